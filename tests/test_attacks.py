@@ -39,9 +39,8 @@ def attack() -> ModuleType:
 @pytest.fixture(scope="module")
 def exact(attack: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", list(sys.path))
-        assert attack.main(["exact", "--count", "1"]) == 0
-        made = sys.modules["attacks.models"].exact(tmp_path_factory.mktemp("exact"))
+        patch.setattr(sys, "path", [*(str(ROOT / kit) for kit in attack.KITS), *sys.path])
+        made = importlib.import_module("attacks.models").exact(tmp_path_factory.mktemp("exact"))
         yield made
         made.close()
 
@@ -68,9 +67,8 @@ def test_none_of_a_thousand_requests_that_were_admitted_runs_out_of_blocks(
     """Random models, modes, drafters, schedules, widths and numbers of blocks; prompts up to the
     context, and short answers, so that a thousand take seconds.
     """
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert attack.main(["soak", "--count", "1"]) == 0
-    soak = sys.modules["attacks.models"].soak
+    monkeypatch.setattr(sys, "path", [*(str(ROOT / kit) for kit in attack.KITS), *sys.path])
+    soak = importlib.import_module("attacks.models").soak
     for name, value in {"context": 1024, "company": 16, "longest": 4}.items():
         monkeypatch.setattr(soak, name, value)
     many, number = soak(tmp_path), 0

@@ -7,11 +7,10 @@ and truncations change the tables of rank 0 only. Worked example: two forks shar
 gets a token. Rank 0's cache copies block 5 to 6, and the message of the pass is [prepare fresh=(),
 copies=((5, 6),); feed slots=(23, 25), blocks=([5], [6])].
 
-Processes are started here, or by torchrun. Messages go over the default group of
-`torch.distributed` (gloo), in which an idle rank may wait for ever; sums over a group beside it,
-which fails when a rank dies, or hangs for `patience` seconds. Ranks that have only lost another end
-without complaint, so what is left is the cause: rank 0 names it, ends all of them and raises
-`WorkerError`, now and at every later use.
+Processes are started here, or by torchrun. Messages go over a group of `torch.distributed` (gloo)
+in which only rank 0 is impatient: an idle rank may wait for ever; sums go over another. Both fail
+when a rank dies, or hangs for `patience` seconds. Ranks that have only lost another end silently;
+what is left is the cause: rank 0 names it, ends all and raises `WorkerError`, now and later.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ from lr.registry import is_dummy
 PATIENCE, STARTS = 20.0, 10
 """Seconds that a rank waits for the others in a sum; so many times as long for one to start."""
 FOR_EVER = timedelta(days=365)
-AFTERMATH = 3.0
-"""Seconds in which ranks that have only lost another end; one that still runs then hangs."""
+AFTERMATH = 3.0  # Seconds in which ranks that only lost another end; who runs then hangs.
 
 
 class WorkerError(LRError):
@@ -124,9 +122,8 @@ class Team:
         self.error: WorkerError | None = None
         self.queue: deque[tuple[Any, ...]] = deque()
         self.numbers = count()
-        self._lock = threading.RLock()
+        self._lock, self.processes = threading.RLock(), list[SpawnProcess]()
         self._store: dist.Store | None = None
-        self.processes: list[SpawnProcess] = []
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             for rank, device in enumerate(devices[1:], 1):
@@ -140,7 +137,8 @@ class Team:
                 if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
                     raise RankLost("a rank has not started")
                 time.sleep(0.02)
-            self.ranks, _ = _join(Torchrun(0, size, self.device.index or 0), self._store, settings)
+            place = Torchrun(0, size, self.device.index or 0)
+            self.ranks, self.orders, _ = _join(place, self._store, settings)
         if settings[0] and self.processes:
             watched = self.processes, self.ranks.group, self._finalizer
             threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
@@ -167,7 +165,7 @@ class Team:
                 raise self.error
             with self._guarded():
                 orders = [self.queue.popleft() for _ in range(len(self.queue))]
-                together(dist.broadcast_object_list, [[*orders, order]], 0)
+                together(dist.broadcast_object_list, [[*orders, order]], 0, self.orders)
                 yield
 
     def close(self, why: str = "this tensor-parallel model was closed.") -> None:
@@ -204,12 +202,12 @@ class Team:
             name, code = f"rank {rank} (process {process.pid})", process.exitcode
             if self._store is not None and self._store.check([f"failed {rank}"]):
                 return f"{name} failed: {self._store.get(f'failed {rank}').decode()}"
-            if code is not None and code < 0:
-                return f"{name} was killed by {signal.Signals(-code).name}"
-            if code:
-                return f"{name} ended by itself with exit code {code}"
             if code is None:
                 hangs = hangs or f"{name} hangs: it did not come to a collective"
+            elif code < 0:
+                return f"{name} was killed by {signal.Signals(-code).name}"
+            elif code:
+                return f"{name} ended by itself with exit code {code}"
         return hangs
 
 
@@ -235,9 +233,9 @@ def _end(owner: int, processes: Sequence[SpawnProcess]) -> None:
 
 def _join(
     place: Torchrun, store: dist.Store | None, settings: tuple[bool, int, float] | None = None
-) -> tuple[Ranks, torch.device]:
-    """Meet the other ranks, through `store` or where torchrun says: what this one does its sums
-    with, and its device. Rank 0 tells its `settings`: GPUs or not, threads of each, patience.
+) -> tuple[Ranks, dist.ProcessGroup, torch.device]:
+    """Meet the other ranks, through `store` or where torchrun says: for sums, for messages, and the
+    device. Rank 0 tells its `settings`: GPUs or not, threads of each, patience.
     """
     where = {"store": store, "rank": place.rank, "world_size": place.size}
     together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
@@ -249,8 +247,10 @@ def _join(
     if cuda and place.rank > 0:
         torch.cuda.set_device(device)
     how = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
-    group = together(dist.new_group, timeout=timedelta(seconds=patience), **how)
-    return Ranks(place.rank, place.size, group), device
+    soon = timedelta(seconds=patience)
+    group = together(dist.new_group, timeout=soon, **how)
+    orders = together(dist.new_group, timeout=FOR_EVER if place.rank else soon, backend="gloo")
+    return Ranks(place.rank, place.size, group), orders, device
 
 
 class LeaderCache(PagedKVCache):
@@ -314,10 +314,10 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
     models: dict[int, RankLM] = {}
     caches: dict[int, PagedKVCache] = {}
     try:
-        ranks, device = _join(place, store)
+        ranks, orders, device = _join(place, store)
         while True:
             message: list[Any] = [None]
-            together(dist.broadcast_object_list, message, 0)
+            together(dist.broadcast_object_list, message, 0, orders)
             for order in message[0]:
                 _obey(order, ranks, device, models, caches)
     except RankLost:

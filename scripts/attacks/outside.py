@@ -26,7 +26,7 @@ from door_kit import write_checkpoint
 from endpoint_kit import IDS, serving
 from misbehaviour import FINAL, WAYS
 from test_endpoint_judge import pair
-from test_misbehaviour import judge_at
+from test_misbehaviour import judge_at, judge_model
 from test_sandbox import ATTACKS, LIMITED
 from test_signals import alive, gone, started
 
@@ -376,7 +376,7 @@ class faults:
         name = rng.choice([*WAYS, *FINAL])
         began = time.monotonic()
         with serving(IDS) as server:
-            judge = judge_at(server, "reject", timeout=0.5, budget=1.0)
+            judge = judge_at(judge_model(server), "reject", timeout=0.5, budget=1.0)
             server.misbehave = WAYS.get(name) or FINAL[name]
             try:
                 verdicts = [judge.judge([pair("x", f"y{n}")])[0] for n in range(6)]

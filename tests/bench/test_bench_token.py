@@ -170,7 +170,7 @@ def test_bench_token_runs_and_both_sides_do_the_same_work(
     """Greedy: everybody writes the same number of tokens; in as many passes as tokens where nothing
     is drafted.
     """
-    monkeypatch.setattr("lr.lab.bench.token.MAX_TOKENS", 24)
+    monkeypatch.setattr("lr.lab.bench.token.MAX_TOKENS", 14)
     path = tmp_path / "token.json"
     assert (
         main(

@@ -5,16 +5,16 @@ any.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import gpu_check
 import gpu_checks
 import pytest
 import torch
-from gpu_check import in_own_process
 from gpu_checks import SMALL_SCENES, Sizes, attention_equal, model_equal, modes_equal
 from gpu_times import CHECKS
 
@@ -25,21 +25,27 @@ ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 
 
-def check(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), *flags],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+@pytest.fixture
+def check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """The script in this process: its exit code and what it says. The checks have their own."""
+
+    def run(*flags: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", *flags])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        return gpu_check.main(), capsys.readouterr().out
+
+    return run
 
 
-def test_results_are_written_line_by_line_and_as_a_table(tmp_path: Path) -> None:
+Check = Callable[..., tuple[int, str]]
+
+
+def test_results_are_written_line_by_line_and_as_a_table(check: Check, tmp_path: Path) -> None:
     names = ["attention", "graphs"]
-    done = check("--small", "--output", str(tmp_path), "--only", *names)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, said = check("--small", "--output", str(tmp_path), "--only", *names)
+    assert code == 0, said
     [text], [lines] = tmp_path.glob("*.md"), tmp_path.glob("*.jsonl")
     facts, *rest = map(json.loads, lines.read_text().splitlines())
     found = [one for one in rest if "ok" in one]
@@ -52,21 +58,28 @@ def test_results_are_written_line_by_line_and_as_a_table(tmp_path: Path) -> None
     assert "| attention" in text.read_text() and "skipped" in text.read_text()
 
 
-def test_a_check_out_of_time_fails_and_the_others_are_skipped(tmp_path: Path) -> None:
-    one = in_own_process("modes", True, 0.01, tmp_path / "lines")  # less than Python needs to start
+def test_a_check_out_of_time_fails_and_the_others_are_skipped(check: Check, tmp_path: Path) -> None:
+    one = gpu_check.in_own_process(
+        "modes", True, 0.01, tmp_path / "lines"
+    )  # less than Python needs to start
     assert one["ok"] is False and one["what"] == "not done after 0.01 s"
-    done = check("--small", "--output", str(tmp_path), "--budget", "4", "--only", "modes", "ranks")
-    assert done.returncode == 0
-    assert "skipped  modes: no time left" in done.stdout
-    assert "skipped  ranks: no time left" in done.stdout
+    code, said = check(
+        "--small", "--output", str(tmp_path), "--budget", "4", "--only", "modes", "ranks"
+    )
+    assert code == 0
+    assert "skipped  modes: no time left" in said
+    assert "skipped  ranks: no time left" in said
 
 
-def test_without_cuda_it_ends_and_says_so(tmp_path: Path) -> None:
-    done = check(CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 0 and "no CUDA device" in done.stdout
-    done = check("--output", str(tmp_path), "--budget", "540", CUDA_VISIBLE_DEVICES="")
+def test_without_cuda_it_ends_and_says_so(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, said = check()
+    assert code == 0 and "no CUDA device" in said
+    code, _ = check("--output", str(tmp_path), "--budget", "540")
     [text] = tmp_path.glob("no-cuda-*.md")
-    assert done.returncode == 0 and text.read_text().count("no CUDA device here") == len(CHECKS)
+    assert code == 0 and text.read_text().count("no CUDA device here") == len(CHECKS)
 
 
 @pytest.mark.parametrize("name", ["machine", "calls", "decoding", "ladder", "races", "rows"])
@@ -95,10 +108,12 @@ import gpu_times
     assert done.returncode == 0, done.stderr
 
 
-def test_a_check_that_raises_has_failed(tmp_path: Path) -> None:
-    done = check("--one", "attention", PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="")
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["ok"] is False and "Error" in found["what"] and ".py:" in found["what"]
+def test_a_check_that_raises_has_failed(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHECKS, "attention", (lambda *_: {}["nothing"], 1))  # type: ignore[attr-defined]
+    code, said = check("--one", "attention")
+    found = json.loads(said.splitlines()[-1])
+    assert code == 0 and found["ok"] is False
+    assert "KeyError: 'nothing' (test_gpu_check.py:" in found["what"]
 
 
 def test_wrong_attention_is_seen() -> None:

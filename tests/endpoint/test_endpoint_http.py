@@ -216,7 +216,8 @@ def test_a_broken_stream_begins_again(server: FakeServer, what: str, after: int)
     whole = text_of(gather(server))
     assert len(whole.split()) > 3
     server.faults = [Fault(what=what, after=after), Fault(what=what, after=after)]
-    messages = gather(server, Retry(timeout=1.5 if what == "silence" else 60, pause=0.0))
+    retry = Retry(timeout=0.5 if what == "silence" else 60, attempts=50, pause=0.0)
+    messages = gather(server, retry)
     assert text_of(messages) == whole
     restarts = sum(isinstance(message, Restart) for message in messages)
     assert restarts == 2 or (what == "silence" and restarts > 2)  # on a very slow machine

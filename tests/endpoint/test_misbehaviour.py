@@ -5,6 +5,7 @@ use, else after a bounded time, stopped or gone on without the judge, and the re
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from misbehaviour import FINAL, WAYS
 from test_endpoint_judge import CODEC, pair
 
 from lr.lab.endpoint.address import Lost, Retry, Servers
-from lr.lab.endpoint.client import EndpointError, Refused
+from lr.lab.endpoint.client import Client, EndpointError, Refused
 from lr.lab.endpoint.judge import ServedJudge
 from lr.lab.endpoint.models import ServedModel
 from lr.reasoner import Reasoner
@@ -26,44 +27,76 @@ LONGEST = 30.0
 """Seconds in which everything is over, on a machine that does other things too."""
 
 
-def judge_at(server: FakeServer, lost: Lost, **quick: float) -> ServedJudge:
-    """A judge whose probes were answered well, with patience; it is judged with less."""
+def judge_model(server: FakeServer) -> ServedModel:
+    """A model whose probes were answered well, with patience."""
     server.behave(likeliest=lambda prompt: {"al": -0.1})
-    model = ServedModel.open(server.address(), Servers(judge_tokenizer="tiny-judge"))
-    judge = ServedJudge(model, CODEC.decode)
-    model.endpoint.client.retry = Retry(pause=0.01, longest=0.1, lost=lost, **quick)  # type: ignore[arg-type]
-    return judge
+    return ServedModel.open(server.address(), Servers(judge_tokenizer="tiny-judge"))
 
 
-SOON = {"timeout": 0.3, "budget": 0.6}
+def retry(client: Client, lost: Lost = "reject", **quick: float) -> Retry:
+    """`quick` settings. What earlier tests have cost is not counted."""
+    quick["budget"] = client.spent + quick.get("budget", 60.0)
+    return Retry(pause=0.005, longest=0.02, lost=lost, **quick)  # type: ignore[arg-type]
+
+
+def asked_for(server: FakeServer, text: str) -> int:
+    """How often the server was asked about a text. Requests of earlier tests may still come in."""
+    prompts = [body["prompt"] for body in server.log.bodies]
+    return sum(text in (one if isinstance(one, str) else CODEC.decode(one)) for one in prompts)
+
+
+@pytest.fixture(scope="module")
+def all_judged() -> Iterator[tuple[FakeServer, ServedModel]]:
+    """A server, and the judge there."""
+    with serving(IDS) as server:
+        yield server, judge_model(server)
+
+
+@pytest.fixture
+def judged(all_judged: tuple[FakeServer, ServedModel]) -> Iterator[tuple[FakeServer, ServedModel]]:
+    """Every test begins with an answer that is good, whatever came before."""
+    server, model = all_judged
+    server.misbehave, model.endpoint.client.retry = None, Retry()
+    assert ServedJudge(model, CODEC.decode).judge([pair("x", "z")])[0].aligned
+    yield server, model
+    server.misbehave = None
+
+
+def judge_at(model: ServedModel, lost: Lost, **quick: float) -> ServedJudge:
+    model.endpoint.client.retry = retry(model.endpoint.client, lost, **quick)
+    return ServedJudge(model, CODEC.decode)
+
+
+SOON = {"timeout": 0.1, "budget": 0.2}
 
 
 @pytest.mark.parametrize("name", FINAL)
-def test_a_refusal_ends_the_run_at_once_with_the_words_of_the_server(name: str) -> None:
-    with serving(IDS) as server:
-        judge = judge_at(server, "reject")
-        asked = len(server.log.bodies)
-        server.misbehave = FINAL[name]
-        with pytest.raises(Refused, match=f"these are the words of {name.split()[1]}"):
-            judge.judge([pair("x", "y")])
-        assert len(server.log.bodies) == asked + 1
+def test_a_refusal_ends_the_run_at_once_with_the_words_of_the_server(
+    judged: tuple[FakeServer, ServedModel], name: str
+) -> None:
+    server, model = judged
+    judge = judge_at(model, "reject")
+    server.misbehave = FINAL[name]
+    with pytest.raises(Refused, match=f"these are the words of {name.split()[1]}"):
+        judge.judge([pair("x", f"about {name}")])
+    assert asked_for(server, f"about {name}") == 1
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_judge_that_misbehaves_is_given_up_soon(name: str) -> None:
+def test_a_judge_that_misbehaves_is_given_up_soon(
+    judged: tuple[FakeServer, ServedModel], name: str
+) -> None:
     """Nothing is accepted, every question has its reason, and after a few nobody is asked."""
-    began = time.monotonic()
-    with serving(IDS) as server:
-        judge = judge_at(server, "reject", **SOON)
-        server.misbehave = WAYS[name]
-        for number in range(6):
-            [verdict] = judge.judge([pair("x", f"y{number}")])
-            assert not verdict.aligned and verdict.failed and verdict.why
-        asked = len(server.log.bodies)
-        [verdict] = judge.judge([pair("x", "y")])
-        assert "is not asked any more" in verdict.why and len(server.log.bodies) == asked
-        assert judge.judge([pair("x", "x")])[0].aligned  # nobody needs to be asked
-        assert time.monotonic() - began < LONGEST
+    began, (server, model) = time.monotonic(), judged
+    judge = judge_at(model, "reject", **SOON)
+    server.misbehave = WAYS[name]
+    for number in range(6):
+        [verdict] = judge.judge([pair("x", f"y{number}")])
+        assert not verdict.aligned and verdict.failed and verdict.why
+    [verdict] = judge.judge([pair("x", f"about {name}")])
+    assert "is not asked any more" in verdict.why and asked_for(server, f"about {name}") == 0
+    assert judge.judge([pair("x", "x")])[0].aligned  # nobody needs to be asked
+    assert time.monotonic() - began < LONGEST
 
 
 def ends(judge: ServedJudge, number: int) -> bool:
@@ -76,34 +109,41 @@ def ends(judge: ServedJudge, number: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ["status 500", "says nothing", "HTML"])
-def test_or_the_run_stops(name: str) -> None:
-    began = time.monotonic()
-    with serving(IDS) as server:
-        judge = judge_at(server, "stop", **SOON)
-        server.misbehave = WAYS[name]
-        ended = [ends(judge, number) for number in range(6)]
-        assert True in ended and all(ended[ended.index(True) :])
-        assert time.monotonic() - began < LONGEST
+def test_or_the_run_stops(judged: tuple[FakeServer, ServedModel], name: str) -> None:
+    began, (server, model) = time.monotonic(), judged
+    judge = judge_at(model, "stop", **SOON)
+    server.misbehave = WAYS[name]
+    ended = [ends(judge, number) for number in range(6)]
+    assert True in ended and all(ended[ended.index(True) :])
+    assert time.monotonic() - began < LONGEST
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[tuple[FakeServer, Reasoner]]:
+    with serving(IDS) as server, Reasoner(server.address(), None, "exact") as made:
+        server.everywhere = True
+        yield server, made
 
 
 @pytest.mark.parametrize("name", [*FINAL, *WAYS])
-def test_a_model_that_misbehaves_ends_the_run_soon(name: str) -> None:
+def test_a_model_that_misbehaves_ends_the_run_soon(
+    target: tuple[FakeServer, Reasoner], name: str
+) -> None:
     """The same policy: a refusal at once, in the server's words, and anything else after some
-    tries. Nothing can take the place of a target, so the run ends.
+    tries. Nothing can take the place of a target, so the run ends. The next one goes well.
     """
+    server, made = target
+    client = made.models.target.endpoint.client  # type: ignore[attr-defined]
+    server.misbehave, client.retry = None, Retry()
+    assert made.generate("coins", mode="ar", max_tokens=3).tokens
     began = time.monotonic()
-    with serving(IDS) as server:
-        with Reasoner(server.address(), None, "exact") as made:
-            made.generate("coins", mode="ar", max_tokens=3)  # what it can do is known now
-            client = made.models.target.endpoint.client  # type: ignore[attr-defined]
-            client.retry = Retry(pause=0.01, longest=0.1, timeout=0.3, budget=0.6)
-            asked, server.everywhere = len(server.log.bodies), True
-            server.misbehave = FINAL.get(name) or WAYS[name]
-            with pytest.raises(EndpointError) as ended:
-                made.generate("coins", mode="ar", max_tokens=9)
-        if name in FINAL:
-            assert isinstance(ended.value, Refused) and len(server.log.bodies) == asked + 1
-            assert f"these are the words of {name.split()[1]}" in str(ended.value)
+    client.retry = retry(client, **({} if name in FINAL else SOON))
+    server.misbehave = FINAL.get(name) or WAYS[name]
+    with pytest.raises(EndpointError) as ended:
+        made.generate(f"about {name}", mode="ar", max_tokens=9)
+    if name in FINAL:
+        assert isinstance(ended.value, Refused) and asked_for(server, f"about {name}") == 1
+        assert f"these are the words of {name.split()[1]}" in str(ended.value)
     assert time.monotonic() - began < LONGEST
 
 

@@ -97,8 +97,16 @@ def plain() -> str:
     return Reasoner(verifier="exact").generate(QUESTIONS[0], mode="ar", **GREEDY).text
 
 
-def test_what_it_can_do(server: str) -> None:
-    can = ServedModel.open(at(server, "tiny-draft"), Servers()).can
+@pytest.fixture(scope="module")
+def there(server: str) -> Iterator[Reasoner]:
+    """Target and draft on the server, which is probed once, with the oracle."""
+    with Reasoner(at(server, "tiny-target"), at(server, "tiny-draft"), "oracle") as made:
+        yield made
+
+
+def test_what_it_can_do(there: Reasoner) -> None:
+    assert isinstance(there.models.draft, ServedModel)
+    can = there.models.draft.can
     assert (can.streams, can.ids_out, can.ids_in, can.logprobs) == (True, None, False, False)
     assert can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS)
     assert (can.top_k, can.min_p) == (Filters.CONFIG, Filters.CONFIG)
@@ -129,14 +137,11 @@ def test_greedy_answers_are_the_local_ones(
             assert both.text == plain
 
 
-def test_the_oracle_accepts_what_it_accepts_here(server: str) -> None:
+def test_the_oracle_accepts_what_it_accepts_here(there: Reasoner) -> None:
     """With the oracle the emitted text is largely the draft's; the same pairs, the same verdicts,
     the same text.
     """
-    with (
-        Reasoner(at(server, "tiny-target"), at(server, "tiny-draft"), "oracle") as there,
-        Reasoner(verifier="oracle") as here,
-    ):
+    with Reasoner(verifier="oracle") as here:
         results = [one.generate(QUESTIONS[0], temperature=0) for one in (there, here)]
     assert results[0].text == results[1].text
     assert [step.origin for step in results[0].steps] == [step.origin for step in results[1].steps]
@@ -154,14 +159,13 @@ def test_the_judge_says_what_it_says_here(server: str) -> None:
     assert served.text == local.text and served.stats.accepted == local.stats.accepted > 0
 
 
-def test_sampling_runs(server: str) -> None:
+def test_sampling_runs(there: Reasoner) -> None:
     """Seeds are one generator's there, so only the form is the same: steps, an end, a draft that is
     judged.
     """
-    with Reasoner(at(server, "tiny-target"), at(server, "tiny-draft"), "oracle") as reasoner:
-        result = reasoner.generate(QUESTIONS[1], temperature=0.8, top_k=20, width=2, depth=1)
+    result = there.generate(QUESTIONS[1], temperature=0.8, top_k=20, width=2, depth=1)
     assert result.finished and result.stats.judged > 0
-    assert result.text == reasoner.codec.decode(result.tokens)
+    assert result.text == there.codec.decode(result.tokens)
 
 
 def test_the_official_flags(

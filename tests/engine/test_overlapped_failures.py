@@ -138,9 +138,8 @@ if __name__ == "__main__":
     worker = DraftWorker(parts(random_model(2), Trouble(delay=0.2)))
     setting, config = Setting(random_model(0), endless=True), SchedulerConfig(Limits(400, 14))
     driver, chains = setting.begin(worker, config, [[5, 6, 7]], ByTokens())
-    print(worker.pid, flush=True)
     for _ in answered(driver, chains):
-        pass
+        print(worker.pid, flush=True)
 """
 
 
@@ -161,8 +160,7 @@ def test_no_orphans_however_the_program_ends(tmp_path: Path, name: str) -> None:
         start_new_session=True,
     )
     assert program.stdout is not None
-    pid = int(program.stdout.readline())
-    time.sleep(0.5)
+    pid = int(program.stdout.readline())  # a step is there
     if name == "SIGINT":
         os.killpg(program.pid, signal.SIGINT)
     else:

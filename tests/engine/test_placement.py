@@ -5,7 +5,8 @@ the same wherever target, draft and judge are.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,8 @@ GUESSING: list[dict] = [
 ]
 """Every drafter with every rule that it goes with; in the last ones the draft's steps come from a
 process of their own where the driver is overlapped."""
+SHORT: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 16, "depth": 2}
+"""Four steps, whatever is said: a pass of several processes takes its time."""
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +125,7 @@ def test_real_runs_with_models_in_several_processes(
     drivers = ["overlapped", "lockstep"] if way["mode"] == "lr+sd" else ["lockstep"] * 2
     seen = []
     for reasoner, driver in zip(several, drivers, strict=True):
-        result = reasoner.generate(QUESTION, max_tokens=24, depth=2, driver=driver, **way)
+        result = reasoner.generate(QUESTION, driver=driver, **SHORT, **way)
         seen.append([(step.tokens, step.origin) for step in result.steps])
     assert result.stats.rounds.drafted > 0
     assert seen[0] == seen[1]
@@ -137,7 +140,7 @@ def test_verifiers_read_models_in_several_processes(
     for reasoner, driver in zip(several, ("overlapped", "lockstep"), strict=True):
         models, codec = reasoner.models, reasoner.codec
         made = VerifierChoice(verifier, codec, dtype=torch.float64).build(models.target)
-        options = make_options(mode="lr", depth=2, max_tokens=24, driver=driver)
+        options = make_options(mode="lr", driver=driver, **SHORT)
         run = Run(reasoner.engine, made, QUESTION, options)
         seen.append([(step.tokens, step.origin) for step in run.finish().steps])
     assert seen[0] == seen[1]
@@ -162,34 +165,43 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], Reasoner]:
+    """Reasoners with this verifier, and with this role (None: nothing) on the second device."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    return [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2)]
+    folders = [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2)]
+
+    @cache
+    def made(verifier: str, role: str | None) -> Reasoner:
+        models: list[CausalLM] = []
+
+        def loaded(*names: Path, **how: Any) -> CausalLM:
+            models.append(load(*names, **how))
+            return models[-1]
+
+        where = dict.fromkeys(("target", "draft", "judge"), torch.device("cpu"))
+        where |= {role: ELSEWHERE} if role else {}
+        judge = folders[1] if verifier == "judge" else None
+        names, how = (folders[0], folders[0], verifier), {"judge": judge, "dtype": torch.float64}
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("lr.engine.load", "lr.parts.verifiers"):
+                patch.setattr(f"{module}.load_model", loaded)
+            reasoner = Reasoner(*names, device=where, **how)
+        assert [model.device for model in models].count(ELSEWHERE) == (role is not None)
+        return reasoner
+
+    return made
 
 
 @pytest.mark.parametrize(
     ("role", "verifier", "way"), CASES, ids=lambda one: str(one).replace("'", "")
 )
 def test_one_model_on_a_second_device(
-    folders: list[Path], monkeypatch: pytest.MonkeyPatch, role: str, verifier: str, way: dict
+    placed: Callable[[str, str | None], Reasoner], role: str, verifier: str, way: dict
 ) -> None:
     """The steps are those of one device, and nothing of the one meets anything of the other."""
-    models: list[CausalLM] = []
-
-    def loaded(*names: Path, **how: Any) -> CausalLM:
-        models.append(load(*names, **how))
-        return models[-1]
-
-    for module in ("lr.engine.load", "lr.parts.verifiers"):
-        monkeypatch.setattr(f"{module}.load_model", loaded)
-    where = dict.fromkeys(("target", "draft", "judge"), torch.device("cpu"))
-    judge = folders[1] if verifier == "judge" else None
-    names, how = (folders[0], folders[0], verifier), {"judge": judge, "dtype": torch.float64}
-    with Reasoner(*names, **how) as here:
-        expected = here.generate(QUESTION, **BABBLE, **way).steps
-    with SecondDevice(), Reasoner(*names, device=where | {role: ELSEWHERE}, **how) as apart:
-        found = apart.generate(QUESTION, **BABBLE, **way).steps
-    assert [model.device for model in models].count(ELSEWHERE) == 1
+    expected = placed(verifier, None).generate(QUESTION, **BABBLE, **way).steps
+    with SecondDevice():
+        found = placed(verifier, role).generate(QUESTION, **BABBLE, **way).steps
     assert [(s.tokens, s.origin) for s in found] == [(s.tokens, s.origin) for s in expected]
 
 

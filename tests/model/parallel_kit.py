@@ -4,9 +4,11 @@ changes, and looks at processes.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
-from lr.model.ranks import Team
+from lr.model.ranks import Team, load_parallel, spread_over
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -72,6 +74,17 @@ def children(pid: int) -> set[int]:
 def pids_of(team: Team) -> list[int]:
     """The processes of the other ranks that were started here, in order."""
     return [process.pid for process in team.processes if process.pid is not None]
+
+
+def lead(told: Connection) -> None:
+    """A program with two ranks, which tells the processes of the others and waits. They too are
+    forks of the server that it is a fork of (`conftest.py`).
+    """
+    server = multiprocessing.get_context("forkserver")
+    multiprocessing.get_context = lambda how=None: server  # type: ignore[assignment]
+    model = load_parallel("tiny-target", spread_over(2, "cpu"))
+    told.send(pids_of(model.team))
+    told.recv()
 
 
 def ranks_of(pid: int) -> set[int]:

@@ -4,6 +4,7 @@ behind, and nobody waits for ever.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,21 +13,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from parallel_kit import alive, children, pids_of, ranks_of, shared_memory, wait_for
+from parallel_kit import alive, children, lead, pids_of, ranks_of, shared_memory, wait_for
 
 from lr.commands.cli import main
+from lr.commands.run import Tally
 from lr.engine.runner import ModelRunner
+from lr.lab.eval.running import Done
 from lr.model.parallel import RankLM, together
 from lr.model.ranks import LeaderLM, WorkerError, load_parallel, spread_over
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"
-RUN = "run --dataset tiny:200 --mode ar --tensor_parallel 2 --device cpu".split()
+RUN = (
+    "run --dataset tiny:60 --max_tokens_len 120 --mode ar --tensor_parallel 2 --device cpu".split()
+)
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
 needs_proc = pytest.mark.skipif(
@@ -34,12 +40,15 @@ needs_proc = pytest.mark.skipif(
 )
 
 
-def feed_for_ever(model: LeaderLM) -> None:
+def feed_for_ever(model: LeaderLM, middle: threading.Event | None = None) -> None:
+    """`middle` is set when it is well under way."""
     runner = ModelRunner(model, num_blocks=40)
     branch = runner.open([5, 6, 7])
     while True:
         runner.forward([branch])
         branch.append(8)
+        if middle is not None and len(branch) > 10:
+            middle.set()
         if len(branch) > 500:
             runner.rewind(branch, 3)
             branch.append(9)
@@ -47,12 +56,16 @@ def feed_for_ever(model: LeaderLM) -> None:
 
 def fails_soon(model: LeaderLM, send: signal.Signals, to: int) -> WorkerError:
     """What a run raises when a signal is sent to a rank in its middle."""
-    pids = pids_of(model.team)
-    strike = threading.Timer(0.7, os.kill, (pids[to - 1], send))
-    strike.start()
+    pids, middle = pids_of(model.team), threading.Event()
+
+    def strike() -> None:
+        assert middle.wait(LIMIT)
+        os.kill(pids[to - 1], send)
+
+    threading.Thread(target=strike).start()
     started = time.monotonic()
     with pytest.raises(WorkerError) as caught:
-        feed_for_ever(model)
+        feed_for_ever(model, middle)
     assert time.monotonic() - started < LIMIT
     assert wait_for(lambda: not any(map(alive, pids)), 5), (
         "no rank is left, the stopped one included"
@@ -71,12 +84,20 @@ def test_a_rank_that_is_killed_is_named_not_those_that_lost_it() -> None:
     assert shared_memory() <= before
 
 
+@pytest.fixture
+def no_aftermath(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two ranks nobody else can be lost, so a hang is one at once."""
+    monkeypatch.setattr("lr.model.ranks.AFTERMATH", 0.1)
+
+
+@pytest.mark.usefixtures("no_aftermath")
 def test_a_rank_that_hangs_is_named_and_ended() -> None:
     model = load_parallel("tiny-target", (CPU, CPU), patience=2.0)
     error = fails_soon(model, signal.SIGSTOP, 1)
     assert "hangs" in str(error)
 
 
+@pytest.mark.usefixtures("no_aftermath")
 def test_a_rank_that_does_not_start_is_not_waited_for() -> None:
     """None starts within ten millionths of a second."""
     with pytest.raises(WorkerError, match=r"rank 1 \(process \d+\) hangs"):
@@ -116,11 +137,6 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-LONG_RUN = (
-    "run --dataset tiny:400 --max_tokens_len 120 --mode ar --tensor_parallel 2 --device cpu".split()
-)
-
-
 @contextmanager
 def lr(*words: str, torchrun: int = 0) -> Iterator[subprocess.Popen[str]]:
     """The command line, in a process group of its own."""
@@ -146,33 +162,33 @@ def lr(*words: str, torchrun: int = 0) -> Iterator[subprocess.Popen[str]]:
         run.wait()
 
 
-def started_run(run: subprocess.Popen[str], output: Path) -> int:
-    """Wait until a run is in its middle; the process of its rank 1."""
-    assert wait_for(lambda: run.poll() is not None or any(output.glob("[0-9]*.json")), 60)
-    (rank,) = ranks_of(run.pid)
-    time.sleep(0.5)
-    return rank
+def test_the_command_line_when_a_rank_is_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the first answer is there; in this process, whose ranks start quickly."""
+    before, add, killed = shared_memory(), Tally.add, []
 
+    def kill(tally: Tally, done: Done) -> None:
+        add(tally, done)
+        killed.extend(one.pid for one in active_children() if one.name == "lr rank 1")
+        os.kill(killed[0], signal.SIGKILL)
 
-@needs_proc
-def test_the_command_line_when_a_rank_is_killed(tmp_path: Path) -> None:
-    before = shared_memory()
-    with lr(*LONG_RUN, "--output", str(tmp_path)) as run:
-        rank = started_run(run, tmp_path)
-        others = children(run.pid)
-        os.kill(rank, signal.SIGKILL)
-        _, said = run.communicate(timeout=LIMIT)
-        assert run.returncode == 2
-        assert f"error: rank 1 (process {rank}) was killed by SIGKILL" in said.replace("\n", " ")
-        assert "Traceback" not in said
-        assert wait_for(lambda: not any(map(alive, others)), 5)
+    monkeypatch.setattr(Tally, "add", kill)
+    assert main([*RUN, "--output", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"error: rank 1 (process {killed[0]}) was killed by SIGKILL" in said.replace("\n", " ")
+    assert "Traceback" not in said and len(killed) == 1 and not alive(killed[0])
+    assert "1 of 60 answers" in said and [path.name for path in tmp_path.glob("[0-9]*")] == [
+        "0.json"
+    ]
     assert shared_memory() <= before
 
 
 @needs_proc
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    with lr(*LONG_RUN, "--output", str(tmp_path)) as run:
-        started_run(run, tmp_path)
+    with lr(*RUN, "--output", str(tmp_path)) as run:
+        begun = lambda: run.poll() is not None or any(tmp_path.glob("[0-9]*.json"))  # noqa: E731
+        assert wait_for(begun, 60) and len(ranks_of(run.pid)) == 1
         others = children(run.pid)
         os.killpg(run.pid, signal.SIGINT)
         _, said = run.communicate(timeout=LIMIT)
@@ -182,24 +198,15 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
         assert wait_for(lambda: not any(map(alive, others)), 5)
 
 
-LEADER = """
-import torch
-from lr.model.ranks import load_parallel, spread_over
-model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.float32)
-print(*[process.pid for process in model.team.processes], flush=True)
-input()
-"""
-
-
 def test_ranks_end_when_their_leader_is_killed() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as leader:
-        assert leader.stdout is not None
-        rank = int(leader.stdout.readline())
-        assert alive(rank)
-        leader.kill()
-        assert wait_for(lambda: not alive(rank), LIMIT)
+    ours, theirs = multiprocessing.Pipe()
+    leader = multiprocessing.get_context("spawn").Process(target=lead, args=(theirs,))
+    leader.start()
+    (rank,) = ours.recv()
+    assert alive(rank)
+    leader.kill()
+    leader.join()
+    assert wait_for(lambda: not alive(rank), LIMIT)
 
 
 def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,7 @@ def fused_model(qk_norm: bool, dtype: torch.dtype) -> None:
 
 
 if __name__ == "__main__":
+    attention_triton.PROGRAMS = 16  # the interpreter runs them one by one
     heads, add_norm = AttentionNeeds(CPU, torch.float32, 3, 1, 24), fused.add_norm
     assert find_kernels(heads) is fused, find_kernels(heads)
     for qk_norm, dtype in ((True, torch.float32), (False, torch.float16)):
@@ -102,7 +103,6 @@ if __name__ == "__main__":
         fused.add_norm = add_norm
     fused.silu_mul = torch.relu  # a wrong one is noticed
     assert "Error" in find_kernels(heads) or "wrong" in find_kernels(heads)
-    attention_triton.PROGRAMS = 16  # the interpreter runs them one by one
     for seed in range(8):
         scene(seed)
     for dtype in (torch.float32, torch.float16):

@@ -219,6 +219,7 @@ class Prophet:
         pass
 
 
+@cache
 def ending_seed() -> tuple[int, list[int]]:
     """A seed at which plain sampling begins with a step of at least 9 tokens and ends its text
     after at least 16, and that text.

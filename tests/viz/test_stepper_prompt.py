@@ -5,10 +5,12 @@ at a terminal.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,13 +159,31 @@ def stepped(arguments: list[str], typed: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_the_page_shows_what_is_shown() -> None:
+Here = Callable[[list[str], str], str]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """As `stepped`, in this process: what the command writes."""
+
+    def run(arguments: list[str], typed: str) -> str:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert main(["step", *arguments]) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        return said.out
+
+    return run
+
+
+def test_the_page_shows_what_is_shown(here: Here) -> None:
     page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
     samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    done = stepped(
+    said = here(
         [QUESTION, "--seed", "1", "--depth", "3", "--verifier", "oracle"], "?\nv\nf\nx\ns 2\nc\n"
     )
-    shown = "\n".join(line.rstrip() for line in done.stdout.splitlines())
+    shown = "\n".join(line.rstrip() for line in said.splitlines())
     assert len(samples) == 3
     for sample in samples:
         assert sample.rstrip() in shown
@@ -190,13 +210,11 @@ def test_over_a_pipe_live(tmp_path: Path) -> None:
     assert read_trace(saved).complete
 
 
-def test_over_a_pipe_recorded(tmp_path: Path) -> None:
-    done = stepped(
-        [str(as_file(scripted(), tmp_path / "run.jsonl"))], "n\nn\nr\nb\nf\nq\nnever read\n"
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "says too little to be run again" in " ".join(done.stdout.split())
-    assert "never read" not in done.stdout
+def test_over_a_pipe_recorded(here: Here, tmp_path: Path) -> None:
+    trace = as_file(scripted(), tmp_path / "run.jsonl")
+    said = here([str(trace)], "n\nn\nr\nb\nf\nq\nnever read\n")
+    assert "says too little to be run again" in " ".join(said.split())
+    assert "never read" not in said
 
 
 def test_bad_files_and_flags_are_one_message(

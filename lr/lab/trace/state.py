@@ -290,7 +290,7 @@ def _answered(node: NodeState, data: dict[str, Any]) -> None:
 def _emit(state: State, data: dict[str, Any]) -> None:
     node, accepted = state.node(data["node"]), data["origin"] == "accepted"
     known = (node.draft if accepted else node.target) or StepState()
-    step = copy.deepcopy(known).complete(data["step"])
+    step = StepState([copy.copy(token) for token in known.tokens]).complete(data["step"])
     rejected = None if data["rejected"] is None else StepState().complete(data["rejected"])
     node.accepted = node.accepted or accepted
     place = (data["index"], data["origin"], step, node.name, state.time)
