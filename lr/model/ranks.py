@@ -50,7 +50,7 @@ from lr.registry import is_dummy
 PATIENCE, STARTS = 20.0, 10
 """Seconds that a rank waits for the others in a sum; so many times as long for one to start."""
 FOR_EVER = timedelta(days=365)
-AFTERMATH = 3.0  # Seconds in which ranks that only lost another end; who runs then hangs.
+AFTERMATH = 3.0  # Seconds for ranks that only lost another to end; one that still runs hangs.
 
 
 class WorkerError(LRError):
