@@ -38,7 +38,7 @@ QUESTIONS = (
 
 def cases() -> list[dict[str, Any]]:
     """What is asked: the pair of models, the verifier, the number of the question, and the options.
-    Every value of an option occurs, and every pair of values that meet in the code.
+    Every value of an option occurs, and most pairs of values that meet in the code.
     """
     found: list[dict[str, Any]] = []
 
@@ -207,8 +207,8 @@ def test_the_page_gives_the_recorded_answers(reasoners: Reasoners) -> None:
     models, with every drafter, rule, segmenter and schedule.
     """
     recorded = json.loads(RECORD.read_text())
-    chosen = [case for number, case in enumerate(on_page()) if number % 4]  # three of four do
-    assert len(chosen) > 20
+    chosen = on_page()
+    assert len(chosen) > 30
     paged = [{**case, "options": {**case["options"], "engine": "page"}} for case in chosen]
     made = answers(reasoners, paged)
     assert list(made.values()) == [recorded[label(case)] for case in chosen]

@@ -1,9 +1,9 @@
 """One question that is being answered: its scheduler, its branches, the steps so far.
 
-Every node of the scheduler's tree has a branch on the target's side. It ends in the node's prefix
-and, once the target has written its step there, in that step; all of it is in the cache but the
-last token. The draft keeps a branch per node as well, which ends in the prefix. So
-whatever is decided, the new root has its branches already: no model runs and no block is copied.
+Every node has a branch on the target's side. It ends in the node's prefix and, once the target has
+written its step there, in that step (with rule "match" perhaps in the next); all of it is in the
+cache but the last token. The draft keeps a branch per node, which ends in the prefix. So whatever
+is decided, the new root has its branches already: no model runs and no block is copied.
 
 Example: root R, draft step a leads to node A, b from there to B. The target wrote s after R, and a
 is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
@@ -88,7 +88,8 @@ class Request:
             self.steering = find("lr.parts.steering:Steering")(self, self.controller)
         speculation = self.target.config.speculation
         self.drafter = None if speculation is None else speculation.drafter
-        self.goes_on = speculation is not None and speculation.goes_on
+        # A detailed trace shows every round with the one step that it writes.
+        self.goes_on = bool(speculation and speculation.goes_on and not self.trace.detailed)
         follows = None if self.variant.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
 

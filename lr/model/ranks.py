@@ -48,7 +48,7 @@ from lr.model.weights import config_of
 from lr.registry import is_dummy
 
 PATIENCE, STARTS = 20.0, 10
-"""Seconds that a rank waits for the others in a sum; so many times as long for one to start."""
+"""Seconds that a rank waits in a sum, rank 0 in sending; so many times that for one to start."""
 FOR_EVER = timedelta(days=365)
 AFTERMATH = 3.0  # Seconds for ranks that only lost another to end; one that still runs hangs.
 

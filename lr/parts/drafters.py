@@ -195,7 +195,7 @@ class TreeDrafter(OwnBranches):
         tokens, and the row of q [v] of each. Here there are none: the tokens are certain.
         """
         if self.coupling is Coupling.SHARED:
-            keys = [draft_key(context.draws, level, self.coupling) for context, _, level in places]
+            keys = [draft_key(context, level, self.coupling) for context, _, level in places]
             probs = perturbed(probs, keys)
         ranked = probs.topk(min(width, probs.shape[-1]), dim=-1).indices.tolist()
         return [(tokens, []) for tokens in ranked]

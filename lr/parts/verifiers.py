@@ -10,6 +10,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -295,7 +296,7 @@ class TimedVerifier(Around):
     ) -> None:
         """On CUDA in the caller's stream, since the default one would hold up all others."""
         try:
-            with torch.cuda.stream(stream):
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
                 answer.set_result(verdicts_of(self.verifier, pairs))
         except BaseException as error:
             answer.set_exception(error)

@@ -5,9 +5,8 @@ alone? (Then the output does not depend on what else is in the batch, whatever t
 which distribution were the tokens drawn (`Proposal.q`; None where they were certain)? A wrong q
 makes the output biased; `lr/lab/counterexamples.py` shows how.
 
-Here: chains (`ModelDrafter`) of a draft model with a cache of its own, after every branch, all in
-one batch, one forward per place. `lr/parts/drafters.py` has trees, lookup in the text so far, and
-the draft's version of the same step.
+Here: chains of a draft model (`ModelDrafter`), all branches in one batch, one forward per place.
+`lr/parts/drafters.py` has trees, lookup in the text so far, the draft's version of the same step.
 """
 
 from __future__ import annotations
@@ -102,13 +101,14 @@ class OwnBranches(Drafter):
                 self.runner.close(self._own.pop(branch))
 
 
-def draft_key(draws: Draws, depth: int, coupling: Coupling) -> int:
-    """The key of the draft's token `depth` places on. With coupling "shared" it is the target's own
-    there: the distributions stay and the two agree far more often (`lr/lab/exact.py`), which pays
-    with sample matching. Else it is new in every round.
+def draft_key(context: Context, depth: int, coupling: Coupling, tokens: Sequence[int] = ()) -> int:
+    """The key of the draft's token `depth` places on, after `tokens` (if it is a chain). With
+    coupling "shared" it is the target's own there: the distributions stay and the two agree far
+    more often (`lr/lab/exact.py`), which pays with sample matching. Else it is new in every round.
     """
     if coupling is Coupling.SHARED:
-        return draws.sample_key(depth)
+        return context.along(tokens).sample_key(depth)
+    draws = context.draws
     return draws.stream.fold_in("token draft", draws.offset).key(depth)
 
 
@@ -145,8 +145,7 @@ class ModelDrafter(OwnBranches):
         while live:
             logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
             probs = distribution(logits, self.sampling)  # [b, v]
-            draws = {i: contexts[i].along(tokens[i]) for i in live}
-            keys = [draft_key(draws[i], len(tokens[i]), self.coupling) for i in live]
+            keys = [draft_key(contexts[i], len(tokens[i]), self.coupling, tokens[i]) for i in live]
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
                 tokens[i].append(token)
                 rows[i].append(row)

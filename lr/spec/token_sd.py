@@ -61,7 +61,7 @@ class Speculation:
         """Whether the next step may begin with what a round decides after the end of one: rule
         "match" draws the target's own tokens, whatever was guessed (in a tree, by its path).
         """
-        return isinstance(self.rule, MatchRule) and not self.drafter.trees
+        return type(self.rule) is MatchRule and not self.drafter.trees
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ of the official code; S_D and S_C are derived here. Two slips in the paper: k1 =
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -193,10 +194,14 @@ def recurrence_speedup(
 ) -> float:
     """The speedup summed over the recurrence: exact to 1e-12 for every c and v.
 
-    "paper" repeats itself after k steps, "depth" after k + 1, or after k if drafts are late: what
-    comes after three whole periods is a geometric series of the fourth. Raises `DomainError`."""
+    Long stages repeat themselves, "paper" after k steps, "depth" after k + 1, or after k if drafts
+    are late: what comes after three whole periods is a geometric series of the fourth. Raises
+    `DomainError`."""
     a, k = float(probability("alpha", alpha)), int(whole("k", k, 1))
     period = k * (k + 1)
+    enough = 2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2  # alpha^n is 0 by then
+    if a < 1 and enough < 4 * period:
+        return speedup_of_stages(a, stage_times(window, k, c, enough, verifier_latency))
     times = stage_times(window, k, c, 4 * period + 1, verifier_latency)
     if a == 1:
         return float(period / (times[-1] - times[-1 - period]))

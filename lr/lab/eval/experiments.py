@@ -78,8 +78,8 @@ def find_speedup(lab: Lab, outcome: Outcome) -> Finding:
         ],
         [
             *notes(rows),
-            "The arms take turns, twelve problems at a time. SpecReason asks the target for a "
-            "score: see its acceptance.",
+            "lr and lr+sd: target and draft at the same time. SpecReason's scorer is the judge on "
+            "the tiny models, else the target.",
         ],
     )
 
