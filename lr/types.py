@@ -50,7 +50,8 @@ class SamplingParams:
         t, all_ = self.temperature, "keeps every token"
         possible = _number(t) and (t == 0 or 1e-6 <= t <= 1e6)
         require(possible, "temperature", t, "0 (greedy) or a number from 1e-6 to 1e6")
-        require_whole("top_k", self.top_k, 0)
+        whole = isinstance(self.top_k, int) and _number(self.top_k) and self.top_k >= 0
+        require(whole, "top_k", self.top_k, f"a whole number >= 0 (0 {all_})")
         fits = _number(self.top_p) and 0 < self.top_p <= 1
         require(fits, "top_p", self.top_p, f"a number in (0, 1] (1 {all_})")
         fits = _number(self.min_p) and 0 <= self.min_p <= 1

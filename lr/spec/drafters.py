@@ -108,8 +108,7 @@ def draft_key(context: Context, depth: int, coupling: Coupling, tokens: Sequence
     """
     if coupling is Coupling.SHARED:
         return context.along(tokens).sample_key(depth)
-    draws = context.draws
-    return draws.stream.fold_in("token draft", draws.offset).key(depth)
+    return context.draws.stream.fold_in("token draft", context.draws.offset).key(depth)
 
 
 class ModelDrafter(OwnBranches):

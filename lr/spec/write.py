@@ -2,8 +2,8 @@
 
 A `StepWriter` is a model in its role: a runner and a `WriterConfig`, how it writes. It writes one
 token (or one round of token-level speculation) on every branch per ragged forward; a job that is
-finished leaves the batch. A branch then ends in its new step, all of it cached except the last
-token, so the next step can begin with the next `forward`: deciding about steps moves no cache.
+finished leaves the batch. A branch then ends in its new step (or goes on in the next, by rule
+"match"), cached but for the last token: deciding about steps moves no cache.
 Read next: `lr/lookahead.py`, `lr/engine/loop.py`.
 """
 
