@@ -24,11 +24,13 @@ from lr.kvcache.table import BlockTable, block_rows
 class RaggedBatch:
     """What one forward needs to know, besides the cache.
 
-    `tokens` [n] ids, `positions` [n], `slots` [n] flat cache slots that receive the new K/V; per
-    sequence `counts`, `lengths` and its block table; `logit_rows` [m] says which of the n rows need
-    logits (None: all). `source`: the arguments tokens, slots and wanted of `build`.
+    `rows` [3, n] are `tokens` [n] ids, `positions` [n] and `slots` [n], flat cache slots that
+    receive the new K/V; per sequence `counts`, `lengths` and its block table; `logit_rows` [m] says
+    which of the n rows need logits (None: all). `source`: the arguments tokens, slots and wanted of
+    `build`.
     """
 
+    rows: Tensor
     tokens: Tensor
     positions: Tensor
     slots: Tensor
@@ -67,6 +69,6 @@ class RaggedBatch:
         if sum(wanted) < len(ids):
             ends = zip(wanted, accumulate(counts), strict=True)
             logit_rows = integers([row for n, end in ends for row in range(end - n, end)], device)
-        flat, at, where = integers((ids, positions, slots), device).unbind(0)
-        source = (tokens, slots, wanted)
-        return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows, source)
+        rows, source = integers((ids, positions, slots), device), (tokens, slots, wanted)
+        flat, at, where = rows.unbind(0)
+        return cls(rows, flat, at, where, counts, lengths, tuple(tables), logit_rows, source)

@@ -1,5 +1,6 @@
 """A layer's small steps as Triton kernels, one each in the place of two to eight: rotation and norm
-of the heads, addition and norm, the gate of the MLP, the store into the cache.
+of the heads, addition and norm, the gate of the MLP, the store into the cache. And a matrix times a
+single row, which takes the small steps before and after it along.
 
 Decoding one token reads every weight once, which takes a GPU some microseconds per matrix. A small
 kernel between two matrices takes about two, whatever it computes, so their number is what counts.
@@ -10,6 +11,8 @@ them to a model. Letters: n tokens, e hidden size, h query heads, k KV heads, d 
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -17,13 +20,39 @@ from torch import Tensor
 
 PART = 1024
 """Numbers of the MLP's width that one program computes."""
+ROW = {"BLOCK": 1024, "UNROLL": 2, "num_warps": 4}
+"""How `linear` reads a row of a matrix: so many numbers at a time, so many times in flight."""
+
+
+def chained(x: Tensor) -> dict[str, bool]:
+    """How a kernel that begins with `begin` is started, by its rows x: for a single row, since
+    sm_90, before the last one has ended (programmatic dependent launch). That hides the time which
+    a start takes; beside the kernels of cuBLAS it gains nothing.
+    """
+    early = len(x) == 1 and _starts_early(x.device)
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
+
+
+@cache
+def _starts_early(device: torch.device) -> bool:
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Let the next kernel start, and wait until all that the kernels before write is there."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def _norm_rotate(  # type: ignore[no-untyped-def]
     heads, weight, cos, signed_sin, eps, row_stride,
-    H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    begin(EARLY)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, HALF)
     inside = i < D // 2
@@ -53,7 +82,7 @@ def norm_rotate(
     with torch.cuda.device_of(heads):
         _norm_rotate[n, h + k](
             heads, given, cos, sin, eps, stride,
-            H=h, D=d, HALF=half, NORM=weight is not None, num_warps=1,
+            H=h, D=d, HALF=half, NORM=weight is not None, num_warps=1, **chained(heads),
         )  # fmt: skip
 
 
@@ -101,10 +130,66 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 @triton.jit
+def _linear(  # type: ignore[no-untyped-def]
+    x, weight, norm, plus, out, n, eps, SIZE: tl.constexpr, GATED: tl.constexpr,
+    BLOCK: tl.constexpr, UNROLL: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    begin(EARLY)
+    row = tl.program_id(0).to(tl.int64)  # of the matrix
+    total, ups = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    squares = tl.zeros([BLOCK], tl.float32)
+    for start in tl.range(0, SIZE, BLOCK, loop_unroll_factor=UNROLL):
+        i = start + tl.arange(0, BLOCK)
+        inside = i < SIZE
+        given = tl.load(x + i, mask=inside, other=0.0).to(tl.float32)
+        if norm is not None:
+            squares += given * given
+            given *= tl.load(norm + i, mask=inside, other=0.0).to(tl.float32)
+        at = weight + row * SIZE + i
+        w = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+        total += w.to(tl.float32) * given
+        if GATED:
+            w = tl.load(at + n * SIZE, mask=inside, other=0.0, eviction_policy="evict_first")
+            ups += w.to(tl.float32) * given
+    made, up = tl.sum(total), tl.sum(ups)
+    if norm is not None:  # the norm's factor is the same for all of x, so it can come last
+        scale = tl.rsqrt(tl.sum(squares) / SIZE + eps)
+        made, up = made * scale, up * scale
+    if GATED:
+        made = made / (1.0 + tl.exp(-made)) * up
+    if plus is not None:
+        made += tl.load(plus + row).to(tl.float32)
+    tl.store(out + row, made)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    plus: Tensor | None,
+    norm: tuple[Tensor, float] | None = None,
+    *,
+    gated: bool = False,
+) -> Tensor:
+    """W x [1, n] of one row x [1, e] and a matrix [n, e], plus `plus` (n numbers: a bias, or what
+    the layer adds to). `norm`: x is normed first, with this weight [e] and eps. `gated`: the matrix
+    [2 n, e] is [gate | up], and silu(gate x) * (up x) comes back.
+
+    One program makes one number. cuBLAS takes as long for one row as for eight.
+    """
+    n, size = weight.shape[0] // (1 + gated), weight.shape[1]
+    by, eps = norm or (None, 0.0)
+    out, how = x.new_empty(1, n), ROW | chained(x)
+    with torch.cuda.device_of(x):
+        _linear[n,](x, weight, by, plus, out, n, eps, SIZE=size, GATED=gated, **how)
+    return out
+
+
+@triton.jit
 def _store(  # type: ignore[no-untyped-def]
     k, v, keys, values, slots, k_row, v_row, kv_slot, kv_head,
-    SIZE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    begin(EARLY)
     row, i = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside, head = i < SIZE, (i // D).to(tl.int64)
     to = tl.load(slots + row).to(tl.int64) * kv_slot + head * kv_head + i % D
@@ -120,5 +205,5 @@ def store(pages: tuple[Tensor, Tensor], slots: Tensor, k: Tensor, v: Tensor) -> 
     with torch.cuda.device_of(k):
         _store[len(slots),](
             k, v, *pages, slots, k.stride(0), v.stride(0), *pages[0].stride()[1:3],
-            SIZE=size, D=d, BLOCK=triton.next_power_of_2(size),
+            SIZE=size, D=d, BLOCK=triton.next_power_of_2(size), **chained(k),
         )  # fmt: skip

@@ -49,13 +49,11 @@ class _Recording:
     """The forward of `rows` rows on buffers of its own, and what replays it."""
 
     def __init__(self, graphs: StepGraphs, rows: int) -> None:
-        device, padding = graphs.model.device, graphs.padding.blocks[0]
-        self.tokens = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.where = RowPages(
-            positions=torch.zeros_like(self.tokens),
-            slots=torch.full_like(self.tokens, padding * graphs.cache.block_size),
-            blocks=torch.full((rows, graphs.pages), padding, dtype=torch.int32, device=device),
-        )
+        self.rows = graphs.padding_row.repeat(1, rows)  # [3, rows]
+        self.tokens, positions, slots = self.rows.unbind(0)
+        pages, padding = (rows, graphs.pages), graphs.padding.blocks[0]
+        blocks = torch.full(pages, padding, dtype=torch.int32, device=self.rows.device)
+        self.where = RowPages(positions, slots, blocks)
         self.used = 0  # rows that are not padding
         self.row_pages: list[list[int]] = []  # of those rows, as they stand in the buffer
         self.replay: Callable[[], Tensor]  # set when it is recorded
@@ -86,6 +84,8 @@ class StepGraphs:
         self.padding = cache.new()
         with cache.append([self.padding], [1]):
             pass  # the block is zeroed: what a padding row sees is finite
+        first = self.padding.blocks[0] * cache.block_size  # its first slot
+        self.padding_row = integers([[0], [0], [first]], model.device)  # token, position, slot
         self._recordings: dict[int, _Recording] = {}
 
     @property
@@ -99,15 +99,11 @@ class StepGraphs:
         recording = self.prepare(n)
         if recording is None:
             return None
-        where, used, padding = recording.where, recording.used, self.padding.blocks[0]
-        for buffer, given, rest in (
-            (recording.tokens, batch.tokens, 0),
-            (where.positions, batch.positions, 0),
-            (where.slots, batch.slots, padding * self.cache.block_size),
-        ):
-            buffer[:n].copy_(given)
-            buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
-        where.blocks[n:used].fill_(padding)
+        where, used = recording.where, recording.used
+        recording.rows[:, :n].copy_(batch.rows)
+        if n < used:  # rows that were used the last time, and are not now
+            recording.rows[:, n:used].copy_(self.padding_row)
+            where.blocks[n:used].fill_(self.padding.blocks[0])
         recording.used = n
         rows = batch.row_pages
         if rows != recording.row_pages:  # sent only if a row has other pages than last time

@@ -130,9 +130,12 @@ class Attention(Module):
         self.qk_norm = HeadNorm(config) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        n, h, k = x.shape[0], self.num_heads, self.num_kv_heads
-        heads = self.qkv(x).view(n, h + 2 * k, self.head_dim)
-        norm = self.qk_norm
+        return self.out(self.mix(self.qkv(x), cos, signed_sin, attend))
+
+    def mix(self, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
+        """What lies between the projections: [n, (h + 2 k) d] -> [n, h d]."""
+        n, h, k = qkv.shape[0], self.num_heads, self.num_kv_heads
+        heads, norm = qkv.view(n, h + 2 * k, self.head_dim), self.qk_norm
         if self.kernels is None or (norm is not None and norm.hooked):
             both, values = heads.split_with_sizes((h + k, k), dim=1)  # queries and keys; values
             if norm is not None:
@@ -142,8 +145,7 @@ class Attention(Module):
             weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
             self.kernels.norm_rotate(heads, h, k, weight, eps, cos, signed_sin)
             queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)
-        mixed = attend(self.layer, queries, keys, values)  # [n, h, d]
-        return self.out(mixed.reshape(n, h * self.head_dim))
+        return attend(self.layer, queries, keys, values).reshape(n, h * self.head_dim)
 
 
 class MLP(Module):
@@ -162,7 +164,9 @@ class MLP(Module):
 
 
 class DecoderLayer(Module):
-    """Pre-norm residual block: attention, then MLP."""
+    """Pre-norm residual block: attention, then MLP. `divided`: sums over ranks follow matrices."""
+
+    divided = False
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -172,12 +176,28 @@ class DecoderLayer(Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
+        if self.kernels is not None and len(x) == 1 and not self.divided and not self.hooked_inside:
+            return self.one_row(x, cos, signed_sin, attend)
         mixed, norm = self.attention(self.attention_norm(x), cos, signed_sin, attend), self.mlp_norm
         if self.kernels is not None and not norm.hooked:
             x, normed = self.kernels.add_norm(x, mixed, norm.weight, norm.eps)
             return x + self.mlp(normed)
         x = x + mixed
         return x + self.mlp(norm(x))
+
+    def one_row(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
+        """`forward` of a single row x [1, e], where each matrix takes its small steps along."""
+        linear, attention, mlp = self.kernels.linear, self.attention, self.mlp
+        first, second = ((one.weight, one.eps) for one in (self.attention_norm, self.mlp_norm))
+        qkv = linear(x, attention.qkv.weight, attention.qkv.bias, first)
+        x = linear(attention.mix(qkv, cos, signed_sin, attend), attention.out.weight, x)
+        gated = linear(x, mlp.gate_up.weight, None, second, gated=True)
+        return linear(gated, mlp.down.weight, x)
+
+    @property
+    def hooked_inside(self) -> bool:
+        """Whether a module of this layer has hooks."""
+        return any(isinstance(one, Module) and one.hooked for one in self.modules())
 
 
 # Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the half-split layout

@@ -11,7 +11,11 @@ the device or what else was drawn, and two models that hold the same key share t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,25 +107,32 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 @torch.inference_mode()
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
     """`sample(distribution(logits, params), keys)`. On CUDA, where top-k leaves fewer than HEAD
-    tokens, only the HEAD likeliest are looked at: 0.3 instead of 0.4 ms at 151,936 (H200)."""
-    if logits.is_cuda and not params.greedy and 0 < params.top_k < HEAD < logits.shape[-1]:
-        return draw_from_head(logits, params, keys)
+    tokens, one kernel looks at the HEAD likeliest only; ties of the last of top-k that go on after
+    them are noticed, and then all tokens are looked at."""
+    few = not params.greedy and 0 < params.top_k < HEAD < logits.shape[-1]
+    if few and logits.is_cuda and logits.dtype is not torch.float64 and (kernel := _kernel()):
+        return draw_from_head(kernel, logits, params, keys)
     return sample(distribution(logits, params), keys)
 
 
-def draw_from_head(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
-    """`draw` with a top-k below HEAD. Ties of the last of top-k may go on after the HEAD likeliest
-    tokens; that is told with the ids, in a single transfer, and then all tokens are looked at.
-    """
-    top, ids = logits.topk(HEAD, dim=-1)  # [b, HEAD], the likeliest first
-    probs = distribution(top, params)
-    best = (_noise(_words(keys, ids.device)[:, None], ids) / probs).argmax(-1, keepdim=True)
-    whole = (top[:, -1] < top[:, params.top_k - 1]).all()
-    told = torch.stack((probs.sum().isfinite(), whole)).to(torch.int64)
-    *tokens, fine, complete = torch.cat((ids.gather(-1, best)[:, 0], told)).tolist()
+def draw_from_head(
+    kernel: Callable[..., Any], logits: Tensor, params: SamplingParams, keys: Sequence[int]
+) -> list[int]:
+    """`draw` with `sampling_triton.draw_from`, in a single transfer from the device."""
+    top, ids = logits.topk(HEAD, dim=-1)  # [b, HEAD]
+    tokens, fine, whole = kernel(top, ids, params, _words(keys, ids.device))
     if not fine:
         raise _not_finite()
-    return tokens if complete else sample(distribution(logits, params), keys)
+    return tokens if whole else sample(distribution(logits, params), keys)
+
+
+@cache
+def _kernel() -> Callable[..., Any] | None:
+    """Triton comes with PyTorch for CUDA, but not on every system."""
+    if find_spec("triton") is None:
+        return None
+    draw_from: Callable[..., Any] = import_module("lr.spec.sampling_triton").draw_from
+    return draw_from
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:

@@ -29,6 +29,8 @@ def compiled(kernel: Any, arguments: dict[str, str], constants: dict[str, Any], 
 
     names = kernel.arg_names
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages") & constants.keys()}
+    if "EARLY" in names:
+        constants["EARLY"] = options["launch_pdl"] = sm >= 90
     assert {*arguments, *constants} == set(names)
     changing = {"num_tiles", "splits", "split_rows", "table_row", "rows"}
     even = [n for n, kind in arguments.items() if n not in changing and kind not in ("fp32",)]
@@ -75,7 +77,7 @@ def test_attention(sm: int, rows: int, h: int, k: int, d: int, dtype: torch.dtyp
 @pytest.mark.parametrize("dtype", TYPES)
 def test_fused(sm: int, dtype: torch.dtype) -> None:
     """The sizes of Qwen3-32B."""
-    from lr.model.fused import _add_norm, _norm_rotate, _silu_mul, _store
+    from lr.model.fused import ROW, _add_norm, _linear, _norm_rotate, _silu_mul, _store
 
     data = TYPES[dtype]
 
@@ -90,6 +92,11 @@ def test_fused(sm: int, dtype: torch.dtype) -> None:
     for norm in (True, False):
         constants = {"H": 64, "D": 128, "HALF": 64, "NORM": norm, "num_warps": 1}
         assert compiled(_norm_rotate, rotating, constants, sm).asm["cubin"]
+    multiplied = pointers("x", "weight", "norm", "plus", "out") | {"n": "i32", "eps": "fp32"}
+    for gated, none in ((True, "plus"), (False, "norm")):
+        left = {name: kind for name, kind in multiplied.items() if name != none}
+        constants = {"SIZE": 5120, "GATED": gated, none: None, **ROW}
+        assert compiled(_linear, left, constants, sm).asm["cubin"]
     for kernel, arguments, constants in (
         (_add_norm, adding, {"E": 5120, "BLOCK": 8192, "num_warps": 8}),
         (_silu_mul, pointers("gate_up", "out"), {"WIDTH": 25600, "BLOCK": 1024}),

@@ -4,6 +4,7 @@ where something does not fit.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -214,6 +215,7 @@ def test_the_plan_of_a_run_is_what_a_gpu_allocates() -> None:
     options = GenerateOptions(mode="lr+sd", drafter="draft", max_tokens=64)
     cast = Cast(*(place(name, ("cuda",), BF16) for name in names))
     [device] = plan_run(cast, options, 4096, num_blocks=blocks).devices
+    gc.collect()  # what earlier tests have left
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     with Reasoner(*names, "random:0.5", device="cuda", dtype=BF16, num_blocks=blocks) as reasoner:

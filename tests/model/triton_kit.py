@@ -14,7 +14,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model import attention_triton, fused
 from lr.model.attention import RowPages, reference_attention
 from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, find_kernels, probe
-from lr.model.attention_triton import triton_attention
+from lr.model.attention_triton import ALONE, triton_attention
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
@@ -34,7 +34,7 @@ def cache_of(kv: int, d: int, block_size: int, dtype: torch.dtype) -> PagedKVCac
 def scene(seed: int) -> None:
     chance, noise = random.Random(seed), torch.Generator().manual_seed(seed)
     h, kv, d = HEADS[seed % len(HEADS)]
-    block_size = chance.choice([1, 4, 16])
+    block_size = chance.choice([1, 4, 16]) if seed < 8 else 16
     dtype = chance.choice([torch.float32, torch.float16])
     cache, exact = cache_of(kv, d, block_size, dtype), cache_of(kv, d, block_size, torch.float64)
     tables = [cache.new(), cache.new()]
@@ -42,6 +42,8 @@ def scene(seed: int) -> None:
         pass
     tables.append(cache.fork(tables[0]))
     counts = [1] * 3 if seed % 3 == 0 else [chance.choice([1, 2, 5, 17]) for _ in tables]
+    if seed == 8:  # a prompt alone, after what is cached
+        tables, counts = tables[:1], [ALONE + 3]
     if block_size == 1:
         counts = [min(count, 5) for count in counts]
     with cache.append(tables, counts) as slots:
@@ -82,28 +84,46 @@ def fused_model(qk_norm: bool, dtype: torch.dtype) -> None:
         rows = [torch.stack(first), *runner.forward(branches, "all")]
         return torch.cat(rows).float().softmax(-1)
 
-    plain = made()
+    def token() -> Tensor:
+        runner = ModelRunner(model, num_blocks=8, block_size=4)
+        branch = runner.open([5, 9, 30])
+        rows = runner.forward([branch])
+        branch.append(7)
+        return torch.stack([*rows, *runner.forward([branch])]).float().softmax(-1)
+
+    plain, alone = made(), token()
     model.attention = triton_attention(4)
     model.use_kernels(fused)
-    assert (made() - plain).abs().max() <= (1e-5 if dtype is torch.float32 else 0.02)
-    alone, seen = fused.add_norm, []  # the second norm has a hook, so it is called
-    fused.add_norm = lambda x, y, *rest: alone(x, None, *rest) if y is None else None
+    bound = 1e-5 if dtype is torch.float32 else 0.02
+    assert (made() - plain).abs().max() <= bound
+    linear, rows = fused.linear, []
+    fused.linear = lambda x, *rest, **more: rows.append(len(x)) or linear(x, *rest, **more)
+    assert (token() - alone).abs().max() <= bound
+    assert rows == [1] * 4 * len(model.layers)  # the second of the two forwards
+    add_norm, seen = fused.add_norm, []  # the second norm has a hook, so it is called
+    fused.add_norm = lambda x, y, *rest: add_norm(x, None, *rest) if y is None else None
     for layer in model.layers:
         layer.mlp_norm.register_forward_hook(lambda norm, given, out: seen.append(out))
     made()
     assert len(seen) == 2 * len(model.layers)
+    assert (token() - alone).abs().max() <= bound
+    assert len(seen) == 4 * len(model.layers)
+    assert rows == [1] * 4 * len(model.layers)
 
 
 if __name__ == "__main__":
     attention_triton.PROGRAMS = 16  # the interpreter runs them one by one
-    heads, add_norm = AttentionNeeds(CPU, torch.float32, 3, 1, 24), fused.add_norm
+    heads, kept = AttentionNeeds(CPU, torch.float32, 3, 1, 24), (fused.add_norm, fused.linear)
     assert find_kernels(heads) is fused, find_kernels(heads)
     for qk_norm, dtype in ((True, torch.float32), (False, torch.float16)):
         fused_model(qk_norm, dtype)
-        fused.add_norm = add_norm
-    fused.silu_mul = torch.relu  # a wrong one is noticed
-    assert "Error" in find_kernels(heads) or "wrong" in find_kernels(heads)
-    for seed in range(8):
+        fused.add_norm, fused.linear = kept
+    for name, wrong in (("silu_mul", torch.relu), ("linear", lambda x, *_, **__: x)):
+        right = getattr(fused, name)
+        setattr(fused, name, wrong)
+        assert isinstance(find_kernels(heads), str), name
+        setattr(fused, name, right)
+    for seed in range(9):
         scene(seed)
     for dtype in (torch.float32, torch.float16):
         assert not probe(triton_attention(16), AttentionNeeds(CPU, dtype, 4, 2, 16))

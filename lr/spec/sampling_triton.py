@@ -1,0 +1,73 @@
+"""Drawing one of the likeliest tokens as a single Triton kernel, for models on CUDA.
+
+After a forward some thirty small kernels would follow to make the distribution and draw from it, as
+many as two layers have. `sampling.py` says what is computed; `draw` there comes here where top-k
+leaves few tokens. One program per row: `distribution` in fp32, noise and scores in fp64.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lr.rng import GOLDEN, MIX1, MIX2
+from lr.types import SamplingParams
+
+STEP, FIRST, SECOND = tl.constexpr(GOLDEN), tl.constexpr(MIX1), tl.constexpr(MIX2)
+
+
+@triton.jit
+def _without(probs, edge):  # type: ignore[no-untyped-def]
+    """No token below `edge`; the rest add up to 1. NaN stays NaN."""
+    kept = tl.where(probs < edge, 0.0, probs)
+    return kept / tl.sum(kept)
+
+
+@triton.jit
+def _draw(  # type: ignore[no-untyped-def]
+    scores, ids, words, told, rows, temperature, top_k, top_p, min_p, HEAD: tl.constexpr
+):  # fmt: skip
+    row, i = tl.program_id(0), tl.arange(0, HEAD)
+    score = tl.load(scores + row * HEAD + i).to(tl.float32) / temperature  # the likeliest first
+    edge = tl.sum(tl.where(i == top_k - 1, score, 0.0))
+    probs = tl.where(score < edge, 0.0, tl.exp(score - tl.max(score)))
+    probs = probs / tl.sum(probs)
+    if top_p < 1:
+        before = tl.cumsum(probs) - probs
+        probs = _without(probs, tl.min(tl.where(before < top_p, probs, 1.0)))
+    if min_p > 0:
+        probs = _without(probs, min_p * tl.max(probs))
+
+    total = tl.sum(probs)
+    fine = total - total == 0  # not so for NaN
+    probs = tl.where(fine, probs, 1.0)
+    token = tl.load(ids + row * HEAD + i)
+    bits = tl.load(words + row).to(tl.uint64, bitcast=True) + token.to(tl.uint64) * STEP
+    bits = (bits ^ (bits >> 30)) * FIRST
+    bits = (bits ^ (bits >> 27)) * SECOND
+    bits = (bits ^ (bits >> 31)) >> 12
+    noise = tl.log((bits.to(tl.float64) + 0.5) * 2.220446049250313e-16)  # 2^-52
+    best = tl.argmax(noise / probs, 0)
+    tl.store(told + row, tl.sum(tl.where(i == best, token, 0)))
+    whole = tl.min(score) < edge
+    tl.store(told + rows + row, fine.to(tl.int64) + 2 * whole.to(tl.int64))
+
+
+def draw_from(
+    top: Tensor, ids: Tensor, params: SamplingParams, words: Tensor
+) -> tuple[list[int], bool, bool]:
+    """One token per row from the logits [b, HEAD] of its likeliest tokens, in order, and their ids
+    [b, HEAD], with the noise of its key (`words` [b], int64); whether all probabilities are finite;
+    and whether the tokens looked at hold all that top-k leaves. One transfer from the device.
+    """
+    rows, head = top.shape
+    told = ids.new_empty(2, rows)
+    with torch.cuda.device_of(top):
+        _draw[rows,](
+            top, ids, words, told, rows, params.temperature, params.top_k, params.top_p,
+            params.min_p, HEAD=head, num_warps=2,
+        )  # fmt: skip
+    tokens, states = told.tolist()
+    return tokens, all(one & 1 for one in states), all(one & 2 for one in states)

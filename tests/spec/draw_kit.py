@@ -1,0 +1,53 @@
+"""The kernel that draws from the likeliest tokens, beside `distribution` and `sample`, in Triton's
+interpreter on the CPU (TRITON_INTERPRET=1); run by `test_sampling_at_once.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from lr.errors import NumericalError
+from lr.spec.sampling import HEAD, distribution, draw_from_head, sample
+from lr.spec.sampling_triton import draw_from
+from lr.types import SamplingParams
+
+
+def the_head_is_enough(dtype: torch.dtype, top_k: int, top_p: float, min_p: float) -> None:
+    """bfloat16 has so few numbers that ties at the edge of top-k are common."""
+    params = SamplingParams(temperature=0.6, top_k=top_k, top_p=top_p, min_p=min_p)
+    noise = torch.Generator().manual_seed(7)
+    logits = torch.randn(100, 2000, generator=noise).to(dtype)
+    keys = [(0x9E3779B97F4A7C15 * i) % 2**64 for i in range(100)]  # half of them above 2^63
+    drawn = draw_from_head(draw_from, logits, params, keys)
+    assert drawn == sample(distribution(logits, params), keys), params
+    assert len(set(drawn)) > 60 or top_k == 1
+
+
+def ties_go_on_after_the_head() -> None:
+    """All of 100 equal tokens stay in top-k, and the head has 64 of them."""
+    params = SamplingParams(temperature=1.0, top_k=3)
+    logits = torch.zeros(200, 150).index_fill_(1, torch.arange(100, 150), -1.0)
+    drawn = draw_from_head(draw_from, logits, params, range(200))
+    assert drawn == sample(distribution(logits, params), range(200))
+    assert len(set(drawn)) > HEAD
+
+
+def a_damaged_row_is_found(bad: float) -> None:
+    logits = torch.zeros(2, 150)
+    logits[1] = bad if bad < 0 else logits[1].index_fill(0, torch.tensor(77), bad)
+    for params in (SamplingParams(1.0, top_k=3), SamplingParams(1.0, top_k=3, top_p=0.9)):
+        try:
+            draw_from_head(draw_from, logits, params, [1, 2])
+        except NumericalError:
+            continue
+        raise AssertionError(f"{bad} was not noticed")
+
+
+if __name__ == "__main__":
+    for dtype in (torch.float32, torch.bfloat16):
+        for top_k in (1, 20, HEAD - 1):
+            for top_p, min_p in ((1.0, 0.0), (0.95, 0.0), (0.8, 0.05), (1.0, 0.1)):
+                the_head_is_enough(dtype, top_k, top_p, min_p)
+    ties_go_on_after_the_head()
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        a_damaged_row_is_found(bad)
