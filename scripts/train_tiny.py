@@ -47,8 +47,8 @@ class Size:
 SIZES = {
     ("tiny", "target"): Size(20, 8_500_000, 0.01, drills=0.1),
     ("tiny", "draft"): Size(2, 6_000_000, 0.015, drills=0.1),
-    ("plans", "target"): Size(10, 2_500_000, 0.015, mlp=256, drills=0.2),
-    ("plans", "draft"): Size(2, 600_000, 0.02, mlp=256, drills=0.2),
+    ("plans", "target"): Size(20, 2_500_000, 0.01, mlp=256, drills=0.2),
+    ("plans", "draft"): Size(2, 800_000, 0.02, mlp=256, drills=0.2),
 }
 """By language and role."""
 
