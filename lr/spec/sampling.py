@@ -11,11 +11,8 @@ the device or what else was drawn, and two models that hold the same key share t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import import_module
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lr.errors import NumericalError
+from lr.registry import find
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
@@ -41,7 +39,7 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     NaN, and `sample` raises it.
     """
     if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
-        raise _not_finite()
+        raise not_finite()
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
     if params.greedy:
         likeliest = logits.argmax(-1, keepdim=True)
@@ -100,39 +98,24 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
     finite = probs.sum().isfinite().view(1)
     *ids, fine = torch.cat((perturbed(probs, keys).argmax(-1), finite.to(torch.int64))).tolist()
     if not fine:
-        raise _not_finite()
+        raise not_finite()
     return ids
 
 
 @torch.inference_mode()
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
     """`sample(distribution(logits, params), keys)`. On CUDA, where top-k leaves fewer than HEAD
-    tokens, one kernel looks at the HEAD likeliest only; ties of the last of top-k that go on after
-    them are noticed, and then all tokens are looked at."""
+    tokens, one kernel looks at the HEAD likeliest only, if they hold all that top-k leaves. Triton
+    comes with PyTorch for CUDA, but not on every system.
+    """
     few = not params.greedy and 0 < params.top_k < HEAD < logits.shape[-1]
-    if few and logits.is_cuda and logits.dtype is not torch.float64 and (kernel := _kernel()):
-        return draw_from_head(kernel, logits, params, keys)
+    if few and logits.is_cuda and logits.dtype is not torch.float64 and find_spec("triton"):
+        tokens: list[int] | None = find("lr.spec.sampling_triton:draw_from_head")(
+            *logits.topk(HEAD, dim=-1), params, _words(keys, logits.device)
+        )
+        if tokens is not None:
+            return tokens
     return sample(distribution(logits, params), keys)
-
-
-def draw_from_head(
-    kernel: Callable[..., Any], logits: Tensor, params: SamplingParams, keys: Sequence[int]
-) -> list[int]:
-    """`draw` with `sampling_triton.draw_from`, in a single transfer from the device."""
-    top, ids = logits.topk(HEAD, dim=-1)  # [b, HEAD]
-    tokens, fine, whole = kernel(top, ids, params, _words(keys, ids.device))
-    if not fine:
-        raise _not_finite()
-    return tokens if whole else sample(distribution(logits, params), keys)
-
-
-@cache
-def _kernel() -> Callable[..., Any] | None:
-    """Triton comes with PyTorch for CUDA, but not on every system."""
-    if find_spec("triton") is None:
-        return None
-    draw_from: Callable[..., Any] = import_module("lr.spec.sampling_triton").draw_from
-    return draw_from
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -147,7 +130,8 @@ def tainted(probs: Tensor, logits: Tensor) -> Tensor:
     return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
 
 
-def _not_finite() -> NumericalError:
+def not_finite() -> NumericalError:
+    """Said of logits that are NaN or infinite."""
     return NumericalError(
         "the model's logits are not finite numbers: its weights are damaged, or they overflow in "
         "this dtype. Load them anew, or try dtype float32."

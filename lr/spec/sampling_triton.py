@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lr.rng import GOLDEN, MIX1, MIX2
+from lr.spec.sampling import not_finite
 from lr.types import SamplingParams
 
 STEP, FIRST, SECOND = tl.constexpr(GOLDEN), tl.constexpr(MIX1), tl.constexpr(MIX2)
@@ -52,22 +53,26 @@ def _draw(  # type: ignore[no-untyped-def]
     best = tl.argmax(noise / probs, 0)
     tl.store(told + row, tl.sum(tl.where(i == best, token, 0)))
     whole = tl.min(score) < edge
-    tl.store(told + rows + row, fine.to(tl.int64) + 2 * whole.to(tl.int64))
+    tl.store(told + rows + row, fine.to(tl.int64))
+    tl.store(told + 2 * rows + row, whole.to(tl.int64))
 
 
-def draw_from(
+def draw_from_head(
     top: Tensor, ids: Tensor, params: SamplingParams, words: Tensor
-) -> tuple[list[int], bool, bool]:
+) -> list[int] | None:
     """One token per row from the logits [b, HEAD] of its likeliest tokens, in order, and their ids
-    [b, HEAD], with the noise of its key (`words` [b], int64); whether all probabilities are finite;
-    and whether the tokens looked at hold all that top-k leaves. One transfer from the device.
+    [b, HEAD], with the noise of its key (`words` [b], int64), in one transfer from the device. None
+    if ties of the last of top-k may go on after them. Raises NumericalError.
     """
     rows, head = top.shape
-    told = ids.new_empty(2, rows)
+    told = ids.new_empty(3, rows)
     with torch.cuda.device_of(top):
         _draw[rows,](
             top, ids, words, told, rows, params.temperature, params.top_k, params.top_p,
             params.min_p, HEAD=head, num_warps=2,
         )  # fmt: skip
-    tokens, states = told.tolist()
-    return tokens, all(one & 1 for one in states), all(one & 2 for one in states)
+    tokens: list[int]
+    tokens, fine, whole = told.tolist()
+    if not all(fine):
+        raise not_finite()
+    return tokens if all(whole) else None
