@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,17 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
+from lr.kvcache.cache import PagedKVCache
 from lr.lab.bench.gpu import GOAL, Plan, bench, measure_peaks, pass_cost, report, ways
 from lr.lab.bench.report import Way, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic
 from lr.lab.eval.report import table
-from lr.model.attention_choice import AttentionNeeds, candidates, distances, equip, find_kernels
+from lr.model.attention import AttentionKind, RowPages
+from lr.model.attention_choice import AttentionNeeds, candidates, equip, find_kernels
+from lr.model.batch import RaggedBatch
 from lr.model.device import DeviceMap
-from lr.model.graphs import Recorder, cuda_recorder, record_eager
+from lr.model.graphs import ROWS, Recorder, cuda_recorder, record_eager
+from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
@@ -71,30 +76,59 @@ def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     return True, ", ".join(f"{name} {value}" for name, value in said.items())
 
 
-def call_times(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """Per kind of attention and scene: host milliseconds of the first and of the second call with
-    the probe's checks around them, and the kernel that takes longest.
+@torch.inference_mode()
+def attention_times(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """Per kind of attention and scene: microseconds of one layer's attention, as a ragged batch
+    runs it (host included) and, where rows are recorded, as a decoding step replays it.
     """
-    needs, slow = AttentionNeeds(device, sizes.attention, 32, 8, 128), []
-    for name, found in candidates(needs):
-        for scene in () if isinstance(found, str) else sizes.scenes:
-
-            def work(kind: Any = found, scene: Scene = scene) -> object:
-                return distances(kind, needs, scene.cached, scene.new, scene.forks)
-
-            first, second = once(work), once(work)
-            longest = ", ".join(name[:50] for name, _, _ in top_kernels(work, device)[:3])
-            tell(f"{name}, {scene.name}: {first:.0f} then {second:.0f} ms; {longest}")
-            slow.append((second, name, scene.name))
-    worst = max(slow)
-    return True, f"slowest second call {worst[0]:.0f} ms ({worst[1]}, {worst[2]})"
+    needs, fastest = AttentionNeeds(device, sizes.attention, 32, 8, 128), []
+    kinds = {name: kind for name, kind in candidates(needs) if not isinstance(kind, str)}
+    for scene in sizes.scenes:
+        found = {name: attention_time(kind, needs, scene) for name, kind in kinds.items()}
+        told = [f"{name} {ragged:.0f}" for name, (ragged, _) in found.items()]
+        told += [f"{name} replayed {rows:.0f}" for name, (_, rows) in found.items() if rows]
+        tell(f"{scene.name}, microseconds a layer: {', '.join(told)}")
+        fastest.append(
+            f"{scene.name} {min(found, key=lambda name: min(filter(None, found[name])))}"
+        )
+    return True, f"fastest: {', '.join(fastest)}"
 
 
-def once(work: Callable[[], object]) -> float:
-    """Milliseconds."""
-    started = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - started)
+def attention_time(
+    kind: AttentionKind, needs: AttentionNeeds, scene: Scene
+) -> tuple[float, float | None]:
+    """Microseconds of one call on a ragged batch and of one replayed; None: it is not recorded."""
+    device, size, calls = needs.device, kind.block_size, 10
+    blocks = sum((a + b) // size + 2 for a, b in zip(scene.cached, scene.new, strict=True))
+    cache = PagedKVCache(
+        num_layers=1, num_kv_heads=needs.num_kv_heads, head_dim=needs.head_dim,
+        num_blocks=blocks + 2 * scene.forks, block_size=size, dtype=needs.dtype, device=device,
+    )  # fmt: skip
+    for memory in (cache.keys, cache.values):
+        memory.copy_(torch.randn(memory.shape, device=device))
+    tables, counts = [cache.new() for _ in scene.cached], [*scene.new, *[1] * scene.forks]
+    with cache.append(tables, list(scene.cached)):
+        pass
+    tables += [cache.fork(tables[0]) for _ in range(scene.forks)]
+    with cache.append(tables, counts) as slots:
+        tokens = [[0] * count for count in counts]
+        batch = RaggedBatch.build(tables, tokens, slots, wanted=counts, device=device)
+        shape = len(slots), needs.num_heads + 2 * needs.num_kv_heads, needs.head_dim
+        heads = torch.randn(shape, device=device).to(needs.dtype)
+        q, k, v = heads.split((needs.num_heads, *[needs.num_kv_heads] * 2), 1)
+
+        def several(attend: Attend) -> Tensor:
+            return [attend(0, q, k, v) for _ in range(calls)][-1]
+
+        ragged, rows = (
+            1e6 * timed(partial(several, kind.ragged(batch, cache)), device) / calls,
+            None,
+        )
+        if kind.rows is not None and len(slots) <= ROWS[-1]:
+            attend = kind.rows(RowPages.of(batch), cache)
+            replay = recorder(device)(partial(several, attend))
+            rows = 1e6 * timed(replay, device) / calls
+    return ragged, rows
 
 
 def top_kernels(work: Callable[[], object], device: torch.device) -> list[tuple[str, float, int]]:
@@ -332,7 +366,7 @@ CHECKS: Mapping[str, tuple[Callable[..., Answer], int]] = {
     "ladder": (ladder, 60),
     "graphs": (graphs_equal, 60),
     "model": (model_equal, 60),
-    "calls": (call_times, 60),
+    "calls": (attention_times, 60),
     "races": (races, 90),
     "modes": (modes_equal, 90),
     "rows": (rows_cost, 90),
