@@ -30,6 +30,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
+from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.bench.gpu import GOAL, Plan, bench, measure_peaks, pass_cost, report, ways
 from lr.lab.bench.report import Way, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic
@@ -127,7 +128,7 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     sampling = SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
     for name in sizes.shapes:
         model = dummy(name, device, sizes)
-        runner = ModelRunner(model, num_blocks=room_for(model, max(sizes.lengths) + 200))
+        runner = ModelRunner(model, num_blocks=room_for(max(sizes.lengths) + 200))
         started = time.perf_counter()
         runner.prepare(1)
         wait_for(device)
@@ -185,7 +186,7 @@ def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """
     name, length = sizes.shapes[0], 2048 if sizes.full else 20
     model, record = dummy(name, device, sizes), recorder(device)
-    runner = ModelRunner(model, num_blocks=room_for(model, length + 50))
+    runner = ModelRunner(model, num_blocks=room_for(length + 50))
     branch = long_branch(runner, length)
     where = torch.full((1,), length, device=device)
     token, sampling = torch.ones_like(where), SamplingParams(0.6, 0.95, 20)
@@ -229,7 +230,7 @@ def rows_cost(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
         return None, f"{free / 2**30:.0f} GiB free, 75 needed"
     model = dummy(sizes.large, device, sizes)
     length = 1000 if sizes.full else 20
-    runner = ModelRunner(model, num_blocks=8 * room_for(model, length + 200))
+    runner = ModelRunner(model, num_blocks=8 * room_for(length + 200))
     seconds = {}
     for what, branches, tokens in (("1 row", 1, 1), ("5 rows", 5, 1), ("4 x 4 rows", 4, 4)):
         chosen = [long_branch(runner, length) for _ in range(branches)]
@@ -315,9 +316,9 @@ def dummy(name: str, device: torch.device, sizes: Sizes) -> CausalLM:
     return model
 
 
-def room_for(model: CausalLM, tokens: int) -> int:
+def room_for(tokens: int) -> int:
     """Cache blocks for one sequence."""
-    return tokens // model.attention.block_size + 2
+    return tokens // BLOCK_SIZE + 2
 
 
 def recorder(device: torch.device) -> Recorder:
