@@ -117,7 +117,7 @@ class Reasoner:
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
         """From the next question on, target and draft run with this kind of attention: "auto",
-        "flash", "triton", "sdpa" or "reference". What a verifier asks keeps the one it has.
+        "triton", "sdpa" or "reference". What a verifier asks keeps the one it has.
 
         With `graphs`, decoding steps are replayed from CUDA graphs where there is CUDA. This is
         what a new reasoner does, with "auto". Raises SettingError for a kind that is unknown or

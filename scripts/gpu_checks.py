@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
+from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.bench.decode import random_model
 from lr.lab.bench.report import timed
 from lr.lab.dummy import SHAPES
@@ -140,7 +141,7 @@ def _decoded(
     """Distributions of three steps [rows, v], seconds per step, and why nothing was recorded."""
     vocabulary, steps = model.config.vocab_size, 10
     prompts = [[(7 * i + 3 * j + 1) % vocabulary for i in range(length)] for j in range(rows)]
-    blocks = rows * ((length + 2 * steps) // model.attention.block_size + 2)
+    blocks = rows * ((length + 2 * steps) // BLOCK_SIZE + 2)
     runner = ModelRunner(model, num_blocks=blocks)
     if not graphs:
         runner.graphs = None

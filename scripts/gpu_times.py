@@ -32,6 +32,7 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.bench.gpu import GOAL, Plan, bench, measure_peaks, pass_cost, report, ways
 from lr.lab.bench.report import Way, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic
@@ -98,7 +99,7 @@ def attention_time(
     kind: AttentionKind, needs: AttentionNeeds, scene: Scene
 ) -> tuple[float, float | None]:
     """Microseconds of one call on a ragged batch and of one replayed; None: it is not recorded."""
-    device, size, calls = needs.device, kind.block_size, 10
+    device, size, calls = needs.device, BLOCK_SIZE, 10
     blocks = sum((a + b) // size + 2 for a, b in zip(scene.cached, scene.new, strict=True))
     cache = PagedKVCache(
         num_layers=1, num_kv_heads=needs.num_kv_heads, head_dim=needs.head_dim,
@@ -161,7 +162,7 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     sampling = SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
     for name in sizes.shapes:
         model = dummy(name, device, sizes)
-        runner = ModelRunner(model, num_blocks=room_for(model, max(sizes.lengths) + 200))
+        runner = ModelRunner(model, num_blocks=room_for(max(sizes.lengths) + 200))
         started = time.perf_counter()
         runner.prepare(1)
         wait_for(device)
@@ -219,7 +220,7 @@ def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """
     name, length = sizes.shapes[0], 2048 if sizes.full else 20
     model, record = dummy(name, device, sizes), recorder(device)
-    runner = ModelRunner(model, num_blocks=room_for(model, length + 50))
+    runner = ModelRunner(model, num_blocks=room_for(length + 50))
     branch = long_branch(runner, length)
     where = torch.full((1,), length, device=device)
     token, sampling = torch.ones_like(where), SamplingParams(0.6, 0.95, 20)
@@ -263,7 +264,7 @@ def rows_cost(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
         return None, f"{free / 2**30:.0f} GiB free, 75 needed"
     model = dummy(sizes.large, device, sizes)
     length = 1000 if sizes.full else 20
-    runner = ModelRunner(model, num_blocks=8 * room_for(model, length + 200))
+    runner = ModelRunner(model, num_blocks=8 * room_for(length + 200))
     seconds = {}
     for what, branches, tokens in (("1 row", 1, 1), ("5 rows", 5, 1), ("4 x 4 rows", 4, 4)):
         chosen = [long_branch(runner, length) for _ in range(branches)]
@@ -349,9 +350,9 @@ def dummy(name: str, device: torch.device, sizes: Sizes) -> CausalLM:
     return model
 
 
-def room_for(model: CausalLM, tokens: int) -> int:
+def room_for(tokens: int) -> int:
     """Cache blocks for one sequence."""
-    return tokens // model.attention.block_size + 2
+    return tokens // BLOCK_SIZE + 2
 
 
 def recorder(device: torch.device) -> Recorder:

@@ -170,9 +170,8 @@ def attention_lines(device: torch.device) -> list[str]:
             lines.append(f"  {name:<6} no: {found}")
         else:
             verdict = "works, but another comes first" if taken else "taken"
-            size = f"blocks of {found.block_size} tokens"
-            size += ", recorded in a CUDA graph" if found.rows and device.type == "cuda" else ""
-            lines.append(f"  {name:<6} {verdict}, {size}")
+            verdict += ", recorded in a CUDA graph" if found.rows and device.type == "cuda" else ""
+            lines.append(f"  {name:<6} {verdict}")
             taken = True
     if device.type == "cuda":
         kernels = find_kernels(needs)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lr.spec.variant import Variant
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
-AttentionName = Literal["auto", "flash", "triton", "sdpa", "reference"]
+AttentionName = Literal["auto", "triton", "sdpa", "reference"]
 KEY = "LR_API_KEY"
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -74,8 +74,8 @@ class Placement(Device):
 
     num_blocks: int | None = None  # Cache blocks of 16 tokens per model; None: as many as needed.
     attention: AttentionName = "auto"
-    """The kind of attention: flash (the package flash-attn), triton (our own kernel), sdpa, or
-    reference (slow and plain). auto: the first of these that works; lr info says which."""
+    """The kind of attention: triton (our own kernel), sdpa, or reference (slow and plain). auto:
+    the first of these that works; lr info says which."""
     cuda_graphs: bool = True  # Replay decoding steps from CUDA graphs, on CUDA.
 
     def reasoner(self, *models: str | None, **settings: Any) -> Reasoner:

@@ -19,7 +19,7 @@ import torch
 from lr.engine.drafts import DraftSide, LocalDrafts, Streams
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
-from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners, blocks_for, room
+from lr.engine.runner import ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import CheckpointError, ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
@@ -293,10 +293,9 @@ class Run:
             )
         most = min(context - length, options.max_tokens or LONGEST_ANSWER)
         self.limits = Limits(most, options.max_step_tokens, options.ignore_half_sentence)
-        size = max([BLOCK_SIZE, *(m.attention.block_size for m in models.here.values())])
         judge = self.verifier
         reads = not isinstance(judge, str) and bool(judge.requires & READINGS)
-        self.blocks = blocks_for(options, length + most, size, reads=reads) * size // BLOCK_SIZE
+        self.blocks = blocks_for(options, length + most, reads=reads)
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
         self._serving = engine.serve([self]) if serve is None else serve(self)

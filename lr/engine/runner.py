@@ -21,10 +21,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lr.errors import ContextError, ProtocolError, SettingError
+from lr.errors import ContextError, ProtocolError
 from lr.kvcache.append import CacheObserver
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import bytes_per_block
+from lr.kvcache.table import BLOCK_SIZE
 from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
@@ -32,8 +33,6 @@ from lr.options import GenerateOptions
 from lr.spec.runner import fork_longest
 from lr.types import require
 
-BLOCK_SIZE = 16
-"""Tokens of a cache block, where blocks are counted before the model's attention is known."""
 RESERVE = 2 << 30
 """Bytes of a CUDA device that caches leave free: results of a forward, logits, CUDA graphs."""
 ForwardObserver = Callable[[int, int, float], None]
@@ -48,8 +47,7 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    `block_size` None: that of the model's attention. Small forwards of a `replayable` model are
-    replayed from CUDA graphs, which live until `end`.
+    Small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class ModelRunner:
         model: CausalLM,
         *,
         num_blocks: int,
-        block_size: int | None = None,
+        block_size: int = BLOCK_SIZE,
         vocab_size: int | None = None,
         known_tokens: int | None = None,
         max_batch_tokens: int = 4096,
@@ -74,14 +72,8 @@ class ModelRunner:
         self.known_tokens = min(known, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
         self.kind = model.attention  # it stays, also when the model gets another one
-        size = self.kind.block_size if block_size is None else block_size
-        if self.kind.strict and size % self.kind.block_size:
-            raise SettingError(
-                f"block_size is {size}, but attention {self.kind.name!r} reads blocks of a "
-                f"multiple of {self.kind.block_size} tokens here; use such blocks, or attention "
-                "sdpa, which reads any."
-            )
-        self.cache = model.make_cache(num_blocks + model.replayable, size)  # one for padding rows
+        blocks = num_blocks + model.replayable  # one for padding rows
+        self.cache = model.make_cache(blocks, block_size)
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
@@ -241,9 +233,7 @@ class ModelRunner:
 # Caches: how large one has to be, and who has one
 
 
-def blocks_for(
-    options: GenerateOptions, tokens: int, block_size: int = BLOCK_SIZE, *, reads: bool = False
-) -> int:
+def blocks_for(options: GenerateOptions, tokens: int, *, reads: bool = False) -> int:
     """Cache blocks of one model that suffice for an answer which is, with its prompt, at most
     `tokens` long. What is admitted with so many never runs out of them.
 
@@ -259,10 +249,10 @@ def blocks_for(
     nodes = options.nodes if options.looks_ahead else 1
     trees = options.speculates and options.drafter == "tree"
     leaves = prod(options.branching) if trees else 1
-    path = len(options.branching) // block_size + 3
+    path = len(options.branching) // BLOCK_SIZE + 3
     step = min(options.max_step_tokens, tokens)
-    trunk = -(-(tokens + step) // block_size)
-    row = step // block_size + 3 + path * (leaves - 1)
+    trunk = -(-(tokens + step) // BLOCK_SIZE)
+    row = step // BLOCK_SIZE + 3 + path * (leaves - 1)
     return trunk + (3 if reads else 2) * nodes * row
 
 
@@ -288,8 +278,7 @@ class Runners:
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""
-        size = self.model.attention.block_size
-        wanted = -(-(self.num_blocks or blocks) * BLOCK_SIZE // size)
+        wanted = self.num_blocks or blocks
         for runner in self.idle:
             replays = runner.graphs is not None
             fits = runner.kind is self.model.attention and replays == self.model.replayable

@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 
 from lr.errors import ProtocolError
 
+BLOCK_SIZE = 16
+"""Tokens of a block, where nobody asks for another size."""
+
 
 def blocks_for(length: int, block_size: int) -> int:
     """How many blocks hold `length` tokens: 0 for 0, 1 for 1 to `block_size`, ..."""

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from lr.engine.runner import BLOCK_SIZE, RESERVE, blocks_for
+from lr.engine.runner import RESERVE, blocks_for
 from lr.errors import CheckpointError, LRError
 from lr.kvcache.cache import bytes_per_block
+from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.dummy import published, shape
-from lr.model.attention_choice import AttentionNeeds, choose_attention
 from lr.model.config import ModelConfig, read_config
 from lr.model.files import read_json, resolve
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
@@ -48,18 +48,13 @@ class MemoryShortError(LRError):
 
 @dataclass(frozen=True)
 class Placed:
-    """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`;
-    its cache in blocks of `block_size`."""
+    """A model and where it is to be: on one device, or split over several (`devices`), in
+    `dtype`."""
 
     name: str
     config: ModelConfig
     dtype: torch.dtype
     devices: tuple[str, ...]
-    block_size: int = BLOCK_SIZE
-
-    def blocks(self, sixteens: int) -> int:
-        """So many blocks of 16 tokens, in blocks of this size."""
-        return -(-sixteens * BLOCK_SIZE // self.block_size)
 
 
 @dataclass(frozen=True)
@@ -113,12 +108,7 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
                 "the like."
             )
     assert found is not None
-    size, first = BLOCK_SIZE, torch.device(devices[0])
-    if first.type == "cuda" and (first.index or 0) < torch.cuda.device_count():
-        ranks = len(devices)  # the attention that the model will get is tried on the GPU
-        heads = (config.num_heads // ranks, max(1, config.num_kv_heads // ranks), config.head_dim)
-        size = choose_attention("auto", AttentionNeeds(first, found, *heads)).block_size
-    return Placed(str(name), config, found, devices, size)
+    return Placed(str(name), config, found, devices)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:
@@ -200,43 +190,38 @@ def plan_run(
     writers = [target] if draft is None else [target, draft]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
     chains = share if num_blocks is None else 0
+    each = share * blocks_for(options, tokens) if num_blocks is None else num_blocks
     by_device: dict[str, list[ModelNeed]] = {}  # in the order in which devices come
-
-    def blocks(model: Placed) -> int:
-        """Of one cache of a writer."""
-        if num_blocks is not None:
-            return model.blocks(num_blocks)
-        return share * blocks_for(options, tokens, model.block_size)
 
     def add(role: str, model: Placed, held: int, rows: int, caches: int = 0, copies: int = 1,
             longest: int = tokens) -> None:  # fmt: skip
         """On each device: `copies` of the weights, `held` blocks of which `caches` caches depend on
         the longest chain, the logits of `rows` rows."""
         ranks, config, dtype = len(model.devices), model.config, model.dtype
-        per_block = cache_bytes(config, dtype, 1, model.block_size, ranks)
+        per_block = cache_bytes(config, dtype, 1, BLOCK_SIZE, ranks)
         for device in model.devices:
             name = "cuda:0" if device == "cuda" else device  # two names, one GPU
             weights = copies * weight_bytes(config, dtype, ranks)
             working = working_bytes(config, dtype, longest, rows)
-            per_token = caches * chains * per_block // model.block_size
+            per_token = caches * chains * per_block // BLOCK_SIZE
             cache = held * per_block
             need = ModelNeed(role, model.name, name, weights, cache, working, per_token)
             by_device.setdefault(name, []).append(need)
 
-    held = blocks(target)
+    held = each
     if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
         context = target.config.max_position_embeddings + JUDGE_TOKENS
-        held += held if num_blocks is not None else target.blocks(-(-context // BLOCK_SIZE))
+        held += held if num_blocks is not None else -(-context // BLOCK_SIZE)
     add("target", target, held, share * _target_rows(options), 1)
     if draft is not None:
         caches = options.looks_ahead + options.drafts_tokens  # writes steps, and guesses tokens
         twice = cast.apart and options.looks_ahead and options.driver == "overlapped"
         role, copies = ("draft, twice", 2) if twice else ("draft", 1)
         rows = share * options.width * (options.depth if options.looks_ahead else 1)
-        add(role, draft, caches * blocks(draft), rows, caches, copies)
+        add(role, draft, caches * each, rows, caches, copies)
     if judge is not None:
-        sixteens = -(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks
-        add("judge", judge, judge.blocks(sixteens), share, longest=JUDGE_TOKENS)
+        held = -(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks
+        add("judge", judge, held, share, longest=JUDGE_TOKENS)
     found = ((name, (free or free_bytes)(name), tuple(needs)) for name, needs in by_device.items())
     return MemoryPlan(tuple(DevicePlan(*one) for one in found), tokens, alone)
 

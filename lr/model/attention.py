@@ -8,9 +8,9 @@ position (a mask by absolute positions: a chunk after a cache is not a prompt). 
   others are tested against;
 * `sdpa_attention`, PyTorch's fused attention on gathered pages, for any device.
 
-On CUDA, `attention_flash.py` and `attention_triton.py` read the pages where they lie;
-`attention_choice.py` decides which a model gets. Axis letters: n rows, b sequences, c new tokens of
-a sequence, nb blocks, h query heads, k KV heads, d head dim, s key positions.
+On CUDA, `attention_triton.py` reads the pages where they lie; `attention_choice.py` decides which
+a model gets. Axis letters: n rows, b sequences, c new tokens of a sequence, nb blocks, h query
+heads, k KV heads, d head dim, s key positions.
 """
 
 from __future__ import annotations
@@ -55,18 +55,15 @@ class RowPages:
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """One way to compute attention over the cache.
+    """One way to compute attention over the cache, with blocks of any size.
 
-    `block_size`: tokens per block of a cache for it; a kind with `strict` pages reads multiples of
-    that only, others any size. `ragged` serves any batch. `rows` serves rows with pages of their
-    own, issues kernels only, and so can be recorded in a CUDA graph; None: there is no such form.
+    `ragged` serves any batch. `rows` serves rows with pages of their own, issues kernels only, and
+    so can be recorded in a CUDA graph; None: there is no such form.
     """
 
     name: str
-    block_size: int
     ragged: AttentionBackend
     rows: Callable[[RowPages, PagedKVCache], Attend] | None = None
-    strict: bool = False
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
@@ -253,5 +250,5 @@ def _bias(
     return bias.masked_fill_(hidden, -math.inf)
 
 
-REFERENCE = AttentionKind("reference", 16, reference_attention)
-SDPA = AttentionKind("sdpa", 16, sdpa_attention)
+REFERENCE = AttentionKind("reference", reference_attention)
+SDPA = AttentionKind("sdpa", sdpa_attention)

@@ -1,15 +1,14 @@
 """Which attention a model gets, the first that works for it, and why the others do not.
 
-In order: `flash` (the `flash-attn` package), `triton` (our own kernel), `sdpa` (PyTorch's fused
-attention on gathered pages; works everywhere). `reference`, one sequence at a time in plain
-arithmetic, is taken only when asked for. What is installed is seen by importing it, whether it
-works by trying: a small batch, compared with the reference in fp64. No version is compared.
+In order: `triton` (our own kernel), `sdpa` (PyTorch's fused attention on gathered pages; works
+everywhere). `reference`, one sequence at a time in plain arithmetic, is taken only when asked for.
+What is installed is seen by importing it, whether it works by trying: a small batch, compared with
+the reference in fp64. No version is compared.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +20,8 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BLOCK_SIZE
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
-from lr.model.attention_flash import flash_attention
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
@@ -30,8 +29,7 @@ from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation
 from lr.model.qwen import CausalLM
 from lr.types import require
 
-NAMES = ("auto", "flash", "triton", "sdpa", "reference")
-HALF = (torch.float16, torch.bfloat16)
+NAMES = ("auto", "triton", "sdpa", "reference")
 ROUNDINGS = 4
 """How many roundings of the dtype an output row may be off, relative to its size. A wrong page is
 off by more than the row, a mask that is off by one key in 260 by 16 of bfloat16 on average."""
@@ -71,56 +69,33 @@ def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
-    """Give a model its kind of attention, with `flash` or `triton` the fused kernels of its layers,
-    and say whether decoding is replayed from CUDA graphs. Raises SettingError.
+    """Give a model its kind of attention, with `triton` the fused kernels of its layers, and say
+    whether decoding is replayed from CUDA graphs. Raises SettingError.
     """
     needs = AttentionNeeds.of(model)
     model.attention, model.graphs = choose_attention(name, needs), graphs
-    fused = find_kernels(needs) if model.attention.name in ("flash", "triton") else ""
+    fused = find_kernels(needs) if model.attention.name == "triton" else ""
     model.use_kernels(None if isinstance(fused, str) else fused)
 
 
 def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
     """In the order of preference, tried in turn: a name, and the kind or why it cannot be used."""
-    for name, find in (("flash", find_flash), ("triton", find_triton)):
-        found = find(needs)
-        yield name, found if isinstance(found, str) else probe(found, needs) or found
+    found = find_triton(needs)
+    yield "triton", found if isinstance(found, str) else probe(found, needs) or found
     yield "sdpa", SDPA
-
-
-def find_flash(needs: AttentionNeeds) -> AttentionKind | str:
-    """The kernels of the `flash-attn` package, or why there are none for this model."""
-    if needs.device.type != "cuda":
-        return "it needs a device of type cuda"
-    dtype = str(needs.dtype).removeprefix("torch.")
-    if needs.dtype not in HALF:
-        return f"it computes in float16 or bfloat16, not in {dtype}"
-    if needs.head_dim % 8 or needs.head_dim > 256:
-        return f"it takes heads of a multiple of 8 and at most 256 dimensions, not {needs.head_dim}"
-    try:
-        package = importlib.import_module("flash_attn")
-        kernels = package.flash_attn_varlen_func, package.flash_attn_with_kvcache
-    except ModuleNotFoundError:
-        return "the package flash-attn is not installed (pip install 'lookahead-reasoning[flash]')"
-    except (ImportError, AttributeError) as error:
-        return f"the package flash-attn cannot be used: {error}"
-    for function in kernels:
-        if "block_table" not in inspect.signature(function).parameters:
-            return "the installed flash-attn takes no block_table, which its version 2.5.7 does"
-    return flash_attention(*kernels)
 
 
 def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
     """Our own kernel, or why it cannot run this model."""
     if needs.device.type != "cuda":
         return "it needs a device of type cuda"
-    if needs.dtype not in (*HALF, torch.float32):
+    if needs.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in 16 or 32 bits, not in {str(needs.dtype).removeprefix('torch.')}"
     try:
         module = importlib.import_module("lr.model.attention_triton")
     except ImportError as error:
         return f"triton cannot be imported: {error}"
-    kind: AttentionKind = module.triton_attention()
+    kind: AttentionKind = module.TRITON
     return kind
 
 
@@ -160,7 +135,7 @@ def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
     fork and a prompt; on CUDA rows are recorded in a graph. Raises nothing.
     """
     try:
-        found = distances(kind, needs, (kind.block_size + 3, 5), (2, 3), forks=1)
+        found = distances(kind, needs, (BLOCK_SIZE + 3, 5), (2, 3), forks=1)
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
     bound = ROUNDINGS * torch.finfo(needs.dtype).eps
@@ -184,7 +159,7 @@ def distances(
     The batch: sequence i has cached[i] tokens and new[i] new ones, each of `forks` forks of the
     first one more. The sequences grow in turns, so that their blocks lie mixed.
     """
-    h, k, size = needs.num_heads, needs.num_kv_heads, kind.block_size
+    h, k, size = needs.num_heads, needs.num_kv_heads, BLOCK_SIZE
     blocks = sum((a + b) // size + 2 for a, b in zip(cached, new, strict=True)) + 2 * forks
     sizes: dict[str, Any] = {"num_kv_heads": k, "head_dim": needs.head_dim, "device": needs.device}
     sizes |= {"num_layers": 1, "num_blocks": blocks, "block_size": size}

@@ -1,5 +1,5 @@
-"""Attention that reads the pages where they lie, as a Triton kernel of our own: where `flash-attn`
-is not installed, for pages of any size, for bf16, fp16 and fp32. PyTorch for CUDA brings Triton.
+"""Attention that reads the pages where they lie, as a Triton kernel of our own, for pages of any
+size, for bf16, fp16 and fp32. PyTorch for CUDA brings Triton.
 
 The queries are cut into *tiles* of a few tokens of one sequence. One program works for one tile,
 one KV head and one part of the keys: it walks over the keys in pieces of `BLOCK_S`, looks their
@@ -115,11 +115,6 @@ def _combine(  # type: ignore[no-untyped-def]
     tl.store(mixed + row * D + d, mean, mask=d < D)
 
 
-def triton_attention(block_size: int = 16) -> AttentionKind:
-    """The kind of attention that runs this kernel on pages of `block_size` tokens."""
-    return AttentionKind("triton", block_size, _ragged, _rows)
-
-
 def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     """Tiles of at most `TILE` tokens. Example: counts (1, 20): tiles of 1, 16 and 4 tokens, from
     rows 0, 1 and 17 on, of the sequences 0, 1 and 1. A prompt alone goes to PyTorch.
@@ -190,3 +185,6 @@ def block_sizes(rows: int, d: int, dtype: torch.dtype) -> dict[str, int]:
         "BLOCK_M": block_m, "BLOCK_S": max(16, 64 // wide), "BLOCK_D": block_d,
         "num_stages": 2, "num_warps": warps,
     }  # fmt: skip
+
+
+TRITON = AttentionKind("triton", _ragged, _rows)

@@ -21,9 +21,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lr.engine.runner import BLOCK_SIZE, ModelRunner
+from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch, common_length
+from lr.kvcache.table import BLOCK_SIZE
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.runner import Runner, fork_longest
@@ -56,11 +57,9 @@ def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) ->
     """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
     None: room for the longest answer and the questions about its steps.
     """
-    tokens = model.config.max_position_embeddings + JUDGE_TOKENS
-    if num_blocks is not None:
-        tokens = num_blocks * BLOCK_SIZE
-    blocks = -(-tokens // model.attention.block_size)
-    runner = ModelRunner(model, num_blocks=blocks, vocab_size=codec.vocab_size)
+    if num_blocks is None:
+        num_blocks = -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
+    runner = ModelRunner(model, num_blocks=num_blocks, vocab_size=codec.vocab_size)
     model.asked.add(runner)  # so that its forwards are counted
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
     return PromptedModel(runner, codec.encode, chat, tiny=language_of(codec) is not None)

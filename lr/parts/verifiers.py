@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lr.engine.runner import BLOCK_SIZE
 from lr.errors import CheckpointError, ProtocolError, SettingError
+from lr.kvcache.table import BLOCK_SIZE
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from lr.engine.runner import Branch, ModelRunner
 from lr.errors import SettingError
+from lr.kvcache.table import BLOCK_SIZE
 from lr.model.codec import Codec
 from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
@@ -39,7 +40,6 @@ from lr.tiny.names import language_of
 from lr.types import Role, SamplingParams, require
 
 KINDS = ("goal", "given", "note", "operation", "answer", "unreadable")
-BLOCK_SIZE = 16
 BATCH = 32  # problems that are worked on together
 CONTEXT = 2048
 LIMITS = Limits(max_tokens=1600)
@@ -165,10 +165,7 @@ class Voice:
         self.codec, self.language = codec, language_of(codec) or QUANTITIES
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
-            model,
-            num_blocks=2 * BATCH * (CONTEXT // BLOCK_SIZE),
-            block_size=BLOCK_SIZE,
-            vocab_size=codec.vocab_size,
+            model, num_blocks=2 * BATCH * (CONTEXT // BLOCK_SIZE), vocab_size=codec.vocab_size
         )
         self.stream = Stream.root(settings.seed).fold_in("tiny eval", role.value)
         config = WriterConfig(role, self.sampling, codec.eos_ids)

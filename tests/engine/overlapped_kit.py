@@ -57,12 +57,17 @@ class Parts:
         if self.trouble is not None:
             trouble, numbers = self.trouble, count(1)
             model.register_forward_pre_hook(lambda *_: trouble.strike(next(numbers)))
-        model.attention = replace(model.attention, block_size=4)
         return Strict(model), PIECES.__getitem__
 
 
 class Strict(Runners):
-    """Ends the worker when a run has left something in its cache."""
+    """Caches with blocks of 4 tokens. Ends the worker when a run has left something in one."""
+
+    def lend(self, blocks: int) -> ModelRunner:
+        runner = super().lend(4 * blocks)
+        if runner.cache.block_size != 4:
+            runner.cache = self.model.make_cache(4 * blocks, 4)
+        return runner
 
     def take_back(self, runner: ModelRunner) -> None:
         if runner.cache.pool.num_used:

@@ -157,6 +157,11 @@ def test_several_runners_do_not_disturb_each_other() -> None:
     assert two.cache.pool.num_used == 2
 
 
+def test_blocks_have_the_size_that_is_asked_for() -> None:
+    assert ModelRunner(MODEL, num_blocks=4).cache.block_size == 16
+    assert ModelRunner(MODEL, num_blocks=4, block_size=128).cache.block_size == 128
+
+
 def test_the_observer_hears_of_every_forward() -> None:
     heard: list[tuple[int, int]] = []
     made = ModelRunner(

@@ -1,9 +1,5 @@
-"""Every kind of attention against the reference in fp64, over ragged batches, forks and reused
-blocks, for kernels that are not here.
-
-The kernels are emulated strictly after their documentation (`kernel_kit.py`), so what is tested is
-what the adapters pass to them. Freed blocks are full of NaN, and the kit refuses pages that are not
-finite.
+"""Fused attention, and rows that know their own pages, against the reference in fp64, over ragged
+batches, forks and reused blocks. Freed blocks are full of NaN.
 """
 
 from __future__ import annotations
@@ -11,27 +7,19 @@ from __future__ import annotations
 import pickle
 import random
 
-import pytest
 import torch
+from attention_kit import ROWS, row_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_kit import Emulated
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable, block_rows
-from lr.model.attention import LONG, SDPA, AttentionKind, RowPages, reference_attention
-from lr.model.attention_flash import flash_attention
+from lr.model.attention import LONG, REFERENCE, SDPA, RowPages, reference_attention
 from lr.model.batch import RaggedBatch
 
 CPU = torch.device("cpu")
 LAYERS, HEADS, KV_HEADS, DIM = 2, 6, 2, 8
-
-
-def kinds(block_size: int, emulated: Emulated | None = None) -> list[AttentionKind]:
-    kernels = emulated or Emulated()
-    flash = kernels.flash_attn_varlen_func, kernels.flash_attn_with_kvcache
-    return [SDPA, flash_attention(*flash, block_size)]
 
 
 def new_cache(block_size: int) -> PagedKVCache:
@@ -49,11 +37,11 @@ def new_cache(block_size: int) -> PagedKVCache:
 
 class Scene:
     """A cache whose branches grow, fork, shrink and end; every forward is computed by the reference
-    and by each kind.
+    and by fused attention, and row by row.
     """
 
     def __init__(self, block_size: int, seed: int) -> None:
-        self.cache, self.block_size = new_cache(block_size), block_size
+        self.cache = new_cache(block_size)
         self.chance, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self.tables: list[BlockTable] = []
         self.sizes = [1, 1, 2, 5, 9]
@@ -78,7 +66,7 @@ class Scene:
             self.cache.release(table)
             self.tables.remove(table)
 
-    def forward(self, kinds: list[AttentionKind]) -> None:
+    def forward(self) -> None:
         """A few new tokens for some branches: prompts, single tokens and runs between, all in one
         batch.
         """
@@ -87,18 +75,14 @@ class Scene:
         with self.cache.append(chosen, counts) as slots:
             tokens = [[0] * count for count in counts]
             batch = RaggedBatch.build(chosen, tokens, slots, wanted=counts, device=CPU)
-            pages = rows_of(batch)
+            ways = [SDPA.ragged(batch, self.cache)]
+            for pages in (RowPages.of(batch), rows_of(batch)):
+                ways.append(row_attention(pages, self.cache))
             for layer in range(LAYERS):
                 q, k, v = self.heads(len(slots))
                 expected = reference_attention(batch, self.cache)(layer, q, k, v)
-                for kind in kinds:
-                    ways = [kind.ragged(batch, self.cache)]
-                    if kind.rows is not None:
-                        ways.append(kind.rows(pages, self.cache))
-                    for attend in ways:
-                        torch.testing.assert_close(
-                            attend(layer, q, k, v), expected, rtol=0, atol=1e-12
-                        )
+                for attend in ways:
+                    torch.testing.assert_close(attend(layer, q, k, v), expected, rtol=0, atol=1e-12)
 
 
 def rows_of(batch: RaggedBatch) -> RowPages:
@@ -114,38 +98,14 @@ def rows_of(batch: RaggedBatch) -> RowPages:
 
 @given(seed=st.integers(0, 10**6), block_size=st.sampled_from([1, 3, 4, 16]))
 @settings(max_examples=25, deadline=None)
-def test_every_kind_agrees_with_the_reference(seed: int, block_size: int) -> None:
-    scene, made = Scene(block_size, seed), kinds(block_size)
+def test_every_way_agrees_with_the_reference(seed: int, block_size: int) -> None:
+    scene = Scene(block_size, seed)
     for _ in range(6):
         scene.change()
         if scene.tables:
-            scene.forward(made)
+            scene.forward()
     for table in scene.tables:
         scene.cache.release(table)
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [((1, 1, 1), "flash_attn_with_kvcache"), ((1, 4), "flash_attn_varlen_func")],
-)
-def test_decoding_takes_the_kernel_that_divides_long_contexts(
-    counts: tuple[int, ...], expected: str
-) -> None:
-    emulated, cache = Emulated(), new_cache(4)
-    [_, flash] = kinds(4, emulated)
-    tables = [cache.new() for _ in counts]
-    with cache.append(tables, counts) as slots:
-        batch = RaggedBatch.build(
-            tables, [[0] * count for count in counts], slots, wanted=counts, device=CPU
-        )
-        flash.ragged(batch, cache)(
-            0,
-            *(
-                torch.randn(sum(counts), heads, DIM).double()
-                for heads in (HEADS, KV_HEADS, KV_HEADS)
-            ),
-        )
-    assert emulated.calls == {expected: 1}
 
 
 @given(seed=st.integers(0, 10**6))
@@ -156,9 +116,9 @@ def test_long_chunks_agree_with_the_reference(seed: int) -> None:
     scene.sizes = [1, 2, LONG, 40]
     for _ in range(3):
         scene.tables.append(scene.cache.new())
-        scene.forward([SDPA])
+        scene.forward()
         scene.tables.append(scene.cache.fork(scene.tables[0]))
-        scene.forward([SDPA])
+        scene.forward()
     for table in scene.tables:
         scene.cache.release(table)
 
@@ -194,9 +154,9 @@ def test_a_kind_can_be_sent_to_another_process() -> None:
         batch = RaggedBatch.build(tables, [[0] * 3], slots, wanted=[1], device=CPU)
         heads = [torch.randn(3, count, DIM).double() for count in (HEADS, KV_HEADS, KV_HEADS)]
         expected = reference_attention(batch, cache)(0, *heads)
-        for kind in kinds(4):
+        for kind in (SDPA, REFERENCE, ROWS):
             sent = pickle.loads(pickle.dumps(kind))
-            assert (sent.name, sent.block_size) == (kind.name, kind.block_size)
+            assert sent == kind
             torch.testing.assert_close(
                 sent.ragged(batch, cache)(0, *heads), expected, rtol=0, atol=1e-12
             )

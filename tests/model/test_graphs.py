@@ -1,8 +1,8 @@
 """Forwards on static buffers, replayed: whatever the rows and whatever ran before, they give what
 the ordinary forward gives.
 
-The recorder is the twin without CUDA, which overwrites its result as a graph does; the kernels are
-emulated.
+The recorder is the twin without CUDA, which overwrites its result as a graph does; attention is the
+kit's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from kernel_kit import Emulated
+from attention_kit import ROWS
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner, Runners
 from lr.kvcache.branch import Branch
 from lr.model.attention import SDPA
-from lr.model.attention_flash import flash_attention
 from lr.model.config import ModelConfig
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
@@ -27,8 +26,6 @@ from lr.reasoner import Reasoner
 from lr.trace import Warned
 
 V = 23
-KERNELS = Emulated()
-FLASH = flash_attention(KERNELS.flash_attn_varlen_func, KERNELS.flash_attn_with_kvcache, 4)
 
 
 def random_model(seed: int = 0) -> CausalLM:
@@ -37,7 +34,7 @@ def random_model(seed: int = 0) -> CausalLM:
     model = model.double().requires_grad_(False).eval()
     for parameter in model.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.4)
-    model.attention = FLASH
+    model.attention = ROWS
     return model
 
 
@@ -142,6 +139,18 @@ def test_results_outlive_the_next_replay() -> None:
         assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))
 
 
+def test_padding_rows_read_the_block_that_is_kept_for_them() -> None:
+    """Not the one of a sequence that had their place before: it is freed, and the kit sees NaN."""
+    runner, _ = replaying(rows=(2,))
+    runner.cache.poison_freed = True
+    stays, goes = runner.open([1]), runner.open([2])
+    runner.forward([stays, goes])
+    runner.close(goes)
+    stays.append(3)
+    [row] = runner.forward([stays])
+    assert row.isfinite().all()
+
+
 class Counting:
     """Counts what is recorded and what is replayed."""
 
@@ -210,7 +219,7 @@ def test_the_trace_says_that_decoding_is_slower(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("lr.model.graphs.cuda_recorder", fails)
     with Reasoner(draft=None, dtype=torch.float64) as reasoner:
         expected = reasoner.generate(question, mode="ar", max_tokens=9)
-        reasoner.models.target.attention = FLASH
+        reasoner.models.target.attention = ROWS
         reasoner.engine.forget_caches()
         monkeypatch.setattr(CausalLM, "replayable", True)
         with pytest.warns(RuntimeWarning, match="decoding will be slower"):
@@ -222,13 +231,13 @@ def test_the_trace_says_that_decoding_is_slower(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_runner_keeps_the_attention_it_was_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pages suit that one; an idle runner with another is not lent again."""
+    """Its graphs contain that one; an idle runner with another is not lent again."""
     model = random_model(1)
     runners = Runners(model)
     runner = runners.lend(4)
     branch = runner.open([1, 2, 3])
     model.attention = SDPA
-    assert runner.kind is FLASH
+    assert runner.kind is ROWS
     plain = ModelRunner(model, num_blocks=4)
     [expected] = plain.forward([plain.open([1, 2, 3])])
     torch.testing.assert_close(runner.forward([branch])[0], expected, rtol=0, atol=1e-12)

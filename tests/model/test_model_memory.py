@@ -143,18 +143,6 @@ def test_what_options_add() -> None:
     assert few.tokens == 40960  # no chain is longer than the context
 
 
-def test_larger_blocks_are_counted_as_the_run_reserves_them() -> None:
-    """FlashAttention may want blocks of 256 tokens; rows in flight then reserve more."""
-    large = Placed("x", SHAPES["Qwen3-32B"], BF16, ("cpu",), block_size=256)
-    [need] = plan_run(Cast(large), PAPER, 4096, free=lambda _: None).devices[0].needs
-    assert need.cache == cache_bytes(large.config, BF16, blocks_for(PAPER, 4096, 256), 256)
-    assert large.blocks(17) == 2  # 272 tokens
-    [given] = (
-        plan_run(Cast(large), PAPER, 4096, num_blocks=32, free=lambda _: None).devices[0].needs
-    )
-    assert given.cache == cache_bytes(large.config, BF16, 2, 256) and given.per_token == 0
-
-
 def test_what_does_not_fit_is_said_with_all_numbers_and_what_helps() -> None:
     place_all = cast({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"})
     plan = plan_run(place_all, PAPER, 37000, free=lambda _: 84 * GIB)

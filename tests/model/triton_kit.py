@@ -14,7 +14,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model import attention_triton, fused
 from lr.model.attention import RowPages, reference_attention
 from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, find_kernels, probe
-from lr.model.attention_triton import ALONE, triton_attention
+from lr.model.attention_triton import ALONE, TRITON
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
@@ -57,9 +57,8 @@ def scene(seed: int) -> None:
         heads = torch.randn(sum(counts), h + 2 * kv, d, generator=noise).to(dtype)
         q, k, v = heads.split((h, kv, kv), 1)
         expected = reference_attention(batch, exact)(0, q.double(), k.double(), v.double())
-        kind = triton_attention(block_size)
-        assert kind.rows is not None
-        for attend in (kind.ragged(batch, cache), kind.rows(RowPages.of(batch), cache)):
+        assert TRITON.rows is not None
+        for attend in (TRITON.ragged(batch, cache), TRITON.rows(RowPages.of(batch), cache)):
             off = (attend(0, q, k, v).double() - expected).flatten(1).norm(dim=1)
             worst = (off / expected.flatten(1).norm(dim=1)).max().item()
             assert worst <= ROUNDINGS * torch.finfo(dtype).eps, (seed, block_size, dtype, worst)
@@ -92,7 +91,7 @@ def fused_model(qk_norm: bool, dtype: torch.dtype) -> None:
         return torch.stack([*rows, *runner.forward([branch])]).float().softmax(-1)
 
     plain, alone = made(), token()
-    model.attention = triton_attention(4)
+    model.attention = TRITON
     model.use_kernels(fused)
     bound = 1e-5 if dtype is torch.float32 else 0.02
     assert (made() - plain).abs().max() <= bound
@@ -126,4 +125,4 @@ if __name__ == "__main__":
     for seed in range(9):
         scene(seed)
     for dtype in (torch.float32, torch.float16):
-        assert not probe(triton_attention(16), AttentionNeeds(CPU, dtype, 4, 2, 16))
+        assert not probe(TRITON, AttentionNeeds(CPU, dtype, 4, 2, 16))

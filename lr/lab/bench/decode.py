@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
+from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.bench.report import Spread, wait_for
 from lr.lab.dummy import SHAPES as SHAPES_BY_NAME
 from lr.lab.dummy import fill_dummy
@@ -208,8 +209,7 @@ def hugging_face_model(model: CausalLM) -> Any:
 
 def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
     """A runner whose cache holds `rows` sequences of `length` tokens."""
-    size = model.attention.block_size
-    runner = ModelRunner(model, num_blocks=rows * (length // size + 2), block_size=size)
+    runner = ModelRunner(model, num_blocks=rows * (length // BLOCK_SIZE + 2))
     runner.prepare(rows)
     return runner
 

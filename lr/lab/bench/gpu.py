@@ -24,6 +24,7 @@ import torch
 
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
+from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.bench.decode import written_steps
 from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
@@ -116,7 +117,7 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
     """Figures of plain decoding at each batch size, as it is used, and of reading a prompt."""
     prompt = [(7 * i + 3) % model.config.vocab_size for i in range(plan.prompt)]
     sampling = plan.options.sampling(SamplingParams())
-    size, rows = model.attention.block_size, []
+    rows: list[dict[str, Any]] = []
 
     def repeated(what: str, tokens: int, once: Callable[[], float], cost: Cost) -> None:
         """Time `once` again and again; the first time does not count."""
@@ -131,7 +132,7 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
 
     for batch in plan.batches:
         # kept over the repeats: CUDA graphs of its forwards are recorded once
-        blocks = batch * ((plan.prompt + plan.steps) // size + 2)
+        blocks = batch * ((plan.prompt + plan.steps) // BLOCK_SIZE + 2)
         runner = ModelRunner(model, num_blocks=blocks)
 
         def decode(runner: ModelRunner = runner, batch: int = batch) -> float:
@@ -140,7 +141,7 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
         lengths = [plan.prompt + plan.steps / 2] * batch
         cost = pass_cost(model.config, model.dtype, [1] * batch, lengths, batch)
         repeated(f"decode, batch {batch}", batch, decode, cost)
-    reader = ModelRunner(model, num_blocks=plan.prompt // size + 2)
+    reader = ModelRunner(model, num_blocks=plan.prompt // BLOCK_SIZE + 2)
 
     def read() -> float:
         branch = reader.open(prompt)
@@ -256,8 +257,7 @@ def bench(
     if names[2] is not None:
         judge = load_model(f"dummy:{names[2]}", device=layout.judge, dtype=dtype)
         equip(judge)
-        blocks = -(-JUDGE_TOKENS // judge.attention.block_size)
-        reads = ModelRunner(judge, num_blocks=blocks)
+        reads = ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // BLOCK_SIZE))
     verifier = SyntheticVerifier(plan.synthetic, reads)
     target, draft = (f"dummy:{name}" for name in names[:2])
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:

@@ -26,8 +26,8 @@ import torch
 
 from lr import __version__
 from lr.engine.engine import Run
-from lr.engine.runner import BLOCK_SIZE
 from lr.errors import SettingError
+from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.trace.compare import Difference, Replayed, compare_in_order, compare_outputs
 from lr.lab.trace.file import (
     Header,
@@ -38,7 +38,6 @@ from lr.lab.trace.file import (
     records_of,
     write_trace,
 )
-from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Draft, Drafted, Emit, Judge, Judged, NodeId
@@ -56,9 +55,7 @@ def header_of(run: Run) -> Header:
     options, models, variant = run.options, run.models, run.given
     ahead = options.looks_ahead
     names = ["target"] + ["draft"] * ahead + ["drafter"] * options.drafts_tokens
-    target = models.target
-    size = target.attention.block_size if isinstance(target, CausalLM) else BLOCK_SIZE
-    blocks = -(-(models.num_blocks or run.blocks) * BLOCK_SIZE // size)
+    cache = {"blocks": models.num_blocks or run.blocks, "block_size": BLOCK_SIZE}
     named = {role: models.names.get(role) for role in ("target", "draft", "judge")}
     for place in ("device", "dtype"):  # a model on a server has neither
         value = getattr(models.target, place, None)
@@ -86,7 +83,7 @@ def header_of(run: Run) -> Header:
         question=run.question,
         prompt={"tokens": list(run.prompt), "pieces": pieces},
         eos=sorted(models.codec.eos_ids),
-        caches={name: {"blocks": blocks, "block_size": size} for name in names},
+        caches=dict.fromkeys(names, cache),
         alone=run.alone,
         detailed=run.detailed,
         lr=__version__,
