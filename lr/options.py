@@ -23,7 +23,6 @@ MOST = {"depth": 64, "width": 16, "num_speculative_tokens": 1024, "draft_ticks":
 MAX_NODES = MAX_PATHS = 1024  # of the tree of steps, of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
-DRAFT_MODEL_DRAFTERS = ("draft", "tree")  # the drafters that are made of a draft model
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class GenerateOptions:
     @property
     def drafts_tokens(self) -> bool:
         """Whether a draft model guesses those tokens."""
-        return self.speculates and self.drafter in DRAFT_MODEL_DRAFTERS
+        return self.speculates and self.drafter in ("draft", "tree")
 
     @property
     def needs_draft(self) -> bool:

@@ -192,11 +192,7 @@ class Trace:
 
     def at(self, node: NodeId | None) -> Note:
         """How a part of a variant tells this trace something about a node (None: about none)."""
-
-        def note(name: str, **fields: object) -> None:
-            self.tell(name, node, fields)
-
-        return note
+        return lambda name, **fields: self.tell(name, node, fields)
 
 
 @dataclass(frozen=True)
@@ -232,11 +228,6 @@ class TokenRounds:
     def count(self) -> int:
         """Rounds that had a proposal (vLLM: drafts)."""
         return sum(self.histogram)
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """accepted / drafted."""
-        return self.accepted / self.drafted if self.drafted else None
 
     @property
     def mean_acceptance_length(self) -> float | None:
@@ -291,7 +282,7 @@ class Stats:
     @property
     def token_acceptance(self) -> float | None:
         """Accepted / drafted tokens of the target's rounds (vLLM's draft acceptance rate)."""
-        return self.rounds.acceptance_rate
+        return self.rounds.accepted / self.rounds.drafted if self.rounds.drafted else None
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -93,7 +93,7 @@ def test_token_rounds_by_vllms_definitions() -> None:
     assert numbers.count == 4  # a round without a proposal is plain decoding
     assert (numbers.drafted, numbers.accepted, numbers.emitted) == (11, 6, 9)
     assert numbers.histogram == (1, 1, 1, 1)
-    assert numbers.acceptance_rate == 6 / 11
+    assert Stats(rounds=numbers).token_acceptance == 6 / 11
     assert numbers.mean_acceptance_length == 1 + 6 / 4
     assert numbers.acceptance_by_position == (3 / 4, 2 / 4, 1 / 4)
     assert numbers.conditional_acceptance == 6 / (1 + 3 + 2 + 2)

@@ -1,8 +1,7 @@
 """The engine: it keeps models, their caches and CUDA graphs, and answers questions with them.
 
 `Engine.serve` is the way of every answer, one question or many: it borrows a runner per model,
-makes the writers and the loop, and starts requests as there is room for them. A `Run` is a question
-with its settings and what has come of it so far. Read next: `loop.py`, `request.py`.
+makes the writers and the loop, and starts requests as there is room for them. Read next: `loop.py`.
 """
 
 from __future__ import annotations

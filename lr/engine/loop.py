@@ -29,8 +29,7 @@ from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict
 
 Part = StepWriter | RemoteRun
-"""A model that writes. `here`: in this thread, so that a `poll` computes. A poll of another one may
-wait for news, `wait` seconds or (None) as long as it takes."""
+"""A model that writes. `here`: in this thread, so that a `poll` computes and does not wait."""
 READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
 NAP = 0.002
 """Seconds between two looks where several parts work elsewhere."""

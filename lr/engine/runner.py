@@ -1,11 +1,10 @@
 """A model, its cache, and branches: the one place where tokens meet tensors.
 
-A `Branch` is a token list and a block table. Tokens of the list that are not in the cache yet are
-*pending*; `forward` pushes whatever is pending on many branches through the model in one ragged
-forward. So there is no separate prefill, decode, correction or bonus: a prompt is a branch with
-many pending tokens, a decoded token is one more, a corrected step is a few. Example: a branch of 10
-tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits after the last.
-Rewind it to 11 tokens: 11 are cached and nothing is pending.
+`forward` pushes whatever is pending on many branches (`kvcache/branch.py`) through the model in one
+ragged forward. So there is no separate prefill, decode, correction or bonus: a prompt is a branch
+with many pending tokens, a decoded token is one more, a corrected step is a few. Example: a branch
+of 10 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits after the
+last. Rewind it to 11 tokens: 11 are cached and nothing is pending.
 
 `Runners` keeps the runners of a model from answer to answer. Read next: `spec/write.py`.
 """

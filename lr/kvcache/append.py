@@ -20,9 +20,6 @@ Worked example with `block_size` 4, block 5 held by A and B, one token appended 
     B blocks [5] length 1        B gets a copy, block 6              slot 6*4 + 1 = 25
     slots = [23, 25], copies = [(5, 6)]
 
-    Had B stayed, its token would be in slot 21, on top of A's second token: lost if the forward
-    then fails.
-
 Read next: `cache.py`.
 """
 

@@ -3,7 +3,7 @@
 The memory of a paged KV cache is cut into `num_blocks` equal blocks. A block is free (refcount 0)
 or held by as many branches as its refcount says; forking a branch only adds one to the refcount of
 each of its blocks. The pool does not know what a block contains, how large it is or which branch
-holds it: `table.py` is one branch's list of blocks, `cache.py` owns the tensors.
+holds it: `table.py`, to be read next, is one branch's list of blocks; `cache.py` owns the tensors.
 
 The free blocks are a stack: a fresh pool hands out 0, 1, 2, ...; afterwards the block that was
 freed last is handed out first. So the same calls always give the same ids, and dropping blocks in
@@ -18,8 +18,6 @@ Worked example, `BlockPool(4)`::
     drop(1) -> True                refcounts 1 0 1 0, free stack [3, 1]
     allocate(3) -> OutOfBlocks     3 needed, 2 free; nothing changed
     allocate(2) -> [1, 3]
-
-Read next: `table.py`.
 """
 
 from lr.errors import OutOfBlocks, ProtocolError

@@ -7,9 +7,7 @@
                     Release                               this node is gone
 
 A **node** is a prefix: the steps emitted so far plus a path of draft steps. A draft step is named
-by the node that it leads to, a target step by the node that it starts from: `Drafted(node)` is the
-draft step that ends at `node`, `Judge(node)` asks about that same step, and `Targeted(node)` is the
-step that the target wrote after `node`.
+by the node that it leads to, a target step by the node that it starts from.
 
 A node is announced once: the first root by `LookaheadScheduler.start`, others by `Draft.children`
 or `Emit.root`. It leaves once: by `Release`, or when `Emit` gives its branches to a new root.
@@ -122,10 +120,9 @@ class Emit:
     is the step's own if it is an accepted draft step; for a correction all are unaligned.
 
     An accepted draft step leads to `node`; the target's step was written after `node`. `root` is
-    the new root (None: the answer is complete) and takes over the branches of `node`: no model runs
-    and no block is copied. After a draft step it is `node` itself. After a target step it is a new
-    name: the target's branch of `node` ends in that step already, the draft's branch gets it as
-    uncomputed tokens. The old root's branches are still open; its `Release` follows.
+    the new root (None: the answer is complete) and takes over the branches of `node`. After a draft
+    step it is `node` itself. After a target step it is a new name: the target's branch ends in that
+    step already, the draft's gets it as uncomputed tokens. `Release` of the old root follows.
     """
 
     emitted: EmittedStep
@@ -299,7 +296,6 @@ class FirstAligned:
     """The first alternative that is aligned: the rule of the paper (section 3.1)."""
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """Each alternative is accepted as soon as it is aligned and those before it are not."""
         if place.verdicts and place.verdicts[-1].aligned:
             return len(place.verdicts) - 1
         return WAIT if place.more else None

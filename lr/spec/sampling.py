@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lr.errors import NumericalError
+from lr.kvcache.cache import integers
 from lr.registry import find
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
@@ -189,8 +190,7 @@ def _xor_shifted(x: Tensor, by: int) -> Tensor:
 
 
 def _words(keys: Sequence[int], device: torch.device) -> Tensor:
-    pin, signed = device.type == "cuda", [_signed(key) for key in keys]
-    return torch.tensor(signed, dtype=torch.int64, pin_memory=pin).to(device, non_blocking=True)
+    return integers([_signed(key) for key in keys], device)
 
 
 def _signed(word: int) -> int:

@@ -291,12 +291,11 @@ class LookaheadScheduler:
         """Target steps (section 3.2) and lone judgements while rows are free, root first."""
         most = self.config.max_target_rows
         free = inf if most is None else most - self.rows
-        lone = not self.config.needs_target_step
         for node in _open_nodes(self.root):
             if free > 0 and node.target is None and self._target_is_due(node):
                 free -= 1
                 self._begin(Kind.TARGET, node, Target(node.id, node.limit))
-            for child in node.children if lone else ():
+            for child in node.children:
                 alone = self._judged_alone(child) and self._unjudged(child)
                 if free > 0 and alone and child.draft is not None:
                     free -= 1

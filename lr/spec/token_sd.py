@@ -100,9 +100,10 @@ def speculate(
     draws = [context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)]
     decisions = speculation.rule.verify(probs, proposals, draws)
 
-    ends, row = [], 0
-    for branch, start, proposal, (_, forks), decision, draw in zip(
-        branches, starts, proposals, runs, decisions, draws, strict=True
+    ends = []
+    p_rows = probs.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v] each
+    for branch, start, proposal, (_, forks), decision, draw, p in zip(
+        branches, starts, proposals, runs, decisions, draws, p_rows, strict=True
     ):
         # The branch goes on with the cache of a path that begins with the accepted nodes.
         accepted = len(decision.nodes)
@@ -116,12 +117,9 @@ def speculate(
         branch.append(decision.token)
 
         tokens = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
-        detail, p_rows = None, probs[row : row + len(proposal) + 1]  # [n + 1, v]
-        if describe is not None:
-            detail = describe(speculation.rule, p_rows, proposal, draw, decision)
-        depth = max(proposal.depths())
+        rule, depth = speculation.rule, max(proposal.depths())
+        detail = describe(rule, p, proposal, draw, decision) if describe else None
         ends.append(RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note))
-        row += len(p_rows)
     return ends
 
 

@@ -1,9 +1,8 @@
 """Writing steps: many branches at once, each up to its own boundary.
 
-A `StepWriter` is a model in its role: a runner and a `WriterConfig`, how it writes. It writes one
-token (or one round of token-level speculation) on every branch per ragged forward; a job that is
-finished leaves the batch. A branch then ends in its new step (or goes on in the next, by rule
-"match"), cached but for the last token: deciding about steps moves no cache.
+A `StepWriter` writes one token (or one round of token-level speculation) on every branch per ragged
+forward; a job that is finished leaves the batch. A branch then ends in its new step (or goes on in
+the next, by rule "match"), cached but for the last token: deciding about steps moves no cache.
 Read next: `lr/lookahead.py`, `lr/engine/loop.py`.
 """
 
