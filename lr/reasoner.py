@@ -6,8 +6,7 @@
     )
     print(result.answer, result.stats.step_acceptance)
 
-`generate` answers in one go; `run` gives the steps one by one, as they are decided. The algorithm
-itself is in `lookahead.py` (to read) and `spec/scheduler.py` (which runs).
+The algorithm itself is in `lookahead.py` (to read) and `spec/scheduler.py` (which runs).
 """
 
 from __future__ import annotations

@@ -124,12 +124,8 @@ class Draws:
 
     @property
     def uniform_key(self) -> int:
-        """The key of the round's uniform number."""
+        """The key of the round's uniform number in [0, 1), which chooses the outcome."""
         return self.stream.fold_in("accept").key(self.offset)
-
-    def uniform(self) -> float:
-        """The round's uniform number in [0, 1), which chooses the outcome."""
-        return uniform(self.uniform_key)
 
     def residual_key(self, depth: int) -> int:
         """The key of a token that replaces rejected drafts `depth` places on."""
@@ -188,7 +184,7 @@ class AcceptanceRule(ABC):
         for p_rows, proposal, draw in zip(rows, proposals, draws, strict=True):
             outcome = untried(p_rows)
             if proposal.tokens:
-                outcome = pick(self.outcomes(p_rows, proposal), draw.uniform())
+                outcome = pick(self.outcomes(p_rows, proposal), uniform(draw.uniform_key))
             depth = len(outcome.nodes)
             chosen.append(outcome)
             keys.append(draw.sample_key(depth) if outcome.untouched else draw.residual_key(depth))

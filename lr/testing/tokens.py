@@ -30,7 +30,7 @@ from lr.lab.exact import (
 )
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
-from lr.rng import Stream
+from lr.rng import Stream, uniform
 from lr.spec.acceptance import ROOT, AcceptanceRule, Decision, Draws, Proposal, pick
 from lr.spec.drafters import Context
 from lr.spec.sampling import sample
@@ -116,7 +116,7 @@ def _decisions(found: Checked, rule: AcceptanceRule) -> None:
         counted[decision.nodes] += 1
         followed += isinstance(decision, Decision) and 0 <= decision.token < v
         if type(rule).verify is AcceptanceRule.verify:
-            assert decision.nodes == pick(outcomes, draw.uniform()).nodes
+            assert decision.nodes == pick(outcomes, uniform(draw.uniform_key)).nodes
     found.seconds = (time.perf_counter() - started) / ROUNDS
     found.must(followed == ROUNDS, "the token after the drafts is in the vocabulary", followed)
     chances: Counter[tuple[int, ...]] = Counter()

@@ -8,6 +8,7 @@ from acceptance_kit import draws
 
 from lr.errors import ProtocolError
 from lr.parts.block_rule import BlockRule, block_weights
+from lr.rng import uniform
 from lr.spec.acceptance import (
     EMPTY,
     ROOT,
@@ -80,7 +81,7 @@ def test_the_keys_of_one_step_are_all_different() -> None:
     keys |= {draws(offset=place).residual_key(0) for place in places}
     assert len(keys) == 59 + 50
     assert draws(offset=3).residual_key(2) == draws(offset=5).residual_key(0)
-    assert len({draws(offset=place).uniform() for place in places}) == 50
+    assert len({uniform(draws(offset=place).uniform_key) for place in places}) == 50
 
 
 def test_pick() -> None:

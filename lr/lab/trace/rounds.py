@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lr.rng import uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Proposal, probs_of_tokens
 from lr.trace import Guess, RoundDetail
 
@@ -38,7 +39,7 @@ def round_detail(
         for node in outcome.nodes:
             stay[node] += outcome.probability
 
-    number = draws.uniform() if rule.draws_uniform else None
+    number = uniform(draws.uniform_key) if rule.draws_uniform else None
     seen = number if proposal.is_chain else None
     if seen is not None and not outcomes[0].nodes:  # the outcomes begin with "nothing stays"
         seen = 1.0 - seen
