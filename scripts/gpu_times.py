@@ -164,7 +164,9 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
         model = dummy(name, device, sizes)
         runner = ModelRunner(model, num_blocks=room_for(max(sizes.lengths) + 200))
         started = time.perf_counter()
-        runner.prepare(1)
+        if runner.graphs is not None:
+            with torch.inference_mode():
+                runner.graphs.prepare(1)
         wait_for(device)
         tell(f"{name}: attention {model.attention.name}, first recording with its warm-ups "
              f"{time.perf_counter() - started:.2f} s")  # fmt: skip

@@ -76,12 +76,6 @@ class ModelRunner:
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
-    @torch.inference_mode()
-    def prepare(self, rows: int) -> None:
-        """Record the CUDA graph for forwards of `rows` rows now, where there are any."""
-        if self.graphs is not None:
-            self.graphs.prepare(rows)
-
     def end(self) -> None:
         """Give up the CUDA graphs, with their memory."""
         if self.graphs is not None:
@@ -166,24 +160,6 @@ class ModelRunner:
             return list(together if logits == "last" else together.split(wanted))
         rows = [self._in_pieces(branch, r) for branch, r in zip(branches, wanted, strict=True)]
         return [row[0] for row in rows] if logits == "last" else rows
-
-    def read(self, branches: Sequence[Branch]) -> list[tuple[Tensor, Tensor]]:
-        """As `forward` with logits "all" [t, v], and with the hidden states [t, e] that they are
-        made from: what a forward hook on the last norm sees. No forward is replayed.
-        """
-        if not branches:
-            return []
-        lengths = [len(branch.pending) for branch in branches]
-        seen: list[Tensor] = []
-        hook = self.model.norm.register_forward_hook(lambda norm, given, made: seen.append(made))
-        graphs, self.graphs = self.graphs, None
-        try:
-            logits = self.forward(branches, "all")
-        finally:
-            hook.remove()
-            self.graphs = graphs
-        hidden = torch.cat(seen).split(lengths)  # the pieces of a long prompt come one by one
-        return list(zip(logits, hidden, strict=True))
 
     def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
         """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens

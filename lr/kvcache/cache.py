@@ -13,8 +13,7 @@ A cache belongs to one thread at a time. Tensor-parallel followers own a cache o
 heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
@@ -186,29 +185,6 @@ class PagedKVCache:
         if free:
             self._fill(free, 0)
             self._clean.update(free)
-
-    # The law
-
-    def check(self, tables: Iterable[BlockTable] | None = None) -> None:
-        """Raise `AssertionError` unless free + used = total and every refcount is how many live
-        tables hold the block. `tables`: all that should be live, so that a branch is found that
-        somebody forgot to release.
-        """
-        tables, pool = list(self.live_tables if tables is None else tables), self.pool
-        forgotten = self.live_tables.difference(tables)
-        assert not forgotten, f"{len(forgotten)} live tables were not given: {list(forgotten)}"
-        for table in tables:
-            assert table in self.live_tables, f"not a live table of this cache: {table}"
-            fits = len(table.blocks) == blocks_for(table.length, self.block_size)
-            assert fits, f"blocks and length do not fit: {table}"
-        counts = [pool.refcount(block) for block in range(pool.num_blocks)]
-        free = counts.count(0)
-        assert pool.num_free == free, f"{pool.num_free} blocks are free, {free} are held by nobody"
-        held = Counter(block for table in tables for block in table.blocks)
-        for block, count in enumerate(counts):
-            if count != held[block]:
-                holders = [table for table in tables if block in table.blocks]
-                raise AssertionError(f"block {block} has refcount {count}, held by {holders}")
 
     # Inside: for `append.py`, not for users of the cache
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
@@ -35,7 +38,7 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
             prefix = request.places[parent].tokens
             branches.append(request.fork(parent, len(prefix) - 1))
             branches[-1].extend((prefix[-1], *request.asked[node].draft.tokens))
-        readings = runner.read(branches)
+        readings = read(runner, branches)
     except BaseException:
         for branch in branches:
             runner.close(branch)
@@ -56,3 +59,22 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
             drawn = step_logprobs(probs.log(), tokens)
         hidden = hidden[-len(tokens) :]
         request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden, target_sampling=drawn)
+
+
+def read(runner: ModelRunner, branches: Sequence[Branch]) -> list[tuple[Tensor, Tensor]]:
+    """As `runner.forward` with logits "all" [t, v], and with the hidden states [t, e] that they are
+    made from: what a forward hook on the last norm sees. No forward is replayed.
+    """
+    if not branches:
+        return []
+    lengths = [len(branch.pending) for branch in branches]
+    seen: list[Tensor] = []
+    hook = runner.model.norm.register_forward_hook(lambda norm, given, made: seen.append(made))
+    graphs, runner.graphs = runner.graphs, None
+    try:
+        logits = runner.forward(branches, "all")
+    finally:
+        hook.remove()
+        runner.graphs = graphs
+    hidden = torch.cat(seen).split(lengths)  # the pieces of a long prompt come one by one
+    return list(zip(logits, hidden, strict=True))

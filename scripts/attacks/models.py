@@ -40,6 +40,7 @@ from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepJob, WriterConfig
+from lr.testing.cache import check_cache
 from lr.tiny.language import Split, problem
 from lr.types import Coupling, Role, SamplingParams
 
@@ -344,7 +345,7 @@ class soak(_Reasoners):
         for role in Role:
             runners = reasoner.engine._runners.get(role)
             for runner in [] if runners is None else runners.idle:
-                runner.cache.check()
+                check_cache(runner.cache)
                 assert runner.cache.pool.num_used == 0
         self.cases += 1
         if self.cases in (200, 201) or self.cases % 200 == 0:

@@ -16,6 +16,7 @@ from lr.errors import OutOfBlocks
 from lr.kvcache.table import BlockTable
 from lr.lab.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.testing.cache import check_cache
 
 OPERATIONS = 100
 """Of one case of the attack on the cache."""
@@ -138,7 +139,7 @@ class cache:
         assert full is (blocks + copies > free)
 
     def check(self, *, contents: bool) -> None:
-        self.cache.check(self.tables)
+        check_cache(self.cache, self.tables)
         if contents:
             assert_contents(self.cache, self.tables, self.tokens)
             pool = self.cache.pool

@@ -15,6 +15,7 @@ from door_kit import write_checkpoint
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.batch import RaggedBatch
+from lr.parts.readings import read
 from lr.parts.verifiers import LikelihoodVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
@@ -60,7 +61,7 @@ def reread(reasoner: Reasoner, tokens: Sequence[int]) -> tuple[torch.Tensor, tor
     runner = ModelRunner(
         reasoner.models.target, num_blocks=40, vocab_size=reasoner.codec.vocab_size
     )
-    [(logits, hidden)] = runner.read([runner.open(tokens)])
+    [(logits, hidden)] = read(runner, [runner.open(tokens)])
     return logits.log_softmax(-1), hidden
 
 
@@ -186,18 +187,18 @@ def test_an_early_pass_of_a_fallible_verifier_that_fails_is_not_sure(reasoner: R
 def test_a_failing_read_leaves_nothing_behind(
     reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: ModelRunner, branches: Sequence[Branch]) -> list[RaggedBatch]:
+    def failing(runner: ModelRunner, branches: Sequence[Branch]) -> list[RaggedBatch]:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(ModelRunner, "read", failing)
+    monkeypatch.setattr("lr.parts.readings.read", failing)
     with pytest.raises(RuntimeError, match="out of luck"):
         reasoner.generate(QUESTION, variant=Variant(Witness(Requires.HIDDEN)), depth=2, **HOW)
 
 
 def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:
     runner = ModelRunner(reasoner.models.target, num_blocks=4, max_batch_tokens=4)
-    assert runner.read([]) == []
+    assert read(runner, []) == []
     branch = runner.open([1, 2, 3, 4, 5, 6])
-    [(logits, hidden)] = runner.read([branch])  # in two pieces
+    [(logits, hidden)] = read(runner, [branch])  # in two pieces
     assert logits.shape[0] == hidden.shape[0] == 6
     assert branch.num_computed_tokens == 6

@@ -16,6 +16,7 @@ from kvcache_kit import (
 )
 
 from lr.errors import OutOfBlocks, ProtocolError
+from lr.testing.cache import check_cache
 
 
 class ForwardFailed(Exception):
@@ -72,7 +73,7 @@ def test_append_yields_slots_in_batch_order_with_lengths_advanced() -> None:
         assert (first.length, second.length, third.length) == (6, 5, 0)
         assert slots == second.slots(4, 5) + first.slots(3, 6)
         write_tokens(cache, slots, [8, 4, 5, 6])
-        cache.check()
+        check_cache(cache)
     assert_contents(cache, [first, second, third], [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 8], []])
 
 

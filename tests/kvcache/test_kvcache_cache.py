@@ -10,6 +10,7 @@ from torch.profiler import profile
 
 from lr.errors import ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache, bytes_per_block
+from lr.testing.cache import check_cache
 
 SETTINGS: dict[str, Any] = {
     "num_layers": 3,
@@ -129,28 +130,28 @@ def test_the_law_notices_what_is_wrong() -> None:
     cache = small_cache()
     root = filled(cache, 6)
     twin = cache.fork(root)
-    cache.check()
-    cache.check([root, twin])
+    check_cache(cache)
+    check_cache(cache, [root, twin])
     with pytest.raises(AssertionError, match="1 live tables were not given"):
-        cache.check([root])
+        check_cache(cache, [root])
     with pytest.raises(AssertionError, match="not a live table"):
-        cache.check([root, twin, small_cache().new()])
+        check_cache(cache, [root, twin, small_cache().new()])
     root.length -= 2
     with pytest.raises(AssertionError, match="do not fit"):
-        cache.check()
+        check_cache(cache)
     root.length += 2
     block = root.blocks[1]
     cache.pool.share(block)
     with pytest.raises(AssertionError, match=f"block {block} has refcount 3"):
-        cache.check()
+        check_cache(cache)
     cache.pool.drop(block)
     (lost,) = cache.pool.allocate(1)
     with pytest.raises(AssertionError, match=f"block {lost} has refcount 1, held by \\[\\]"):
-        cache.check()
+        check_cache(cache)
     cache.pool.drop(lost)
     cache.pool._free.append(block)
     with pytest.raises(AssertionError, match="held by nobody"):
-        cache.check()
+        check_cache(cache)
     cache.pool._free.pop()
 
 

@@ -13,6 +13,7 @@ from kvcache_kit import assert_contents, blocks_needed, filled, small_cache, sna
 
 from lr.errors import OutOfBlocks
 from lr.kvcache.table import BlockTable
+from lr.testing.cache import check_cache
 
 PICK = st.integers(0, 10**6)
 TABLES = 5  # at most; few and small, so that blocks are often shared and rarely run out
@@ -86,7 +87,7 @@ class CacheMachine(RuleBasedStateMachine):
                 assert self.cache.copied_blocks == copied + copies
                 assert self.cache.pool.num_free == free - new - copies
                 write_tokens(self.cache, slots, [token for some in tokens for token in some])
-                self.cache.check()
+                check_cache(self.cache)
                 if fail:
                     raise ForwardFailed
         except ForwardFailed:
@@ -135,7 +136,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def law_and_contents(self) -> None:
-        self.cache.check(self.tables)
+        check_cache(self.cache, self.tables)
         assert_contents(self.cache, self.tables, self.tokens)
         free = [
             block for block in range(self.cache.num_blocks) if not self.cache.pool.refcount(block)

@@ -17,6 +17,7 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
 from lr.model.ranks import Team, load_parallel, spread_over
+from lr.parts.readings import read
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -45,7 +46,7 @@ def readings(model: CausalLM, vocabulary: int) -> Tensor:
         said += runner.forward([trunk, fork, other])
     runner.rewind(fork, 9)
     fork.extend(tokens(2))
-    for reading in runner.read([fork]):
+    for reading in read(runner, [fork]):
         said += reading
     runner.close(trunk)
     other.extend(tokens(5))

@@ -22,6 +22,7 @@ from lr.model.attention import SDPA
 from lr.model.config import ModelConfig
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
+from lr.parts.readings import read
 from lr.reasoner import Reasoner
 from lr.trace import Warned
 
@@ -86,7 +87,7 @@ class Pair:
         for side, runner in enumerate(self.runners):
             branches = [self.branches[i][side] for i in chosen]
             results.append(
-                runner.read(branches)
+                read(runner, branches)
                 if wanted == "read"
                 else runner.forward(branches, logits=wanted)
             )  # type: ignore[arg-type]
@@ -181,7 +182,9 @@ def test_one_recording_for_each_number_of_rows() -> None:
     """Three rows take the recording for four, whatever their length; it can be made beforehand."""
     recorder = Counting()
     runner, graphs = replaying(recorder)
-    runner.prepare(3)
+    assert runner.graphs is not None
+    with torch.inference_mode():
+        runner.graphs.prepare(3)
     assert graphs.recorded == [4]
     plain = decode(ModelRunner(MODEL, num_blocks=80, block_size=4), 12, rows=3)
     torch.testing.assert_close(decode(runner, 12, rows=3), plain, rtol=0, atol=1e-11)

@@ -23,6 +23,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.testing.cache import check_cache
 
 CACHED = (0, 1, 15, 16, 17, 40)
 CHUNKS = (1, 2, 5, 16, 33)
@@ -87,7 +88,7 @@ def test_chunk_after_cache(
             error = float((logits.double() - expected[m : m + c]).abs().max()) / scale
             assert error < tolerance, f"{m} cached, then {c}"
             runner.close(branch)
-    runner.cache.check([])
+    check_cache(runner.cache, [])
 
 
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
@@ -107,7 +108,7 @@ def test_ragged_batch(
         branch.extend(TOKENS[m : m + c].tolist())
     for (m, c), logits in zip(grid, runner.forward(branches, logits="all"), strict=True):
         torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
-    runner.cache.check([branch.table for branch in branches])
+    check_cache(runner.cache, [branch.table for branch in branches])
 
 
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
