@@ -119,6 +119,8 @@ def main() -> int:
             one: dict[str, Any] = {"name": name, "ok": None, "what": what, "seconds": 0.0}
         else:
             one = in_own_process(name, asked.small, min(limit, left), lines)
+            if left < limit and one["what"].startswith("not done"):
+                one |= {"ok": None, "what": f"cut by the budget after {left:.0f} s"}
         found.append(one)
         with lines.open("a", encoding="utf-8") as file:
             print(json.dumps(one), file=file)

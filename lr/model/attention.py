@@ -162,15 +162,16 @@ def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> 
     along: then all are read where they lie, and nothing need be gathered. What others have in them
     is hidden by the mask; free ones, which may contain NaN, are cleared.
     """
-    own = batch.tables[members[0]].blocks
-    if len(members) == 1 and own[-1] - own[0] == len(own) - 1 and own == sorted(own):
+    own, alone = batch.tables[members[0]].blocks, len(members) == 1
+    maskless = batch.tokens.is_cuda and batch.counts[members[0]] >= LONG  # FlashAttention: no mask
+    if alone and (maskless or (own[-1] - own[0] == len(own) - 1 and own == sorted(own))):
         return own
     blocks = sorted({block for i in members for block in batch.tables[i].blocks})
     whole = list(range(blocks[0], blocks[-1] + 1))
     if len(whole) <= 2 * len(blocks):
         cache.clear_free(whole)
         return whole
-    return own if len(members) == 1 else blocks
+    return own if alone else blocks
 
 
 def _read(

@@ -25,9 +25,8 @@ class RaggedBatch:
     """What one forward needs to know, besides the cache.
 
     `rows` [3, n] are `tokens` [n] ids, `positions` [n] and `slots` [n], flat cache slots that
-    receive the new K/V; per sequence `counts`, `lengths` and its block table; `logit_rows` [m] says
-    which of the n rows need logits (None: all). `source`: the arguments tokens, slots and wanted of
-    `build`.
+    receive the new K/V; per sequence `counts`, `lengths` and its block table; `logit_rows` [m]:
+    those of the n rows that need logits (None: all). `source`: (tokens, slots, wanted) of `build`.
     """
 
     rows: Tensor

@@ -11,8 +11,6 @@ them to a model. Letters: n tokens, e hidden size, h query heads, k KV heads, d 
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
@@ -25,18 +23,11 @@ ROW = {"BLOCK": 1024, "UNROLL": 2, "num_warps": 4}
 
 
 def chained(x: Tensor) -> dict[str, bool]:
-    """How a kernel that begins with `begin` is started, by its rows x: for a single row, since
-    sm_90, before the last one has ended (programmatic dependent launch). That hides the time which
-    a start takes; beside the kernels of cuBLAS it gains nothing.
-    """
-    early = len(x) == 1 and _starts_early(x.device)
+    """How a kernel that begins with `begin` is started, by its rows x. A single row, since sm_90:
+    before the kernel before it has ended (programmatic dependent launch)."""
+    nvidia = x.is_cuda and torch.version.hip is None
+    early = len(x) == 1 and nvidia and torch.cuda.get_device_capability(x.device) >= (9, 0)
     return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
-
-
-@cache
-def _starts_early(device: torch.device) -> bool:
-    nvidia = device.type == "cuda" and torch.version.hip is None
-    return nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @triton.jit
@@ -172,9 +163,7 @@ def linear(
 ) -> Tensor:
     """W x [1, n] of one row x [1, e] and a matrix [n, e], plus `plus` (n numbers: a bias, or what
     the layer adds to). `norm`: x is normed first, with this weight [e] and eps. `gated`: the matrix
-    [2 n, e] is [gate | up], and silu(gate x) * (up x) comes back.
-
-    One program makes one number. cuBLAS takes as long for one row as for eight.
+    [2 n, e] is [gate | up], and silu(gate x) * (up x) comes back. One program makes one number.
     """
     n, size = weight.shape[0] // (1 + gated), weight.shape[1]
     by, eps = norm or (None, 0.0)

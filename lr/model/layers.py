@@ -164,9 +164,7 @@ class MLP(Module):
 
 
 class DecoderLayer(Module):
-    """Pre-norm residual block: attention, then MLP. `divided`: sums over ranks follow matrices."""
-
-    divided = False
+    """Pre-norm residual block: attention, then MLP."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -176,7 +174,7 @@ class DecoderLayer(Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        if self.kernels is not None and len(x) == 1 and not self.divided and not self.hooked_inside:
+        if self.kernels is not None and len(x) == 1 and self.ordinary:
             return self.one_row(x, cos, signed_sin, attend)
         mixed, norm = self.attention(self.attention_norm(x), cos, signed_sin, attend), self.mlp_norm
         if self.kernels is not None and not norm.hooked:
@@ -195,9 +193,15 @@ class DecoderLayer(Module):
         return linear(gated, mlp.down.weight, x)
 
     @property
-    def hooked_inside(self) -> bool:
-        """Whether a module of this layer has hooks."""
-        return any(isinstance(one, Module) and one.hooked for one in self.modules())
+    def ordinary(self) -> bool:
+        """Whether no part is replaced, hooked or divided over ranks; matrices lie row by row."""
+        attention, mlp = self.attention, self.mlp
+        matrices = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
+        return (
+            all(type(one) is Linear and one.weight.is_contiguous() for one in matrices)
+            and all(type(one) is RMSNorm for one in (self.attention_norm, self.mlp_norm))
+            and not any(one._forward_hooks or one._forward_pre_hooks for one in self.modules())
+        )
 
 
 # Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the half-split layout

@@ -158,7 +158,6 @@ class RankLM(CausalLM):
         self.embedding = VocabParallelEmbedding(first, self.embedding.weight, ranks)
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
-            layer.divided = True
             e, inner = part.hidden_size, part.intermediate_size
             layer.attention.out = RowParallelLinear(part.num_heads * part.head_dim, e, ranks)
             layer.mlp.down = RowParallelLinear(inner, e, ranks)

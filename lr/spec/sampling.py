@@ -11,8 +11,8 @@ the device or what else was drawn, and two models that hold the same key share t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -106,17 +106,26 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 @torch.inference_mode()
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
     """`sample(distribution(logits, params), keys)`. On CUDA, where top-k leaves fewer than HEAD
-    tokens, one kernel looks at the HEAD likeliest only, if they hold all that top-k leaves. Triton
-    comes with PyTorch for CUDA, but not on every system.
+    tokens, one kernel looks at the HEAD likeliest only, if they hold all that top-k leaves.
     """
-    few = not params.greedy and 0 < params.top_k < HEAD < logits.shape[-1]
-    if few and logits.is_cuda and logits.dtype is not torch.float64 and find_spec("triton"):
-        tokens: list[int] | None = find("lr.spec.sampling_triton:draw_from_head")(
-            *logits.topk(HEAD, dim=-1), params, _words(keys, logits.device)
-        )
+    few = logits.is_cuda and not params.greedy and 0 < params.top_k < HEAD < logits.shape[-1]
+    if few and logits.dtype is not torch.float64 and (draws := _kernel(logits.device)):
+        tokens = draws(*logits.topk(HEAD, dim=-1), params, _words(keys, logits.device))
         if tokens is not None:
             return tokens
     return sample(distribution(logits, params), keys)
+
+
+@cache
+def _kernel(device: torch.device) -> Callable[..., list[int] | None] | None:
+    """`draw_from_head`, tried on the device; None where Triton is missing or cannot compile."""
+    top, words = torch.zeros(1, HEAD, device=device), _words([0], device)
+    try:
+        kernel: Callable[..., list[int] | None] = find("lr.spec.sampling_triton:draw_from_head")
+        kernel(top, top.long(), SamplingParams(1.0, top_k=1), words)
+    except Exception:  # a kernel that does not fit may raise anything
+        return None
+    return kernel
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:

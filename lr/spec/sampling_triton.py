@@ -1,8 +1,7 @@
 """Drawing one of the likeliest tokens as a single Triton kernel, for models on CUDA.
 
-After a forward some thirty small kernels would follow to make the distribution and draw from it, as
-many as two layers have. `sampling.py` says what is computed; `draw` there comes here where top-k
-leaves few tokens. One program per row: `distribution` in fp32, noise and scores in fp64.
+`sampling.py` says what is computed, in thirty small kernels, as many as two layers have; `draw`
+there comes here where top-k leaves few tokens. Probabilities are fp32, noise and scores fp64.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def _without(probs, edge):  # type: ignore[no-untyped-def]
     return kept / tl.sum(kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "top_k"])
 def _draw(  # type: ignore[no-untyped-def]
     scores, ids, words, told, rows, temperature, top_k, top_p, min_p, HEAD: tl.constexpr
 ):  # fmt: skip
@@ -61,8 +60,8 @@ def draw_from_head(
     top: Tensor, ids: Tensor, params: SamplingParams, words: Tensor
 ) -> list[int] | None:
     """One token per row from the logits [b, HEAD] of its likeliest tokens, in order, and their ids
-    [b, HEAD], with the noise of its key (`words` [b], int64), in one transfer from the device. None
-    if ties of the last of top-k may go on after them. Raises NumericalError.
+    [b, HEAD], with the noise of its key (`words` [b], int64). None if ties of the last of top-k may
+    go on after them. Raises NumericalError.
     """
     rows, head = top.shape
     told = ids.new_empty(3, rows)

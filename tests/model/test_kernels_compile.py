@@ -32,7 +32,7 @@ def compiled(kernel: Any, arguments: dict[str, str], constants: dict[str, Any], 
     if "EARLY" in names:
         constants["EARLY"] = options["launch_pdl"] = sm >= 90
     assert {*arguments, *constants} == set(names)
-    changing = {"num_tiles", "splits", "split_rows", "table_row", "rows"}
+    changing = {"num_tiles", "splits", "split_rows", "table_row", "rows", "top_k"}
     even = [n for n, kind in arguments.items() if n not in changing and kind not in ("fp32",)]
     source = ASTSource(
         fn=kernel,
@@ -103,3 +103,15 @@ def test_fused(sm: int, dtype: torch.dtype) -> None:
         (_store, storing, {"SIZE": 1024, "D": 128, "BLOCK": 1024}),
     ):
         assert compiled(kernel, arguments, constants, sm).asm["cubin"]
+
+
+@pytest.mark.filterwarnings(WARNING)
+@pytest.mark.parametrize("sm", SHARED)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_draw(sm: int, dtype: torch.dtype) -> None:
+    from lr.spec.sampling_triton import _draw
+
+    arguments = {"scores": TYPES[dtype], "ids": "*i64", "words": "*i64", "told": "*i64"}
+    arguments |= dict.fromkeys(("rows", "top_k"), "i32")
+    arguments |= dict.fromkeys(("temperature", "top_p", "min_p"), "fp32")
+    assert compiled(_draw, arguments, {"HEAD": 64, "num_warps": 2}, sm).asm["cubin"]

@@ -66,20 +66,21 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
 
 
 def test_whole_answers_are_those_of_one_rank() -> None:
-    """Token for token in fp64, with speculation on both levels; also while another process
+    """Token for token in fp64, in all modes over two and four ranks; also while another process
     drafts.
     """
     ways = [
+        *({"mode": mode, "temperature": 0.7, "seed": 3} for mode in ("ar", "sd", "lr")),
         {"mode": "lr+sd", "depth": 3, "width": 2, "temperature": 0.7, "seed": 3},
         {"mode": "lr+sd", "drafter": "step", "driver": "overlapped", "temperature": 0.0},
     ]
     answers: list[list[list[tuple[int, ...]]]] = []
-    for device in ("cpu", {"target": ["cpu", "cpu"]}):
+    for device in ("cpu", *({"target": ["cpu"] * size} for size in (2, 4))):
         with Reasoner(verifier="oracle", device=device, dtype=torch.float64) as reasoner:
             results = [reasoner.generate(QUESTION, max_tokens=45, **options) for options in ways]
         answers.append([[step.tokens for step in result.steps] for result in results])
     assert all(len(steps) > 1 for steps in answers[0])
-    assert answers[0] == answers[1]
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_bf16_and_the_ends_of_a_team() -> None:

@@ -14,13 +14,15 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model import attention_triton, fused
 from lr.model.attention import RowPages, reference_attention
 from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, find_kernels, probe
-from lr.model.attention_triton import ALONE, TRITON
+from lr.model.attention_triton import TRITON
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 
 CPU = torch.device("cpu")
 HEADS = ((4, 2, 16), (7, 1, 8), (6, 6, 24), (8, 2, 64))
+LARGE = ((32, 8, 64), (28, 4, 128), (16, 8, 128), (8, 1, 256))
+"""Query heads, KV heads and head dim; the large ones are those of real models."""
 
 
 def cache_of(kv: int, d: int, block_size: int, dtype: torch.dtype) -> PagedKVCache:
@@ -33,17 +35,19 @@ def cache_of(kv: int, d: int, block_size: int, dtype: torch.dtype) -> PagedKVCac
 @torch.inference_mode()
 def scene(seed: int) -> None:
     chance, noise = random.Random(seed), torch.Generator().manual_seed(seed)
-    h, kv, d = HEADS[seed % len(HEADS)]
+    h, kv, d = HEADS[seed % len(HEADS)] if seed < 9 else LARGE[seed - 9]
     block_size = chance.choice([1, 4, 16]) if seed < 8 else 16
-    dtype = chance.choice([torch.float32, torch.float16])
+    dtype = chance.choice([torch.float32, torch.float16]) if seed != 8 else torch.float16
     cache, exact = cache_of(kv, d, block_size, dtype), cache_of(kv, d, block_size, torch.float64)
     tables = [cache.new(), cache.new()]
     with cache.append(tables, [chance.randint(1, 20), chance.randint(1, 9)]):
         pass
     tables.append(cache.fork(tables[0]))
     counts = [1] * 3 if seed % 3 == 0 else [chance.choice([1, 2, 5, 17]) for _ in tables]
+    if seed >= 9:  # two decode, one goes on by a few tokens
+        counts = [1, 3, 1]
     if seed == 8:  # a prompt alone, after what is cached
-        tables, counts = tables[:1], [ALONE + 3]
+        tables, counts = tables[:1], [67]
     if block_size == 1:
         counts = [min(count, 5) for count in counts]
     with cache.append(tables, counts) as slots:
@@ -112,9 +116,11 @@ def fused_model(qk_norm: bool, dtype: torch.dtype) -> None:
 
 if __name__ == "__main__":
     attention_triton.PROGRAMS = 16  # the interpreter runs them one by one
+    attention_triton.ALONE = 64
     heads, kept = AttentionNeeds(CPU, torch.float32, 3, 1, 24), (fused.add_norm, fused.linear)
     assert find_kernels(heads) is fused, find_kernels(heads)
-    for qk_norm, dtype in ((True, torch.float32), (False, torch.float16)):
+    for qk_norm, dtype, block in ((True, torch.float32, 1024), (False, torch.float16, 16)):
+        fused.ROW["BLOCK"] = block  # rows are longer than 16 numbers, and no multiple of it
         fused_model(qk_norm, dtype)
         fused.add_norm, fused.linear = kept
     for name, wrong in (("silu_mul", torch.relu), ("linear", lambda x, *_, **__: x)):
@@ -122,7 +128,7 @@ if __name__ == "__main__":
         setattr(fused, name, wrong)
         assert isinstance(find_kernels(heads), str), name
         setattr(fused, name, right)
-    for seed in range(9):
+    for seed in range(9 + len(LARGE)):
         scene(seed)
     for dtype in (torch.float32, torch.float16):
         assert not probe(TRITON, AttentionNeeds(CPU, dtype, 4, 2, 16))
