@@ -23,12 +23,12 @@ def the_head_is_enough(dtype: torch.dtype, top_k: int, top_p: float, min_p: floa
     """bfloat16 has so few numbers that ties at the edge of top-k are common."""
     params = SamplingParams(temperature=0.6, top_k=top_k, top_p=top_p, min_p=min_p)
     noise = torch.Generator().manual_seed(7)
-    logits = torch.randn(100, 2000, generator=noise).to(dtype)
-    keys = [(0x9E3779B97F4A7C15 * i) % 2**64 for i in range(100)]  # half of them above 2^63
+    logits = torch.randn(25, 2000, generator=noise).to(dtype)
+    keys = [(0x9E3779B97F4A7C15 * i) % 2**64 for i in range(25)]  # half of them above 2^63
     tokens = [drawn(row[None], params, [key]) for row, key in zip(logits, keys, strict=True)]
     expected = sample(distribution(logits, params), keys)
     same = [one == [other] for one, other in zip(tokens, expected, strict=True) if one is not None]
-    assert all(same) and len(same) >= (100 if dtype is torch.float32 else 50), (params, len(same))
+    assert all(same) and len(same) >= (25 if dtype is torch.float32 else 5), (params, len(same))
     if None not in tokens:
         assert drawn(logits, params, keys) == expected
 
