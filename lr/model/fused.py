@@ -19,12 +19,12 @@ from torch import Tensor
 PART = 1024
 """Numbers of the MLP's width that one program computes."""
 ROW = {"BLOCK": 1024, "UNROLL": 2, "num_warps": 4}
-"""How `linear` reads a row of a matrix: so many numbers at a time, so many times in flight."""
+"""How `linear` reads a row of a matrix: in pieces of BLOCK numbers, UNROLL pieces in flight."""
 
 
 def chained(x: Tensor) -> dict[str, bool]:
-    """How a kernel that begins with `begin` is started, by its rows x. A single row, since sm_90:
-    before the kernel before it has ended (programmatic dependent launch)."""
+    """Launch options of a kernel that calls `begin`. For a single row, since sm_90, it is launched
+    while the previous kernel still runs (programmatic dependent launch)."""
     nvidia = x.is_cuda and torch.version.hip is None
     early = len(x) == 1 and nvidia and torch.cuda.get_device_capability(x.device) >= (9, 0)
     return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
