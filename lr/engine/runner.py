@@ -30,6 +30,7 @@ from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.spec.runner import fork_longest
+from lr.spec.sampling import inferring
 from lr.types import require
 
 RESERVE = 2 << 30
@@ -175,7 +176,7 @@ class ModelRunner:
             pieces.append(self._forward([branch], [tokens], [rows]))
         return torch.cat(pieces)
 
-    @torch.inference_mode()
+    @inferring
     def _forward(
         self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]
     ) -> Tensor:

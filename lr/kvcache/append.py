@@ -80,12 +80,7 @@ def growth(cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> Iterat
         more.append(blocks_for(table.length + count, table.block_size) - len(table.blocks))
         if count and table.room and cache.pool.refcount(table.blocks[-1]) > 1:
             shared.append(table)
-    moved, leaving = list[BlockTable](), Counter[int]()  # those that leave a shared block
-    for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
-        leaving[table.blocks[-1]] += 1
-        if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
-            moved.append(table)
-
+    moved = _leaving(cache, shared) if shared else []
     taken = cache.pool.allocate(len(moved) + sum(more))
     copies = [(t.blocks[-1], new) for t, new in zip(moved, taken, strict=False)]
     fresh = taken[len(moved) :]
@@ -98,10 +93,12 @@ def growth(cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> Iterat
 
     for table, (_, block) in zip(moved, copies, strict=True):
         table.blocks[-1] = block
-    cache.drop_blocks([source for source, _ in copies])
+    if copies:
+        cache.drop_blocks([source for source, _ in copies])
     free, slots = iter(fresh), list[int]()
     for table, count, needed in zip(tables, counts, more, strict=True):
-        table.blocks += islice(free, needed)
+        if needed:
+            table.blocks += islice(free, needed)
         table.length += count
         slots += table.slots(table.length - count, table.length)
     cache.open_append = copies
@@ -121,3 +118,15 @@ def growth(cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> Iterat
         raise
     finally:
         cache.open_append = None
+
+
+def _leaving(cache: PagedKVCache, shared: Tables) -> list[BlockTable]:
+    """Those of the tables that write into a shared block which must copy it: all but the longest,
+    where all holders of a block write into it.
+    """
+    moved, leaving = list[BlockTable](), Counter[int]()
+    for table in sorted(shared, key=lambda table: table.length):
+        leaving[table.blocks[-1]] += 1
+        if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
+            moved.append(table)
+    return moved

@@ -97,6 +97,8 @@ class PagedKVCache:
             # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size, k, d].
             self._pages = list(zip(self.keys, self.values, strict=True))
             self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._pages]
+            # [l, 1, k, nb * block_size, d]: what neighbouring blocks hold, in one piece.
+            self._heads = [m.flatten(2, 3)[:, None] for m in self._memory]
 
     # Branches
 
@@ -167,6 +169,12 @@ class PagedKVCache:
         kernels that read a block table. Free blocks may hold anything, NaN included.
         """
         return self._pages[layer]
+
+    def stretch(self, first: int, slots: int) -> list[tuple[Tensor, ...]]:
+        """Keys and values of every layer in so many slots from `first` on: two lists of views [1,
+        k, slots, d], one for each layer.
+        """
+        return [memory.narrow(3, first, slots).unbind() for memory in self._heads]
 
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb *

@@ -116,18 +116,22 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
         # cuDNN, which PyTorch would prefer on new GPUs, builds a plan for every new length of the
         # keys: tens of milliseconds for each decoded token
         torch.backends.cuda.enable_cudnn_sdp(False)
-    starts, device, reads = [0, *accumulate(batch.counts)], batch.tokens.device, []
-    for members, blocks in _groups(batch, cache):
-        rows = [r for i in members for r in range(starts[i], starts[i + 1])]
-        reads.append((integers(rows, device), _read(batch, cache, members, blocks)))
+    groups = _groups(batch, cache)
+    looks = [_read(batch, cache, members, blocks) for members, blocks in groups]
+    rows: list[Tensor] = []
+    if len(groups) > 1:  # a single one has all rows, in their order
+        starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
+        for members, _ in groups:
+            own = [r for i in members for r in range(starts[i], starts[i + 1])]
+            rows.append(integers(own, device))
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
-        if len(reads) == 1:  # it has all rows, in their order
-            return reads[0][1](layer, q)
+        if not rows:
+            return looks[0](layer, q)
         mixed = torch.empty_like(q)
-        for rows, look in reads:
-            mixed[rows] = look(layer, q[rows])
+        for own, look in zip(rows, looks, strict=True):
+            mixed[own] = look(layer, q[own])
         return mixed
 
     return attend
@@ -139,6 +143,8 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
     Those that begin with the same block are forks of one prompt. A sequence that brings many tokens
     is read by itself, where no mask is needed. All groups become one if that is less work.
     """
+    if len(batch.tables) == 1:
+        return [([0], _blocks(batch, cache, [0]))]
     families: dict[int, list[int]] = {}
     for i, (count, table) in enumerate(zip(batch.counts, batch.tables, strict=True)):
         alone = count >= LONG and count * len(table.blocks) * cache.block_size > CALL
@@ -196,9 +202,7 @@ def _read(
     in_place = list(blocks) == list(range(first, first + len(blocks)))
     pages = None if in_place else integers([blocks], device)
     if pages is None:  # read where they lie: the views of all layers at once
-        start = first * cache.block_size
-        slots = (memory.flatten(1, 2)[:, None] for memory in (cache.keys, cache.values))
-        views = [m[:, :, start : start + span].transpose(2, 3).unbind() for m in slots]
+        views = cache.stretch(first * cache.block_size, span)
     folded: Tensor | None = None
 
     def look(layer: int, q: Tensor) -> Tensor:

@@ -210,7 +210,8 @@ class DecoderLayer(Module):
 
 
 def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """The angles per position of the rotation planes, fp32 [d/2], and the factor on cos and sin.
+    """The angles per position, fp32 [d], and the factor on cos and sin. Dimensions i and i + d/2
+    form a rotation plane, so both halves are the same.
 
     YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their frequency,
     slow ones are divided by `factor`, with a ramp in between. A plane turns r times over the
@@ -219,7 +220,7 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     attention logits by its square (section 3.4: 0.1 ln(factor) + 1).
     """
     d, theta, yarn = config.head_dim, config.rope_theta, config.yarn
-    powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d)
+    powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d).repeat(2)
     if yarn is None:
         return 1.0 / powers, 1.0
 
@@ -236,7 +237,8 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     low, high = max(low, 0), min(high, d - 1)
     if low == high:
         high += 0.001  # a ramp of no width would divide by zero
-    kept = 1 - ((torch.arange(d // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    plane = torch.arange(d // 2, dtype=torch.float32).repeat(2)
+    kept = 1 - ((plane - low) / (high - low)).clamp(0, 1)
     # (1 - kept) is rounded once more than the ramp itself; Hugging Face computes it so, and far
     # positions magnify the difference
     frequencies = 1.0 / (yarn.factor * powers) * (1 - kept) + 1.0 / powers * kept
@@ -255,11 +257,12 @@ def rotation(
     The first half of the signed sines is negated: (x1, x2) is rotated to (x1 cos - x2 sin, x2 cos +
     x1 sin), which is (x1, x2) * cos + (x2, x1) * (-sin, sin).
     """
-    angles = positions.to(torch.float32).view(-1, 1, 1) * frequencies  # [n, 1, d/2]
+    angles = positions.view(-1, 1, 1) * frequencies  # [n, 1, d]
     cos, sin = angles.cos(), angles.sin()
+    sin.narrow(-1, 0, sin.shape[-1] // 2).neg_()
     if factor != 1:
         cos, sin = cos * factor, sin * factor
-    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+    return cos.to(dtype), sin.to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:

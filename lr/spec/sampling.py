@@ -11,8 +11,10 @@ the device or what else was drawn, and two models that hold the same key share t
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -25,12 +27,32 @@ from lr.registry import find
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _STEPS: dict[int, NDArray[np.uint64]] = {}
 """GOLDEN times the ids of a vocabulary of that size."""
+_AHEAD: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
+"""Noise [v] that `make_noise` has made, by key and v; each is used once."""
+NUMBERS_AHEAD, ROWS_AHEAD = 8192, 512  # at most so many numbers at once; so many rows are kept
 HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
 
 
-@torch.inference_mode()
+def inferring(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, in PyTorch's inference mode. To enter that takes ten microseconds, also where
+    it is on: this asks first.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@inferring
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     """Probabilities [b, v], at least fp32, of logits [b, v], which stay; one-hot at temperature 0.
 
@@ -46,7 +68,7 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
         likeliest = logits.argmax(-1, keepdim=True)
         probs = torch.zeros_like(logits, dtype=dtype).scatter_(-1, likeliest, 1.0)
         return tainted(probs, logits) if logits.is_cuda else probs
-    scores = logits.to(dtype) / params.temperature
+    scores = logits.to(dtype) / _scalar(params.temperature, dtype, logits.device)
     best = None
     if 0 < params.top_k < scores.shape[-1]:
         values, best = scores.topk(params.top_k, dim=-1)
@@ -58,6 +80,12 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
         probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
+
+
+@cache
+def _scalar(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a tensor: to divide by it takes a third of the time."""
+    return torch.tensor(number, dtype=dtype, device=device)
 
 
 def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
@@ -77,23 +105,23 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-@torch.inference_mode()
+@inferring
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """One token id per row of probs [b, v], drawn with its key: the largest `perturbed` score."""
     if probs.is_cuda:
         return sample_at_once(probs, keys)
-    rows, ids = probs.nonzero(as_tuple=True)
-    if len(ids) == len(keys):  # one candidate per row: nothing to draw
-        return ids.tolist()
-    if 4 * len(ids) > probs.numel():
+    left = int(probs.count_nonzero())
+    if left == len(keys):  # one candidate per row: nothing to draw
+        return probs.argmax(-1).tolist()
+    if 4 * left > probs.numel():
         return perturbed(probs, keys).argmax(-1).tolist()
     # After top-k and top-p few tokens are left, and only those need noise.
+    rows, ids = probs.nonzero(as_tuple=True)
     scores = torch.full(probs.shape, -torch.inf, dtype=torch.float64, device=probs.device)
     scores[rows, ids] = _noise(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
     return scores.argmax(-1).tolist()
 
 
-@torch.inference_mode()
 def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """As `sample`, with a single transfer from the device. Raises NumericalError at NaN."""
     finite = probs.sum().isfinite().view(1)
@@ -103,7 +131,7 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
     return ids
 
 
-@torch.inference_mode()
+@inferring
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
     """`sample(distribution(logits, params), keys)`. On CUDA, where top-k leaves fewer than HEAD
     tokens, one kernel looks at the HEAD likeliest only, if they hold all that top-k leaves.
@@ -148,12 +176,14 @@ def not_finite() -> NumericalError:
     )
 
 
-@torch.inference_mode()
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     """-E / p, fp64 [b, v]: the scores whose largest `sample` takes; -inf where p is 0."""
     if probs.is_cpu:
-        words = np.array(keys, dtype=np.uint64)[:, None]
-        return _noise_on_cpu(words, probs.shape[-1]).div_(probs)
+        made = [_AHEAD.pop((key, probs.shape[-1]), None) for key in keys]
+        ready = [row for row in made if row is not None]
+        all_ready = len(ready) == len(keys) > 0
+        noise = torch.stack(ready) if all_ready else _noise_on_cpu(keys, probs.shape[-1])
+        return noise.div_(probs)
     ids = torch.arange(probs.shape[-1], device=probs.device)
     return _noise(_words(keys, probs.device)[:, None], ids) / probs
 
@@ -167,13 +197,27 @@ def _noise(words: Tensor, ids: Tensor) -> Tensor:
     return uniform.log_()
 
 
-def _noise_on_cpu(words: NDArray[np.uint64], size: int) -> Tensor:
-    """`_noise` of the token ids 0 to size - 1, for words [b, 1]: the same numbers, bit for bit.
+def make_noise(keys: Sequence[int], logits: Tensor, params: SamplingParams) -> None:
+    """Make what later draws with the first of these keys will need, from logits like these [b, v].
+    Many rows of noise take hardly longer than one, as long as they are short. Nothing is made for
+    CUDA, nor where filters leave few tokens.
+    """
+    size = logits.shape[-1]
+    some = list(keys[: NUMBERS_AHEAD // size])
+    filters = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+    if len(some) > 1 and logits.is_cpu and not params.greedy and not filters:
+        _AHEAD.update(zip([(key, size) for key in some], _noise_on_cpu(some, size), strict=True))
+        while len(_AHEAD) > ROWS_AHEAD:
+            _AHEAD.popitem(last=False)
+
+
+def _noise_on_cpu(keys: Sequence[int], size: int) -> Tensor:
+    """`_noise` of the token ids 0 to size - 1, [b, v] for b keys: the same numbers, bit for bit.
     NumPy has unsigned words, and a call of it costs a tenth of PyTorch's.
     """
     if size not in _STEPS:
         _STEPS[size] = np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
-    x = words + _STEPS[size]
+    x = np.array(keys, dtype=np.uint64)[:, None] + _STEPS[size]
     x ^= x >> np.uint64(30)
     x *= np.uint64(MIX1)
     x ^= x >> np.uint64(27)

@@ -25,11 +25,14 @@ from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
-from lr.spec.sampling import distribution, draw, sample
+from lr.spec.sampling import distribution, draw, inferring, make_noise, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
+
+AHEAD = 16
+"""Tokens of a step for which noise is made at once."""
 
 
 @dataclass(eq=False)
@@ -132,6 +135,7 @@ class StepWriter:
     def busy(self) -> bool:
         return bool(self.live)
 
+    @inferring
     def poll(self, wait: float | None = 0.0) -> None:
         """One forward or round for all jobs; finished ones leave. `wait`: for models elsewhere."""
         if not self.live:
@@ -169,6 +173,10 @@ class StepWriter:
     def _sample(self, logits: Sequence[Tensor]) -> None:
         """One token for each, from its logits [v]."""
         rows, config = torch.stack(tuple(logits)), self.config  # [b, v]
+        for job in self.live:
+            if len(job.tokens) % AHEAD == 0:
+                later = range(len(job.tokens), min(len(job.tokens) + AHEAD, job.limit))
+                make_noise([job.stream.key(number) for number in later], rows, config.sampling)
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         reports = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
         if reports or config.keeps_entropies:
