@@ -195,6 +195,7 @@ class TinyEval:
     temperature: float = 0.6  # 0 is greedy.
     dataset: str = ""  # tiny, stories or plans. None said: the short problems of the target.
     ablation_problems: int = 0  # Solve so many again without each layer of the target; 0: do not.
+    ablation_layers: tuple[int, ...] = ()  # Only without these layers. None named: each.
     threads: int = 1  # CPU threads.
 
     def run(self) -> None:
@@ -203,6 +204,7 @@ class TinyEval:
         at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
         own = (self.problems, self.seed, self.temperature, self.dataset, self.ablation_problems)
+        own += (self.ablation_layers,)
         threads = Device(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):

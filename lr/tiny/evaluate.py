@@ -135,7 +135,7 @@ class TinyReport:
             names = ["none" if one.layer is None else str(one.layer) for one in self.ablation]
             rows = [["layer left out", *names], ["---"] * (1 + len(names))]
             rows.append(["accuracy", *(f"{one.accuracy:.2f}" for one in self.ablation)])
-            rows.append(["loss per token", *(f"{one.loss:.2f}" for one in self.ablation)])
+            rows.append(["loss per token", *(f"{one.loss:.3f}" for one in self.ablation)])
             lines += ["", "The target without one layer:", ""]
             lines += [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join(lines) + "\n"
@@ -144,13 +144,15 @@ class TinyReport:
 @dataclass(frozen=True)
 class EvalSettings:
     """How much to measure, on which data set ("": the short problems of the target's language).
-    `ablation_problems` is per layer; 0 leaves the ablation out."""
+    `ablation_problems` is per layer; 0 leaves the ablation out. `ablation_layers`: only these (none
+    named: every one)."""
 
     problems: int = 128
     seed: int = 0
     temperature: float = 0.6
     dataset: str = ""
     ablation_problems: int = 0
+    ablation_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
@@ -205,6 +207,9 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
         Voice(role, model, codec, settings)
         for role, model, codec in zip((Role.TARGET, Role.DRAFT), models, codecs, strict=True)
     ]
+    layers = models[0].config.num_layers
+    for layer in settings.ablation_layers:
+        require(0 <= layer < layers, "ablation_layers", layer, f"layers 0 to {layers - 1}")
     tallies: dict[str, Tally] = {}
     right = [0, 0]
     for first in range(0, settings.problems, BATCH):
@@ -370,7 +375,7 @@ def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[La
     prompts = [codec.chat(what.question) for what in problems]
     solutions: list[list[Tokens]] = []
     found = []
-    for layer in (None, *range(model.config.num_layers)):
+    for layer in (None, *(settings.ablation_layers or range(model.config.num_layers))):
         lesser = model if layer is None else without_layer(model, layer)
         voice, own = Voice(Role.TARGET, lesser, codec, settings), list[list[Tokens]]()
         for first in range(0, len(problems), BATCH):

@@ -4,6 +4,7 @@ alike, and able.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lr.engine.runner import ModelRunner
-from lr.errors import CheckpointError, ContextError
+from lr.errors import CheckpointError, ContextError, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.weights import load_model
 from lr.tiny.evaluate import EvalSettings, evaluate, without_layer
@@ -108,6 +109,10 @@ def test_evaluate_measures_what_it_says() -> None:
     assert [row.layer for row in report.ablation] == [None, 0, 1]
     whole, *lesser = report.ablation
     assert all(row.loss > whole.loss + 1 for row in lesser), "both layers of the draft are needed"
+    few = EvalSettings(problems=1, ablation_problems=2, ablation_layers=(1,))
+    assert evaluate("tiny-draft", "tiny-draft", few).ablation == (whole, lesser[1])
+    with pytest.raises(SettingError, match="ablation_layers is 2, expected layers 0 to 1"):
+        evaluate("tiny-draft", "tiny-draft", replace(few, ablation_layers=(2,)))
 
 
 def test_without_layer_skips_it_and_leaves_the_model_alone() -> None:
