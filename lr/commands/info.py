@@ -203,11 +203,13 @@ class TinyEval:
 
         at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
-        own = (self.problems, self.seed, self.temperature, self.dataset, self.ablation_problems)
-        own += (self.ablation_layers,)
+        own = EvalSettings(
+            self.problems, self.seed, self.temperature, self.dataset, self.ablation_problems,
+            self.ablation_layers,
+        )  # fmt: skip
         threads = Device(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):
-            report = evaluate(self.target, draft, EvalSettings(*own))
+            report = evaluate(self.target, draft, own)
         console().print(report.table())
         console().print(f"Threads: {threads}. float32.")
