@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ class Module(nn.Module):
         if name in self._parameters or name in self._modules:
             self.__dict__[name] = value
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Module:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `to` and `to_empty` work with: it may put new parameters in the place of the old."""
         super()._apply(fn, recurse)
         self.__dict__.update(self._parameters)
@@ -56,6 +56,10 @@ class Module(nn.Module):
 
 class Linear(Module, nn.Linear):
     """y = W x (+ b)."""
+
+
+class Embedding(Module, nn.Embedding):
+    """Rows of a table, by their numbers."""
 
 
 class RMSNorm(Module):

@@ -27,12 +27,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lr.errors import LRError, SettingError
 from lr.model.config import ModelConfig
-from lr.model.layers import DecoderLayer, Linear
+from lr.model.layers import DecoderLayer, Embedding, Linear
 from lr.model.qwen import CausalLM, Network
 from lr.model.weights import Piece, load_pieces, pieces
 
@@ -127,7 +127,7 @@ class RowParallelLinear(Linear):
         return self.ranks.sum(F.linear(x, self.weight))
 
 
-class VocabParallelEmbedding(nn.Embedding):
+class VocabParallelEmbedding(Embedding):
     """Rows of the vocabulary: a token whose row is elsewhere is zero here, and the sum over the
     ranks is its row. Example: rows 48..63, token 50 is row 2; token 7 is not here: row 0 is read,
     and put to zero.

@@ -23,7 +23,15 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import SDPA, AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.layers import Attend, DecoderLayer, Module, RMSNorm, inverse_frequencies, rotation
+from lr.model.layers import (
+    Attend,
+    DecoderLayer,
+    Embedding,
+    Module,
+    RMSNorm,
+    inverse_frequencies,
+    rotation,
+)
 
 Network = TypeVar("Network", bound="CausalLM")
 
@@ -35,7 +43,7 @@ class Askers(WeakSet[Any]):
         return Askers, ()
 
 
-class CausalLM(nn.Module):
+class CausalLM(Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
     Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
@@ -53,7 +61,7 @@ class CausalLM(nn.Module):
         table = torch.empty(v, e)
         if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds
             nn.init.normal_(table)
-        self.embedding = nn.Embedding(v, e, _weight=table)
+        self.embedding = Embedding(v, e, _weight=table)
         self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
         self.norm = RMSNorm(e, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
