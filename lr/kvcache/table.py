@@ -12,7 +12,7 @@ Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
     block      7  7  7  7  |  2  2   2    2
     slot      28 29 30 31  |  8  9  10   11
 
-A table is changed by its cache only. Read next: `append.py`.
+A table is changed by its cache only. Read next: `cache.py`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The reference solution of copy_on_write.py. `lr/kvcache/append.py` does it for many branches at
+"""The reference solution of copy_on_write.py. `PagedKVCache.append` does it for many branches at
 once, and can be undone.
 """
 
