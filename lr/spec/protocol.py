@@ -201,13 +201,7 @@ class Limits:
 
 
 class Schedule(Enum):
-    """When a draft or a target step may be written at a node of which level. In a synchronous cycle
-    levels count from the node where the cycle began, otherwise from the root: the window slides.
-
-        schedule    drafts after level    target step at level                   barrier
-        sync   g    0 .. g-1              0 .. g, once all drafts are written    yes
-        paper  k    0 .. k-1              0 .. k-1                               no
-        depth  D    0 .. D-1              0 .. D                                 no
+    """When drafts and target steps may be written (a table: `docs/scheduler.md`).
 
     `sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, the
     last of them the bonus. `paper` is the asynchronous process of its Appendix B: k pairs of draft
@@ -342,7 +336,9 @@ class SchedulerConfig:
         return self.schedule is Schedule.SYNC
 
     def drafts_at(self, level: int) -> bool:
-        """Whether drafts may follow a node of this level."""
+        """Whether drafts may follow a node of this level. In a synchronous cycle levels count from
+        the node where the cycle began, otherwise from the root: the window slides.
+        """
         return level < self.depth
 
     def targets_at(self, level: int) -> bool:
