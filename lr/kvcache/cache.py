@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
+from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable, blocks_for
 from lr.types import require
 
 
@@ -267,7 +267,7 @@ class PagedKVCache:
         block_size, k, d].
 
         Column t of row i is position t of branch i; columns after its length must be masked. Fill
-        short rows up with blocks of the same branch (`table.block_rows`), not with arbitrary ids.
+        short rows up with blocks of the same branch (`block_rows`), not with arbitrary ids.
         """
         keys, values = (m[layer].index_select(1, block_ids.flatten()) for m in self._memory)
         shape = (keys.shape[0], len(block_ids), -1, keys.shape[-1])  # [k, b, nb * block_size, d]

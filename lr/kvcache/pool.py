@@ -2,7 +2,7 @@
 
 The memory of a paged KV cache is cut into `num_blocks` equal blocks. A block is free (refcount 0)
 or held by as many branches as its refcount says; forking a branch only adds one to the refcount of
-each of its blocks. Read next: `table.py`, one branch's list of blocks.
+each of its blocks. Read next: `branch.py`, one branch's list of blocks.
 
 The free blocks are a stack: the block that was freed last is handed out first. So the same calls
 always give the same ids, and dropping blocks in the reverse order of their allocation leaves the

@@ -34,8 +34,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lr.errors import LRError, ProtocolError, SettingError
+from lr.kvcache.branch import BlockTable
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionKind
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lr.kvcache.branch import BlockTable
 from lr.kvcache.cache import CacheObserver, PagedKVCache
-from lr.kvcache.table import BlockTable
 from lr.spec.protocol import NodeId
 from lr.trace import Trace
 
