@@ -7,10 +7,8 @@
                     Release                               this node is gone
 
 A **node** is a prefix: the steps emitted so far plus a path of draft steps. A draft step is named
-by the node that it leads to, a target step by the node that it starts from.
-
-A node is announced once: the first root by `LookaheadScheduler.start`, others by `Draft.children`
-or `Emit.root`. It leaves once: by `Release`, or when `Emit` gives its branches to a new root.
+by the node that it leads to, a target step by the node that it starts from. When nodes come and go,
+and what a driver does then: `docs/scheduler.md`.
 
 *Keys of randomness.* Alternative j of `Draft(node)` may draw with the key (node.index, j),
 `Target(node)` with (node.index). The path is not needed: at each index at most one step is emitted.
