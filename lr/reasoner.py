@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
-    `target` and `draft` are "tiny-target" and "tiny-draft" (or "plans-target" and "plans-draft"),
-    directories, hub ids, or the addresses of models on a server, "openai:http://host:port/name"
-    (`servers` says how to reach them, `docs/engines.md`). They share a tokenizer. `draft=None`
-    leaves plain decoding only.
+    `target` and `draft` are names of our tiny models, directories, hub ids, or the addresses of
+    models on a server, "openai:http://host:port/name" (`servers` says how to reach them,
+    `docs/engines.md`). They share a tokenizer. `draft=None` leaves plain decoding only.
 
     `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny languages;
     `parts/verifiers.py` has all) or a `Verifier`. None takes "judge" where there is one (a
@@ -115,12 +114,9 @@ class Reasoner:
         )
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
-        """From the next question on, target and draft run with this kind of attention: "auto",
-        "triton", "sdpa" or "reference". What a verifier asks keeps the one it has.
-
-        With `graphs`, decoding steps are replayed from CUDA graphs where there is CUDA. This is
-        what a new reasoner does, with "auto". Raises SettingError for a kind that is unknown or
-        cannot run (`docs/attention.md`).
+        """From the next question on, target and draft run with this kind of attention (what a
+        verifier asks keeps the one it has) and, with `graphs`, decode from CUDA graphs where there
+        is CUDA. Raises SettingError for a kind that cannot run (`docs/attention.md` has all).
         """
         use_attention(self.models, name, graphs=graphs)
         self.engine.forget_caches()

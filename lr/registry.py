@@ -12,8 +12,6 @@ from typing import Any
 
 CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans-draft")
 """The checkpoints that come with the package; `tiny` has their files."""
-SERVED = ("openai:", "http://", "https://")
-"""How the address of a model behind a server begins."""
 DUMMY = "dummy:"
 """What the name of a checkpoint begins with if its weights are to be random (`lab/dummy.py`)."""
 
@@ -44,7 +42,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 def is_served(name: object) -> bool:
     """Whether a model is named by the address of a server instead of a checkpoint."""
-    return isinstance(name, str) and name.startswith(SERVED)
+    return isinstance(name, str) and name.startswith(("openai:", "http://", "https://"))
 
 
 def is_dummy(name: str | Path) -> bool:

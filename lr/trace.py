@@ -2,10 +2,9 @@
 
 Everything that runs reports to a `Trace`, and every number (acceptance, passes, tokens per second)
 is a function of its events. The scheduler's messages are events themselves, the very objects of
-`spec/protocol.py`; others are defined here. Those in `STATISTICS` are always recorded. The rest are
-details, recorded if `Trace.detailed` is set: every other message and token, and what the cache or a
-simulation adds (`lab/trace/cache.py`, `theory/simulate.py`). No torch here. A trace as a file:
-`lab/trace/file.py`, `docs/trace.md`.
+`spec/protocol.py`; others are defined here. Those in `STATISTICS` are always recorded, the rest,
+details, if `Trace.detailed` is set. No torch here. All events, and a trace as a file:
+`docs/trace.md`.
 """
 
 from __future__ import annotations
@@ -156,7 +155,6 @@ class Ended:
     why: str = ""
 
 
-ROLES = (Role.TARGET, Role.DRAFT)
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
 """The events from which statistics follow."""
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
@@ -299,9 +297,9 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     events = [event for _, event in counted]
     emits = [e for e in events if isinstance(e, Emit)]
     passes = [e for e in events if isinstance(e, ForwardPass)]
-    target, draft = ([e.seconds for e in passes if e.role is role] for role in ROLES)
+    draft, target = ([e.seconds for e in passes if e.role is role] for role in Role)
     written = [e for e in events if isinstance(e, StepWritten)]
-    by_target, drafted = ([len(e.step.tokens) for e in written if e.role is r] for r in ROLES)
+    drafted, by_target = ([len(e.step.tokens) for e in written if e.role is r] for r in Role)
     rounds = [e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET]
     return Stats(
         seconds=counted[-1][0] if counted else 0.0,

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
-from lr.kvcache.branch import Branch
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE, Branch
 from lr.lab.bench.decode import random_model
 from lr.lab.bench.report import timed
 from lr.lab.dummy import SHAPES

@@ -30,9 +30,8 @@ from gpu_checks import (
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
-from lr.kvcache.branch import Branch
+from lr.kvcache.branch import BLOCK_SIZE, Branch
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.bench.gpu import GOAL, Plan, bench, measure_peaks, pass_cost, report, ways
 from lr.lab.bench.report import Way, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lr.errors import OutOfBlocks
+from lr.kvcache.branch import BlockTable
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable
 from lr.lab.scripted import ScriptedRun, TextScript, shuffled
 from lr.lab.trace.cache import CacheRecorder
 from lr.lab.trace.file import Header, no_bytes, records_of

@@ -1,20 +1,30 @@
 """The keys and values of all branches of one model, in one pool of blocks.
 
-`keys` and `values` have the shape [l, num_blocks, block_size, k, d]. A branch is a `BlockTable`;
-the cache knows its live tables and is the only one to change them (`new`, `fork`, `append`,
-`truncate`, `release`).
+A branch is a `BlockTable`; the cache knows its live tables and is the only one to change them.
 
 **What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
 a live table's blocks contain after its length is stale but finite: an attention that gathers whole
 blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are
 full of NaN, so that a test notices whoever still reads them.
 
+**Copy on write.** New tokens go after the last valid one, so only a partly filled last block can
+be both shared and written; it is copied first. If all holders of a block write into it in the same
+batch, the last of them need not copy: the others have left. That one must be the *longest* of them:
+a shorter one would overwrite tokens which the longer ones need again when the batch is undone.
+Worked example with `block_size` 4, block 5 held by A and B, one token appended to each::
+
+    A blocks [5] length 3        A is longer and stays in block 5    slot 5*4 + 3 = 23
+    B blocks [5] length 1        B gets a copy, block 6              slot 6*4 + 1 = 25
+    slots = [23, 25], copies = [(5, 6)]
+
 A cache belongs to one thread at a time. Tensor-parallel followers own a cache of their slice of the
 heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -22,9 +32,8 @@ import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
-from lr.kvcache.append import CacheObserver, growth
+from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable, blocks_for
 from lr.types import require
 
 
@@ -48,11 +57,38 @@ def integers(
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
+Tables = Sequence[BlockTable]
+
+
+class CacheObserver:
+    """Is told of every change of a cache's tables, after it has happened; this one does nothing,
+    that of `lab/trace/cache.py` records. Who holds which block follows from these calls.
+
+    `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
+    `dropped`: blocks that a table gave up; `freed`: those of them that nobody holds any more.
+    """
+
+    def opened(self, table: BlockTable) -> None: ...
+    def forked(self, table: BlockTable, source: BlockTable) -> None: ...
+    def grew(self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]) -> None: ...
+    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
+    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
+
+    def restored(self, tables: Tables) -> None:
+        """The batch that grew has failed: its tables are as they were before."""
+
+    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
+        """The branch on `table` goes on, on `heir`; `table` is about to be closed."""
+
+    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
+        """A branch holds the prefix of this node."""
+
+
 class PagedKVCache:
     """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and `live_tables`,
     the tables given out by `new` and `fork` and not yet released. `copied_blocks` counts what
-    `prepare` has copied, undone appends included; `observer` hears of every change of a table
-    (`append.py`). Raises `SettingError` for a size below 1 or a dtype that is not a float.
+    `prepare` has copied, undone appends included; `observer` hears of every change of a table.
+    Raises `SettingError` for a size below 1 or a dtype that is not a float.
     """
 
     def __init__(
@@ -111,7 +147,7 @@ class PagedKVCache:
 
     def fork(self, table: BlockTable) -> BlockTable:
         """A branch with the same tokens that shares every block of `table`; nothing is copied."""
-        self.require_changeable(table)
+        self._require_changeable(table)
         for block in table.blocks:
             self.pool.share(block)
         twin = BlockTable(self.block_size, list(table.blocks), table.length)
@@ -121,7 +157,7 @@ class PagedKVCache:
 
     def truncate(self, table: BlockTable, length: int) -> None:
         """Keep the first `length` tokens of `table`. Raises `ProtocolError` if it has fewer."""
-        self.require_changeable(table)
+        self._require_changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(
                 f"a branch of {table.length} tokens cannot be cut back to {length}."
@@ -131,20 +167,70 @@ class PagedKVCache:
 
     def release(self, table: BlockTable) -> None:
         """Give up `table` for good; blocks that no other branch holds are free again."""
-        self.require_changeable(table)
+        self._require_changeable(table)
         dropped, freed = self._shorten(table, 0)
         self.live_tables.remove(table)
         self.observer.closed(table, dropped, freed)
 
-    def append(
-        self, tables: Sequence[BlockTable], counts: Sequence[int]
-    ) -> AbstractContextManager[list[int]]:
+    @contextmanager
+    def append(self, tables: Tables, counts: Sequence[int]) -> Iterator[list[int]]:
         """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as
-        slots:` yields the slots of the new tokens, in batch order, and lets the body `write` them.
-        If the body raises, everything is as before. Entering raises `OutOfBlocks` or, for what
-        makes no batch, `ProtocolError`, having changed nothing.
+        slots:` yields the slots of the new tokens, in batch order, and lets the body `write` them;
+        lengths are the new ones there. If the body raises, everything is as before, down to the
+        order of future block ids. Entering raises `OutOfBlocks` or, for what makes no batch,
+        `ProtocolError`, having changed nothing.
         """
-        return growth(self, tuple(tables), tuple(counts))
+        tables, counts = tuple(tables), tuple(counts)
+        self._require_changeable(*tables)
+        if len(tables) != len(counts):
+            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts.")
+        if len(tables) > 1 and len(set(tables)) != len(tables):
+            raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
+        if counts and min(counts) < 0:
+            raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
+        more, shared = [], []  # new blocks of each table; those that write into a shared one
+        for table, count in zip(tables, counts, strict=True):
+            more.append(blocks_for(table.length + count, self.block_size) - len(table.blocks))
+            if count and table.room and self.pool.refcount(table.blocks[-1]) > 1:
+                shared.append(table)
+        moved = self._leaving(shared) if shared else []
+        taken = self.pool.allocate(len(moved) + sum(more))
+        copies = [(t.blocks[-1], new) for t, new in zip(moved, taken, strict=False)]
+        fresh = taken[len(moved) :]
+        try:
+            if taken:
+                self.prepare(fresh, copies)
+        except BaseException:
+            self._drop(taken[::-1])
+            raise
+
+        for table, (_, block) in zip(moved, copies, strict=True):
+            table.blocks[-1] = block
+        if copies:
+            self._drop([source for source, _ in copies])
+        free, slots = iter(fresh), list[int]()
+        for table, count, needed in zip(tables, counts, more, strict=True):
+            if needed:
+                table.blocks += islice(free, needed)
+            table.length += count
+            slots += table.slots(table.length - count, table.length)
+        self.open_append = copies
+        self.observer.grew(tables, moved, copies)
+        try:
+            yield slots
+        except BaseException:
+            # shorten the tables, give shared blocks back to those who left, free what was taken
+            for table, count in zip(tables, counts, strict=True):
+                table.length -= count
+                del table.blocks[blocks_for(table.length, self.block_size) :]
+            for table, (source, _) in zip(moved, copies, strict=True):
+                table.blocks[-1] = source
+                self.pool.share(source)
+            self._drop(taken[::-1])
+            self.observer.restored(tables)
+            raise
+        finally:
+            self.open_append = None
 
     # Tensors
 
@@ -181,7 +267,7 @@ class PagedKVCache:
         block_size, k, d].
 
         Column t of row i is position t of branch i; columns after its length must be masked. Fill
-        short rows up with blocks of the same branch (`table.block_rows`), not with arbitrary ids.
+        short rows up with blocks of the same branch (`block_rows`), not with arbitrary ids.
         """
         keys, values = (m[layer].index_select(1, block_ids.flatten()) for m in self._memory)
         shape = (keys.shape[0], len(block_ids), -1, keys.shape[-1])  # [k, b, nb * block_size, d]
@@ -194,9 +280,9 @@ class PagedKVCache:
             self._fill(free, 0)
             self._clean.update(free)
 
-    # Inside: for `append.py`, not for users of the cache
+    # Inside
 
-    def require_changeable(self, *tables: BlockTable) -> None:
+    def _require_changeable(self, *tables: BlockTable) -> None:
         """Raise `ProtocolError` unless these are live tables and no append is open."""
         if self.open_append is not None:
             raise ProtocolError("an append is open on this cache; leave its `with` first.")
@@ -204,7 +290,26 @@ class PagedKVCache:
             if table not in self.live_tables:
                 raise ProtocolError(f"released, or not a live table of this cache: {table}")
 
-    def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
+    def _leaving(self, shared: Tables) -> Tables:
+        """Those of the tables that write into a shared block which must copy it: all but the
+        longest, where all holders of a block write into it.
+        """
+        moved, leaving = list[BlockTable](), Counter[int]()
+        for table in sorted(shared, key=lambda table: table.length):
+            leaving[table.blocks[-1]] += 1
+            if leaving[table.blocks[-1]] < self.pool.refcount(table.blocks[-1]):
+                moved.append(table)
+        return moved
+
+    def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
+        """Keep `length` tokens. The blocks that were dropped, last first; those now free."""
+        keep = blocks_for(length, self.block_size)
+        dropped = table.blocks[keep:][::-1]
+        del table.blocks[keep:]
+        table.length = length
+        return dropped, self._drop(dropped)
+
+    def _drop(self, blocks: Sequence[int]) -> list[int]:
         """Count one holder less of each block, in this order; returns those that are free now."""
         freed = [block for block in blocks if self.pool.drop(block)]
         self._clean.difference_update(freed)
@@ -216,11 +321,3 @@ class PagedKVCache:
         ids = integers(blocks, self.keys.device)
         for memory in self._memory:  # [l, k, nb, block_size, d]
             memory.index_fill_(2, ids, number)
-
-    def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
-        """Keep `length` tokens. The blocks that were dropped, last first; those now free."""
-        keep = blocks_for(length, self.block_size)
-        dropped = table.blocks[keep:][::-1]
-        del table.blocks[keep:]
-        table.length = length
-        return dropped, self.drop_blocks(dropped)

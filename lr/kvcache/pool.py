@@ -2,13 +2,11 @@
 
 The memory of a paged KV cache is cut into `num_blocks` equal blocks. A block is free (refcount 0)
 or held by as many branches as its refcount says; forking a branch only adds one to the refcount of
-each of its blocks. The pool does not know what a block contains, how large it is or which branch
-holds it: `table.py`, to be read next, is one branch's list of blocks; `cache.py` owns the tensors.
+each of its blocks. Read next: `branch.py`, one branch's list of blocks.
 
-The free blocks are a stack: a fresh pool hands out 0, 1, 2, ...; afterwards the block that was
-freed last is handed out first. So the same calls always give the same ids, and dropping blocks in
-the reverse order of their allocation leaves the pool as it was before, the order of its future ids
-included.
+The free blocks are a stack: the block that was freed last is handed out first. So the same calls
+always give the same ids, and dropping blocks in the reverse order of their allocation leaves the
+pool as it was before, the order of its future ids included.
 
 Worked example, `BlockPool(4)`::
 

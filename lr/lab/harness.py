@@ -16,7 +16,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lr.engine.engine import Engine, Run
 from lr.errors import LRError, SettingError
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.device import find_device
 from lr.model.qwen import CausalLM
 from lr.options import make_options

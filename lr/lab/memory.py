@@ -20,8 +20,8 @@ import torch
 
 from lr.engine.runner import RESERVE, blocks_for
 from lr.errors import CheckpointError, LRError
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import bytes_per_block
-from lr.kvcache.table import BLOCK_SIZE
 from lr.lab.dummy import published, shape
 from lr.model.config import ModelConfig, read_config
 from lr.model.files import read_json, resolve

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from lr.errors import SettingError
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BLOCK_SIZE
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig

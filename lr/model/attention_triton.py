@@ -26,8 +26,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lr.kvcache.branch import block_rows
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.kvcache.table import block_rows
 from lr.model.attention import AttentionKind, RowPages, sdpa_attention
 from lr.model.batch import RaggedBatch
 from lr.model.fused import begin, chained, store

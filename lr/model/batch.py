@@ -16,8 +16,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from lr.kvcache.branch import BlockTable, block_rows
 from lr.kvcache.cache import integers
-from lr.kvcache.table import BlockTable, block_rows
 
 
 @dataclass(frozen=True)

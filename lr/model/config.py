@@ -1,10 +1,8 @@
 """What a model is, in numbers, and its reader: from a Hugging Face `config.json` to `ModelConfig`,
 refusing by name what this project does not compute.
 
-Every property is a field of its own; none is derived from another. Two architectures:
-Qwen3ForCausalLM (norm over queries and keys) and Qwen2ForCausalLM (bias on q, k and v; Qwen2.5 and
-DeepSeek-R1-Distill-Qwen are of this kind). Two spellings of rotary embeddings: `rope_theta` with
-`rope_scaling`, and since transformers 5 `rope_parameters`. Keys that may be absent get the value
+Two architectures: Qwen3ForCausalLM (norm over queries and keys) and Qwen2ForCausalLM (bias on q, k
+and v; Qwen2.5 and DeepSeek-R1-Distill-Qwen are of this kind). Keys that may be absent get the value
 that transformers gives them; sizes may not be absent. No torch here. Read next: `weights.py`.
 """
 
@@ -29,16 +27,13 @@ SIZES = {
     "max_position_embeddings": "max_position_embeddings",
 }
 """Our name of a size, and the key that holds it, which must be there."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok")
 _NOT_HERE = {
     "hidden_act": "'silu'",
     "use_sliding_window": "false (every layer attends to the whole prefix)",
     "use_mrope": "false (text positions only)",
     "quantization_config": "weights that are not quantised",
-    "num_experts": "a dense model, without experts",
-    "num_local_experts": "a dense model, without experts",
-    "n_routed_experts": "a dense model, without experts",
-    "num_experts_per_tok": "a dense model, without experts",
-    "moe_intermediate_size": "a dense model, without experts",
+    **dict.fromkeys((*_EXPERTS, "moe_intermediate_size"), "a dense model, without experts"),
 }
 """Keys of networks that are not computed here, and what they may say besides null and false."""
 MOST, MOST_LAYERS = 1 << 27, 4096
@@ -160,7 +155,9 @@ def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
-    """The base of the rotary embeddings and the scaling, from one spelling or two equal ones."""
+    """The base of the rotary embeddings and their scaling: from `rope_theta` and `rope_scaling`,
+    from `rope_parameters`, as transformers 5 spells it, or from both where they agree.
+    """
     new, old = (_stated(raw, key) for key in ("rope_parameters", "rope_scaling"))
     bases = (raw.get("rope_theta"), new.pop("rope_theta", None), old.pop("rope_theta", None))
     thetas = {_positive("rope_theta", base) for base in bases if base is not None}

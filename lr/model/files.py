@@ -1,7 +1,6 @@
 """Where a checkpoint lies (a directory, the Hugging Face hub, our tiny models), and its files.
 
-Everything that can be wrong with files (no such directory, a failed download, a truncated shard, an
-index that names a file that is not there) is said here. What the tensors mean is not known here. No
+Everything that can be wrong with files is said here; what the tensors mean is not known here. No
 torch is imported until a tensor is read. Read next: `weights.py`, which accounts for every key;
 `codec.py`, which reads the tokenizer of the same directory.
 """

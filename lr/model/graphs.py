@@ -28,8 +28,8 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
+from lr.kvcache.branch import blocks_for
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.kvcache.table import blocks_for
 from lr.model.attention import RowPages
 from lr.model.batch import RaggedBatch
 from lr.model.qwen import CausalLM

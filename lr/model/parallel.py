@@ -1,15 +1,6 @@
 """Tensor parallelism: one model over several ranks, each with its slices of the weights and of the
-KV cache (Shoeybi et al., Megatron-LM, arXiv 1909.08053).
-
-    q, k, v, gate, up     by rows (each rank makes its heads, its part of the MLP), biases too
-    o, down               by columns (each rank reads what it has made; then all are summed)
-    embedding, head       by rows of the vocabulary, padded to a multiple of the ranks
-    norms                 whole, on every rank
-
-Two sums a layer, after `o` and after `down`; one after the embedding, where each token's row is on
-one rank; and rank 0 gathers the logits. Query heads and the width of the MLP must be divisible. KV
-heads are divided where there are at least as many as ranks; where there are fewer, several ranks
-have the same one.
+KV cache (Shoeybi et al., Megatron-LM, arXiv 1909.08053). `docs/parallel.md` has the table of who
+has what, and where the ranks meet.
 
 Worked example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has the query heads 6 and 7, which look
 at KV head 1, and so has rank 2. A vocabulary of 61 is padded to 64: rank 3 has the rows 48..63, of

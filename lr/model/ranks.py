@@ -1,11 +1,9 @@
 """The processes of a tensor-parallel model. Rank 0 is the program itself: scheduler, sampling,
-block tables. The others follow it: they do on their slices what it does.
+block tables. The others follow it: they do on their slices what it does (`docs/parallel.md`).
 
-One message per pass goes from rank 0 to all others, a list of orders: what the cache did since the
-last pass (blocks zeroed, blocks copied) and the ragged batch with its block tables. Forks, releases
-and truncations change the tables of rank 0 only. Worked example: two forks share block 5 and each
-gets a token. Rank 0's cache copies block 5 to 6, and the message of the pass is [prepare fresh=(),
-copies=((5, 6),); feed slots=(23, 25), blocks=([5], [6])].
+One message per pass goes from rank 0 to all others, a list of orders. Worked example: two forks
+share block 5 and each gets a token. Rank 0's cache copies block 5 to 6, and the message of the pass
+is [prepare fresh=(), copies=((5, 6),); feed slots=(23, 25), blocks=([5], [6])].
 
 Processes are started here, or by torchrun. Messages go over a group of `torch.distributed` (gloo)
 in which only rank 0 is impatient: an idle rank may wait for ever; sums go over another. Both fail
@@ -36,8 +34,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lr.errors import LRError, ProtocolError, SettingError
+from lr.kvcache.branch import BlockTable
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionKind
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
@@ -94,10 +92,8 @@ def load_parallel(
 
 class Team:
     """Rank 0's side: the other ranks, and all models and caches that are spread over them. Ended by
-    `close`, when it is forgotten, when the program ends, or when a rank is lost.
-
-    Only one at a time: torch has one default process group per process. Raises `SettingError` if
-    there is one already, `WorkerError` if a rank is lost on the way.
+    `close`, when it is forgotten, when the program ends, or when a rank is lost. Raises
+    `SettingError` if there is another one already, `WorkerError` if a rank is lost on the way.
     """
 
     def __init__(

@@ -3,8 +3,7 @@
 Attention and MLP use fused matrices; a checkpoint stores their parts one by one. Worked example: 4
 query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows: q_proj makes rows 0..31,
 k_proj rows 32..47, v_proj rows 48..63. Loading copies along this list, tensor parallelism slices
-along it, saving (`tiny/saving.py`) walks it backwards. Every key is accounted for; nothing keeps
-its random initial value. Files and downloads: `files.py`.
+along it, saving (`tiny/saving.py`) walks it backwards. Files and downloads: `files.py`.
 """
 
 from __future__ import annotations
@@ -87,11 +86,10 @@ def load_model(
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
-    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or
-    "tiny-target", "tiny-draft", "tiny-judge"; "dummy:" before a shape's name or a directory with a
-    config.json: random weights (`lab/dummy.py`). `dtype` is float64, float32, bfloat16 or float16;
-    None keeps the checkpoint's. Raises CheckpointError for what is not computed exactly here or
-    where a tensor is missing or too many; SettingError for an impossible device or dtype.
+    `name_or_path`: as in `resolve`; or "dummy:" before a shape's name or a directory with a
+    config.json, for random weights (`lab/dummy.py`). `dtype` None keeps the checkpoint's. Raises
+    CheckpointError for what is not computed exactly here or where a tensor is missing or too many;
+    SettingError for an impossible device or dtype.
     """
     place = find_device(device)
     possible = (*_DTYPES.values(), None)
@@ -102,8 +100,7 @@ def load_model(
 def config_of(source: str | Path) -> ModelConfig:
     """The sizes of a checkpoint's model, or of a dummy. Raises CheckpointError."""
     if is_dummy(source):
-        config: ModelConfig = find("lr.lab.dummy:shape")(source)
-        return config
+        return find("lr.lab.dummy:shape")(source)
     return read_config(resolve(source))
 
 
@@ -157,21 +154,20 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
     both that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
-    shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
-    dtypes = {key: tensors[key].get_dtype() for key in shapes}
+    stored = {k: (tensors[k].get_shape(), tensors[k].get_dtype()) for k in needed if k in tensors}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
     known = {*needed, HEAD_KEY} if tied_head else set(needed)
     unexpected = [k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)]
     found = {
-        "missing": [key for key in needed if key not in shapes],
+        "missing": [key for key in needed if key not in stored],
         "unexpected": sorted(unexpected),
         "of another shape": [
             f"{k} is {shape}, expected {needed[k]}"
-            for k, shape in shapes.items()
+            for k, (shape, _) in stored.items()
             if shape != needed[k]
         ],
         f"of a dtype other than {', '.join(_DTYPES)}": [
-            f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
+            f"{k} is {name}" for k, (_, name) in stored.items() if name not in _DTYPES
         ],
     }
     if any(found.values()):

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
-from lr.kvcache.branch import Branch, common_length
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE, Branch, common_length
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.runner import Runner, fork_longest

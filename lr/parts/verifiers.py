@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import CheckpointError, ProtocolError, SettingError
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM

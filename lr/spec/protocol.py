@@ -7,10 +7,8 @@
                     Release                               this node is gone
 
 A **node** is a prefix: the steps emitted so far plus a path of draft steps. A draft step is named
-by the node that it leads to, a target step by the node that it starts from.
-
-A node is announced once: the first root by `LookaheadScheduler.start`, others by `Draft.children`
-or `Emit.root`. It leaves once: by `Release`, or when `Emit` gives its branches to a new root.
+by the node that it leads to, a target step by the node that it starts from. When nodes come and go,
+and what a driver does then: `docs/scheduler.md`.
 
 *Keys of randomness.* Alternative j of `Draft(node)` may draw with the key (node.index, j),
 `Target(node)` with (node.index). The path is not needed: at each index at most one step is emitted.
@@ -201,13 +199,7 @@ class Limits:
 
 
 class Schedule(Enum):
-    """When a draft or a target step may be written at a node of which level. In a synchronous cycle
-    levels count from the node where the cycle began, otherwise from the root: the window slides.
-
-        schedule    drafts after level    target step at level                   barrier
-        sync   g    0 .. g-1              0 .. g, once all drafts are written    yes
-        paper  k    0 .. k-1              0 .. k-1                               no
-        depth  D    0 .. D-1              0 .. D                                 no
+    """When drafts and target steps may be written (a table: `docs/scheduler.md`).
 
     `sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, the
     last of them the bonus. `paper` is the asynchronous process of its Appendix B: k pairs of draft
@@ -342,7 +334,9 @@ class SchedulerConfig:
         return self.schedule is Schedule.SYNC
 
     def drafts_at(self, level: int) -> bool:
-        """Whether drafts may follow a node of this level."""
+        """Whether drafts may follow a node of this level. In a synchronous cycle levels count from
+        the node where the cycle began, otherwise from the root: the window slides.
+        """
         return level < self.depth
 
     def targets_at(self, level: int) -> bool:

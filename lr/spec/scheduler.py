@@ -19,9 +19,8 @@ s, c against t. Decisions are made at the root only:
 What can no longer be emitted is cancelled at once. A decision depends on steps and verdicts alone
 and waits for them: the order of events changes no answer (except with `reject_late`).
 
-There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
-in tests, `theory/simulate.py` on a simulated clock. Messages and settings: `protocol.py`; a
-transcript: `docs/scheduler.md`.
+There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, tests on
+scripts, theory on a simulated clock. Messages: `protocol.py`. A transcript: `docs/scheduler.md`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""One round of token-level speculation on any set of branches.
-
-1. The *drafter* proposes a few tokens after every branch: a chain, a tree, or nothing.
-2. The *target* runs over all of it in one ragged forward: a chain is fed at the end of its branch,
-   a tree is spread over forks, one per leaf.
-3. The acceptance *rule* decides per branch which tokens stay and which one follows.
-4. Tokens and cache of each branch are cut back to what was decided; the next token is left pending.
+"""One round of token-level speculation on any set of branches: propose, verify, decide, cut back.
+`docs/token_level.md` tells a round step by step, with an example.
 
 Branches never influence each other. A step may end in the middle of what was decided; then the
 caller drops the rest or, with rule "match", lets the next step begin with it (`write.py`). Nothing
@@ -26,7 +21,7 @@ from lr.spec.drafters import Context, Drafter
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
 from lr.trace import RoundDetail
-from lr.types import Coupling, SamplingParams, require
+from lr.types import Coupling, SamplingParams, require_whole
 
 Describe = Callable[[AcceptanceRule, Tensor, Proposal, Draws, Decision], RoundDetail]
 """From a rule, the target's rows [n + 1, v], and what was proposed, drawn and decided."""
@@ -41,9 +36,8 @@ class Speculation:
     num_speculative_tokens: int
 
     def __post_init__(self) -> None:
-        k, rule, drafter = self.num_speculative_tokens, self.rule, self.drafter
-        expected = "a whole number >= 1 (leave speculation out for 0)"
-        require(isinstance(k, int) and k >= 1, "num_speculative_tokens", k, expected)
+        rule, drafter = self.rule, self.drafter
+        require_whole("num_speculative_tokens", self.num_speculative_tokens, 1)
         if drafter.trees and not rule.trees:
             raise SettingError(
                 f"rule {rule.name!r} verifies chains only, but drafter {drafter.name!r} proposes "

@@ -1,9 +1,5 @@
-"""A variant of the method as one bundle, and the controller: how far and how widely to look ahead.
-
-The other extension points are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
-(`segmenters.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens,
-`Runner`, `DraftSide` (`engine/drafts.py`). `docs/variants_steps.md` has all of them in one table,
-with the published methods that would plug in there.
+"""A variant of the method as one bundle, and those of its parts that have no other home.
+`docs/variants_steps.md` has all extension points in one table, with the module of each.
 """
 
 from __future__ import annotations

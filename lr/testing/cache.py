@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable, blocks_for
 
 
 def check_cache(cache: PagedKVCache, tables: Iterable[BlockTable] | None = None) -> None:

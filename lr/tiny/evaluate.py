@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from lr.engine.runner import Branch, ModelRunner
 from lr.errors import SettingError
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.codec import Codec
 from lr.model.layers import Attend
 from lr.model.qwen import CausalLM

@@ -2,7 +2,7 @@
 `make grade EX=copy_on_write`.
 
 You have a pool that counts the holders of each block (`lr/kvcache/pool.py`: `allocate`, `drop`,
-`refcount`) and a table, one branch's list of blocks with its length (`lr/kvcache/table.py`:
+`refcount`) and a table, one branch's list of blocks with its length (`lr/kvcache/branch.py`:
 `blocks`, `length`, `block_size`, `room`, `slots`; `blocks_for` says how many blocks a length
 needs).
 
@@ -12,8 +12,8 @@ only if it has room left; it must be copied first. Whatever happens, no other br
 
 from __future__ import annotations
 
+from lr.kvcache.branch import BlockTable
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable
 
 
 def append(

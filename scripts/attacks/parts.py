@@ -13,7 +13,7 @@ from kvcache_kit import assert_contents, blocks_needed, small_cache, snapshot, w
 from scheduler_kit import RandomScript, oracle, run_and_check
 
 from lr.errors import OutOfBlocks
-from lr.kvcache.table import BlockTable
+from lr.kvcache.branch import BlockTable
 from lr.lab.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.testing.cache import check_cache

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lr.kvcache.branch import BlockTable, block_rows
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable, block_rows
 
 LAYERS, HEADS, DIM = 2, 2, 3
 

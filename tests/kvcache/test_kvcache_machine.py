@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvcache_kit import assert_contents, blocks_needed, filled, small_cache, snapshot, write_tokens
 
 from lr.errors import OutOfBlocks
-from lr.kvcache.table import BlockTable
+from lr.kvcache.branch import BlockTable
 from lr.testing.cache import check_cache
 
 PICK = st.integers(0, 10**6)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr.errors import OutOfBlocks, ProtocolError, SettingError
+from lr.kvcache.branch import BlockTable, block_rows, blocks_for
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable, block_rows, blocks_for
 
 
 def test_worked_example_of_the_pool() -> None:
@@ -111,7 +111,7 @@ def test_short_rows_repeat_a_block_of_their_own() -> None:
         block_rows([*tables, BlockTable(4)])
 
 
-@pytest.mark.parametrize("module", ["pool", "table", "append"])
+@pytest.mark.parametrize("module", ["pool", "branch"])
 def test_bookkeeping_does_not_import_torch(module: str) -> None:
     code = f"import sys, lr.kvcache.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lr.kvcache.branch import BlockTable, block_rows
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable, block_rows
 from lr.model.attention import LONG, REFERENCE, SDPA, RowPages, reference_attention
 from lr.model.batch import RaggedBatch
 

@@ -12,8 +12,7 @@ from spec_kit import random_model
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.kvcache.branch import Branch, common_length
-from lr.kvcache.table import BlockTable
+from lr.kvcache.branch import BlockTable, Branch, common_length
 from lr.parts.drafters import LookupDrafter, StepDrafter, SuffixDrafter, TreeDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, follow

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench.report import Spread, wait_for
 from lr.lab.dummy import SHAPES as SHAPES_BY_NAME
 from lr.lab.dummy import fill_dummy

@@ -24,7 +24,7 @@ import torch
 
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench.decode import written_steps
 from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier

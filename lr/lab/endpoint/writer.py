@@ -20,8 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
 from lr.errors import ContextError, ProtocolError
-from lr.kvcache.branch import Branch
-from lr.kvcache.table import BlockTable
+from lr.kvcache.branch import BlockTable, Branch
 from lr.lab.endpoint.client import EndpointError, Message, Piece, Prompt, Restart
 from lr.lab.endpoint.models import ServedModel, exact_ids
 from lr.lab.endpoint.probe import Stops

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lr.kvcache.append import CacheObserver
-from lr.kvcache.table import BlockTable
+from lr.kvcache.branch import BlockTable
+from lr.kvcache.cache import CacheObserver, PagedKVCache
 from lr.spec.protocol import NodeId
 from lr.trace import Trace
-
-if TYPE_CHECKING:
-    from lr.kvcache.cache import PagedKVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class BranchReplaced(CacheEvent):
 
 
 class CacheRecorder(CacheObserver):
-    """Writes what a cache tells its observer (`kvcache/append.py`) into `trace` under the name
+    """Writes what a cache tells its observer (`kvcache/cache.py`) into `trace` under the name
     `cache`; every branch gets a number.
 
     Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,

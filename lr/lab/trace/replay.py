@@ -27,7 +27,7 @@ import torch
 from lr import __version__
 from lr.engine.engine import Run
 from lr.errors import SettingError
-from lr.kvcache.table import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.trace.compare import Difference, Replayed, compare_in_order, compare_outputs
 from lr.lab.trace.file import (
     Header,

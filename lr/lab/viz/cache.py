@@ -22,8 +22,8 @@ from lr.lab.viz.style import COLOURS, INK, PAPER, SOFT, WASHES, figure, inches, 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lr.kvcache.branch import BlockTable
     from lr.kvcache.cache import PagedKVCache
-    from lr.kvcache.table import BlockTable
 
 CELL, LETTER, LABEL, HEAD, MOST = 0.42, 0.2, 1.35, 0.42, 24
 """In inches: a block, a letter in it, room for names, a cache's heading; blocks in a line."""

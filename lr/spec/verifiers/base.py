@@ -5,8 +5,7 @@ own pair alone. It states what it `requires` of a pair, so the scheduler knows w
 must write a step first. It never decides eligibility (cut steps, ends of text): the scheduler does.
 
 A verifier of your own subclasses `Verifier` and has a `name` and `judge`, as `ExactVerifier` below.
-An exception in `judge` is a bug and is raised, unless the verifier is `fallible`, as a judge on a
-server is. Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
+Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Verifier(Protocol):
     early_requires: Requires | None = None
     """What `judge_early` needs, which never includes the target step; None: no early pass."""
     fallible: bool = False
-    """Whether an exception in `judge` is a rejection (`Verdict.failed`): it may fail by nature."""
+    """Whether an exception in `judge` is a rejection, as for a served judge; else it is raised."""
     passes: int = 0
     """How many forwards it has made of models of its own, or requests to a server."""
 

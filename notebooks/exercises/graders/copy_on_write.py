@@ -11,9 +11,9 @@ import torch
 from exercise_kit import Check, Examples, Wrong, outcome_of
 
 from lr.errors import OutOfBlocks
+from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable, blocks_for
 
 PRAISE = "No branch can tell that others share its blocks, and nothing is copied without need."
 NEXT = "accept_rule"

@@ -4,8 +4,8 @@ again.
 
 from __future__ import annotations
 
+from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable, blocks_for
 
 
 def append(

@@ -4,8 +4,8 @@ left in pieces.
 
 from __future__ import annotations
 
+from lr.kvcache.branch import BlockTable
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable
 
 
 def append(

@@ -1,11 +1,11 @@
-"""The reference solution of copy_on_write.py. `lr/kvcache/append.py` does it for many branches at
+"""The reference solution of copy_on_write.py. `PagedKVCache.append` does it for many branches at
 once, and can be undone.
 """
 
 from __future__ import annotations
 
+from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.pool import BlockPool
-from lr.kvcache.table import BlockTable, blocks_for
 
 
 def append(
