@@ -110,6 +110,7 @@ class Writer:
         """A step at the end of `branch` of which nothing is written yet."""
         return Writing(branch, stream, limit, self.segmenter())
 
+    @torch.inference_mode()
     def write(self, live: Sequence[Writing]) -> None:
         """Continue all these steps by one ragged forward: by one token each or, with token-level
         speculation (section 3.3), by one round of it. The last new token of each is left pending.

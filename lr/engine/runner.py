@@ -28,7 +28,6 @@ from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.spec.runner import fork_longest
-from lr.spec.sampling import inferring
 from lr.types import require
 
 RESERVE = 2 << 30
@@ -174,7 +173,7 @@ class ModelRunner:
             pieces.append(self._forward([branch], [tokens], [rows]))
         return torch.cat(pieces)
 
-    @inferring
+    @torch.inference_mode()
     def _forward(
         self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]
     ) -> Tensor:

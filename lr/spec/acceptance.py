@@ -170,7 +170,6 @@ class AcceptanceRule(ABC):
         `p_rows` [n + 1, v]: the target at the branch's end, then after each node.
         """
 
-    @torch.inference_mode()
     def verify(
         self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
     ) -> list[Decision]:
@@ -341,7 +340,6 @@ class MatchRule(AcceptanceRule):
         """
         return RejectRule().outcomes(p_rows, replace(proposal, q=None))
 
-    @torch.inference_mode()
     def verify(
         self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
     ) -> list[Decision]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from functools import cache
 
 import numpy as np
 import torch
@@ -27,8 +26,6 @@ from lr.registry import find
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-P = ParamSpec("P")
-R = TypeVar("R")
 _STEPS: dict[int, NDArray[np.uint64]] = {}
 """GOLDEN times the ids of a vocabulary of that size."""
 _AHEAD: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
@@ -37,22 +34,6 @@ NUMBERS_AHEAD, ROWS_AHEAD = 8192, 512  # at most so many numbers at once; so man
 HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
 
 
-def inferring(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, in PyTorch's inference mode. To enter that takes ten microseconds, also where
-    it is on: this asks first.
-    """
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.is_inference_mode_enabled():
-            return function(*args, **kwargs)
-        with torch.inference_mode():
-            return function(*args, **kwargs)
-
-    return call
-
-
-@inferring
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     """Probabilities [b, v], at least fp32, of logits [b, v], which stay; one-hot at temperature 0.
 
@@ -105,7 +86,6 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-@inferring
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """One token id per row of probs [b, v], drawn with its key: the largest `perturbed` score."""
     if probs.is_cuda:
@@ -131,7 +111,6 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
     return ids
 
 
-@inferring
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
     """`sample(distribution(logits, params), keys)`. On CUDA, where top-k leaves fewer than HEAD
     tokens, one kernel looks at the HEAD likeliest only, if they hold all that top-k leaves.

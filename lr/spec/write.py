@@ -25,7 +25,7 @@ from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
-from lr.spec.sampling import distribution, draw, inferring, make_noise, sample
+from lr.spec.sampling import distribution, draw, make_noise, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
@@ -135,7 +135,7 @@ class StepWriter:
     def busy(self) -> bool:
         return bool(self.live)
 
-    @inferring
+    @torch.inference_mode()
     def poll(self, wait: float | None = 0.0) -> None:
         """One forward or round for all jobs; finished ones leave. `wait`: for models elsewhere."""
         if not self.live:

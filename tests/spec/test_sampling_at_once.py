@@ -115,7 +115,7 @@ def test_nothing_is_asked_of_the_device_before_the_ids() -> None:
     assert looks.count == 0
     with Looks() as looks:
         sample(probs, [1, 2, 3])
-    assert looks.count == 2
+    assert looks.count > 0
 
 
 @pytest.mark.gpu
