@@ -181,8 +181,6 @@ class Serving:
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
         guesses = options.drafts_tokens and Role.DRAFT in models.here
-        draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
-        self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         self.drafts: Callable[[Trace], DraftSide] | None = None
         draft: Part | None = None
         if options.looks_ahead:
@@ -196,6 +194,9 @@ class Serving:
                 assert models.draft is not None
                 draft = self._writer(config, models.draft)
                 self.drafts = partial(LocalDrafts, draft)
+        # a worker has begun and waits: what is recorded here is recorded alone
+        draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
+        self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         verifier = None if isinstance(run.verifier, str) else run.verifier
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
         self.asked: list[tuple[Role, ModelRunner]] = []  # by verifiers and other parts

@@ -47,7 +47,8 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    Small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
+    Small forwards of a `replayable` model are replayed from CUDA graphs, which are recorded at once
+    and live until `end`.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class ModelRunner:
         blocks = num_blocks + model.replayable  # one for padding rows
         self.cache = model.make_cache(blocks, block_size)
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
+        if self.graphs is not None:
+            self.graphs.record()
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
     def end(self) -> None:

@@ -60,8 +60,8 @@ class _Recording:
 
 
 class StepGraphs:
-    """The recorded forwards of one model on one cache, each recorded when it is first needed. It
-    holds one block of the cache, for padding rows, until `close`.
+    """The recorded forwards of one model on one cache: all after `record`, else each when it is
+    needed. It holds one block of the cache, for padding rows, until `close`.
 
     `model.attention` must have a form for rows. If recording fails, a warning and `failure` say
     why, and forwards go the ordinary way from then on.
@@ -114,6 +114,14 @@ class StepGraphs:
         if batch.logit_rows is None:
             return logits[:n].clone()
         return logits.index_select(0, batch.logit_rows)
+
+    @torch.inference_mode()
+    def record(self) -> None:
+        """Record all sizes, the largest first: the others find room in its memory. Nothing is then
+        recorded while another model runs.
+        """
+        for rows in sorted(self.rows, reverse=True):
+            self.prepare(rows)
 
     def prepare(self, n: int) -> _Recording | None:
         """The recording for n rows, made if there is none; None: no size holds them, or failure."""

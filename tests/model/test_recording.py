@@ -1,0 +1,111 @@
+"""CUDA graphs are recorded when a runner is made, so never while another model runs; and an answer
+says what could not be recorded. The recorder is the twin without CUDA.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from attention_kit import ROWS as KIT
+from torch import Tensor
+
+from lr.engine.runner import Runners
+from lr.model.device import DeviceMap
+from lr.model.graphs import ROWS, Recorder
+from lr.model.qwen import CausalLM
+from lr.parts.judge import asked_model
+from lr.reasoner import Reasoner
+
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+
+
+class Diary:
+    """What was recorded and what ran, in order. A recording takes its time."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def recorder(self, device: torch.device) -> Recorder:
+        return self.record
+
+    def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        self.seen.append("recording")
+        time.sleep(0.002)
+        self.seen.append("recorded")
+
+        def replay() -> Tensor:
+            self.seen.append("forward")
+            return compute()
+
+        return replay
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
+    """All models are replayed from now on."""
+    made = Diary()
+    monkeypatch.setattr("lr.model.graphs.cuda_recorder", made.recorder)
+    monkeypatch.setattr(CausalLM, "replayable", True)
+    return made
+
+
+@pytest.fixture
+def reasoner() -> Iterator[Reasoner]:
+    """Its draft's worker is a thread, as on one GPU."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DeviceMap, "shares_gpu", True)
+        made = Reasoner("tiny-draft", "tiny-draft", "exact", dtype=torch.float64)
+    with made:
+        for model in made.models.here.values():
+            model.attention = KIT
+        yield made
+
+
+def test_all_sizes_are_recorded_once_the_largest_first(
+    reasoner: Reasoner, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner that is lent again has its graphs; a larger one records anew."""
+    model, sizes = reasoner.models.target, list[int]()
+    prepare = "lr.model.graphs.StepGraphs.prepare"
+    monkeypatch.setattr(prepare, lambda graphs, rows: sizes.append(rows))
+    runners = Runners(model)
+    runner = runners.lend(4)
+    assert sizes == sorted(ROWS, reverse=True)
+    runners.take_back(runner)
+    assert runners.lend(3) is runner
+    assert len(sizes) == len(ROWS)
+    runners.take_back(runner)
+    assert runners.lend(9) is not runner
+    assert len(sizes) == 2 * len(ROWS)
+    asked_model(model, reasoner.codec, 4)
+    assert len(sizes) == 3 * len(ROWS)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "draft"])
+def test_nothing_is_recorded_while_a_model_runs(
+    reasoner: Reasoner, diary: Diary, drafter: str
+) -> None:
+    """The target waits until the draft's thread has recorded. The second answer records nothing."""
+
+    short = {"max_tokens": 20, "max_step_tokens": 20, "acceptance": "match"}
+
+    def answer(**how: Any) -> tuple[int, ...]:
+        return reasoner.generate(QUESTION, **how, **short).tokens
+
+    expected = answer(mode="ar")
+    reasoner.engine.forget_caches()
+    diary.seen.clear()
+    how = {"mode": "lr+sd", "drafter": drafter, "driver": "overlapped", "depth": 1}
+    first = answer(**how)
+    runners = 2 + (drafter == "draft")
+    both = ["recording", "recorded"] * len(ROWS) * runners
+    assert diary.seen[: len(both)] == both
+    assert set(diary.seen[len(both) :]) == {"forward"}
+    diary.seen.clear()
+    assert answer(**how) == first
+    assert set(diary.seen) == {"forward"}
+    assert first == expected
