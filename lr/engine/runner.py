@@ -80,6 +80,11 @@ class ModelRunner:
             self.graphs.record()
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
+    @property
+    def failure(self) -> str | None:
+        """Why its CUDA graphs could not be recorded."""
+        return None if self.graphs is None else self.graphs.failure
+
     def end(self) -> None:
         """Give up the CUDA graphs, with their memory."""
         if self.graphs is not None:

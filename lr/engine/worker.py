@@ -130,8 +130,8 @@ def serve(connection: Connection, load: Load) -> None:
             if method == "load":
                 load_file(*arguments)
             elif method == "begin":
-                runs[number] = _Run(parts, *arguments)
-                connection.send((number, "begun", None))
+                runs[number] = made = _Run(parts, *arguments)
+                connection.send((number, "begun", made.runner.failure))
             elif number not in runs:
                 pass  # it failed, and its owner will hear of it
             elif method == "finish":
@@ -316,6 +316,7 @@ class RemoteRun:
     number: int
     error: Exception | None = None
     begun: bool = False
+    failure: str | None = None  # as of its runner
     sides: dict[int, RemoteDrafts] = field(default_factory=dict)
     here: ClassVar[bool] = False
     _numbers: Iterator[int] = field(default_factory=count)
@@ -362,7 +363,7 @@ class RemoteRun:
     def hear(self, kind: str, content: Any) -> None:
         """Take in a message. A forward served all requests: each trace gets its share."""
         if kind == "begun":
-            self.begun = True
+            self.begun, self.failure = True, content
             return
         if kind == "error":
             self.error = content

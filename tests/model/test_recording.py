@@ -13,12 +13,15 @@ import torch
 from attention_kit import ROWS as KIT
 from torch import Tensor
 
+from lr.commands.info import recorded
 from lr.engine.runner import Runners
+from lr.model.attention import SDPA
 from lr.model.device import DeviceMap
 from lr.model.graphs import ROWS, Recorder
 from lr.model.qwen import CausalLM
 from lr.parts.judge import asked_model
 from lr.reasoner import Reasoner
+from lr.trace import Warned
 
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
 
@@ -53,15 +56,20 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     return made
 
 
-@pytest.fixture
-def reasoner() -> Iterator[Reasoner]:
+def small_reasoner(verifier: str, judge: str | None = None) -> Reasoner:
     """Its draft's worker is a thread, as on one GPU."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(DeviceMap, "shares_gpu", True)
-        made = Reasoner("tiny-draft", "tiny-draft", "exact", dtype=torch.float64)
-    with made:
-        for model in made.models.here.values():
-            model.attention = KIT
+        how = {"judge": judge, "dtype": torch.float64}
+        made = Reasoner("tiny-draft", "tiny-draft", verifier, **how)  # type: ignore[arg-type]
+    for model in made.models.here.values():
+        model.attention = KIT
+    return made
+
+
+@pytest.fixture
+def reasoner() -> Iterator[Reasoner]:
+    with small_reasoner("exact") as made:
         yield made
 
 
@@ -109,3 +117,51 @@ def test_nothing_is_recorded_while_a_model_runs(
     assert answer(**how) == first
     assert set(diary.seen) == {"forward"}
     assert first == expected
+
+
+@pytest.mark.parametrize(
+    ("how", "slower"),
+    [
+        ({"mode": "ar"}, {"target"}),
+        ({"mode": "lr", "driver": "lockstep"}, {"target", "draft", "judge"}),
+        ({"mode": "lr", "driver": "overlapped"}, {"target", "draft", "judge"}),
+    ],
+)
+def test_an_answer_says_whose_graphs_were_not_recorded(
+    how: dict[str, Any], slower: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft's worker's and the judge's too, whose runner was made when it was loaded."""
+
+    def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        raise RuntimeError("out of memory")
+
+    def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
+        model.attention = KIT
+
+    monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: fails)
+    monkeypatch.setattr(CausalLM, "replayable", True)
+    monkeypatch.setattr("lr.parts.verifiers.equip", equipped)
+    warned = pytest.warns(RuntimeWarning, match="decoding will be slower")
+    with warned, small_reasoner("judge", "tiny-judge") as reasoner:
+        trace = reasoner.generate(QUESTION, max_tokens=12, **how).trace
+    said = [event.what for _, event in trace.events if isinstance(event, Warned)]
+    assert sorted(said) == [
+        f"{one}: recording 64 rows failed: out of memory" for one in sorted(slower)
+    ]
+
+
+def test_info_records_a_graph(
+    reasoner: Reasoner, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = reasoner.models.target
+    assert recorded(model) == "recorded for 1 to 64 rows"
+    assert diary.seen.count("forward") == 1
+
+    def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        raise RuntimeError("operation not permitted")
+
+    monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: fails)
+    assert recorded(model) == "none, recording 64 rows failed: operation not permitted"
+    monkeypatch.setattr(CausalLM, "replayable", False)
+    model.attention = SDPA
+    assert recorded(model) == "none, attention sdpa cannot be recorded"
