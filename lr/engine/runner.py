@@ -76,8 +76,6 @@ class ModelRunner:
         blocks = num_blocks + model.replayable  # one for padding rows
         self.cache = model.make_cache(blocks, block_size)
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
-        if self.graphs is not None:
-            self.graphs.record()
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
     @property

@@ -73,24 +73,20 @@ def reasoner() -> Iterator[Reasoner]:
         yield made
 
 
-def test_all_sizes_are_recorded_once_the_largest_first(
-    reasoner: Reasoner, diary: Diary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_are_recorded_once_for_a_runner(reasoner: Reasoner, diary: Diary) -> None:
     """A runner that is lent again has its graphs; a larger one records anew."""
-    model, sizes = reasoner.models.target, list[int]()
-    prepare = "lr.model.graphs.StepGraphs.prepare"
-    monkeypatch.setattr(prepare, lambda graphs, rows: sizes.append(rows))
+    model = reasoner.models.target
     runners = Runners(model)
     runner = runners.lend(4)
-    assert sizes == sorted(ROWS, reverse=True)
+    assert len(diary.seen) == 2 * len(ROWS)
     runners.take_back(runner)
     assert runners.lend(3) is runner
-    assert len(sizes) == len(ROWS)
+    assert len(diary.seen) == 2 * len(ROWS)
     runners.take_back(runner)
     assert runners.lend(9) is not runner
-    assert len(sizes) == 2 * len(ROWS)
+    assert len(diary.seen) == 4 * len(ROWS)
     asked_model(model, reasoner.codec, 4)
-    assert len(sizes) == 3 * len(ROWS)
+    assert len(diary.seen) == 6 * len(ROWS)
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft"])
