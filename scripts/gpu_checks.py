@@ -120,7 +120,7 @@ def graphs_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answ
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, said, fine = small_model(device, dtype, sizes.layers), [], True
     equip(model)
-    if ModelRunner(model, num_blocks=8).graphs is None:
+    if not model.replayable:
         return None, f"attention {model.attention.name} is not recorded on {device.type}"
     for rows in (1, 4, 8):
         (plain, _), (replayed, failure) = (
@@ -141,9 +141,8 @@ def _decoded(
     vocabulary, steps = model.config.vocab_size, 10
     prompts = [[(7 * i + 3 * j + 1) % vocabulary for i in range(length)] for j in range(rows)]
     blocks = rows * ((length + 2 * steps) // BLOCK_SIZE + 2)
+    model.graphs = graphs
     runner = ModelRunner(model, num_blocks=blocks)
-    if not graphs:
-        runner.graphs = None
     branches = [runner.open(prompt) for prompt in prompts]
     runner.forward(branches)
 

@@ -164,14 +164,12 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     sampling = SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
     for name in sizes.shapes:
         model = dummy(name, device, sizes)
-        runner = ModelRunner(model, num_blocks=room_for(max(sizes.lengths) + 200))
         started = time.perf_counter()
-        if runner.graphs is not None:
-            with torch.inference_mode():
-                runner.graphs.prepare(1)
+        runner = ModelRunner(model, num_blocks=room_for(max(sizes.lengths) + 200))
         wait_for(device)
-        tell(f"{name}: attention {model.attention.name}, first recording with its warm-ups "
-             f"{time.perf_counter() - started:.2f} s")  # fmt: skip
+        count = 0 if runner.graphs is None else len(runner.graphs.recorded)
+        tell(f"{name}: attention {model.attention.name}, cache and {count} recordings with their "
+             f"warm-ups {time.perf_counter() - started:.2f} s")  # fmt: skip
         for length in sizes.lengths:
             branch = long_branch(runner, length)
 

@@ -30,6 +30,7 @@ def test_info_says_what_is_taken_and_why(capsys: pytest.CaptureFixture[str]) -> 
     assert "attention on cpu, float32" in out
     assert "triton no: it needs a device of type cuda" in out
     assert "sdpa   taken\n" in out
+    assert "CUDA graphs: none, there is no CUDA here (models run on cpu)\n" in out
 
 
 def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:

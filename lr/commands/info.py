@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from lr.lab.memory import MemoryPlan
     from lr.model.device import DeviceMap
+    from lr.model.qwen import CausalLM
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
 
@@ -141,6 +143,7 @@ class Info:
             gpu = torch.cuda.get_device_properties(index)
             yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
         yield from attention_lines(device)
+        yield f"CUDA graphs: {graphs_verdict(device)}"
         for name in CHECKPOINTS:
             files = [path for path in checkpoint_path(name).rglob("*") if path.is_file()]
             yield f"checkpoint {name}: {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
@@ -178,6 +181,40 @@ def attention_lines(device: torch.device) -> list[str]:
         why = f"no, plain PyTorch: {kernels}" if isinstance(kernels, str) else "taken"
         lines.append(f"  fused kernels of the layers: {why}")
     return lines
+
+
+def graphs_verdict(device: torch.device) -> str:
+    """Whether forwards of a model are recorded in CUDA graphs there, or why not: a small one is."""
+    import torch
+
+    from lr.lab.bench.decode import random_model
+    from lr.lab.dummy import SHAPES
+    from lr.model.attention_choice import equip
+
+    if device.type != "cuda":
+        return f"none, there is no CUDA here (models run on {device})"
+    shape = replace(SHAPES["Qwen3-0.6B"], num_layers=2, vocab_size=2048, hidden_size=256)
+    model = random_model(shape, torch.bfloat16, device)
+    equip(model)
+    return recorded(model)
+
+
+def recorded(model: CausalLM) -> str:
+    """Record all graphs of a model and replay one. Raises nothing."""
+    from lr.engine.runner import ModelRunner
+
+    if not model.replayable:
+        return f"none, attention {model.attention.name} cannot be recorded"
+    try:
+        with warnings.catch_warnings(action="ignore"):  # the line says it
+            runner = ModelRunner(model, num_blocks=8)
+        runner.forward([runner.open([1])])
+        failure = runner.failure
+        sizes = [] if runner.graphs is None else runner.graphs.recorded
+        runner.end()
+    except Exception as error:  # a kernel that does not fit may raise anything
+        failure = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"none, {failure}" if failure else f"recorded for {sizes[0]} to {sizes[-1]} rows"
 
 
 @dataclass(frozen=True)

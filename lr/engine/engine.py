@@ -19,7 +19,7 @@ from lr.engine.drafts import DraftSide, LocalDrafts, Streams
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner, Runners, blocks_for, room
-from lr.engine.worker import DraftWorker
+from lr.engine.worker import DraftWorker, RemoteRun
 from lr.errors import CheckpointError, ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.device import own_stream
@@ -72,6 +72,7 @@ class Models:
     Token ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
     `num_blocks` cache blocks per model; None: as many as the answers can need. `worker` writes the
     drafts of driver overlapped. `names`: by what target, draft, judge and verifier were loaded.
+    `judge`: the verifier's own model, if it is in this process.
     """
 
     codec: Codec
@@ -81,6 +82,7 @@ class Models:
     num_blocks: int | None
     worker: DraftWorker | None = None
     names: Mapping[str, str | None] = field(default_factory=dict)
+    judge: CausalLM | None = None
 
     @property
     def here(self) -> dict[Role, CausalLM]:
@@ -181,8 +183,6 @@ class Serving:
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
         guesses = options.drafts_tokens and Role.DRAFT in models.here
-        draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
-        self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         self.drafts: Callable[[Trace], DraftSide] | None = None
         draft: Part | None = None
         if options.looks_ahead:
@@ -196,6 +196,9 @@ class Serving:
                 assert models.draft is not None
                 draft = self._writer(config, models.draft)
                 self.drafts = partial(LocalDrafts, draft)
+        # a worker has begun and waits: what is recorded here is recorded alone
+        draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
+        self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         verifier = None if isinstance(run.verifier, str) else run.verifier
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
         self.asked: list[tuple[Role, ModelRunner]] = []  # by verifiers and other parts
@@ -218,9 +221,14 @@ class Serving:
         return run.request(self.target, drafts)
 
     def warnings(self) -> list[Warned]:
-        """What makes the answers slower than they should be."""
-        graphs = {name: runner.graphs for name, runner in self.borrowed.items()}
-        return [Warned(f"{n}: {g.failure}") for n, g in graphs.items() if g and g.failure]
+        """What makes the answers slower than they should be: graphs that were not recorded."""
+        named = [*self.borrowed.items(), *((role.value, runner) for role, runner in self.asked)]
+        if self.drafts is not None and (judge := self.engine.models.judge) is not None:
+            named += [("judge", runner) for runner in judge.asked]
+        failures = [(name, runner.failure) for name, runner in named]
+        if isinstance(self.loop.draft, RemoteRun):
+            failures.append(("draft", self.loop.draft.failure))
+        return [Warned(f"{name}: {why}") for name, why in dict.fromkeys(failures) if why]
 
     def _borrow(self, name: str, role: Role) -> ModelRunner:
         runners = self.engine.runners(role)

@@ -109,6 +109,7 @@ def load_models(
         if served_target is not None:
             build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
         verifier = build(target_model)
+        models = replace(models, judge=choice.model)
     return models, verifier
 
 

@@ -44,7 +44,8 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    Small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
+    Small forwards of a `replayable` model are replayed from CUDA graphs, which are recorded at once
+    and live until `end`.
     """
 
     def __init__(
@@ -73,6 +74,11 @@ class ModelRunner:
         self.cache = model.make_cache(blocks, block_size)
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
+
+    @property
+    def failure(self) -> str | None:
+        """Why its CUDA graphs could not be recorded."""
+        return None if self.graphs is None else self.graphs.failure
 
     def end(self) -> None:
         """Give up the CUDA graphs, with their memory."""

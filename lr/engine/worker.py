@@ -130,7 +130,8 @@ def serve(connection: Connection, load: Load) -> None:
             if method == "load":
                 load_file(*arguments)
             elif method == "begin":
-                runs[number] = _Run(parts, *arguments)
+                runs[number] = made = _Run(parts, *arguments)
+                connection.send((number, "begun", made.runner.failure))
             elif number not in runs:
                 pass  # it failed, and its owner will hear of it
             elif method == "finish":
@@ -253,7 +254,8 @@ class DraftWorker:
             run.call("load", file)
             run.flush()  # before what comes next is unpacked there
         run.call("begin", config, blocks, detailed)
-        run.flush()
+        while not run.begun:  # it records CUDA graphs, and not while the target runs here
+            run.poll(None)
         return run
 
     def close(self) -> None:
@@ -313,6 +315,8 @@ class RemoteRun:
     worker: DraftWorker
     number: int
     error: Exception | None = None
+    begun: bool = False
+    failure: str | None = None  # as of its runner
     sides: dict[int, RemoteDrafts] = field(default_factory=dict)
     here: ClassVar[bool] = False
     _numbers: Iterator[int] = field(default_factory=count)
@@ -358,8 +362,12 @@ class RemoteRun:
 
     def hear(self, kind: str, content: Any) -> None:
         """Take in a message. A forward served all requests: each trace gets its share."""
+        if kind == "begun":
+            self.begun, self.failure = True, content
+            return
         if kind == "error":
             self.error = content
+            self.worker.runs.pop(self.number, None)
             return
         steps, events = content
         for number, written in steps:

@@ -60,13 +60,14 @@ class _Recording:
 
 
 class StepGraphs:
-    """The recorded forwards of one model on one cache, each recorded when it is first needed. It
-    holds one block of the cache, for padding rows, until `close`.
+    """The recorded forwards of one model on one cache. All are recorded at once, so that none is
+    while another model runs. It holds one block of the cache, for padding rows, until `close`.
 
     `model.attention` must have a form for rows. If recording fails, a warning and `failure` say
     why, and forwards go the ordinary way from then on.
     """
 
+    @torch.inference_mode()
     def __init__(
         self,
         model: CausalLM,
@@ -75,18 +76,30 @@ class StepGraphs:
         rows: tuple[int, ...] = ROWS,
     ) -> None:
         assert model.attention.rows is not None
-        self.model, self.cache, self.rows = model, cache, rows
+        self.model, self.cache = model, cache
         self.attend_rows = model.attention.rows
         context = min(model.config.max_position_embeddings, cache.num_blocks * cache.block_size)
         self.pages = blocks_for(context, cache.block_size)
         self.failure: str | None = None
-        self.recorder = recorder or cuda_recorder(model.device)
+        record = recorder or cuda_recorder(model.device)
         self.padding = cache.new()
         with cache.append([self.padding], [1]):
             pass  # the block is zeroed: what a padding row sees is finite
         first = self.padding.blocks[0] * cache.block_size  # its first slot
         self.padding_row = integers([[0], [0], [first]], model.device)  # token, position, slot
         self._recordings: dict[int, _Recording] = {}
+        try:
+            for size in sorted(
+                rows, reverse=True
+            ):  # smaller ones find room in the largest's memory
+                recording = _Recording(self, size)
+                recording.replay = record(partial(self._compute, recording))
+                self._recordings[size] = recording
+        except RuntimeError as error:
+            self._recordings.clear()
+            self.failure = f"recording {size} rows failed: {str(error).splitlines()[0]}"
+            said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     @property
     def recorded(self) -> list[int]:
@@ -96,9 +109,10 @@ class StepGraphs:
     def run(self, batch: RaggedBatch) -> Tensor | None:
         """Logits [m, v] of the batch's logit rows, a new tensor; None: go the ordinary way."""
         n = len(batch.tokens)
-        recording = self.prepare(n)
-        if recording is None:
+        size = min((size for size in self._recordings if size >= n), default=None)
+        if size is None:
             return None
+        recording = self._recordings[size]
         where, used = recording.where, recording.used
         recording.rows[:, :n].copy_(batch.rows)
         if n < used:  # rows that were used the last time, and are not now
@@ -114,23 +128,6 @@ class StepGraphs:
         if batch.logit_rows is None:
             return logits[:n].clone()
         return logits.index_select(0, batch.logit_rows)
-
-    def prepare(self, n: int) -> _Recording | None:
-        """The recording for n rows, made if there is none; None: no size holds them, or failure."""
-        rows = min((rows for rows in self.rows if rows >= n), default=None)
-        if rows is None or self.failure is not None:
-            return None
-        if rows not in self._recordings:
-            recording = _Recording(self, rows)
-            try:
-                recording.replay = self.recorder(partial(self._compute, recording))
-            except RuntimeError as error:
-                self.failure = f"recording {rows} rows failed: {str(error).splitlines()[0]}"
-                said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
-                warnings.warn(said, RuntimeWarning, stacklevel=2)
-                return None
-            self._recordings[rows] = recording
-        return self._recordings[rows]
 
     def close(self) -> None:
         """Forget the graphs and give the padding block back."""

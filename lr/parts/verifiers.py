@@ -350,8 +350,8 @@ class VerifierChoice:
     `judge` is its extra checkpoint: a language model for "judge" (None: the one that comes with the
     target's tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge
     with this `attention` and `graphs`. `num_blocks` cache blocks of 16 tokens for the model that
-    the verifier asks; None: as many as it needs. Raises `SettingError` where the verifier makes no
-    sense for this target or with this `judge`.
+    the verifier asks; None: as many as it needs. `model`: the judge, once it is loaded. Raises
+    `SettingError` where the verifier makes no sense for this target or with this `judge`.
     """
 
     name: str
@@ -364,6 +364,7 @@ class VerifierChoice:
     graphs: bool = True
     kind: str = field(init=False)
     threshold: float | None = field(init=False)
+    model: CausalLM | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         codec, tiny = self.codec, language_of(self.codec) is not None
@@ -398,7 +399,7 @@ class VerifierChoice:
             made = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
         elif kind == "judge":
             assert self.judge is not None
-            model = load_model(self.judge, device=self.device, dtype=self.dtype)
+            model = self.model = load_model(self.judge, device=self.device, dtype=self.dtype)
             equip(model, self.attention, graphs=self.graphs)
             blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
             asked = asked_model(model, Codec.load(self.judge), blocks)

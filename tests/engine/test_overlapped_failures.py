@@ -68,9 +68,9 @@ def test_a_worker_that_dies_is_an_error_and_the_next_run_has_a_new_one() -> None
 
 
 def test_a_worker_that_hangs_is_waited_for_only_so_long() -> None:
-    with closing(DraftWorker(parts(DRAFT, Trouble(after=3, then="hang")), patience=0.5)) as worker:
+    with closing(DraftWorker(parts(DRAFT, Trouble(after=3, then="hang")))) as worker:
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
-        pid = worker.pid
+        pid, worker.patience = worker.pid, 0.5
         started = time.monotonic()
         with pytest.raises(DraftWorkerError, match=r"silent for 0\.5 seconds"):
             list(answered(driver, chains))
@@ -119,6 +119,14 @@ def test_settings_that_cannot_be_sent() -> None:
     writing = replace(Setting(TARGET).writing(), segmenter=lambda token_bytes: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(SettingError, match="top level of a module"):
         DraftWorker(parts(DRAFT)).begin(writing, 10)
+
+
+def test_a_run_that_cannot_begin_says_so_at_once() -> None:
+    with closing(DraftWorker(parts(DRAFT), as_thread=True)) as worker:
+        with pytest.raises(SettingError, match="num_blocks"):
+            worker.begin(Setting(TARGET).writing(), 0)
+        assert not worker.runs
+        assert Setting(TARGET).run(worker, CONFIG, PROMPTS[:1], ByTokens())[0]
 
 
 def test_impossible_settings() -> None:

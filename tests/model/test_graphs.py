@@ -20,6 +20,7 @@ from lr.engine.runner import ModelRunner, Runners
 from lr.kvcache.branch import Branch
 from lr.model.attention import SDPA
 from lr.model.config import ModelConfig
+from lr.model.graphs import ROWS as ROW_COUNTS
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
 from lr.parts.readings import read
@@ -153,17 +154,19 @@ def test_padding_rows_read_the_block_that_is_kept_for_them() -> None:
 
 
 class Counting:
-    """Counts what is recorded and what is replayed."""
+    """Notes the numbers of rows that are recorded and replayed."""
 
     def __init__(self) -> None:
-        self.recorded = self.replayed = 0
+        self.recorded: list[int] = []
+        self.replayed: list[int] = []
 
     def __call__(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        self.recorded += 1
         replay = record_eager(compute)
+        rows = len(replay())
+        self.recorded.append(rows)
 
         def counted() -> Tensor:
-            self.replayed += 1
+            self.replayed.append(rows)
             return replay()
 
         return counted
@@ -178,37 +181,40 @@ def decode(runner: ModelRunner, steps: int, rows: int = 1) -> list[Tensor]:
     return found
 
 
-def test_one_recording_for_each_number_of_rows() -> None:
-    """Three rows take the recording for four, whatever their length; it can be made beforehand."""
+def test_a_batch_takes_the_smallest_recording_that_holds_it() -> None:
+    """Three rows take the recording for four, whatever their length."""
     recorder = Counting()
     runner, graphs = replaying(recorder)
-    assert runner.graphs is not None
-    with torch.inference_mode():
-        runner.graphs.prepare(3)
-    assert graphs.recorded == [4]
+    assert (recorder.recorded, graphs.recorded) == ([8, 4, 2, 1], [1, 2, 4, 8])
     plain = decode(ModelRunner(MODEL, num_blocks=80, block_size=4), 12, rows=3)
     torch.testing.assert_close(decode(runner, 12, rows=3), plain, rtol=0, atol=1e-11)
-    assert (recorder.recorded, recorder.replayed, graphs.recorded) == (1, 12, [4])
+    assert recorder.replayed == [4] * 12
+    assert len(recorder.recorded) == 4
 
 
 def test_a_batch_with_more_rows_goes_the_ordinary_way() -> None:
     recorder = Counting()
     runner, graphs = replaying(recorder, rows=(1, 2))
     decode(runner, 2, rows=3)
-    assert (recorder.recorded, graphs.recorded, graphs.failure) == (0, [], None)
+    assert (recorder.replayed, graphs.recorded, graphs.failure) == ([], [1, 2], None)
 
 
 def test_what_cannot_be_recorded_is_said_and_goes_the_ordinary_way() -> None:
-    def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+    """Nothing is replayed then, nor tried again, though the first size was recorded."""
+    recorder = Counting()
 
-    runner, graphs = replaying(fails)
-    why = "recording 1 rows failed: operation not permitted when stream is capturing"
+    def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        if recorder.recorded:
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+        return recorder(compute)
+
+    why = "recording 4 rows failed: operation not permitted when stream is capturing"
     with pytest.warns(RuntimeWarning, match=why):
-        found = decode(runner, 5)
-    assert graphs.failure == why
+        runner, graphs = replaying(fails)
+    assert (graphs.failure, graphs.recorded) == (why, [])
     plain = decode(ModelRunner(MODEL, num_blocks=80, block_size=4), 5)
-    torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
+    torch.testing.assert_close(decode(runner, 5), plain, rtol=0, atol=1e-12)
+    assert (recorder.recorded, recorder.replayed) == ([8], [])
 
 
 def test_the_trace_says_that_decoding_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,8 +263,7 @@ def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(
     runner = ModelRunner(MODEL, num_blocks=4)
     assert runner.graphs is not None
     assert (runner.cache.num_blocks, runner.cache.pool.num_free) == (5, 4)
-    decode(runner, 1)
-    assert runner.graphs.recorded == [1]
+    assert runner.graphs.recorded == sorted(ROW_COUNTS)
 
 
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "pin_memory")

@@ -209,11 +209,7 @@ def hugging_face_model(model: CausalLM) -> Any:
 
 def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
     """A runner whose cache holds `rows` sequences of `length` tokens."""
-    runner = ModelRunner(model, num_blocks=rows * (length // BLOCK_SIZE + 2))
-    if runner.graphs is not None:
-        with torch.inference_mode():
-            runner.graphs.prepare(rows)
-    return runner
+    return ModelRunner(model, num_blocks=rows * (length // BLOCK_SIZE + 2))
 
 
 def random_model(config: ModelConfig, dtype: torch.dtype, device: torch.device = CPU) -> CausalLM:

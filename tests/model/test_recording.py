@@ -1,0 +1,163 @@
+"""CUDA graphs are recorded when a runner is made, so never while another model runs; and an answer
+says what could not be recorded. The recorder is the twin without CUDA.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from attention_kit import ROWS as KIT
+from torch import Tensor
+
+from lr.commands.info import recorded
+from lr.engine.runner import Runners
+from lr.model.attention import SDPA
+from lr.model.device import DeviceMap
+from lr.model.graphs import ROWS, Recorder
+from lr.model.qwen import CausalLM
+from lr.parts.judge import asked_model
+from lr.reasoner import Reasoner
+from lr.trace import Warned
+
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+
+
+class Diary:
+    """What was recorded and what ran, in order. A recording takes its time."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def recorder(self, device: torch.device) -> Recorder:
+        return self.record
+
+    def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        self.seen.append("recording")
+        time.sleep(0.002)
+        self.seen.append("recorded")
+
+        def replay() -> Tensor:
+            self.seen.append("forward")
+            return compute()
+
+        return replay
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
+    """All models are replayed from now on."""
+    made = Diary()
+    monkeypatch.setattr("lr.model.graphs.cuda_recorder", made.recorder)
+    monkeypatch.setattr(CausalLM, "replayable", True)
+    return made
+
+
+def small_reasoner(verifier: str, judge: str | None = None) -> Reasoner:
+    """Its draft's worker is a thread, as on one GPU."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DeviceMap, "shares_gpu", True)
+        how = {"judge": judge, "dtype": torch.float64}
+        made = Reasoner("tiny-draft", "tiny-draft", verifier, **how)  # type: ignore[arg-type]
+    for model in made.models.here.values():
+        model.attention = KIT
+    return made
+
+
+@pytest.fixture
+def reasoner() -> Iterator[Reasoner]:
+    with small_reasoner("exact") as made:
+        yield made
+
+
+def test_graphs_are_recorded_once_for_a_runner(reasoner: Reasoner, diary: Diary) -> None:
+    """A runner that is lent again has its graphs; a larger one records anew."""
+    model = reasoner.models.target
+    runners = Runners(model)
+    runner = runners.lend(4)
+    assert len(diary.seen) == 2 * len(ROWS)
+    runners.take_back(runner)
+    assert runners.lend(3) is runner
+    assert len(diary.seen) == 2 * len(ROWS)
+    runners.take_back(runner)
+    assert runners.lend(9) is not runner
+    assert len(diary.seen) == 4 * len(ROWS)
+    asked_model(model, reasoner.codec, 4)
+    assert len(diary.seen) == 6 * len(ROWS)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "draft"])
+def test_nothing_is_recorded_while_a_model_runs(
+    reasoner: Reasoner, diary: Diary, drafter: str
+) -> None:
+    """The target waits until the draft's thread has recorded. The second answer records nothing."""
+
+    short = {"max_tokens": 20, "max_step_tokens": 20, "acceptance": "match"}
+
+    def answer(**how: Any) -> tuple[int, ...]:
+        return reasoner.generate(QUESTION, **how, **short).tokens
+
+    expected = answer(mode="ar")
+    reasoner.engine.forget_caches()
+    diary.seen.clear()
+    how = {"mode": "lr+sd", "drafter": drafter, "driver": "overlapped", "depth": 1}
+    first = answer(**how)
+    runners = 2 + (drafter == "draft")
+    both = ["recording", "recorded"] * len(ROWS) * runners
+    assert diary.seen[: len(both)] == both
+    assert set(diary.seen[len(both) :]) == {"forward"}
+    diary.seen.clear()
+    assert answer(**how) == first
+    assert set(diary.seen) == {"forward"}
+    assert first == expected
+
+
+@pytest.mark.parametrize(
+    ("how", "slower"),
+    [
+        ({"mode": "ar"}, {"target"}),
+        ({"mode": "lr", "driver": "lockstep"}, {"target", "draft", "judge"}),
+        ({"mode": "lr", "driver": "overlapped"}, {"target", "draft", "judge"}),
+    ],
+)
+def test_an_answer_says_whose_graphs_were_not_recorded(
+    how: dict[str, Any], slower: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft's worker's and the judge's too, whose runner was made when it was loaded."""
+
+    def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        raise RuntimeError("out of memory")
+
+    def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
+        model.attention = KIT
+
+    monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: fails)
+    monkeypatch.setattr(CausalLM, "replayable", True)
+    monkeypatch.setattr("lr.parts.verifiers.equip", equipped)
+    warned = pytest.warns(RuntimeWarning, match="decoding will be slower")
+    with warned, small_reasoner("judge", "tiny-judge") as reasoner:
+        trace = reasoner.generate(QUESTION, max_tokens=12, **how).trace
+    said = [event.what for _, event in trace.events if isinstance(event, Warned)]
+    assert sorted(said) == [
+        f"{one}: recording 64 rows failed: out of memory" for one in sorted(slower)
+    ]
+
+
+def test_info_records_a_graph(
+    reasoner: Reasoner, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = reasoner.models.target
+    assert recorded(model) == "recorded for 1 to 64 rows"
+    assert diary.seen.count("forward") == 1
+
+    def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        raise RuntimeError("operation not permitted")
+
+    monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: fails)
+    assert recorded(model) == "none, recording 64 rows failed: operation not permitted"
+    monkeypatch.setattr(CausalLM, "replayable", False)
+    model.attention = SDPA
+    assert recorded(model) == "none, attention sdpa cannot be recorded"
