@@ -38,7 +38,7 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.parts.judge import JUDGE_TOKENS
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass, Stats, stats_of
-from lr.types import Role, SamplingParams
+from lr.types import Finish, Role, SamplingParams
 
 GOAL = 0.75  # Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU.
 
@@ -212,14 +212,21 @@ def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> li
 
 
 def _answers(reasoner: Reasoner, way: Way, plan: Plan) -> Generator[Run, None, None]:
-    """Answers in one way, one after the other, on the same caches."""
+    """Answers in one way, one after the other, on the same caches. What is drawn for their steps
+    goes on from answer to answer, without the first, which does not count, and without steps that
+    the end of an answer cuts: these are rejected, whatever was drawn."""
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
     engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
+    assert isinstance(verifier, SyntheticVerifier)
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
     asked = [SyntheticRun(engine, verifier, prompt, one) for one in samples]
+    first = verifier.first = 0
     for run, _ in engine.serve(asked):
         if run.done:
+            if run is not asked[0]:
+                first += sum(step.finish is not Finish.LENGTH for step in run.steps)
             yield run
+            verifier.first = first  # meanwhile others were answered
 
 
 def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> float:
