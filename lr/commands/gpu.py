@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
 GPU_NOTES = """\
 limit: what a pass would take if it only moved its bytes, or only did its operations, at the rates
-measured above. share: limit / time. Weights are random and what is kept is drawn: answers
-mean nothing, rates do."""
+measured above. share: limit / time. model: tok/s by the cost model of lr bench step, each model by
+itself at what its passes cost in this run. / model: measured / that. Weights are random and what is
+kept is drawn: answers mean nothing, rates do."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,11 @@ NOTES = {
 @dataclass(frozen=True)
 class Table1:
     """Repeat the paper's Table 1: lookahead, token-level speculation and both, against plain
-    decoding. The same command again goes on where it was interrupted: after the last answer, with
-    --dummy after the last data set."""
+    decoding. The same command again goes on after the last answer, or data set with --dummy."""
 
     output: Path = Path("runs/table1")
-    """Where results are kept, in a folder PAIR or dummy-PAIR that has the table, table1.md, too. It
-    goes on only with what made it: card, versions, models, settings."""
+    """Results and table1.md are in its folder PAIR or dummy-PAIR, which goes on only with the card,
+    versions, models and settings that made it."""
     pair: Literal["qwen3", "r1"] = "qwen3"  # Which block of the table.
     datasets: tuple[str, ...] = ("AIME24", "GSM8K")  # Columns of the table, by the paper's names.
     dummy: bool = False
@@ -224,8 +224,7 @@ class Table1:
         printed = (pair.acceptance, pair.lookahead, pair.tokens, pair.both)
         yield ["paper", *(f"{numbers[at]:.2f}" for numbers in printed)]
         measured = self._drawn if self.dummy else self._answered
-        found = measured(dataset, folder)
-        yield ["ours", *map(cell, found)]
+        yield ["ours", *map(cell, measured(dataset, folder))]
 
     def _drawn(self, dataset: str, folder: Path) -> list[float | None]:
         """Acceptance and speedups of `lr bench gpu`, whose file is kept."""

@@ -217,9 +217,8 @@ class SyntheticRule(AcceptanceRule):
 class SyntheticVerifier(Verifier):
     """Accepts with probability alpha1, after `judge`, if there is one, has read the pairs.
 
-    `first`: the place of an answer's first step among the steps of a run; who asks for several
-    answers moves it on. What verdicts cost: a forward over the prompts of all pairs, after shared
-    instructions."""
+    `first`: the place of an answer's first step among the steps of all answers. What verdicts cost:
+    a forward over the prompts of all pairs, after shared instructions."""
 
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         self.name = f"synthetic:{synthetic.alpha1:g}"
@@ -230,11 +229,8 @@ class SyntheticVerifier(Verifier):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         for start in range(0, len(pairs) if self.runner else 0, JUDGED_AT_ONCE):
             self._read(pairs[start : start + JUDGED_AT_ONCE])
-        return [self._drawn(self.first + pair.index) for pair in pairs]
-
-    def _drawn(self, place: int) -> Verdict:
-        kept = kept_at(self.stream, self.synthetic.alpha1, STEPS, place)
-        return Verdict(kept, why=f"drawn for place {place}")
+        how, places = (self.stream, self.synthetic.alpha1, STEPS), [pair.index for pair in pairs]
+        return [Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}") for p in places]
 
     def _read(self, pairs: Sequence[Pair]) -> None:
         """Read the pairs and wait for an outcome that is not used."""
