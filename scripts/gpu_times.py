@@ -332,7 +332,12 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
     for line in report(found).splitlines():
         tell(line)
     share = found["passes"][0]["share_of_limit"]
-    return True, f"{names[0]}, batch 1: {share:.2f} of the bandwidth limit (goal {GOAL})"
+    rates = [
+        (row["spread"]["median"], row["predicted_tokens_per_second"]) for row in found["modes"]
+    ]
+    ratios = [rate / model for rate, model in rates]
+    said = f"{names[0]}, batch 1: {share:.2f} of the bandwidth limit (goal {GOAL}); tokens/s"
+    return True, f"{said} {min(ratios):.2f} to {max(ratios):.2f} of the model's (goal 0.90 to 1.10)"
 
 
 def timings_8b(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:

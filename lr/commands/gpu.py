@@ -3,7 +3,6 @@ paper's table of speedups, with ours beside it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.report import cell, choose_baseline, make_row, read_run, table
+from lr.lab.eval.store import Store, read_object
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
 GPU_NOTES = """\
 limit: what a pass would take if it only moved its bytes, or only did its operations, at the rates
-measured above. share: limit / time. Weights are random and what is kept is drawn: answers
-mean nothing, rates do."""
+measured above. share: limit / time. model: tok/s by the cost model of lr bench step, each model by
+itself at what its passes cost in this run. / model: measured / that. Weights are random and what is
+kept is drawn: answers mean nothing, rates do."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,11 @@ NOTES = {
 @dataclass(frozen=True)
 class Table1:
     """Repeat the paper's Table 1: lookahead, token-level speculation and both, against plain
-    decoding. The same command again goes on where it was interrupted."""
+    decoding. The same command again goes on after the last answer, or data set with --dummy."""
 
-    output: Path = Path("runs/table1")  # Where results are kept; table1.md is the table.
+    output: Path = Path("runs/table1")
+    """Results and table1.md are in its folder PAIR or dummy-PAIR, which goes on only with the card,
+    versions, models and settings that made it."""
     pair: Literal["qwen3", "r1"] = "qwen3"  # Which block of the table.
     datasets: tuple[str, ...] = ("AIME24", "GSM8K")  # Columns of the table, by the paper's names.
     dummy: bool = False
@@ -167,16 +170,28 @@ class Table1:
 
     def run(self) -> None:
         self._check()
-        self.output.mkdir(parents=True, exist_ok=True)
-        rows = [[name, *cells] for name in self.datasets for cells in self._rows(name)]
         heads = ("data set", "", "alpha", "lookahead", "SD", "both")
         out, title, notes = show.console(), f"Table 1, {TABLE_1[self.pair].name}", NOTES[self.dummy]
+        folder = self.output / (f"dummy-{self.pair}" if self.dummy else self.pair)
+        head = {"tool": "lr reproduce table1", "settings": self._made_by()}
+        with Store.open(folder, head) as store:
+            rows = [[name, *cells] for name in self.datasets for cells in self._rows(name, folder)]
+            facts, lines = show.in_words(conditions()), table([heads, *rows])
+            page = [f"# {title}", "", facts, "", notes, "", *lines]
+            store.write_lines("table1.md", page)
         out.print(show.table(heads, rows, text=2, title=title))
         out.print(notes, style="dim")
-        facts, text = show.in_words(conditions()), "\n".join(table([heads, *rows]))
-        page = f"# {title}\n\n{facts}\n\n{notes}\n\n{text}\n"
-        (self.output / "table1.md").write_text(page, encoding="utf-8")
-        out.print(self.output / "table1.md", soft_wrap=True)
+        out.print(folder / "table1.md", soft_wrap=True)
+
+    def _made_by(self) -> dict[str, Any]:
+        """What all numbers of a table have in common: where they were measured, and with what."""
+        facts, devices = conditions(), self.models.devices()
+        where = ("lr", "torch", "cuda", "cards", "card" if "card" in facts else "cpu")
+        own = ("depth", "k", *(("prompt", "tokens", "repeats") if self.dummy else ()))
+        made = self._models().settings() | {name: facts.get(name) for name in where}
+        made |= {name: getattr(self, name) for name in own}
+        dtype = torch_dtype(self.models.placement.dtype, devices[0]) or "the checkpoint's"
+        return made | {"devices": list(devices), "dtype": str(dtype)}
 
     def _check(self) -> None:
         for name in self.datasets:
@@ -203,17 +218,17 @@ class Table1:
     def _file(self, dataset: str) -> Path:
         return self.data / f"{dataset}.jsonl"
 
-    def _rows(self, dataset: str) -> Iterator[list[str]]:
+    def _rows(self, dataset: str, folder: Path) -> Iterator[list[str]]:
         """What the paper printed, and what was measured here."""
         pair, at = TABLE_1[self.pair], DATASETS.index(dataset)
         printed = (pair.acceptance, pair.lookahead, pair.tokens, pair.both)
         yield ["paper", *(f"{numbers[at]:.2f}" for numbers in printed)]
-        found = self._drawn(dataset) if self.dummy else self._answered(dataset)
-        yield ["ours", *map(cell, found)]
+        measured = self._drawn if self.dummy else self._answered
+        yield ["ours", *map(cell, measured(dataset, folder))]
 
-    def _drawn(self, dataset: str) -> list[float | None]:
+    def _drawn(self, dataset: str, folder: Path) -> list[float | None]:
         """Acceptance and speedups of `lr bench gpu`, whose file is kept."""
-        file = (self.output / f"dummy-{self.pair}-{dataset}.json").absolute()
+        file = folder / f"{dataset}.json"
         models, places = self._models(), self.models.devices()
         bench = BenchGpu(
             models.model, models.draft_model, models.judge_model, *places, batches=(1,),
@@ -221,19 +236,18 @@ class Table1:
             drivers=("overlapped",), dtype=self.models.placement.dtype, json=file,
             prompt=self.prompt, tokens=self.tokens, repeats=self.repeats,
         )  # fmt: skip
-        kept = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-        if kept.get("settings") != json.loads(json.dumps(show.settings_of(bench))):
+        if not file.is_file():
             bench.run()
-            kept = json.loads(file.read_text("utf-8"))
+        kept = read_object(file)
         rows = {row["way"].partition(",")[0]: row for row in kept["modes"]}
         speedups = [rows[mode]["speedup"]["median"] for mode in ("lr", "sd", "lr+sd")]
         return [rows["lr"]["step_acceptance"], *speedups]
 
-    def _answered(self, dataset: str) -> list[float | None]:
+    def _answered(self, dataset: str, folder: Path) -> list[float | None]:
         """Acceptance and speedups of `lr run` in each mode, which goes on where it stopped."""
         folders, models = [], self._models()
         for mode in MODES:
-            folders.append(self.output / f"{self.pair}-{dataset}-{mode}")
+            folders.append(folder / f"{dataset}-{mode}")
             how: dict[str, Any] = {"mode": mode, "max_depth": self.depth}
             how |= {"num_speculative_tokens": self.k, "driver": "overlapped"}
             how |= {"dataset": str(self._file(dataset)), "end_qid": self.problems}

@@ -187,7 +187,7 @@ class Request:
                     prefix, logprobs = self.places[parent].tokens, self.places[node].logprobs
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
-                    self.asked[node] = replace(pair, note=self.trace.at(node))
+                    self.asked[node] = replace(pair, note=self.trace.at(node), index=parent.index)
                 case messages.Cancel((messages.Kind.DRAFT, node)):
                     assert self.drafts is not None
                     if self._proposed.pop(node, None) is None:

@@ -24,18 +24,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean
-from typing import TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from lr.options import Driver
 from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
 from lr.theory.acceptance import beta_width_acceptance
 from lr.theory.asynchronous import lr_async_speedup
-from lr.theory.calibration import Calibration
 from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, Resampled
 from lr.theory.simulate import ENDLESS, WorkSpan, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
 from lr.theory.trace_metrics import Load, PassCost, covered
 from lr.trace import Trace
+
+if TYPE_CHECKING:
+    from lr.theory.calibration import Calibration
 
 DRAFT_TICKS = 8
 """Draft passes per target pass of the lockstep driver, by default."""

@@ -72,17 +72,22 @@ class PassCost:
 
     @classmethod
     def fit(cls, runs: Iterable[Passes]) -> PassCost:
-        """Least squares over all passes, no part negative; what does not vary costs nothing."""
+        """Least squares over all passes, no part negative; what does not vary costs nothing. The
+        best is that of some of the parts, the others 0: all choices are tried, the fewest first."""
         groups = [(*key, *value) for passes in runs for key, value in passes.items()]
         if not groups:
             return cls(0.0)
-        from scipy.optimize import nnls  # takes half a second to import
-
         rows, more, count, total = np.array(groups, dtype=float).T
         columns = np.stack([np.ones_like(rows), rows - 1, more], axis=1)
-        weight = np.sqrt(count)
-        found, _ = nnls(columns * weight[:, None], total / count * weight)
-        return cls(*map(float, found))
+        weight, best, least = np.sqrt(count), np.zeros(3), np.inf
+        columns, seconds = columns * weight[:, None], total / count * weight
+        for parts in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
+            found = np.zeros(3)
+            found[parts] = np.linalg.lstsq(columns[:, parts], seconds, rcond=None)[0]
+            error = float(np.linalg.norm(columns @ found - seconds))
+            if (found >= 0).all() and error < least - 1e-9 * float(np.linalg.norm(seconds)):
+                best, least = found, error
+        return cls(*map(float, best))
 
     def seconds(self, rows: float, more: float = 0.0) -> float:
         """Of a pass over `rows` rows with `more` tokens beyond one per row."""

@@ -9,9 +9,14 @@ import pytest
 import torch
 
 from lr.commands.cli import main
-from lr.lab.bench.gpu import Peaks, measure_peaks, pass_cost, ways
+from lr.lab.bench.gpu import ModeRow, Peaks, Plan, figures, measure_peaks, pass_cost, ways
+from lr.lab.bench.report import Way
+from lr.lab.bench.synthetic import Synthetic
 from lr.lab.dummy import SHAPES, shape
 from lr.model.weights import load_model
+from lr.options import GenerateOptions
+from lr.theory.trace_metrics import Answers
+from lr.types import Role
 
 SMALL = "--tokens 24 --prompt 20 --repeats 2 --batches 1 2 --step_tokens 6 --k 2".split()
 
@@ -77,7 +82,38 @@ def test_the_command_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixtu
         "prompt of 20",
     ]
     assert all(row["limit_seconds"] > 0 and row["median_seconds"] > 0 for row in found["passes"])
+    assert all(row["predicted_tokens_per_second"] > 0 for row in rows.values())
+    assert "| / model |" in " ".join(shown.split()) and "cost model" in shown
     assert found["synthetic"]["alpha1"] == 1.0 and found["models"]["target"] == "tiny-target"
+
+
+def lookahead_row(depth: int) -> ModeRow:
+    """Steps of ten tokens, all of them accepted; who wrote what, and no passes of its own."""
+    answers = Answers(judged=20, accepted=20, chain_lengths=[20], emitted=[10] * 20)
+    answers.lengths |= {Role.TARGET: [10] * 20, Role.DRAFT: [10] * 20}
+    settings = {"driver": "overlapped", "drafter": "ngram", "depth": depth}
+    way = Way(f"lr, {depth}", "lr", settings)
+    return ModeRow(way, [1.0, 2.0], [300, 600], answers=answers, of_limit=[0.5, 0.5])
+
+
+def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
+    """Passes of the target take 10 ms, and 1 ms more for each further row; of the draft 0.1 ms."""
+    plain = ModeRow(Way("ar", "ar"), [1.0, 2.0], [100, 200], of_limit=[0.5, 0.5])
+    plain.answers = Answers(chain_lengths=[20], emitted=[10] * 20)
+    plain.passes = [{Role.TARGET: {(1, 0): (200, 2.0)}, Role.DRAFT: {}}]
+    four = {"what": "decode, batch 4", "tokens_per_step": 4, "seconds": [0.013] * 2}
+    prompt = {"what": "prompt of 9", "tokens_per_step": 9, "seconds": [9.0] * 2}
+    single = {"what": "decode, batch 1", "tokens_per_step": 1, "seconds": [1e-4] * 2}
+    passes = [four, prompt], [single, prompt]
+    plan = Plan(GenerateOptions(mode="lr"), (), Synthetic(1.0, 0.0), (1, 4), steps=100, repeats=2)
+    found = figures([plain, lookahead_row(1), lookahead_row(3)], passes, plan)
+    ar, one, three = (row["predicted_tokens_per_second"] for row in found)
+    assert ar == pytest.approx(100)
+    # the draft takes nearly no time: depth d keeps 1 + d rows in flight, at 10 + d ms a pass
+    assert one == pytest.approx(2 * 1000 / 11, rel=0.1)
+    assert three == pytest.approx(4 * 1000 / 13, rel=0.1)
+    assert [row["tokens_per_second"] for row in found] == [[100, 100], [300, 300], [300, 300]]
+    assert found[1]["speedup"]["median"] == pytest.approx(3)
 
 
 def test_a_target_on_two_devices(tmp_path: Path) -> None:

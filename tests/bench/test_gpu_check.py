@@ -91,13 +91,14 @@ def test_what_is_measured_on_a_gpu_runs_at_small_sizes(name: str) -> None:
 
 
 def test_torch_and_transformers_are_enough() -> None:
-    """Everything that the script imports, without the packages that `lr` wants besides."""
+    """`lr bench gpu` and all that the script imports, without what `lr` wants besides."""
     program = """
 import sys
 for name in ("tyro", "math_verify", "scipy", "rich", "httpx", "matplotlib", "msgspec", "triton"):
     sys.modules[name] = None
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
-import gpu_times
+import gpu_times, torch
+print(*gpu_times.timings_8b(torch.device("cpu"), gpu_times.Sizes.small()))
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(ROOT), str(ROOT / "scripts")],
@@ -106,6 +107,8 @@ import gpu_times
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert any("/ model" in line for line in told) and "of the model's" in told[-1]
 
 
 def test_a_check_that_raises_has_failed(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

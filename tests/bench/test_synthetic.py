@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import replace
+from itertools import groupby
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -12,13 +15,18 @@ import torch
 from lr import Reasoner
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
+from lr.lab.bench.gpu import Peaks, Plan, time_modes
+from lr.lab.bench.report import Way
 from lr.lab.bench.synthetic import (
     INSTRUCTIONS,
+    STEPS,
+    TOKENS,
     Synthetic,
     SyntheticDrafter,
     SyntheticRule,
     SyntheticRun,
     SyntheticVerifier,
+    kept_at,
 )
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
@@ -28,7 +36,7 @@ from lr.spec.acceptance import Draws, Proposal
 from lr.theory.calibration import Calibration, exactly
 from lr.theory.distributions import Constant, Resampled
 from lr.theory.paper import paper_calibration
-from lr.types import Role
+from lr.types import Origin, Role
 
 FIXED = Synthetic(0.5, 0.5, Constant(7), Constant(5))
 
@@ -74,14 +82,63 @@ def test_lengths_are_a_function_of_the_first_token() -> None:
     assert seen == {1, 3, 9}
 
 
+@pytest.mark.parametrize("rate", [0.24, 0.5, 0.8])
+@pytest.mark.parametrize("size", [STEPS, TOKENS])
+def test_the_kept_share_of_any_number_of_places_is_near_the_rate(rate: float, size: int) -> None:
+    for seed in range(100):
+        stream, kept = Stream.root(seed), 0
+        for place in range(5 * size):
+            off = abs(kept - place * rate)
+            assert off < (1 if place % size == 0 else 1 + size / 4)
+            kept += kept_at(stream, rate, size, place)
+    assert {kept_at(Stream.root(1), whole, size, 7) for whole in (0.0, 1.0)} == {False, True}
+
+
+def test_no_place_differs_and_neighbours_hardly_know_of_each_other() -> None:
+    seeds, rate, length = 3000, 0.4, 3 * STEPS
+    rows = [
+        [kept_at(Stream.root(seed), rate, STEPS, place) for place in range(length)]
+        for seed in range(seeds)
+    ]
+    for place in range(length):
+        assert chance_of(sum(row[place] for row in rows), seeds, rate) > 1e-6
+    for lag in (1, 2, 3):
+        pairs = [row[i] and row[i + lag] for row in rows for i in range(length - lag)]
+        correlation = (sum(pairs) / len(pairs) - rate**2) / (rate * (1 - rate))
+        assert -1 / (STEPS - 1) - 0.02 < correlation < 0.02
+    longest = max(sum(1 for _ in run) for row in rows for kept, run in groupby(row) if kept)
+    assert longest >= 5, "long runs are there too"
+
+
+def test_steps_and_tokens_are_drawn_apart(reasoner: Reasoner) -> None:
+    def origins(alpha2: float) -> list[Origin]:
+        synthetic = Synthetic(0.5, alpha2, Constant(6), Constant(6))
+        result = replay(reasoner, synthetic, mode="lr+sd", max_tokens=90)
+        return [step.origin for step in result.steps]
+
+    assert origins(0.1) == origins(0.5) == origins(0.9)
+    assert {Origin.ACCEPTED, Origin.CORRECTION} <= set(origins(0.5))
+
+
+def test_the_answers_of_a_way_keep_the_share_together(reasoner: Reasoner) -> None:
+    synthetic = Synthetic(0.45, 0.5, Constant(6), Constant(6))
+    options = GenerateOptions(mode="lr", max_tokens=27, drafter="ngram", temperature=0.6)
+    ways = (Way("ar", "ar", {}), Way("lr", "lr", {}), Way("lr, again", "lr", {}))
+    plan = Plan(options, ways, synthetic, (1,), prompt=20, repeats=5)
+    verifier = SyntheticVerifier(synthetic)
+    lent = cast("Reasoner", SimpleNamespace(engine=reasoner.engine, verifier=verifier))
+    _, lookahead, again = time_modes(lent, plan, (Peaks(1e9, 1e9),) * 2)
+    drawn = 4 * plan.repeats  # each answer's fifth step is cut, and so rejected
+    kept = sum(kept_at(verifier.stream, 0.45, STEPS, place) for place in range(drawn))
+    assert lookahead.stats.accepted == again.stats.accepted == kept
+    assert lookahead.stats.steps == 5 * plan.repeats and abs(kept - 0.45 * drawn) < 3
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_steps_are_accepted_as_the_synthetic_says(reasoner: Reasoner, alpha: float) -> None:
     synthetic = Synthetic(alpha, 0.0, Constant(2), Constant(2))
     stats = replay(reasoner, synthetic, max_tokens=400 if 0 < alpha < 1 else 60).stats
-    if 0 < alpha < 1:
-        assert chance_of(stats.accepted, stats.judged, alpha) > 1e-6
-    else:
-        assert stats.step_acceptance == alpha
+    assert abs(stats.accepted - alpha * stats.judged) < 3 * (0 < alpha < 1) + 1e-9
 
 
 @pytest.mark.parametrize("mode", ["sd", "lr+sd"])

@@ -25,6 +25,7 @@ import torch
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
+from lr.lab.bench import step
 from lr.lab.bench.decode import written_steps
 from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
@@ -37,8 +38,9 @@ from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.parts.judge import JUDGE_TOKENS
 from lr.reasoner import Reasoner
-from lr.trace import ForwardPass, Stats, stats_of
-from lr.types import Role, SamplingParams
+from lr.theory.trace_metrics import Passes
+from lr.trace import ForwardPass, Stats
+from lr.types import Finish, Role, SamplingParams
 
 GOAL = 0.75  # Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU.
 
@@ -168,42 +170,56 @@ def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[Way]:
 
 
 @dataclass
-class ModeRow:
-    """What was measured of a way: tokens/s and the share of the limit, by repeat; counts of all."""
+class ModeRow(step.Tally):
+    """What was measured of a way. `of_limit`: the share of the limit, by repeat."""
 
-    way: Way
-    rates: list[float] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)
-    stats: Stats = field(default_factory=Stats)
+    of_limit: list[float] = field(default_factory=list)
 
-    def figures(self, plain: ModeRow) -> dict[str, Any]:
-        """For a report. `speedup`: over plain decoding, repeat by repeat."""
-        return {
-            "way": self.way.name,
-            "tokens_per_second": self.rates,
-            "spread": asdict(Spread.of(self.rates)),
-            "speedup": asdict(Spread.of_ratios(self.rates, plain.rates)),
-            "share_of_limit": median(self.shares),
-            "stats": asdict(self.stats),
-            **acceptance_of(self.stats),
+
+def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: Plan) -> list[Any]:
+    """The ways for a report; the first is plain decoding. `passes`: of target and draft.
+
+    The prediction is that of `lr bench step`, each model by itself, at costs fitted to the plain
+    decoding in `passes` and to the ways that run one model at a time."""
+    n, decoded = plan.steps, dict[Role, Passes]()
+    for role, found in zip((Role.TARGET, Role.DRAFT), passes, strict=True):
+        plain = [row for row in found if row["what"].startswith("decode")]
+        seconds = {row["tokens_per_step"]: row["seconds"] for row in plain}
+        decoded[role] = {(b, 0): (n * len(each), n * sum(each)) for b, each in seconds.items()}
+    costs = step.fitted_costs([*rows, step.Tally(Way("decode", "ar"), passes=[decoded])])
+    depth, ticks = plan.options.depth, plan.options.draft_ticks
+    return [
+        {
+            "way": row.way.name,
+            "tokens_per_second": row.rates,
+            "spread": asdict(one.rate),
+            "speedup": asdict(one.speedup),
+            "predicted_tokens_per_second": one.predicted,
+            "share_of_limit": median(row.of_limit),
+            "stats": asdict(row.stats),
+            **acceptance_of(row.stats),
         }
+        for row, one in zip(rows, step.rows(rows, costs, depth, ticks), strict=True)
+    ]
 
 
 def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> list[ModeRow]:
     """Run every way `plan.repeats` times, each repeat with other draws; one more does not count.
 
     `peaks`: of target's and draft's device. A way keeps its caches from answer to answer."""
-    rows = [ModeRow(way) for way in plan.ways]
-    lanes = [_answers(reasoner, way, plan) for way in plan.ways]
+    same = {"depth": plan.options.depth, "drafter": plan.options.drafter}
+    rows = [ModeRow(replace(way, settings=same | way.settings)) for way in plan.ways]
+    lanes = [_answers(reasoner, row.way, plan) for row in rows]
     try:
         for repeat in range(plan.repeats + 1):
             for row, lane in zip(rows, lanes, strict=True):
                 asked = next(lane)
                 if repeat:  # the first pays for what is set up once
-                    stats = stats_of(asked.trace.events)
-                    row.rates.append(stats.tokens / stats.seconds)
-                    row.shares.append(_limit(asked, stats, plan, peaks) / stats.seconds)
-                    row.stats += stats
+                    stats = asked.result.stats
+                    row.seconds.append(0.0)
+                    row.tokens.append(0)
+                    row.take(asked.result, stats.seconds, right=False)  # there is no right answer
+                    row.of_limit.append(_limit(asked, stats, plan, peaks) / stats.seconds)
                 plan.progress()
     finally:
         for lane in lanes:
@@ -212,14 +228,21 @@ def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> li
 
 
 def _answers(reasoner: Reasoner, way: Way, plan: Plan) -> Generator[Run, None, None]:
-    """Answers in one way, one after the other, on the same caches."""
+    """Answers in one way, one after the other, on the same caches. Draws for steps go on over all
+    but the first, which does not count, and but for steps that an answer's end cuts: these are
+    rejected, whatever was drawn."""
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
     engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
+    assert isinstance(verifier, SyntheticVerifier)
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
     asked = [SyntheticRun(engine, verifier, prompt, one) for one in samples]
+    first = verifier.first = 0
     for run, _ in engine.serve(asked):
         if run.done:
+            if run is not asked[0]:
+                first += sum(one.finish is not Finish.LENGTH for one in run.steps)
             yield run
+            verifier.first = first  # meanwhile others were answered
 
 
 def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> float:
@@ -263,10 +286,8 @@ def bench(
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
         models = reasoner.models
         assert models.draft is not None
-        passes = []
-        for name, model in zip(names, (models.target, models.draft), strict=False):
-            peak = both[model is models.draft]
-            passes += time_passes(str(name), model, plan, peak)
+        writers = zip(names, (models.target, models.draft), both, strict=False)
+        passes = [time_passes(str(name), model, plan, peak) for name, model, peak in writers]
         modes = time_modes(reasoner, plan, both)
     named = ", ".join(dict.fromkeys(map(str, (*layout.target, layout.draft, layout.judge))))
     return {
@@ -274,8 +295,8 @@ def bench(
         "models": dict(zip(("target", "draft", "judge"), names, strict=True)),
         "synthetic": dict(plan.synthetic.facts()),
         "peaks": {"target": asdict(both[0]), "draft": asdict(both[1])},
-        "passes": passes,
-        "modes": [row.figures(modes[0]) for row in modes],
+        "passes": [*passes[0], *passes[1]],
+        "modes": figures(modes, passes, plan),
     }
 
 
@@ -298,9 +319,11 @@ def report(document: dict[str, Any]) -> str:
     accepted = f"steps accepted with {facts['alpha1']:.2f}, tokens with {facts['alpha2']:.3f}"
     lengths = f"({facts['source']}); lengths of steps: {facts['target_lengths']}"
     lines += ["", *table(passes), "", f"{accepted} {lengths}", ""]
-    modes = [["way", "tok/s", "/ ar", "steps kept", "tok/pass", "share"]]
+    modes = [["way", "tok/s", "/ ar", "model", "/ model", "steps kept", "tok/pass", "share"]]
     for row in document["modes"]:
-        cells = [row["way"], f"{row['spread']['median']:.1f}", str(Spread(**row["speedup"]))]
+        rate, model = row["spread"]["median"], row["predicted_tokens_per_second"]
+        cells = [row["way"], f"{rate:.1f}", str(Spread(**row["speedup"]))]
+        cells += [f"{model:.1f}", f"{rate / model:.2f}"]
         names = ("step_acceptance", "tokens_per_target_pass", "share_of_limit")
         modes.append([*cells, *(cell(row[name]) for name in names)])
     return "\n".join([*lines, *table(modes)])

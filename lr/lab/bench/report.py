@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lr import __version__
 from lr.lab.eval.store import Store
 from lr.trace import Stats
 
@@ -123,6 +124,7 @@ def conditions() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
+        "lr": __version__,
     }
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)

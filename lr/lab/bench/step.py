@@ -185,7 +185,8 @@ def modelled(
     """What `predicted.seconds_per_step` takes: the way, its answers' work, costs and ticks."""
     way, settings = tally.way, tally.way.settings
     schedule = Schedule(settings.get("schedule", "depth"))
-    plain = predicted.Way(schedule, depth if way.mode in LOOKAHEAD else 0)
+    ahead = settings.get("depth", depth) if way.mode in LOOKAHEAD else 0
+    plain = predicted.Way(schedule, ahead)
     load = tally.answers.load(lookup=settings.get("drafter", "draft") != "draft")
     return plain, load, costs, None if way.overlapped else draft_ticks
 

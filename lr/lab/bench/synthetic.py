@@ -4,19 +4,23 @@ So the cost of a run at real shapes is measured without real weights. Every forw
 fork and message is real; what models would *say* is replaced at the extension points:
 
     where a step ends             the segmenter counts up to a drawn length
-    whether a draft step stays    the verifier draws with alpha1, after the judge has read the pair
-    whether a draft token stays   the rule draws with alpha2 per token, after the target's pass
+    whether a draft step stays    drawn with alpha1 per step, after the judge has read the pair
+    whether a draft token stays   drawn with alpha2 per token, after the target's pass
     what prompt lookup finds      the drafter always finds k tokens, for nothing
 
 No answer means anything and no mode is lossless here; tokens per second, passes and acceptance
 rates are what comes out. Rates and lengths are given, or come from a calibration, or from the
-paper's tables (which print no lengths: those are assumed). Every draw is a function of a key."""
+paper's tables (which print no lengths: those are assumed).
+
+A short run shall keep the share that its rate says. So draws are stratified: of every few places in
+a row a fixed number is kept, in random order (`kept_in`). Every draw is a function of a key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+from math import floor
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -26,14 +30,13 @@ from torch import Tensor
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
-from lr.parts.verifiers import RandomVerifier
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
 from lr.spec.drafters import Context, Drafter
 from lr.spec.runner import Runner
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.write import WriterConfig
 from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Role, Verdict, require
@@ -46,6 +49,28 @@ ASSUMED_LENGTH = Lognormal(32.0, 0.5)
 INSTRUCTIONS, FRAME = 180, 32
 """Tokens of a judge's prompt: those that all prompts share, and those around the two steps."""
 JUDGED_AT_ONCE = 8  # Pairs of one forward of the judge.
+STEPS, TOKENS = 8, 32
+"""Places of a block of `kept_in`. The fewer, the closer is a short run to its rate; the more, the
+more the order is like that of independent draws."""
+
+
+@lru_cache(maxsize=4096)
+def kept_in(stream: Stream, rate: float, size: int, block: int) -> tuple[bool, ...]:
+    """Which of the `size` places of a block are kept: a fixed number of them, in random order.
+
+    The number is rounded so that the sum over all blocks keeps up with the rate, from a random
+    start on, so each place is kept with probability `rate`. Example: size 8 and rate 0.3 keep 2.4
+    on average; blocks keep 2, 2, 3, 2, 3, or 3, 2, 2, 3, 2."""
+    start = uniform(stream.fold_in("start").key(0))
+    before, after = (floor(n * size * rate + start) for n in (block, block + 1))
+    order = sorted(range(size), key=lambda place: stream.key(block * size + place))
+    chosen = order[: after - before]
+    return tuple(place in chosen for place in range(size))
+
+
+def kept_at(stream: Stream, rate: float, size: int, place: int) -> bool:
+    """Whether a place, counted from 0 over all blocks, is kept."""
+    return kept_in(stream, rate, size, place // size)[place % size]
 
 
 @dataclass(frozen=True)
@@ -114,7 +139,7 @@ class DrawnLengths:
 
 class SyntheticRun(Run):
     """One answer, as `Run`, with what the model of acceptance changes. `options.drafter` is ngram
-    or draft."""
+    or draft, `options.width` 1: alternatives at one place would have the same verdict."""
 
     verifier: SyntheticVerifier
 
@@ -151,8 +176,8 @@ class SyntheticDrafter(Drafter):
 class SyntheticRule(AcceptanceRule):
     """Keeps each draft token with probability `alpha`, up to the first rejection.
 
-    The token after is the target's own draw. Draws are keyed by the place. Example: draws 0.1, 0.9,
-    0.2 at alpha 0.5 keep one token."""
+    The token after is the target's own draw. What is kept is fixed by step and place. Example:
+    kept, not kept, kept: a round that begins there keeps one, and the next begins at the third."""
 
     name = "synthetic"
     lossless = False
@@ -163,7 +188,8 @@ class SyntheticRule(AcceptanceRule):
         self.alpha = alpha
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """n tokens kept with probability alpha^n (1 - alpha), all k with alpha^k."""
+        """n tokens kept with probability alpha^n (1 - alpha), all k with alpha^k: what independent
+        draws would do. Of ours, n in a row have a slightly smaller one."""
         k, alpha = len(proposal), self.alpha
         chances = [alpha**n * (1 - alpha) for n in range(k)] + [alpha**k]
         return [
@@ -184,24 +210,27 @@ class SyntheticRule(AcceptanceRule):
 
     def _kept(self, k: int, draw: Draws) -> int:
         stream = draw.stream.fold_in("synthetic")
-        drawn = (uniform(stream.key(draw.offset + i)) for i in range(k))
-        return next((n for n, u in enumerate(drawn) if u >= self.alpha), k)
+        places = (kept_at(stream, self.alpha, TOKENS, draw.offset + i) for i in range(k))
+        return next((n for n, kept in enumerate(places) if not kept), k)
 
 
-class SyntheticVerifier(RandomVerifier):
+class SyntheticVerifier(Verifier):
     """Accepts with probability alpha1, after `judge`, if there is one, has read the pairs.
 
-    What verdicts cost: a forward over the prompts of all pairs, after shared instructions."""
+    `first`: the place of an answer's first step among the steps of all answers. What verdicts cost:
+    a forward over the prompts of all pairs, after shared instructions."""
 
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
-        super().__init__(synthetic.alpha1, synthetic.seed)
         self.name = f"synthetic:{synthetic.alpha1:g}"
+        self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
         self.synthetic, self.runner, self.head = synthetic, judge, list[Branch]()
+        self.first = 0
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         for start in range(0, len(pairs) if self.runner else 0, JUDGED_AT_ONCE):
             self._read(pairs[start : start + JUDGED_AT_ONCE])
-        return super().judge(pairs)
+        how, places = (self.stream, self.synthetic.alpha1, STEPS), [pair.index for pair in pairs]
+        return [Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}") for p in places]
 
     def _read(self, pairs: Sequence[Pair]) -> None:
         """Read the pairs and wait for an outcome that is not used."""

@@ -53,6 +53,7 @@ class Pair:
     the sampling distributions; `draft_sampling` is empty for a step that no model drew. All are
     there if the verifier requires them. `stream` is the randomness of this pair, for decisions by
     chance: `uniform(pair.stream.key(0))`; None where no models run. `note` tells the trace.
+    `index`: which step of the answer this is, counted from 0; 0 where no engine runs.
     """
 
     prefix: tuple[int, ...]
@@ -64,6 +65,7 @@ class Pair:
     draft_sampling: tuple[float, ...] | None = None
     stream: Stream | None = field(default=None, compare=False)
     note: Note = field(default=silent, compare=False, repr=False)
+    index: int = field(default=0, compare=False)
 
     @property
     def target_step(self) -> Step:
