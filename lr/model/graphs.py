@@ -89,9 +89,8 @@ class StepGraphs:
         self.padding_row = integers([[0], [0], [first]], model.device)  # token, position, slot
         self._recordings: dict[int, _Recording] = {}
         try:
-            for size in sorted(
-                rows, reverse=True
-            ):  # smaller ones find room in the largest's memory
+            # smaller ones find room in the memory of the largest
+            for size in sorted(rows, reverse=True):
                 recording = _Recording(self, size)
                 recording.replay = record(partial(self._compute, recording))
                 self._recordings[size] = recording
