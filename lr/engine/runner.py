@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
-from lr.kvcache.branch import BLOCK_SIZE, Branch
-from lr.kvcache.cache import CacheObserver, bytes_per_block
+from lr.kvcache.branch import BLOCK_SIZE, Branch, CacheObserver
+from lr.kvcache.cache import bytes_per_block
 from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM

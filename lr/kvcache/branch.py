@@ -58,7 +58,10 @@ class BlockTable:
         return found
 
 
-def block_rows(tables: Sequence[BlockTable]) -> list[list[int]]:
+Tables = Sequence[BlockTable]
+
+
+def block_rows(tables: Tables) -> list[list[int]]:
     """The blocks of several tables as a rectangle [b, longest], short rows filled up with their own
     last block, to be masked away: a free block may contain NaN, which no mask removes. Example:
     tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. `ProtocolError` if a table is empty.
@@ -114,3 +117,27 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
+
+
+class CacheObserver:
+    """Is told of every change of a cache's tables, after it has happened; this one does nothing,
+    that of `lab/trace/cache.py` records. Who holds which block follows from these calls.
+
+    `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
+    `dropped`: blocks that a table gave up; `freed`: those of them that nobody holds any more.
+    """
+
+    def opened(self, table: BlockTable) -> None: ...
+    def forked(self, table: BlockTable, source: BlockTable) -> None: ...
+    def grew(self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]) -> None: ...
+    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
+    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
+
+    def restored(self, tables: Tables) -> None:
+        """The batch that grew has failed: its tables are as they were before."""
+
+    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
+        """The branch on `table` goes on, on `heir`; `table` is about to be closed."""
+
+    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
+        """A branch holds the prefix of this node."""

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
-from lr.kvcache.branch import BlockTable, blocks_for
+from lr.kvcache.branch import BlockTable, CacheObserver, Tables, blocks_for
 from lr.kvcache.pool import BlockPool
 from lr.types import require
 
@@ -55,33 +55,6 @@ def integers(
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype).to(device)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
-
-
-Tables = Sequence[BlockTable]
-
-
-class CacheObserver:
-    """Is told of every change of a cache's tables, after it has happened; this one does nothing,
-    that of `lab/trace/cache.py` records. Who holds which block follows from these calls.
-
-    `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
-    `dropped`: blocks that a table gave up; `freed`: those of them that nobody holds any more.
-    """
-
-    def opened(self, table: BlockTable) -> None: ...
-    def forked(self, table: BlockTable, source: BlockTable) -> None: ...
-    def grew(self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]) -> None: ...
-    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
-    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
-
-    def restored(self, tables: Tables) -> None:
-        """The batch that grew has failed: its tables are as they were before."""
-
-    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
-        """The branch on `table` goes on, on `heir`; `table` is about to be closed."""
-
-    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
-        """A branch holds the prefix of this node."""
 
 
 class PagedKVCache:

@@ -96,7 +96,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
 
     def theirs(run: RemoteRun, kind: str, content: Any) -> None:
         hear(run, kind, content)
-        passes = [event for _, _, event in content[1] if isinstance(event, ForwardPass)]
+        events = content[1] if kind == "news" else []
+        passes = [event for _, _, event in events if isinstance(event, ForwardPass)]
         found[Role.DRAFT] += [(event.branches, event.tokens) for event in passes]
 
     monkeypatch.setattr(Loop, "passed", ours)

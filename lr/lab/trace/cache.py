@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lr.kvcache.branch import BlockTable
-from lr.kvcache.cache import CacheObserver, PagedKVCache
+from lr.kvcache.branch import BlockTable, CacheObserver
 from lr.spec.protocol import NodeId
 from lr.trace import Trace
+
+if TYPE_CHECKING:
+    from lr.kvcache.cache import PagedKVCache
 
 
 @dataclass(frozen=True, slots=True)
