@@ -16,15 +16,21 @@ from lr.tiny.vocabulary import build_tokenizer
 
 
 def write_checkpoint(
-    folder: Path, *, seed: int, layers: int = 1, padding: int = 0, context: int = 512
+    folder: Path,
+    *,
+    seed: int,
+    layers: int = 1,
+    heads: tuple[int, int] = (2, 1),
+    padding: int = 0,
+    context: int = 512,
 ) -> Path:
-    """A random checkpoint that speaks the tiny language's tokens (and babbles). `padding`: unused
-    rows of the embedding.
+    """A random checkpoint that speaks the tiny language's tokens (and babbles). `heads`: of queries
+    and of keys; `padding`: unused rows of the embedding.
     """
     tokenizer = build_tokenizer()
     vocabulary = len(tokenizer) + padding
     model = CausalLM(
-        ModelConfig(vocabulary, 16, 24, layers, 2, 1, 8, context, 1e-6, 1e4, False, True, True)
+        ModelConfig(vocabulary, 16, 24, layers, *heads, 8, context, 1e-6, 1e4, False, True, True)
     )
     noise = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
