@@ -51,8 +51,9 @@ def write_checkpoint(
 
 @contextmanager
 def with_small_target() -> Iterator[None]:
-    """Meanwhile the targets of the tiny families are loaded with two layers, not twenty: the weights
-    of their drafts, each changed by about 5 %. For tests that do not ask how good an answer is.
+    """Meanwhile the targets of the tiny families are loaded with two layers, not twenty: the
+    weights of their drafts, each changed by about 5 %. For tests that do not ask how good an
+    answer is.
     """
 
     def smaller(name: str | Path, **how: Any) -> CausalLM:
