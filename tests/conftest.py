@@ -98,6 +98,15 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reasoner, "run", cut)
 
 
+@pytest.fixture
+def small_target() -> Iterator[None]:
+    """The tiny targets have two layers, not twenty (`door_kit.with_small_target`)."""
+    from door_kit import with_small_target
+
+    with with_small_target():
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def caches() -> Iterator["WeakSet[PagedKVCache]"]:
     """Every cache that is built while the tests run, as long as somebody holds it."""

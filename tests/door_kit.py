@@ -5,10 +5,15 @@ door.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
+from lr.engine import load
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.tiny.saving import save_model
@@ -16,15 +21,21 @@ from lr.tiny.vocabulary import build_tokenizer
 
 
 def write_checkpoint(
-    folder: Path, *, seed: int, layers: int = 1, padding: int = 0, context: int = 512
+    folder: Path,
+    *,
+    seed: int,
+    layers: int = 1,
+    heads: tuple[int, int] = (2, 1),
+    padding: int = 0,
+    context: int = 512,
 ) -> Path:
-    """A random checkpoint that speaks the tiny language's tokens (and babbles). `padding`: unused
-    rows of the embedding.
+    """A random checkpoint that speaks the tiny language's tokens (and babbles). `heads`: of queries
+    and of keys; `padding`: unused rows of the embedding.
     """
     tokenizer = build_tokenizer()
     vocabulary = len(tokenizer) + padding
     model = CausalLM(
-        ModelConfig(vocabulary, 16, 24, layers, 2, 1, 8, context, 1e-6, 1e4, False, True, True)
+        ModelConfig(vocabulary, 16, 24, layers, *heads, 8, context, 1e-6, 1e4, False, True, True)
     )
     noise = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -36,6 +47,28 @@ def write_checkpoint(
         json.dumps({"temperature": 0.7, "top_k": 30, "do_sample": True})
     )
     return folder
+
+
+@contextmanager
+def with_small_target() -> Iterator[None]:
+    """Meanwhile the targets of the tiny families are loaded with two layers, not twenty: the
+    weights of their drafts, each changed by about 5 %. For tests that do not ask how good an
+    answer is.
+    """
+
+    def smaller(name: str | Path, **how: Any) -> CausalLM:
+        if name not in ("tiny-target", "plans-target"):
+            return load_model(name, **how)
+        draft = str(name).replace("target", "draft")
+        model, noise = load_model(draft, **how), torch.Generator().manual_seed(1)
+        for weight in model.parameters():
+            weight.data *= 1 + 0.05 * torch.randn(weight.shape, generator=noise).to(weight)
+        return model
+
+    load_model = load.load_model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "load_model", smaller)
+        yield
 
 
 def write_foreign_checkpoint(folder: Path) -> Path:

@@ -31,7 +31,7 @@ PROMPT = [5, 6, 7]
 
 
 def random_model(
-    seed: int, *, layers: int = 2, vocab_size: int = len(PIECES), context: int = 512
+    seed: int, *, layers: int = 1, vocab_size: int = len(PIECES), context: int = 512
 ) -> CausalLM:
     """A random model whose distributions are neither flat nor one-hot."""
     config = ModelConfig(

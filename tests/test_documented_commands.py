@@ -131,12 +131,11 @@ def readme_targets() -> set[str]:
     return {*lines, *re.findall(r"`make (\w+)", readme)}
 
 
-@pytest.mark.parametrize("target", sorted(readme_targets()))
-def test_what_readme_makes_is_made_in_a_fresh_copy(target: str, tmp_path: Path) -> None:
-    """In a copy of the sources (compiled ones too), with an environment that is installed already.
-    What needs more than this environment says what it would do; `.ci/run` does it.
-    """
-    clone, venv = tmp_path / "clone", tmp_path / "venv"
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A copy of the sources (compiled ones too), and an environment that is installed already."""
+    folder = tmp_path_factory.mktemp("fresh")
+    clone, venv = folder / "clone", folder / "venv"
     left = (".*", "*.egg-info", "build", "dist", "site", "slides", "runs")
     shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(*left))
     venv.mkdir()
@@ -144,6 +143,13 @@ def test_what_readme_makes_is_made_in_a_fresh_copy(target: str, tmp_path: Path) 
         (venv / name).symlink_to(Path(sys.prefix) / name)
     for stamp in ("made", "package", "dev", "learn"):
         (venv / f"{stamp}.stamp").touch()
+    return clone, venv
+
+
+@pytest.mark.parametrize("target", sorted(readme_targets()))
+def test_what_readme_makes_is_made_in_a_fresh_copy(target: str, fresh: tuple[Path, Path]) -> None:
+    """What needs more than this environment says what it would do; `.ci/run` does it."""
+    clone, venv = fresh
     how = RUN.get(target, ["-n"])
     assert target in RUN or f"make {target}" in (ROOT / ".ci" / "run").read_text("utf-8")
     done = subprocess.run(

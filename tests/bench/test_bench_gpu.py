@@ -119,6 +119,7 @@ def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
 def test_a_target_on_two_devices(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     flags = ["--device", "cpu,cpu", "--modes", "lr", "--drivers", "lockstep", "--json", str(file)]
+    flags += ["--target", "tiny-draft"]  # few layers, each of which is two exchanges
     assert main(["bench", "gpu", *SMALL, *flags]) == 0
     found = json.loads(file.read_text())
     assert [row["way"] for row in found["modes"]] == ["ar", "lr, lockstep"]

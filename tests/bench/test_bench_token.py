@@ -201,6 +201,7 @@ def test_bench_token_runs_and_both_sides_do_the_same_work(
     assert "temperature 0" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("small_target")
 def test_bench_alpha_runs_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "bench",

@@ -63,10 +63,10 @@ def chance_of(successes: int, trials: int, p: float) -> float:
 
 
 def test_steps_are_as_long_as_the_synthetic_says(reasoner: Reasoner) -> None:
-    result = replay(reasoner, FIXED)
+    result = replay(reasoner, FIXED, max_tokens=160)
     lengths = {(step.author, len(step.tokens)) for step in result.steps[:-1]}
     assert lengths == {(Role.TARGET, 7), (Role.DRAFT, 5)}
-    assert len(result.tokens) == 400
+    assert len(result.tokens) == 160
 
 
 def test_lengths_are_a_function_of_the_first_token() -> None:
@@ -152,7 +152,8 @@ def test_tokens_are_accepted_as_the_synthetic_says(reasoner: Reasoner, mode: str
 
 
 def test_a_draft_model_guesses_in_earnest_and_the_synthetic_decides(reasoner: Reasoner) -> None:
-    stats = replay(reasoner, Synthetic(0.5, 1.0, Constant(90)), mode="sd", drafter="draft").stats
+    how = {"mode": "sd", "drafter": "draft", "max_tokens": 120}
+    stats = replay(reasoner, Synthetic(0.5, 1.0, Constant(90)), **how).stats
     assert stats.draft_passes > 0 and stats.token_acceptance == 1
     with pytest.raises(SettingError, match="chains"):
         replay(reasoner, FIXED, mode="sd", drafter="tree")
@@ -162,7 +163,7 @@ def test_the_answer_does_not_depend_on_the_driver(reasoner: Reasoner) -> None:
     synthetic = Synthetic(0.6, 0.6, Resampled((3.0, 8.0, 11.0)), Resampled((2.0, 9.0)))
     with reasoner:
         one, other = (
-            replay(reasoner, synthetic, driver=driver, temperature=0.6)
+            replay(reasoner, synthetic, driver=driver, temperature=0.6, max_tokens=200)
             for driver in ("lockstep", "overlapped")
         )
     assert one.tokens == other.tokens

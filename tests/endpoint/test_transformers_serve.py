@@ -34,7 +34,8 @@ from lr.types import Origin
 STARTUP = 120.0
 """Seconds."""
 QUESTIONS = [problem(Split.TEST, index).question for index in range(2)]
-GREEDY = {"temperature": 0, "max_tokens": 40}
+GREEDY = {"temperature": 0, "max_tokens": 24}
+LONGER = {"temperature": 0, "max_tokens": 60}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def test_the_oracle_accepts_what_it_accepts_here(there: Reasoner) -> None:
     the same text.
     """
     with Reasoner(verifier="oracle") as here:
-        results = [one.generate(QUESTIONS[0], temperature=0) for one in (there, here)]
+        results = [one.generate(QUESTIONS[0], **LONGER) for one in (there, here)]
     assert results[0].text == results[1].text
     assert [step.origin for step in results[0].steps] == [step.origin for step in results[1].steps]
     assert Origin.ACCEPTED in {step.origin for step in results[0].steps}
@@ -153,9 +154,9 @@ def test_the_judge_says_what_it_says_here(server: str) -> None:
     same.
     """
     with Reasoner("tiny-target", "tiny-draft", "judge", judge=at(server, "tiny-judge")) as there:
-        served = there.generate(QUESTIONS[0], temperature=0)
+        served = there.generate(QUESTIONS[0], **LONGER)
     with Reasoner("tiny-target", "tiny-draft", "judge") as here:
-        local = here.generate(QUESTIONS[0], temperature=0)
+        local = here.generate(QUESTIONS[0], **LONGER)
     assert served.text == local.text and served.stats.accepted == local.stats.accepted > 0
 
 
@@ -180,6 +181,7 @@ def test_the_official_flags(
     ]
     words = ["run", "--dataset", "tiny:2", "--use_spec", "--temperature", "0", "--concurrency", "2"]
     # the official tool's servers are at "localhost": so is ours, by another name
+    words += ["--max_tokens_len", "160"]
     assert main([*words, *judge, "--output", str(tmp_path / "out")]) == 0, capsys.readouterr().err
     record = json.loads((tmp_path / "out" / "0.json").read_text())
     assert record["stats"]["accepted"] > 0

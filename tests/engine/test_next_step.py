@@ -17,7 +17,7 @@ from lr.trace import StepWritten, TokenRound
 from lr.types import Role
 
 QUESTION = "How many coins does Ann have?"
-SAME = {"acceptance": "match", "coupling": "shared", "temperature": 1.0, "max_tokens": 60}
+SAME = {"acceptance": "match", "coupling": "shared", "temperature": 1.0, "max_tokens": 36}
 
 
 @pytest.fixture(scope="module")

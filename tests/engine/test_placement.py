@@ -106,13 +106,16 @@ SHORT: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 16, "dep
 
 
 @pytest.fixture(scope="module")
-def several() -> Iterator[tuple[Reasoner, Reasoner]]:
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reasoner, Reasoner]]:
     """The target over two processes, the draft's steps from a third, the judge in this one; and all
-    of it here."""
-    names, exact = ("tiny-target", "tiny-draft", "judge"), torch.float64
+    of it here. The target has two layers: every layer is two exchanges between its processes."""
+    folder = tmp_path_factory.mktemp("several")
+    target = write_checkpoint(folder / "target", seed=1, layers=2, heads=(4, 2))
+    draft = write_checkpoint(folder / "draft", seed=2)
+    names, how = (target, draft, "judge"), {"dtype": torch.float64, "judge": "tiny-judge"}
     with (
-        Reasoner(*names, dtype=exact, device={"target": ["cpu", "cpu"]}) as apart,
-        Reasoner(*names, dtype=exact) as here,
+        Reasoner(*names, **how, device={"target": ["cpu", "cpu"]}) as apart,
+        Reasoner(*names, **how) as here,
     ):
         yield apart, here
 
@@ -156,7 +159,7 @@ def test_the_second_device_raises_where_two_devices_meet() -> None:
                 mixing()
 
 
-BABBLE: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 24}
+BABBLE: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 14}
 CASES = [
     *((role, "random:0.5", way) for role in ("target", "draft") for way in GUESSING),
     *((role, "judge", {"mode": "lr", "width": 2}) for role in ("target", "draft", "judge")),

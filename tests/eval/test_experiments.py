@@ -21,6 +21,7 @@ from lr.lab.eval.store import Key
 from lr.lab.viz.plots import Bars
 
 
+@pytest.mark.usefixtures("small_target")
 def test_an_experiment(tmp_path: Path) -> None:
     name = "profile"
     words = [

@@ -139,7 +139,7 @@ def test_modes_on_tiny_problems(
 
 
 def test_kill_9_in_the_middle_and_again(tmp_path: Path) -> None:
-    words = ("--dataset", "tiny:40", "--output", str(tmp_path), "--mode", "draft")
+    words = ("--dataset", "tiny:24", "--output", str(tmp_path), "--mode", "draft")
     killed = installed(*words)
     deadline = time.monotonic() + 100
     while len(list(tmp_path.glob("[0-9]*.json"))) < 2 and time.monotonic() < deadline:
@@ -149,16 +149,16 @@ def test_kill_9_in_the_middle_and_again(tmp_path: Path) -> None:
     before = {
         path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("[0-9]*.json")
     }
-    assert 2 <= len(before) < 40, "it was killed in the middle"
+    assert 2 <= len(before) < 24, "it was killed in the middle"
     for _, content in before.values():
         json.loads(content)
     assert main(["run", *words]) == 0
     after = read(tmp_path)
-    assert {f"{i}.json" for i in range(40)} <= after.keys() and not list(tmp_path.glob(".*"))
+    assert {f"{i}.json" for i in range(24)} <= after.keys() and not list(tmp_path.glob(".*"))
     assert all(
         (path.stat().st_mtime_ns, path.read_bytes()) == old for path, old in before.items()
     ), "none done twice"
-    assert after["session-1.json"]["problems"] == 40 - len(before)
+    assert after["session-1.json"]["problems"] == 24 - len(before)
     assert main(["run", *words, "--seed", "1"]) == 2, "another run does not go on in this folder"
 
 

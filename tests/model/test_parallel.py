@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from door_kit import write_checkpoint
 from model_kit import hf_model
 from parallel_kit import alive, pids_of, readings, shared_memory, wait_for
 
@@ -18,6 +19,7 @@ from lr.model.attention import REFERENCE
 from lr.model.ranks import Team, WorkerError, load_parallel, spread_over
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
+from lr.types import Origin
 
 NETWORKS = {
     "qwen3": ("qwen3", {"tie_word_embeddings": False}),
@@ -34,6 +36,8 @@ fewer than four ranks.
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 )
+
+HOW = {"segmenter": "fixed", "segment_tokens": 6}
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -65,21 +69,25 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
     assert shared_memory() <= before
 
 
-def test_whole_answers_are_those_of_one_rank() -> None:
+def test_whole_answers_are_those_of_one_rank(tmp_path: Path) -> None:
     """Token for token in fp64, in all modes over two and four ranks; also while another process
-    drafts.
+    drafts. The target has two layers: every layer is two exchanges between the ranks.
     """
+    target = write_checkpoint(tmp_path / "target", seed=1, layers=2, heads=(4, 2))
+    draft = write_checkpoint(tmp_path / "draft", seed=2)
     ways = [
-        *({"mode": mode, "temperature": 0.7, "seed": 3} for mode in ("ar", "sd", "lr")),
-        {"mode": "lr+sd", "depth": 3, "width": 2, "temperature": 0.7, "seed": 3},
-        {"mode": "lr+sd", "drafter": "step", "driver": "overlapped", "temperature": 0.0},
+        *({"mode": mode, "temperature": 1.0, "seed": 3} for mode in ("ar", "sd", "lr")),
+        {"mode": "lr+sd", "depth": 3, "width": 2, "temperature": 1.0, "seed": 3},
+        {"mode": "lr+sd", "drafter": "step", "driver": "overlapped", "acceptance": "match"},
     ]
     answers: list[list[list[tuple[int, ...]]]] = []
     for device in ("cpu", *({"target": ["cpu"] * size} for size in (2, 4))):
-        with Reasoner(verifier="oracle", device=device, dtype=torch.float64) as reasoner:
-            results = [reasoner.generate(QUESTION, max_tokens=45, **options) for options in ways]
-        answers.append([[step.tokens for step in result.steps] for result in results])
+        with Reasoner(target, draft, "random:0.6", device=device, dtype=torch.float64) as one:
+            results = [one.generate(QUESTION, max_tokens=24, **HOW, **options) for options in ways]
+        answers.append([[(s.tokens, s.origin) for s in result.steps] for result in results])
     assert all(len(steps) > 1 for steps in answers[0])
+    origins = {origin for steps in answers[0] for _, origin in steps}
+    assert {Origin.ACCEPTED, Origin.CORRECTION} <= origins
     assert answers[0] == answers[1] == answers[2]
 
 

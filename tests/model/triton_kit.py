@@ -69,9 +69,9 @@ def scene(seed: int) -> None:
 
 
 @torch.inference_mode()
-def fused_model(qk_norm: bool, dtype: torch.dtype) -> None:
+def fused_model(qk_norm: bool, dtype: torch.dtype, layers: int) -> None:
     """A forward with every kernel of `fused.py` is the plain one, up to roundings."""
-    config = ModelConfig(31, 24, 40, 2, 2, 1, 16, 64, 1e-6, 1e4, not qk_norm, qk_norm, True)
+    config = ModelConfig(31, 24, 40, layers, 2, 1, 16, 64, 1e-6, 1e4, not qk_norm, qk_norm, True)
     model = CausalLM(config).eval()
     noise = torch.Generator().manual_seed(1)
     for weight in model.parameters():
@@ -119,9 +119,12 @@ if __name__ == "__main__":
     attention_triton.ALONE = 64
     heads, kept = AttentionNeeds(CPU, torch.float32, 3, 1, 24), (fused.add_norm, fused.linear)
     assert find_kernels(heads) is fused, find_kernels(heads)
-    for qk_norm, dtype, block in ((True, torch.float32, 1024), (False, torch.float16, 16)):
+    for qk_norm, dtype, block, layers in (
+        (True, torch.float32, 1024, 2),
+        (False, torch.float16, 16, 1),
+    ):
         fused.ROW["BLOCK"] = block  # rows are longer than 16 numbers, and no multiple of it
-        fused_model(qk_norm, dtype)
+        fused_model(qk_norm, dtype, layers)
         fused.add_norm, fused.linear = kept
     for name, wrong in (("silu_mul", torch.relu), ("linear", lambda x, *_, **__: x)):
         right = getattr(fused, name)

@@ -5,6 +5,7 @@ interpreter on the CPU (TRITON_INTERPRET=1); run by `test_sampling_at_once.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 
@@ -54,10 +55,11 @@ def a_damaged_row_is_found(bad: float) -> None:
 
 
 if __name__ == "__main__":
-    for dtype in (torch.float32, torch.bfloat16):
-        for top_k in (1, 20, HEAD - 1):
-            for top_p, min_p in ((1.0, 0.0), (0.95, 0.0), (0.8, 0.05), (1.0, 0.1)):
-                the_head_is_enough(dtype, top_k, top_p, min_p)
+    masses = ((1.0, 0.0), (0.95, 0.0), (0.8, 0.05), (1.0, 0.1))
+    pairs = product((torch.float32, torch.bfloat16), (1, 20, HEAD - 1))
+    for i, (dtype, top_k) in enumerate(pairs):  # each dtype and each top_k meets all four
+        for top_p, min_p in (masses[i % 4], masses[(i + 2) % 4]):
+            the_head_is_enough(dtype, top_k, top_p, min_p)
     ties_go_on_after_the_head()
     for bad in (torch.nan, torch.inf, -torch.inf):
         a_damaged_row_is_found(bad)

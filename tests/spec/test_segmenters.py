@@ -191,7 +191,7 @@ def test_exact_lookahead_is_plain_decoding(
         "segmenter": segmenter,
         "segment_tokens": 7,
         "temperature": temperature,
-        "max_tokens": 80,
+        "max_tokens": 50,
     }
     plain = reasoner.generate("How many?", mode="ar", **how)
     for mode in ("lr", "lr+sd"):

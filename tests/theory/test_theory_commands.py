@@ -179,7 +179,7 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert all(0.3 < row[name] < 4 for row in rows for name in names)
 
 
-@pytest.mark.usefixtures("coarse", "short_answers")
+@pytest.mark.usefixtures("coarse", "short_answers", "small_target")
 def test_ways_are_drawn_after_the_calibration_and_reported_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from signal import SIGINT, SIGTERM, getsignal, signal
+from typing import Any
 
 import pytest
 import torch
@@ -32,14 +32,30 @@ from lr.tiny.vocabulary import build_tokenizer
 TOKENIZER = build_tokenizer()
 
 
+def shrink_pools(patch: pytest.MonkeyPatch) -> None:
+    """A pool has 20 problems: the full one of 320 takes a second to make."""
+    patch.setattr("tiny_training.rows.POOL_PROBLEMS", 16)
+    patch.setattr("tiny_training.rows.POOL_LONG", 4)
+    patch.setattr("tiny_training.judge.POOL_PAIRS", 64)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small_pools() -> Iterator[None]:
-    """A pool has 20 problems: the full one of 320 takes a second to make."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiny_training.rows.POOL_PROBLEMS", 16)
-        patch.setattr("tiny_training.rows.POOL_LONG", 4)
-        patch.setattr("tiny_training.judge.POOL_PAIRS", 64)
+        shrink_pools(patch)
         yield
+
+
+def with_small_pools(rank: int, work: Callable[..., None], *words: Any) -> None:
+    """The work of a process, whose pools are small too."""
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_pools(patch)
+        work(rank, *words)
+
+
+def start_small(work: Callable[..., None], args: tuple[Any, ...] = (), **how: Any) -> None:
+    """Instead of `spawn`: forks of the tests' server."""
+    start_processes(with_small_pools, args=(work, *args), start_method="forkserver", **how)
 
 
 def rows(style: Style = Style.TARGET) -> RowMaker:
@@ -155,10 +171,9 @@ def run_script(name: str, out: Path, *words: str) -> None:
     tests' server; what it does with signals is undone."""
     script, known = importlib.import_module(name), [SIGINT, SIGTERM]
     before = [getsignal(number) for number in known]
-    start = partial(start_processes, start_method="forkserver")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", [f"{name}.py", "--out", str(out), *words])
-        patch.setattr("torch.multiprocessing.spawn", start)
+        patch.setattr("torch.multiprocessing.spawn", start_small)
         try:
             script.start(script.work, script.arguments())
         finally:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from door_kit import with_small_target
 
 from lr.reasoner import Reasoner
 from lr.result import Result
@@ -47,8 +48,10 @@ def reasoner() -> Iterator[Reasoner]:
 
 @pytest.fixture(scope="module")
 def precise() -> Iterator[Reasoner]:
-    """In float64: there company does not change a rounding."""
-    with Reasoner(verifier="judge", dtype=torch.float64) as made:
+    """In float64: there company does not change a rounding. The target is small: what it says is
+    held against what it says, however good it is.
+    """
+    with with_small_target(), Reasoner(verifier="judge", dtype=torch.float64) as made:
         yield made
 
 
