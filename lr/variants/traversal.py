@@ -43,7 +43,7 @@ class Traversal(AcceptanceRule):
                 visit(child, accept_prob(w * p_x, q_x))
                 above = w - w * p_x if q is None else (p * w - q[child]).clamp_min(0.0).sum()
                 p, s = replacement(p, proposal, [child], w), float(above)
-                w = s / (s + 1.0 - w) if s > 0 else 0.0
+                w = s / (s + (1.0 - w)) if s > 0 else 0.0
             stays, untouched = 1.0 if node == ROOT else w, not families[node + 1]
             made.append(Outcome(left * stays, proposal.path(node), lambda: p, untouched=untouched))
             left *= 1.0 - stays

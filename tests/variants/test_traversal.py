@@ -22,7 +22,7 @@ from lr.lab.exact import (
 from lr.parts.block_rule import BlockRule
 from lr.reasoner import Reasoner
 from lr.rng import Stream
-from lr.spec.acceptance import ROOT, Draws, RejectRule
+from lr.spec.acceptance import ROOT, Draws, Proposal, RejectRule
 from lr.spec.drafters import Context
 from lr.testing import check
 from lr.testing.tokens import small_model, table
@@ -53,6 +53,14 @@ def test_it_is_exact_and_keeps_no_less_than_rejection(
         assert total_variation(law, plain_distribution(target, length)) < 1e-12
         kept, usual = (expected_accepted(r, target, drafts) for r in (Traversal(), RejectRule()))
         assert kept >= usual - 1e-12
+
+
+def test_rounding_between_equal_models_is_no_error() -> None:
+    """The draft's probability is the target's but for the last digit."""
+    p = torch.tensor([[0.1 + 0.2, 0.7]] * 2, dtype=torch.float64)
+    q = torch.tensor([[0.3, 0.7]], dtype=torch.float64)
+    outcomes = Traversal().outcomes(p, Proposal((1,), (ROOT,), q))
+    assert sum(one.probability for one in outcomes) == pytest.approx(1)
 
 
 def test_a_likely_ending_saves_an_unlikely_beginning() -> None:
