@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print("up", flush=True)
 sys.argv = ["lr", *sys.argv[1:]]
 from lr.__main__ import entry
@@ -42,7 +43,9 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 def started(*words: str) -> subprocess.Popen[str]:
-    """The program, as soon as its interpreter runs."""
+    """The program, as soon as its interpreter runs. It answers Ctrl-C also where these tests run in
+    the background, where a shell has that ignored.
+    """
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -81,8 +84,9 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path, after: float) -> None
     time.sleep(after)
     os.killpg(program.pid, signal.SIGINT)
     _, said = program.communicate(timeout=60)
-    assert program.returncode == 130 and said.splitlines()[-1] == "interrupted"
-    assert "Traceback" not in said and gone(program.pid)
+    # Interrupted in an `exec`, Python ends itself by the signal; shells show 130 for both.
+    assert program.returncode in (130, -signal.SIGINT)
+    assert said.splitlines()[-1] == "interrupted" and "Traceback" not in said and gone(program.pid)
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
