@@ -184,7 +184,7 @@ def attention_lines(device: torch.device) -> list[str]:
 
 
 def graphs_verdict(device: torch.device) -> str:
-    """Whether forwards of a model are recorded in CUDA graphs there, or why not: a small one is."""
+    """Whether forwards of a small model are recorded in CUDA graphs there, or why not."""
     import torch
 
     from lr.lab.bench.decode import random_model
@@ -203,18 +203,18 @@ def recorded(model: CausalLM) -> str:
     """Record all graphs of a model and replay one. Raises nothing."""
     from lr.engine.runner import ModelRunner
 
-    if not model.replayable:
-        return f"none, attention {model.attention.name} cannot be recorded"
     try:
         with warnings.catch_warnings(action="ignore"):  # the line says it
             runner = ModelRunner(model, num_blocks=8)
         runner.forward([runner.open([1])])
-        failure = runner.failure
-        sizes = [] if runner.graphs is None else runner.graphs.recorded
-        runner.end()
     except Exception as error:  # a kernel that does not fit may raise anything
-        failure = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"none, {failure}" if failure else f"recorded for {sizes[0]} to {sizes[-1]} rows"
+        return f"none, {type(error).__name__}: {error}".splitlines()[0]
+    if runner.graphs is None:
+        return f"none, attention {model.attention.name} cannot be recorded"
+    if runner.failure:
+        return f"none, {runner.failure}"
+    sizes = runner.graphs.recorded
+    return f"recorded for {sizes[0]} to {sizes[-1]} rows"
 
 
 @dataclass(frozen=True)

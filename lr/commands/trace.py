@@ -45,10 +45,6 @@ from lr.types import require
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
 
-class ReplayDiffers(LRError):
-    """The run that was made again is not the run of the trace."""
-
-
 def trace_named(words: str | None) -> Path | None:
     """The trace file that words name; None where they ask a question."""
     try:
@@ -104,7 +100,7 @@ class TraceCommand:
             until = ", up to where the trace was cut"
         elif found.difference is not None:
             after = f"differs after {found.compared} events. {found.difference}"
-            raise ReplayDiffers(f"the replay of {self.file} {after}")
+            raise LRError(f"the replay of {self.file} {after}")
         out.print(f"replayed: {what} came again the same{until} ({found.compared} events)")
 
 
