@@ -160,7 +160,14 @@ class Play:
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
         else:
-            trace, output = self._answered(), self.output or Path("answer.html")
+            from lr.lab.trace.replay import trace_of
+
+            with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
+                question, variant = self.models.question(self.what), self.own.load(reasoner)
+                options = asdict(self.generation)
+                run = reasoner.run(question, variant=variant, detailed=True, **options)
+                run.finish()
+            trace, output = trace_of(run), self.output or Path("answer.html")
         page = player_page(trace)
         write_lines(output, [page])
         for note in trace.notes:
@@ -187,16 +194,6 @@ class Play:
             console().print()
         finally:
             live.session.close()
-
-    def _answered(self) -> TraceFile:
-        from lr.lab.trace.replay import trace_of
-
-        with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
-            question = self.models.question(self.what)
-            options, variant = asdict(self.generation), self.own.load(reasoner)
-            run = reasoner.run(question, variant=variant, detailed=True, **options)
-            run.finish()
-            return trace_of(run)
 
 
 PICTURES = ("timeline", "tree", "cache")

@@ -11,7 +11,6 @@ have a device each, the larger of the two sums."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
@@ -25,7 +24,7 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench import step
 from lr.lab.bench.decode import runner_for, written_steps
-from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed, wait_for
+from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
 from lr.lab.eval.report import cell, table
 from lr.model.attention_choice import equip
@@ -144,11 +143,7 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
 
     def read() -> float:
         branch = reader.open(prompt)
-        wait_for(model.device)
-        started = time.perf_counter()
-        reader.forward([branch])
-        wait_for(model.device)
-        seconds = time.perf_counter() - started
+        seconds = timed(lambda: reader.forward([branch]), model.device, repeats=1, warm_up=0)
         reader.close(branch)
         return seconds
 
@@ -247,13 +242,12 @@ def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> 
     target, draft = asked.models.target, asked.models.draft
     assert draft is not None
     length = plan.prompt + stats.tokens / 2
-    limits = {Role.TARGET: 0.0, Role.DRAFT: 0.0}
+    sides = {Role.TARGET: (target, peaks[0]), Role.DRAFT: (draft, peaks[1])}
+    limits = dict.fromkeys(sides, 0.0)
     for _, one in asked.trace.events:
         if isinstance(one, ForwardPass):
-            is_target = one.role is Role.TARGET
-            model, peak = (target, peaks[0]) if is_target else (draft, peaks[1])
-            counts = [one.tokens / one.branches] * one.branches
-            lengths = [length] * one.branches
+            model, peak = sides[one.role]
+            counts, lengths = [one.tokens / one.branches] * one.branches, [length] * one.branches
             cost = pass_cost(model.config, model.dtype, counts, lengths, one.tokens)
             limits[one.role] += cost.limit(peak)[0]
     apart = draft.device != target.device
