@@ -124,13 +124,10 @@ class DrawnLengths:
     left: int | None = None
 
     def feed(self, token: int) -> bool:
-        left = self.length(token) if self.left is None else self.left
-        self.left = left - 1
+        if self.left is None:  # the first token of the step
+            self.left = max(1, round(self.lengths.draw(self.stream.key(token))))
+        self.left -= 1
         return self.left <= 0
-
-    def length(self, first: int) -> int:
-        """Tokens of the step that begins with the token `first`."""
-        return max(1, round(self.lengths.draw(self.stream.key(first))))
 
 
 class SyntheticRun(Run):
