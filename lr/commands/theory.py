@@ -287,13 +287,11 @@ class TheoryReality:
         require_files(json=self.json, figure=self.figure, save_calibration=saved)
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
-        out = console()
+        out, cells = console(), []
         columns = ("way", "closed form", "expected", "replayed", "measured", "±", "off")
-        cells = (
-            [row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}"]
-            for row in rows
-            for values in [(row.formula, row.expected, row.replayed, row.measured, row.error)]
-        )
+        for row in rows:
+            values = row.formula, row.expected, row.replayed, row.measured, row.error
+            cells.append([row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}"])
         how = f"; ways drawn after the calibration, seed {self.seed}" if self.draw else ""
         out.print(table(columns, cells, title=f"speedup over plain decoding{how}"))
         out.print(NOTES, style="dim")
