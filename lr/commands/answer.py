@@ -100,8 +100,7 @@ class Generate:
         coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
         yield show.summary(stats) + coupling
         if stats.judged and not stats.accepted:
-            events = (event for _, event in result.trace.events)
-            emits = (e for e in events if isinstance(e, Emit))
+            emits = (event for _, event in result.trace.events if isinstance(event, Emit))
             reasons = Counter(v.why for emit in emits for v in emit.verdicts)
             yield f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"
         for found in failure_modes(result.trace) if self.explain else []:

@@ -402,5 +402,5 @@ class BenchAlpha(Bench):
             top_k=0,
             min_p=0.0,
         )
-        events = (event for _, event in made.trace.events)
-        return alpha.Places.of((event for event in events if isinstance(event, TokenRound)), k)
+        rounds = [event for _, event in made.trace.events if isinstance(event, TokenRound)]
+        return alpha.Places.of(rounds, k)

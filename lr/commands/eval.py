@@ -178,12 +178,11 @@ def _panels(judged: Mapping[str, ev.Replayed], truth: Sequence[bool]) -> list[Pa
         if all(0 <= score <= 1 for score in made.scores):
             bins = ev.reliability(made.scores, truth)
             calibrated.append((name, [(score, share) for score, share, _ in bins]))
-    true, false, mean = "true pairs accepted", "false pairs accepted", "mean score"
     return [
-        Curves("ROC", false, true, roc, diagonal=True),
+        Curves("ROC", "false pairs accepted", "true pairs accepted", roc, diagonal=True),
         Curves("precision and recall", "recall", "precision", recall),
         Curves("acceptance and error", "share accepted", "of them wrong", errors),
-        Curves("calibration", mean, "share that is true", calibrated, diagonal=True),
+        Curves("calibration", "mean score", "share that is true", calibrated, diagonal=True),
     ]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +184,7 @@ def attention_lines(device: torch.device) -> list[str]:
 
 
 def graphs_verdict(device: torch.device) -> str:
-    """Whether forwards of a model are recorded in CUDA graphs there, or why not: a small one is."""
+    """Whether forwards of a small model are recorded in CUDA graphs there, or why not."""
     import torch
 
     from lr.lab.bench.decode import random_model
@@ -203,18 +203,18 @@ def recorded(model: CausalLM) -> str:
     """Record all graphs of a model and replay one. Raises nothing."""
     from lr.engine.runner import ModelRunner
 
-    if not model.replayable:
-        return f"none, attention {model.attention.name} cannot be recorded"
     try:
         with warnings.catch_warnings(action="ignore"):  # the line says it
             runner = ModelRunner(model, num_blocks=8)
         runner.forward([runner.open([1])])
-        failure = runner.failure
-        sizes = [] if runner.graphs is None else runner.graphs.recorded
-        runner.end()
     except Exception as error:  # a kernel that does not fit may raise anything
-        failure = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"none, {failure}" if failure else f"recorded for {sizes[0]} to {sizes[-1]} rows"
+        return f"none, {type(error).__name__}: {error}".splitlines()[0]
+    if runner.graphs is None:
+        return f"none, attention {model.attention.name} cannot be recorded"
+    if runner.failure:
+        return f"none, {runner.failure}"
+    sizes = runner.graphs.recorded
+    return f"recorded for {sizes[0]} to {sizes[-1]} rows"
 
 
 @dataclass(frozen=True)
@@ -240,10 +240,7 @@ class TinyEval:
 
         at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
-        own = EvalSettings(
-            self.problems, self.seed, self.temperature, self.dataset, self.ablation_problems,
-            self.ablation_layers,
-        )  # fmt: skip
+        own = EvalSettings(**{one.name: getattr(self, one.name) for one in fields(EvalSettings)})
         threads = Device(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):

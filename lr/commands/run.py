@@ -336,7 +336,6 @@ class Run:
         require(apart, "concurrency", self.concurrency, prompts)
         own = self.own.variant is None or mode not in ("draft", "specreason")
         require(own, "mode", mode, "lr or lr+sd with --variant")
-        self._options(mode)
 
     def _options(self, mode: str, checkpoint: str | None = None) -> GenerateOptions:
         """The engine's settings. What neither the flags nor the generation_config.json of

@@ -54,12 +54,11 @@ class Theory:
         require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
         require(at.beta > 0, "beta", at.beta, "a number > 0")
         if self.variant:
-            from lr.variants.clock import COLUMNS, rows_of
-            from lr.variants.clock import NOTES as SAID
+            from lr.variants import clock
 
-            made = rows_of(self.variant, at)
-            console().print(table(COLUMNS, [row for row, _ in made], text=2))
-            notes = [SAID, *(note for _, more in made for note in more)]
+            made = clock.rows_of(self.variant, at)
+            console().print(table(clock.COLUMNS, [row for row, _ in made], text=2))
+            notes = [clock.NOTES, *(note for _, more in made for note in more)]
             return console().print(*notes, sep="\n", style="dim")
         chosen = [f for f in FORMULAS if self.formula == "all" or f.name.startswith(self.formula)]
         names = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))
@@ -236,9 +235,6 @@ closed form: the formula. expected: the scheduler, simulated at the calibrated p
 replayed: the same with acceptance and lengths of these very answers, so that only times are
 predicted. off: expected against measured. ±: standard error over problems."""
 
-LISTED = ("depths", "tokens", "inner", "schedules")
-"""Flags that make the list of ways; they mean nothing where ways are drawn."""
-
 
 @dataclass(frozen=True)
 class TheoryReality:
@@ -278,7 +274,8 @@ class TheoryReality:
         require(0 <= self.draw <= 64, "draw", self.draw, "0 (none) to 64 ways")
         require(len(self.temperatures) > 0, "temperatures", self.temperatures, "at least one")
         if self.draw:
-            named = [f"--{n}" for n in LISTED if getattr(self, n) != getattr(TheoryReality, n)]
+            listed = ("depths", "tokens", "inner", "schedules")
+            named = [f"--{n}" for n in listed if getattr(self, n) != getattr(TheoryReality, n)]
             none = f"0 beside {' and '.join(named)}: drawn ways come from no list"
             require(not named, "draw", self.draw, none)
         usual = self.temperatures == TheoryReality.temperatures
@@ -290,13 +287,11 @@ class TheoryReality:
         require_files(json=self.json, figure=self.figure, save_calibration=saved)
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
-        out = console()
+        out, cells = console(), []
         columns = ("way", "closed form", "expected", "replayed", "measured", "±", "off")
-        cells = (
-            [row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}"]
-            for row in rows
-            for values in [(row.formula, row.expected, row.replayed, row.measured, row.error)]
-        )
+        for row in rows:
+            values = row.formula, row.expected, row.replayed, row.measured, row.error
+            cells.append([row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}"])
         how = f"; ways drawn after the calibration, seed {self.seed}" if self.draw else ""
         out.print(table(columns, cells, title=f"speedup over plain decoding{how}"))
         out.print(NOTES, style="dim")

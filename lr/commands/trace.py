@@ -45,10 +45,6 @@ from lr.types import require
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
 
-class ReplayDiffers(LRError):
-    """The run that was made again is not the run of the trace."""
-
-
 def trace_named(words: str | None) -> Path | None:
     """The trace file that words name; None where they ask a question."""
     try:
@@ -104,7 +100,7 @@ class TraceCommand:
             until = ", up to where the trace was cut"
         elif found.difference is not None:
             after = f"differs after {found.compared} events. {found.difference}"
-            raise ReplayDiffers(f"the replay of {self.file} {after}")
+            raise LRError(f"the replay of {self.file} {after}")
         out.print(f"replayed: {what} came again the same{until} ({found.compared} events)")
 
 
@@ -164,7 +160,14 @@ class Play:
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
         else:
-            trace, output = self._answered(), self.output or Path("answer.html")
+            from lr.lab.trace.replay import trace_of
+
+            with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
+                question, variant = self.models.question(self.what), self.own.load(reasoner)
+                options = asdict(self.generation)
+                run = reasoner.run(question, variant=variant, detailed=True, **options)
+                run.finish()
+            trace, output = trace_of(run), self.output or Path("answer.html")
         page = player_page(trace)
         write_lines(output, [page])
         for note in trace.notes:
@@ -191,16 +194,6 @@ class Play:
             console().print()
         finally:
             live.session.close()
-
-    def _answered(self) -> TraceFile:
-        from lr.lab.trace.replay import trace_of
-
-        with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
-            question = self.models.question(self.what)
-            options, variant = asdict(self.generation), self.own.load(reasoner)
-            run = reasoner.run(question, variant=variant, detailed=True, **options)
-            run.finish()
-            return trace_of(run)
 
 
 PICTURES = ("timeline", "tree", "cache")

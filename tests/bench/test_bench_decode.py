@@ -18,6 +18,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError
 from lr.lab.bench.decode import (
     QWEN3_06B,
+    SAMPLED,
     BareLoop,
     Decoded,
     Goal,
@@ -28,7 +29,6 @@ from lr.lab.bench.decode import (
     goals,
     hugging_face_model,
     measure,
-    ours_sampled,
     random_model,
 )
 from lr.lab.bench.report import Spread, write_json
@@ -76,7 +76,8 @@ def test_greedy_contenders_write_the_same_tokens(model: CausalLM, rows: int) -> 
 
 
 def test_sampling_draws(model: CausalLM) -> None:
-    first, second = ours_sampled(model, SamplingParams(2.0), PROMPT, 2, 12).tokens
+    sampled = contenders(model, SamplingParams(2.0))[SAMPLED]
+    first, second = sampled(PROMPT, 2, 12).tokens
     assert first != second
 
 

@@ -13,7 +13,7 @@ problem are not independent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -42,15 +42,14 @@ class Places:
     kept: tuple[int, ...]
 
     @classmethod
-    def of(cls, rounds: Iterable[TokenRound], k: int) -> Places:
+    def of(cls, rounds: Sequence[TokenRound], k: int) -> Places:
         """Those of rounds of chains of at most k drafts."""
-        seen, places = list(rounds), range(k)
         return cls(
-            rounds=len(seen),
-            emitted=sum(r.emitted for r in seen),
-            offered=tuple(sum(r.depth > i for r in seen) for i in places),
-            tried=tuple(sum(r.depth > i and r.accepted >= i for r in seen) for i in places),
-            kept=tuple(sum(r.accepted > i for r in seen) for i in places),
+            rounds=len(rounds),
+            emitted=sum(r.emitted for r in rounds),
+            offered=tuple(sum(r.depth > i for r in rounds) for i in range(k)),
+            tried=tuple(sum(r.depth > i and r.accepted >= i for r in rounds) for i in range(k)),
+            kept=tuple(sum(r.accepted > i for r in rounds) for i in range(k)),
         )
 
     @classmethod

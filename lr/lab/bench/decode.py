@@ -71,18 +71,11 @@ def ours(model: CausalLM, prompt: Sequence[int], rows: int, steps: int) -> Decod
     return Decoded(seconds, [branch.tokens[len(prompt) :] for branch in branches])
 
 
-def ours_sampled(
-    model: CausalLM, sampling: SamplingParams, prompt: Sequence[int], rows: int, steps: int
-) -> Decoded:
-    """As it is used: a `StepWriter` with keyed sampling and a segmenter, whose steps never end."""
-    runner = runner_for(model, rows, len(prompt) + steps)
-    return written_steps(runner, sampling, prompt, rows, steps)
-
-
 def written_steps(
     runner: ModelRunner, sampling: SamplingParams, prompt: Sequence[int], rows: int, steps: int
 ) -> Decoded:
-    """One step of `steps` tokens in each of `rows` sequences, which are closed afterwards."""
+    """As it is used: a `StepWriter` with keyed sampling and a segmenter writes one step of `steps`
+    tokens in each of `rows` sequences, which are closed afterwards."""
     branches = [runner.open(prompt[:-1]) for _ in range(rows)]
     runner.forward(branches)
     for branch in branches:
@@ -231,9 +224,14 @@ class Lane:
 
 def contenders(model: CausalLM, sampling: SamplingParams) -> dict[str, Decode]:
     """All ways to decode with a model, by name; on its own weights, nothing is copied."""
+
+    def sampled(prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+        runner = runner_for(model, rows, len(prompt) + steps)
+        return written_steps(runner, sampling, prompt, rows, steps)
+
     return {
         OURS: partial(ours, model),
-        SAMPLED: partial(ours_sampled, model, sampling),
+        SAMPLED: sampled,
         BARE: partial(bare, model),
         THEIRS: partial(generate, hugging_face_model(model)),
     }

@@ -1,9 +1,7 @@
 """`lr bench gpu`: plain decoding and the four modes at real shapes, next to the roofline.
 
-A pass reads every weight once, the cache of every sequence once, and writes the new keys and
-values; it multiplies every weight with every row. The larger of bytes / bandwidth and operations /
-arithmetic rate is a limit that no program beats: with few rows the bandwidth, with many the
-arithmetic. Both rates are measured on the spot, by a copy and a matrix product.
+No pass is faster than the larger of bytes / bandwidth and operations / arithmetic rate, both rates
+measured on the spot; docs/gpu.md says what is counted.
 
 Example: 61 GiB of weights at 4 TB/s are 16.4 ms a token, whatever the batch, until n rows of
 2 * 32.8e9 operations take longer: at 700 TFLOP/s from about 175 rows on.
@@ -13,7 +11,6 @@ have a device each, the larger of the two sums."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
@@ -26,8 +23,8 @@ from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench import step
-from lr.lab.bench.decode import written_steps
-from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed, wait_for
+from lr.lab.bench.decode import runner_for, written_steps
+from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
 from lr.lab.eval.report import cell, table
 from lr.model.attention_choice import equip
@@ -134,8 +131,7 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
 
     for batch in plan.batches:
         # kept over the repeats: CUDA graphs of its forwards are recorded once
-        blocks = batch * ((plan.prompt + plan.steps) // BLOCK_SIZE + 2)
-        runner = ModelRunner(model, num_blocks=blocks)
+        runner = runner_for(model, batch, plan.prompt + plan.steps)
 
         def decode(runner: ModelRunner = runner, batch: int = batch) -> float:
             return written_steps(runner, sampling, prompt, batch, plan.steps).seconds / plan.steps
@@ -143,15 +139,11 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
         lengths = [plan.prompt + plan.steps / 2] * batch
         cost = pass_cost(model.config, model.dtype, [1] * batch, lengths, batch)
         repeated(f"decode, batch {batch}", batch, decode, cost)
-    reader = ModelRunner(model, num_blocks=plan.prompt // BLOCK_SIZE + 2)
+    reader = runner_for(model, 1, plan.prompt)
 
     def read() -> float:
         branch = reader.open(prompt)
-        wait_for(model.device)
-        started = time.perf_counter()
-        reader.forward([branch])
-        wait_for(model.device)
-        seconds = time.perf_counter() - started
+        seconds = timed(lambda: reader.forward([branch]), model.device, repeats=1, warm_up=0)
         reader.close(branch)
         return seconds
 
@@ -250,13 +242,12 @@ def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> 
     target, draft = asked.models.target, asked.models.draft
     assert draft is not None
     length = plan.prompt + stats.tokens / 2
-    limits = {Role.TARGET: 0.0, Role.DRAFT: 0.0}
+    sides = {Role.TARGET: (target, peaks[0]), Role.DRAFT: (draft, peaks[1])}
+    limits = dict.fromkeys(sides, 0.0)
     for _, one in asked.trace.events:
         if isinstance(one, ForwardPass):
-            is_target = one.role is Role.TARGET
-            model, peak = (target, peaks[0]) if is_target else (draft, peaks[1])
-            counts = [one.tokens / one.branches] * one.branches
-            lengths = [length] * one.branches
+            model, peak = sides[one.role]
+            counts, lengths = [one.tokens / one.branches] * one.branches, [length] * one.branches
             cost = pass_cost(model.config, model.dtype, counts, lengths, one.tokens)
             limits[one.role] += cost.limit(peak)[0]
     apart = draft.device != target.device

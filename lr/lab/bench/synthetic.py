@@ -1,19 +1,15 @@
 """Synthetic acceptance: real models with random weights run, a model of acceptance decides.
 
-So the cost of a run at real shapes is measured without real weights. Every forward, drawn token,
-fork and message is real; what models would *say* is replaced at the extension points:
+Every forward, drawn token, fork and message is real; what models would *say* is replaced at the
+extension points:
 
     where a step ends             the segmenter counts up to a drawn length
     whether a draft step stays    drawn with alpha1 per step, after the judge has read the pair
     whether a draft token stays   drawn with alpha2 per token, after the target's pass
     what prompt lookup finds      the drafter always finds k tokens, for nothing
 
-No answer means anything and no mode is lossless here; tokens per second, passes and acceptance
-rates are what comes out. Rates and lengths are given, or come from a calibration, or from the
-paper's tables (which print no lengths: those are assumed).
-
-A short run shall keep the share that its rate says. So draws are stratified: of every few places in
-a row a fixed number is kept, in random order (`kept_in`). Every draw is a function of a key."""
+No answer means anything and no mode is lossless here. docs/gpu.md says where rates and lengths come
+from, and why draws are stratified. Every draw is a function of a key."""
 
 from __future__ import annotations
 
@@ -128,13 +124,10 @@ class DrawnLengths:
     left: int | None = None
 
     def feed(self, token: int) -> bool:
-        left = self.length(token) if self.left is None else self.left
-        self.left = left - 1
+        if self.left is None:  # the first token of the step
+            self.left = max(1, round(self.lengths.draw(self.stream.key(token))))
+        self.left -= 1
         return self.left <= 0
-
-    def length(self, first: int) -> int:
-        """Tokens of the step that begins with the token `first`."""
-        return max(1, round(self.lengths.draw(self.stream.key(first))))
 
 
 class SyntheticRun(Run):
