@@ -90,11 +90,9 @@ class Tried(Way):
 def drawn_ways(
     count: int, seed: int, found: Sequence[Calibration], driver: Driver | None = None
 ) -> list[Tried]:
-    """`count` different ways: mode, schedule, depth, width, tokens, the temperature of one of the
-    calibrations and, if None, the driver are drawn.
-
-    The draw is a function of `seed` and of every digit of the calibrations: before these were
-    measured nobody could know it, and whoever has their files can repeat it."""
+    """`count` different ways, each with the temperature of one of the calibrations. The draw is a
+    function of `seed` and of every digit of the calibrations (docs/theory.md, the blind test).
+    `driver` None: it is drawn as well."""
     chance = random.Random(f"{seed} {[one.to_json() for one in found]}")
     ways: dict[Tried, None] = {}
     while len(ways) < count:
