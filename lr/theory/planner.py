@@ -1,19 +1,16 @@
 """Which schedule, depth, width and number of draft tokens fit a budget, and is a draft worth it?
 
 Every choice within M token positions per target pass is predicted by closed forms; the best can be
-simulated. The prediction takes acceptance, speed ratio, verifier latency, reading of draft steps,
-correlated alternatives and batches that are not free. For the asynchronous windows the last has no
-closed form: every row is taken to be as slow as the fullest batch makes it, which is pessimistic,
-so differences of a few percent between schedules mean nothing; look at the simulated figures.
-Token-level speculation is inside the target's steps only, so it makes c1 grow (`hybrid.py`).
+simulated. For asynchronous windows with batches that are not free there is no closed form: every
+row is taken to be as slow as the fullest batch makes it, which is pessimistic, so differences of a
+few percent between schedules mean nothing; look at the simulated figures. Token-level speculation
+is inside the target's steps only, so it makes c1 grow (`hybrid.py`).
 
 Rows: sync 1 + W + ... + W^g; paper and depth the levels that the draft can keep open, at most
 ceil(1/c). With k + 1 positions per row: rows (k + 1) <= M.
 
 `compare` asks the fair question about GPUs: the same ones, given wholly to the target's tensor
-parallelism? A pass on t GPUs takes s + (1 - s)/t of the time on one; s is the share that more GPUs
-do not make faster. Example, s = 0.1: 4 GPUs take 0.325, 8 take 0.2125, so from 4 to 8 the target
-gains 1.53. A faster target makes draft and verifier relatively slower."""
+parallelism (`pass_time`)? A faster target makes draft and verifier relatively slower."""
 
 from __future__ import annotations
 
@@ -158,7 +155,8 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
 
 
 def pass_time(gpus: int, serial: float = SERIAL) -> float:
-    """s + (1 - s) / t: time of a target pass on t = `gpus`, in units of that on one."""
+    """s + (1 - s) / t: time of a target pass on t = `gpus`, in units of that on one; s is the share
+    that more GPUs do not make faster. Example, s = 0.1: 4 GPUs take 0.325, 8 take 0.2125."""
     s = float(probability("serial", serial))
     return s + (1 - s) / int(whole("gpus", gpus, 1))
 

@@ -2,17 +2,10 @@
 
 `seconds_per_step` puts three things together: the work of the answers (`Load`: acceptance, lengths
 of steps and chains), one cost line per model (`PassCost`), and the scheduler on a simulated clock.
-It leaves out everything else; what it leaves out shows as a difference to the measurement. Two
-drivers, two clocks:
-
-    lockstep    draft and target share one thread. The clock counts ticks: one pass of the target,
-                if it has rows, and up to `draft_ticks` of the draft. A draft step of l tokens takes
-                l / draft_ticks ticks. Afterwards ticks are turned into seconds.
-    overlapped  draft and target have a machine each. The clock counts seconds.
-
-Before the target can write after a draft step it must read it: token * length along with the other
-rows. In a synchronous cycle of g drafts the rows begin one pass after the other, since each goes on
-from what the row before it has read.
+What it leaves out shows as a difference to the measurement. In the lockstep driver draft and target
+share a thread, and the clock counts ticks: one pass of the target, if it has rows, and up to
+`draft_ticks` of the draft; afterwards ticks are turned into seconds. Overlapped they have a machine
+each, and the clock counts seconds. docs/theory.md has the cost line, and what reading costs.
 
 Example: target passes of 4 ms for one row and 0.5 ms per further row, steps of 20 tokens, three
 rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `planner.py`."""
@@ -97,11 +90,9 @@ class Tried(Way):
 def drawn_ways(
     count: int, seed: int, found: Sequence[Calibration], driver: Driver | None = None
 ) -> list[Tried]:
-    """`count` different ways: mode, schedule, depth, width, tokens, the temperature of one of the
-    calibrations and, if None, the driver are drawn.
-
-    The draw is a function of `seed` and of every digit of the calibrations: before these were
-    measured nobody could know it, and whoever has their files can repeat it."""
+    """`count` different ways, each with the temperature of one of the calibrations. The draw is a
+    function of `seed` and of every digit of the calibrations (docs/theory.md, the blind test).
+    `driver` None: it is drawn as well."""
     chance = random.Random(f"{seed} {[one.to_json() for one in found]}")
     ways: dict[Tried, None] = {}
     while len(ways) < count:

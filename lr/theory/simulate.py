@@ -40,6 +40,8 @@ POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
 """What draws are for, besides durations."""
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
+Control = Callable[[Stats], tuple[int, int | None]]
+"""(depth, width) from now on, told after every step; width None: as many as the settings say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +193,6 @@ class Stage(NamedTuple):
     seconds: float
 
 
-class Ahead(NamedTuple):
-    """What a controller says: how many steps to look ahead, and with how many alternatives (None:
-    as many as the settings say)."""
-
-    depth: int
-    width: int | None = None
-
-
 @dataclass
 class Outcome:
     """What came out. `seconds`: time of the last step; `wrong`: accepted, but not equivalent."""
@@ -231,7 +225,7 @@ def simulate(
     world: World,
     steps: int,
     trace: Trace | None = None,
-    control: Callable[[Stats], Ahead] | None = None,
+    control: Control | None = None,
 ) -> Outcome:
     """Emit `steps` steps, or fewer where the limits of `config` end the chain. `control`, a
     controller's, is told the counts and the time after every step.
@@ -255,11 +249,7 @@ def record_event(trace: Trace, event: messages.Event) -> None:
 
 class _Simulation:
     def __init__(
-        self,
-        config: SchedulerConfig,
-        world: World,
-        trace: Trace | None,
-        control: Callable[[Stats], Ahead] | None,
+        self, config: SchedulerConfig, world: World, trace: Trace | None, control: Control | None
     ) -> None:
         self.scheduler, self.control = LookaheadScheduler(config), control
         self.most = config.depth
@@ -387,9 +377,8 @@ class _Simulation:
             self.stage_began, self.stage_accepted = self.now, 0
         if self.control is not None:
             counts = outcome.steps, outcome.steps, outcome.origins[Origin.ACCEPTED], outcome.judged
-            ahead = self.control(Stats(self.now, *counts))
-            self.widths[outcome.steps] = ahead.width
-            self.scheduler.set_depth(ahead.depth)
+            depth, self.widths[outcome.steps] = self.control(Stats(self.now, *counts))
+            self.scheduler.set_depth(depth)
 
     def _keep(self, span: WorkSpan | None) -> None:
         if span is not None and self.trace is not None:

@@ -25,7 +25,7 @@ from lr.spec.verifiers.base import Pair, Requires
 from lr.testing.guard import guarded
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant
 from lr.theory.formula_vs_simulation import Point, rate, siblings
-from lr.theory.simulate import ENDLESS, Ahead, Outcome, World, simulate
+from lr.theory.simulate import ENDLESS, Outcome, World, simulate
 from lr.trace import Stats
 from lr.types import require
 from lr.variants.door import load_variant
@@ -105,10 +105,10 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, Outcome]:
     made: Any = control("") if callable(control) else control
     least = 1 if config.schedule is Schedule.PAPER else 0
 
-    def ahead(stats: Stats) -> Ahead:
+    def ahead(stats: Stats) -> tuple[int, int | None]:
         told = StepStats(**vars(stats))  # there are no distributions here
         depth = max(least, min(int(made.depth(told)), config.depth))
-        return Ahead(depth, made.width(told))
+        return depth, made.width(told)
 
     return config, simulate(config, world, at.steps, control=None if made is None else ahead)
 

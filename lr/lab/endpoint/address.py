@@ -1,9 +1,5 @@
-"""Where served models are, and how they are reached.
-
-A model is named `openai:http://host:port/name`. The name is everything after the port, slashes
-included, as the server knows it: `openai:http://localhost:8000/Qwen/Qwen3-32B`. A server below a
-path says where its own addresses begin: `openai:https://host/gateway/v1/Qwen/Qwen3-32B`. Without a
-name the server's only model is meant. Opens no connection. Read next: `client.py`."""
+"""Where served models are, and how they are reached: `openai:http://host:port/name`, see
+docs/engines.md. Opens no connection. Read next: `client.py`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
 """Requests to one OpenAI-compatible server, and one served model that completes texts.
 
 An answer comes as `Piece`s, text and, if the server has them, token ids; the last one says why it
-ended. A stream without such a last piece was torn. A request that breaks is sent again, after a
-`Restart`: nothing is lost and nothing doubled, and with a seed or at temperature 0 the same text
-comes again.
-
-What goes wrong is of two kinds. *Broken*: no connection, silence, status 429 or 5xx, an answer that
-is torn or no JSON; another attempt may do better. *Refused*: any other 4xx, and redirects; trying
-again would not help. Users see `EndpointError`.
+ended. A request that breaks is sent again, after a `Restart`, so nothing is lost and nothing
+doubled. What goes wrong is of two kinds (the table is in docs/engines.md): *Broken*, another
+attempt may do better; *Refused*, it would not. Users see `EndpointError`.
 
 Requests run in one thread per client, on one event loop, over connections that are kept. `start`
 returns a `Future`; cancelling it closes the request's connection, which servers take as its end.

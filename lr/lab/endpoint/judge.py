@@ -7,10 +7,9 @@ of the possible answers in one distribution. An answer's probability is that of 
 with which it can go on, however the server cuts it: for "aligned]" those that begin with "a", for
 "unaligned]" those with "u". Otherwise one greedy token is read, and the score is 0 or 1.
 
-Many pairs are asked about at once. A question that fails is a rejection with its reason. After
-`FAILURES` in a row, or when failures have used up their budget of seconds, the judge is given up,
-because it would cost every answer its speed: the run ends, or (`Retry.lost`) all further draft
-steps are rejected unasked. A refusal (a wrong key, a wrong name) ends the run at once."""
+A question that fails is a rejection with its reason. After `FAILURES` in a row, or when failures
+have used up their budget of seconds, the judge is given up, because it would cost every answer its
+speed; what becomes of the run then is `Retry.lost`. A refusal ends it at once."""
 
 from __future__ import annotations
 

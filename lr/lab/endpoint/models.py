@@ -1,19 +1,10 @@
 """A served model: an endpoint, the tokenizer of its checkpoint, and what may be asked of the two.
 
-*Ids or text.* If an endpoint takes and returns token ids, they are the truth, as everywhere in this
-project. If it speaks text only, the text of a step is: as the server wrote it, cut where the step
-ends, never changed. The rest of the project works with ids all the same, so a step gets ids that
-spell its text, byte for byte (`exact_ids`); which ones does not matter, because the next request
-sends the text again.
-
-*Another tokenizer.* A draft that speaks text may have a tokenizer, and a chat template, of its own:
-steps go over as text, and the prompt is put by its own template. Ids are exchanged only between
-models whose ids mean the same.
-
-*What it cannot do.* A model behind a server gives no logits. So nothing here can guess tokens for
-it, and no rule can accept them; if its server does that by itself (vLLM's speculative decoding),
-it is invisible and welcome. What settings need and an endpoint lacks is refused before anything is
-generated, with what to do instead. Read next: `writer.py`."""
+If an endpoint takes and returns token ids, they are the truth, otherwise the text of a step as the
+server wrote it; then steps get ids that spell it byte for byte (`exact_ids`). docs/engines.md says
+what follows from that, and for a draft with another tokenizer. A model behind a server gives no
+logits, so nothing here can guess tokens for it, and no rule can accept them. What settings need and
+an endpoint lacks is refused before anything is generated. Read next: `writer.py`."""
 
 from __future__ import annotations
 

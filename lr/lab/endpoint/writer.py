@@ -1,13 +1,10 @@
-"""Steps written on a server: a `StepWriter` whose forwards are requests.
+"""Steps written on a server: a `StepWriter` whose forwards are requests, as docs/engines.md tells.
 
-A step is one request, a completion of everything before it. The answer streams in; when the step's
-boundary is complete, the request is cancelled, and the server stops writing. The boundary is found
-here and not by the server's stop string, because a step needs a visible character first, and
-because other segmenters have no string; the string is sent along only if it leaves the text whole.
-
-Nothing blocks but `poll` with a wait: `begin` sends, `cancel` hangs up. Branches are lists of
-tokens: the server's prefix cache is the cache. Whether ids or text are the truth: see `models.py`.
-With text, steps are cut at characters, not at tokens: a step never has more than its boundary."""
+The boundary of a step is found here and not by the server's stop string, because a step needs a
+visible character first, and because other segmenters have no string; the string is sent along only
+if it leaves the text whole. Nothing blocks but `poll` with a wait: `begin` sends, `cancel` hangs
+up. Branches are lists of tokens: the server's prefix cache is the cache. With text, steps are cut
+at characters, not at tokens: a step never has more than its boundary."""
 
 from __future__ import annotations
 

@@ -1,22 +1,9 @@
 """Data sets: the problems, how each is graded, and the prompt that a model gets.
 
 `load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N`, `stories:N` and
-`plans:N` (held-out problems of a tiny language). The layout of a line is recognised by its fields:
-
-| layout | fields | task |
-| --- | --- | --- |
-| HumanEval | prompt, test, entry_point | code |
-| LiveCodeBench | question_content, public_test_cases, private_test_cases, starter_code | code |
-| GPQA | question, correct answer, incorrect answer 1, ... | choice |
-| MMLU and the like | question, choices or options, answer: letter, number or text | choice |
-| GSM8K | question, answer with "#### 42" at its end | math |
-| AIME, AMC, MATH-500 | problem or question, answer | math |
-| MATH | problem, solution with a box | math |
-| MT-Bench | turns (the first is asked) | free |
-| anything else to be answered | prompt, question or problem alone | free |
-
-Case, and spaces, dashes or underscores between words, do not matter. Anything else is refused with
-the fields that were found. Read next: `grading.py`."""
+`plans:N` (held-out problems of a tiny language). The layout of a line is recognised by its fields,
+whatever their case and whether spaces, dashes or underscores are between words; docs/evaluation.md
+has the table. Anything else is refused with the fields that were found. Read next: `grading.py`."""
 
 from __future__ import annotations
 

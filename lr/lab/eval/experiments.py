@@ -1,14 +1,5 @@
-"""The experiments: the paper's tables (arXiv 2506.19830), and what it leaves open.
-
-| name | question |
-| --- | --- |
-| speedup | the modes side by side: accuracy and speed (Table 1) |
-| verifiers | acceptance against accuracy (Table 2) |
-| width | alternatives per step: W = 1, 2, 4, 8 at depth 2 (Table 3) |
-| profile | where the time goes, from the traces |
-| budget | M token positions per target pass, divided between steps and tokens (section 3.3) |
-| segmentation | where a step ends: blank lines (the paper's choice), sentences, lengths, cues |
-| domains | the same pipeline on two tiny languages, quantities and plans |
+"""The experiments: the paper's tables (arXiv 2506.19830), and what it leaves open. The list is
+in docs/evaluation.md.
 
 Each is two functions: `arms(lab)`, the ways of answering that are compared, and `find(lab,
 outcome)`, the table and the figure made from their results."""

@@ -1,9 +1,8 @@
 """From a model's text to right or wrong: find the answer, then compare it as the task wants.
 
-The answer is the last `\\boxed{...}` if there is one, else what follows "the answer is", else the
-last number. It stands after the model's thought, that is after the last `</think>`. A wrong answer
-is told apart from one that could not be judged: `why` says "no answer was found", "the gold answer
-cannot be read", "time was up". Read next: `equality.py`, `sandbox.py`."""
+Where the answer is looked for, and what counts as equal: docs/evaluation.md. A wrong answer is told
+apart from one that could not be judged: `why` says "no answer was found", "the gold answer cannot
+be read", "time was up". Read next: `equality.py`, `sandbox.py`."""
 
 from __future__ import annotations
 

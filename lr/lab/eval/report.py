@@ -4,11 +4,8 @@ report`, as text cells, Markdown and JSON, and the notes without which speedups 
 It reads what `lr run` writes and what the official tool writes (no settings, no grades, no
 statistics: answers are graded here, from the text after the prompt). Runs are compared only if they
 answer the same questions with the same sampling; everything else is refused, because a number that
-looks like a speedup will be read as one.
-
-Intervals are at 95 %. Samples of one problem are not independent, so the bootstrap draws problems,
-each with all its samples. With one sample per problem, accuracy has Wilson's interval, which is
-right for few problems and near 0 and 1."""
+looks like a speedup will be read as one. Intervals are at 95 %; the bootstrap draws problems, each
+with all its samples, because samples of one problem are not independent."""
 
 from __future__ import annotations
 

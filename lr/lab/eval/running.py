@@ -1,18 +1,11 @@
 """One evaluation: problems in, graded results out, written to disk as they come. Started again, it
 goes on with what is missing.
 
-| mode | what answers |
-| --- | --- |
-| ar | the target alone, plainly |
-| sd | the target, with token-level speculation |
-| lr | Lookahead Reasoning |
-| lr+sd | both |
-| draft | the draft alone, plainly: the row "draft" of Table 1 (arXiv 2506.19830) |
-| specreason | SpecReason: the target scores the draft's steps (`variants/specreason.py`) |
-
-The first four are those of the official tool. Protocol `acceptance` is how the paper measures
-acceptance: at every position draft and target write one step each, the verifier judges, the
-accepted one goes on. That is the paper's schedule with a window of one pair.
+Modes ar, sd, lr and lr+sd are those of the official tool. Mode draft is the draft alone, the row
+"draft" of Table 1 (arXiv 2506.19830); in mode specreason the target scores the draft's steps
+(`variants/specreason.py`). Protocol `acceptance` is how the paper measures acceptance: at every
+position draft and target write one step each, the verifier judges, the accepted one goes on. That
+is the paper's schedule with a window of one pair.
 
 The loop knows no terminal: it yields a `Done` per answer. Answers are graded in another thread, so
 comparing or running programs does not hold up the generation; the clock of a problem stops with its

@@ -1,12 +1,7 @@
-"""Runs programs that a model wrote.
-
-With bubblewrap (`bwrap`), a program sees no network, no other process and no file but Python's and
-the system's own, read-only; it writes to a folder in memory that vanishes with it. Limits of time,
-memory, file size and output, and no new processes, come from `sandbox_child.py`. Whether all of
-this holds is tried out first, with a probe that must fail to get out.
-
-Without bubblewrap only the limits are left, and programs can read and write what the user can. They
-run then only if the user accepts that (`unsafe`)."""
+"""Runs programs that a model wrote, in bubblewrap (`bwrap`) with the limits of `sandbox_child.py`.
+docs/evaluation.md says what a program can do there, and without bubblewrap, where it runs only if
+the user accepts that (`unsafe`). Whether the sandbox holds is tried out first, with a probe that
+must fail to get out."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""Results on disk that survive: one JSON file per problem and sample, each whole or absent, and the
-run's settings once.
-
-    RUN/run.json            what was asked: settings, versions, the fingerprint of the data
-    RUN/7.json              problem 7, sample 0     (the official tool's name for it)
-    RUN/7.3.json            problem 7, sample 3
-    RUN/session-0.json      one start of the command: wall time, tokens, problems
-    RUN/pairs/, RUN/traces/ what --save_pairs and --save_traces keep
+"""Results on disk that survive: the run's settings once, and one JSON file per problem and sample,
+each whole or absent, under the official tool's names. docs/evaluation.md shows the folder of a run.
 
 A file is written under another name and then moved to its place, so a process that is killed leaves
 only whole files. A run goes on if its settings are the same; other settings are refused, because a

@@ -6,13 +6,8 @@
 
 The page is that of `page.py`. What its buttons ask for goes to the same `Session` as the letters of
 `lr step`, and the answer to each request is what every side is now, folded and put into words as
-for a recorded trace. So the page shows and asks, and knows no more of the engine than before. A
-page that has taken in the message before is sent only what is new (`news`), any other all of it.
-
-Who may ask: only a request with the secret token of the address, for this machine's own name and
-from this page. A page of another site does not know the token; and one whose name was made to
-point at this machine (DNS rebinding) says that name in the headers Host and Origin. Read next:
-`live.js`, the other end."""
+for a recorded trace. A page that has taken in the message before is sent only what is new (`news`),
+any other all of it. Who may ask, and why others cannot: docs/player.md. Read next: `live.js`."""
 
 from __future__ import annotations
 

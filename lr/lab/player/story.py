@@ -1,12 +1,8 @@
 """What the player tells besides the events: the tour, eight moments with their idea, and the race,
-plain decoding on the same clock.
+plain decoding on the same clock (docs/player.md).
 
-The race has two clocks. "This machine": plain decoding takes one pass of the target per token, each
-as long as the median pass with the fewest rows in this trace. "Rows are free", as on a GPU that is
-limited by its memory's bandwidth: a target pass takes one unit however many rows it has, a draft
-pass `c1` and a verdict `v` steps, on devices of their own, with the values that the twin fits to
-the paper's tables (`theory/paper.py`). There every piece of work takes its passes after the event
-that began it, in the order of this run: an estimate, not a measurement."""
+Where rows are free, every piece of work takes its passes after the event that began it, in the
+order of this run: an estimate, not a measurement."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What happens in a cache, as events of a trace: who opens, forks, grows and closes branches, and
 which block each of them holds.
 
-The core loads this only where a run records details (`lr/registry.py`).
-"""
+The core loads this only where a run records details (`lr/registry.py`)."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class BranchForked(CacheEvent):
 @dataclass(frozen=True, slots=True)
 class BranchesGrew:
     """One forward appends to branches. `rows`: (branch, new length in tokens). `copies`: (branch,
-    shared block, its copy), copy on write. `fresh`: (branch, new block at its end).
-    """
+    shared block, its copy), copy on write. `fresh`: (branch, new block at its end)."""
 
     cache: str
     rows: tuple[tuple[int, int], ...]
@@ -53,8 +51,7 @@ class BranchesGrew:
 @dataclass(frozen=True, slots=True)
 class BranchCut(CacheEvent):
     """`branch` keeps its first `length` tokens and gives up the blocks `dropped`; those in `freed`
-    had no other holder.
-    """
+    had no other holder."""
 
     length: int
     dropped: tuple[int, ...]
@@ -98,8 +95,7 @@ class CacheRecorder(CacheObserver):
     Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,
     6),), fresh=((0, 0), (0, 1)))`. Branch 1 is forked from it, and both write one token:
     `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`: branch 0 left block 1, which branch
-    1 holds, for its copy, block 2.
-    """
+    1 holds, for its copy, block 2."""
 
     def __init__(self, trace: Trace, cache: str) -> None:
         self.trace, self.cache = trace, cache
@@ -159,8 +155,7 @@ class CacheRecorder(CacheObserver):
         cache from now on. `trace`: a copy of this side's trace.
 
         Example: A holds tables a (blocks 0 1) and b (blocks 0 2); B then holds a' (0 1) and b'
-        (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2.
-        """
+        (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2."""
         other = CacheRecorder(trace, self.cache)
         other._numbers, other._sizes = dict(self._numbers), dict(self._sizes)
         other._count = self._count

@@ -1,13 +1,8 @@
 """Where two traces part: the first event, and in it the first value, that is not the same.
 
-Everything counts but what a clock says: `time`, and the `seconds` of forwards and verifiers; on
-virtual clocks times count as well. Numbers that a model computed (probabilities, scores) may differ
-by `TOLERANCE` of their size, because another machine adds up in another order; tokens, verdicts,
-nodes, keys and blocks must be equal. In a variant's own notes every number with a point may.
-
-If draft and target run side by side, which of two events comes first is chance. Then only what must
-not depend on it is compared (`compare_outputs`): the steps of the output in order, and whatever
-both runs wrote under the same name."""
+docs/trace.md says what is compared. In short: everything but what a clock says, numbers that a
+model computed up to `TOLERANCE`; where the order of events is chance, the outputs and whatever both
+runs wrote under the same name (`compare_outputs`)."""
 
 from __future__ import annotations
 

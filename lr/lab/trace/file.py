@@ -6,13 +6,9 @@
         print(record.number, record.time, record.kind, record.event)
 
 A line holds the fields of the event's class (`lr/trace.py`, `spec/protocol.py`) as they are, with
-its time and the name of its kind (`KINDS`); msgspec checks the types when it is read. The first
-line has the header and the bytes of every token in the file, so that readers need no tokenizer.
-`Record.data` shows an event as people and the player see it: node names, steps with their text.
-
-Another version of the format is refused by name. A file whose last line is torn (the program was
-killed while it wrote) is read up to there, and `notes` says so. Everything else that is wrong
-raises `TraceError` with the number of the line. Read next: `state.py`."""
+its time and the name of its kind (`KINDS`); msgspec checks the types when it is read. The format,
+its versions, and what becomes of a file that was cut short: docs/trace.md. Everything else that is
+wrong raises `TraceError` with the number of the line. Read next: `state.py`."""
 
 from __future__ import annotations
 

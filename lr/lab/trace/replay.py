@@ -7,8 +7,7 @@
     outcome = replay(read_trace("trace.jsonl"))
     outcome.difference      # None: the same; else the event, the value, what it was and what came
 
-Draws are keyed, so an answer is a function of the models, the question and the settings: every
-event of `lockstep` and of plain decoding comes again in the same order, every token bit for bit. Of
+Draws are keyed, so an answer is a function of the models, the question and the settings. Of
 `overlapped` runs, and of answers that shared their forwards with others, the output and the steps
 are compared, not the order. Runs without models: `virtual.py`."""
 

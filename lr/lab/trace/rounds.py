@@ -1,8 +1,7 @@
 """A round of token-level speculation in full, as a detailed trace shows it: every draft token with
 its probabilities, the uniform number that decided, the token after them.
 
-The core loads this only where a run records details (`lr/registry.py`).
-"""
+The core loads this only where a run records details (`lr/registry.py`)."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def round_detail(
     first", "both" have 0.2, 0.4, 0.4. The tokens stay with 0.8, and with 0.4 / 0.8 = 0.5. With the
     number 0.5 "the first" is taken. Seen from the end, 1 - 0.5 = 0.5: the first stays because 0.5 <
     0.8; given that, the number is uniform on [0, 0.8], as a share of that 0.625, and the second
-    goes because 0.625 > 0.5.
-    """
+    goes because 0.625 > 0.5."""
     kept, token, offset = decision.nodes, decision.token, draws.offset
     p = p_rows[kept[-1] + 1 if kept else 0, token].item()
     if not proposal.tokens:
