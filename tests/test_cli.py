@@ -4,16 +4,21 @@ message and exit code 2.
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
+from rich.console import Console
 
+from lr.commands import show
 from lr.commands.cli import COMMANDS, main
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split
@@ -287,10 +292,45 @@ def test_without_a_question_a_sample_problem_is_taken(
 
 def test_a_tiny_model_says_what_it_understands(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", "What is 2 + 2?", "--mode", "ar"]
-    fails(capsys, words, "understands only", "What is 2 + 2?", "for example: At first ")
+    fails(capsys, words, "sums of what people have", "What is 2 + 2?", "for example: At first ")
     for language in LANGUAGES.values():
         questions = [language.problem(Split.TEST, i, 0).question for i in range(100)]
         assert all(map(language.asks, questions)) and not language.asks("How many coins?")
+
+
+@pytest.mark.usefixtures("small_target")
+def test_the_demo_shows_a_problem_and_says_what_the_table_means(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Into a pipe: plain text, no bar. The time is up after the first problem."""
+    words = ["--problems", "2", "--show", "1", "--dataset", "tiny", "--seconds", "0.001"]
+    assert main(["demo", *words, "--driver", "lockstep"]) == 0
+    said = capsys.readouterr()
+    story, _, end = said.out.partition("1 held-out problem\n")
+    assert "problem 1" in story and "problem 2" not in story and "nothing is lost" in story
+    assert "rejected" in story and "accepted" in story and ", expected " in story
+    table, _, conclusion = end.partition("1 of 2 problems in 0 seconds; --seconds 0 solves all.")
+    assert [line.split()[0] for line in table.splitlines() if "/1" in line] == [
+        "ar", "sd", "lr", "lr+sd"
+    ]  # fmt: skip
+    for part in ("fewer passes of the target", "times as fast as ar", "data sheet of", "Qwen3-32B"):
+        assert part in conclusion
+    assert "\x1b" not in said.out + said.err and "solving" not in said.out + said.err
+
+
+def test_a_progress_bar_keeps_off_the_text_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal a line of text begins where the bar was wiped away."""
+    monkeypatch.setenv("TERM", "xterm")
+    screen = io.StringIO()
+    out = Console(file=screen, force_terminal=True, width=80)
+    with show.progress("solving", 2, beside=out) as advance:
+        for step in ("first step", "second step"):
+            out.print(step)
+            advance()
+            time.sleep(0.15)  # the bar is drawn ten times a second
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
+    lines = [part for line in text.split("\n") for part in line.split("\r")]
+    assert {"first step", "second step"} <= set(lines) and any("solving" in line for line in lines)
 
 
 def test_what_a_checkpoint_asks_for_in_vain_is_said_once(

@@ -112,15 +112,16 @@ class Generate:
 
 
 COLUMNS = ("mode", "right", "tokens\n/ s", "steps\nkept", "tokens\nkept", "target\npasses")
-NOTES = """\
-ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning).
-lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the tokens guessed.
-speedup: in tokens per second against ar, all modes in turn on every problem; middle half: its
-quartiles over the problems. In lr and lr+sd the draft's steps are written in a second process
-(--driver lockstep: in turns, on one core)."""
+NOTES = (
+    "ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning). "
+    "lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the tokens "
+    "guessed. speedup: in tokens per second against ar, all modes in turn on every problem; middle "
+    "half: its quartiles over the problems. In lr and lr+sd the draft's steps are written in a "
+    "second process (--driver lockstep: in turns, on one core)."
+)
 PACE = 0.2  # Seconds that a step stays the last one on a terminal: the pace of a reader.
-GPU, BANDWIDTH = "an H200 (4.8 TB/s)", 4.8e12
-"""Memory bandwidth in bytes a second, from NVIDIA's data sheet of 2024."""
+GPU, BANDWIDTH = "an H200 (4.8 TB/s, data sheet of 2024)", 4.8e12
+"""Memory bandwidth in bytes a second, as NVIDIA's data sheet says."""
 LARGE = {"Qwen3-32B": 65.5e9, "Qwen3-1.7B": 3.4e9, "Qwen2.5-7B": 15.2e9}
 """Target, draft and judge of the paper, with the bytes of their weights in bf16: what a pass has to
 read, whatever its rows."""
@@ -163,14 +164,14 @@ class Demo:
             known = f"problems that {reasoner.codec.name} understands"
             require(name in language.datasets, "dataset", name, known)
             draw = language.datasets[name]
-            out.print(show.legend(), "")
+            out.print(show.legend(), "", soft_wrap=False)
             warm_up = language.problem(Split.TEST, 0, 0).question
             for mode in MODES:  # the first call allocates, and starts the second process
                 reasoner.generate(warm_up, max_tokens=40, **self._options(mode))
             began = time.monotonic()
-            with show.progress("solving", self.problems) as advance:
+            with show.progress("solving", self.problems, beside=out) as advance:
                 for index in range(self.problems):
-                    if 0 < self.seconds < time.monotonic() - began:
+                    if solved and 0 < self.seconds < time.monotonic() - began:
                         break
                     task = draw(Split.TEST, index, 0)
                     if index < self.show:
@@ -181,7 +182,7 @@ class Demo:
                         _tell(task, solved[-1][1]["lr"], language, out)
                     advance()
         out.print(_comparison(solved))
-        out.print(NOTES, "", style="dim")
+        out.print(NOTES, "", style="dim", soft_wrap=False)
         if len(solved) < self.problems:
             said = f"{len(solved)} of {self.problems} problems in {self.seconds:.0f} seconds"
             out.print(f"{said}; --seconds 0 solves all.", style="dim")
@@ -236,8 +237,9 @@ def _conclusion(solved: Solved, demo: Demo) -> str:
     if demo.width == 1:
         times = on_a_gpu(solved, demo.depth, Schedule(demo.schedule))
         said += (
-            f" The same steps, simulated on the clock of {GPU} where a pass of "
-            f"{', '.join(LARGE)} takes the time to read its weights: {times:.1f} times. "
+            f" The same steps, simulated on the clock of {GPU}, one for each of "
+            f"{', '.join(LARGE)}, where a pass takes the time to read the weights: "
+            f"{times:.1f} times. "
             "(The paper measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
         )
     return said

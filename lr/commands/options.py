@@ -187,8 +187,9 @@ class ModelChoice:
             return sample
         if self.model in CHECKPOINTS and not self.language.asks(given):
             raise SettingError(
-                f"{self.model} understands only the questions of its small language, and {given!r} "
-                f"is none of them. Other models (--model) do; or ask, for example: {sample}"
+                f"{self.model} understands only the questions of its small language, "
+                f"{self.language.about}, and {given!r} is none of them. Other models (--model) "
+                f"do; or ask, for example: {sample}"
             )
         return given
 

@@ -62,10 +62,13 @@ def in_words(facts: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[..., None]]:
+def progress(
+    what: str, total: int, done: int = 0, *, beside: Console | None = None
+) -> Iterator[Callable[..., None]]:
     """A progress bar on standard error, shown in a terminal only. What it gives is called after
-    every piece of work, with words that say how things stand, if there are any."""
-    shown = Console(stderr=True)
+    every piece of work, with words that say how things stand, if there are any. `beside`: the
+    console of a text that is printed meanwhile; the bar then stays below it."""
+    shown = beside if beside is not None and beside.is_terminal else Console(stderr=True)
     clock, words = "{task.elapsed:.0f} s,", "{task.description}"
     columns = (what, BarColumn(bar_width=30), MofNCompleteColumn(), clock, TimeRemainingColumn())
     off = not shown.is_terminal
@@ -130,7 +133,8 @@ def legend() -> Text:
     """What the marks and colours of steps mean."""
     words = {
         Origin.ACCEPTED: "draft step kept",
-        Origin.CORRECTION: "target's step, already written when the draft's was rejected",
+        Origin.CORRECTION: "target's step, already written when the draft's was rejected: "
+        "nothing is lost",
         Origin.BONUS: "target's step after a fully accepted cycle",
     }
     parts = [Text(f"{MARKS[o]} {o.value}: {said}", STYLES[o]) for o, said in words.items()]

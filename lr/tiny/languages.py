@@ -23,14 +23,16 @@ from lr.tiny.language import Kind, Problem, Split
 class TinyLanguage:
     """One language.
 
-    `family` begins the names of its checkpoints ("plans-target"). `questions` is what its questions
-    look like. `datasets` draw its problems, each a function of (split, index, seed); `problem` is
-    the one of the family's name. `render(meaning, style, rng)` words a step, `parse` reads its
-    meaning back (a named tuple with a `kind`; None if it is not a sentence of the language),
-    `boxed` finds the answer in a solution. `templates` are all templates by kind and
-    operation, `slot_words` what stands in their slots, `boxed_words` what stands in the box."""
+    `family` begins the names of its checkpoints ("plans-target"). `about`: what it speaks of, in
+    words; `questions` is what its questions look like. `datasets` draw its problems, each a
+    function of (split, index, seed); `problem` is the one of the family's name. `render(meaning,
+    style, rng)` words a step, `parse` reads its meaning back (a named tuple with a `kind`; None if
+    it is not a sentence of the language), `boxed` finds the answer in a solution. `templates` are
+    all templates by kind and operation, `slot_words` what stands in their slots, `boxed_words` what
+    stands in the box."""
 
     family: str
+    about: str
     questions: tuple[re.Pattern[str], ...]
     datasets: Mapping[str, Callable[[Split, int, int], Problem[Any]]]
     render: Callable[[Any, Style, random.Random], str]
@@ -56,6 +58,7 @@ class TinyLanguage:
 DIGITS = tuple("0123456789")
 QUANTITIES = TinyLanguage(
     family="tiny",
+    about="sums of what people have or put into a jar",
     questions=(language.QUESTION, stories.QUESTION),
     datasets={"tiny": language.problem, "stories": stories.story},
     render=grammar.render,
@@ -67,6 +70,7 @@ QUANTITIES = TinyLanguage(
 )
 PLANS = TinyLanguage(
     family="plans",
+    about="orders to a robot in a house",
     questions=(plans.QUESTION,),
     datasets={"plans": plans.plan},
     render=plans.render,

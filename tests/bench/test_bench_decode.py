@@ -132,12 +132,12 @@ def test_goals_are_met_missed_or_not_measured() -> None:
     tiny = [
         ("tiny-target", "lr", 1, 10.0),
         ("tiny-target", "bare loop", 1, 9.0),
-        ("tiny-target", "transformers", 1, 21.0),
+        ("tiny-target", "transformers", 1, 26.0),
     ]
     sampled = [("tiny-target", "lr, sampled", 1, 10.0), ("tiny-draft", "lr, sampled", 1, 2.5)]
     shape = [("0.6b-fp32", "lr", 1, 100.0), ("0.6b-fp32", "transformers", 1, 90.0)]
     found = judged(*tiny, *sampled, *shape)
-    assert [goal.measured for goal in found[True]] == ["2.10 (2.10-2.10)", "1.11 (1.11-1.11)"]
+    assert [goal.measured for goal in found[True]] == ["2.60 (2.60-2.60)", "1.11 (1.11-1.11)"]
     assert [goal.measured for goal in found[False]] == ["0.90 (0.90-0.90)", "0.25 (0.25-0.25)"]
     assert [goal.text.split(",")[0] for goal in found[None]] == ["0.6b-bf16"]
 

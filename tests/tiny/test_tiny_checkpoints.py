@@ -125,14 +125,15 @@ def test_without_layer_skips_it_and_leaves_the_model_alone() -> None:
     assert torch.equal(lesser.layers[1](x, x, x, lambda *_: x), x)
 
 
-def test_the_context_is_used_to_its_end() -> None:
+@pytest.mark.parametrize("name", ["tiny-target", "tiny-draft"])
+def test_the_context_is_used_to_its_end(name: str) -> None:
     """4,096 tokens: the cache gives what transformers computes at once; one more is refused."""
-    folder = checkpoint_path("tiny-draft")
+    folder = checkpoint_path(name)
     ids = torch.randint(20, 400, (4096,), generator=torch.Generator().manual_seed(0)).tolist()
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
         expected = theirs(torch.tensor([ids])).logits[0, -8:]
-    runner = ModelRunner(load_model("tiny-draft", dtype=torch.float32), num_blocks=300)
+    runner = ModelRunner(load_model(name, dtype=torch.float32), num_blocks=300)
     branch = runner.open(ids[:4088])
     runner.forward([branch])
     logits = []
