@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 
@@ -198,8 +199,8 @@ def algorithm_1(
             steps = target.finish([target.begin(*row) for row in begun])
 
             # The drafts before the first mismatch are emitted, then the target's step of that row.
-            triples = zip(starts, drafts, steps, strict=False)
-            pairs = [Pair(tuple(trunk.tokens[:start]), d, s) for start, d, s in triples]
+            both = zip(starts, drafts, steps, count(index), strict=False)
+            pairs = [Pair(tuple(trunk.tokens[:start]), d, s, index=i) for start, d, s, i in both]
             verdicts = verify(verifier, pairs)
             j = 0
             while j < len(drafts) and verdicts[j].aligned:
@@ -342,7 +343,7 @@ class Lookahead:
     def judge(self) -> None:
         """Verify every pair that is complete: ŝ and s from the same node."""
         pairs = {
-            d: Pair(tuple(node.tokens), d.step, node.target.step)
+            d: Pair(tuple(node.tokens), d.step, node.target.step, index=node.index)
             for node in tree(self.root)
             if node.target and node.target.step
             for d in node.drafts

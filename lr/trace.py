@@ -233,12 +233,6 @@ class TokenRounds:
         return 1 + self.accepted / self.count if self.count else None
 
     @property
-    def acceptance_by_position(self) -> tuple[float, ...]:
-        """The share of all rounds that accepted more than i tokens, for i = 0, 1, ..."""
-        beyond = [sum(self.histogram[i:]) for i in range(1, len(self.histogram))]
-        return tuple(rounds / self.count for rounds in beyond)
-
-    @property
     def conditional_acceptance(self) -> float | None:
         """accepted / tried: alpha 2, if acceptances are independent and equally likely."""
         return self.accepted / self.tried if self.tried else None

@@ -138,7 +138,7 @@ def test_sizes() -> None:
     core = [p for p in PACKAGE if p.parent == ROOT / "lr" or p.relative_to(ROOT).parts[1] in CORE]
     assert lines_of([ROOT / "lr" / "lookahead.py"]) <= 400
     assert len(core) <= 80 and len(PACKAGE) <= 190
-    assert lines_of(core) <= 9_650 and lines_of(rest) <= 30_980
+    assert lines_of(core) <= 9_650 and lines_of(rest) <= 31_015
 
 
 def test_the_front_door_loads_the_core_alone() -> None:

@@ -95,7 +95,6 @@ def test_token_rounds_by_vllms_definitions() -> None:
     assert numbers.histogram == (1, 1, 1, 1)
     assert Stats(rounds=numbers).token_acceptance == 6 / 11
     assert numbers.mean_acceptance_length == 1 + 6 / 4
-    assert numbers.acceptance_by_position == (3 / 4, 2 / 4, 1 / 4)
     assert numbers.conditional_acceptance == 6 / (1 + 3 + 2 + 2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -194,19 +194,24 @@ def graphs_verdict(device: torch.device) -> str:
     if device.type != "cuda":
         return f"none, there is no CUDA here (models run on {device})"
     shape = replace(SHAPES["Qwen3-0.6B"], num_layers=2, vocab_size=2048, hidden_size=256)
-    model = random_model(shape, torch.bfloat16, device)
-    equip(model)
-    return recorded(model)
+
+    def small() -> CausalLM:
+        model = random_model(shape, torch.bfloat16, device)
+        equip(model)
+        return model
+
+    return recorded(small)
 
 
-def recorded(model: CausalLM) -> str:
-    """Record all graphs of a model and replay one. Raises nothing."""
+def recorded(make: Callable[[], CausalLM]) -> str:
+    """Make a model, record all its graphs and replay one. Raises nothing."""
     from lr.engine.runner import ModelRunner
 
     try:
+        model = make()
         with warnings.catch_warnings(action="ignore"):  # the line says it
             runner = ModelRunner(model, num_blocks=8)
-        runner.forward([runner.open([1])])
+        runner.forward([runner.open([1])])[0].tolist()  # waits: a fault of a kernel comes late
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"none, {type(error).__name__}: {error}".splitlines()[0]
     if runner.graphs is None:

@@ -44,8 +44,7 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    Small forwards of a `replayable` model are replayed from CUDA graphs, which are recorded at once
-    and live until `end`.
+    Small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ from lr.types import Step, require
 GRACE = 2.0
 """Seconds that a worker has to end by itself before it is killed."""
 START_PATIENCE = 900.0
-"""Seconds within which its model must be loaded."""
+"""Seconds within which its model must be loaded, and a run begun, with its CUDA graphs."""
 SIGN_OF_LIFE = 0.2
 """Seconds after which a worker that is writing reports although no step is finished."""
 
@@ -349,8 +349,8 @@ class RemoteRun:
         """Take in what has arrived (`wait` None: something must). Raises what went wrong there."""
         self.flush()
         if self.error is None:
-            patience = self.worker.patience if wait is None else wait
-            self.worker.listen(patience, required=wait is None)
+            patience = self.worker.patience if self.begun else START_PATIENCE
+            self.worker.listen(patience if wait is None else wait, required=wait is None)
         if self.error is not None:
             raise self.error
 

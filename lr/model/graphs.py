@@ -60,8 +60,8 @@ class _Recording:
 
 
 class StepGraphs:
-    """The recorded forwards of one model on one cache. All are recorded at once, so that none is
-    while another model runs. It holds one block of the cache, for padding rows, until `close`.
+    """The forwards of one model on one cache, of all sizes, recorded when it is made: never while
+    another model runs. It holds one block of the cache, for padding rows, until `close`.
 
     `model.attention` must have a form for rows. If recording fails, a warning and `failure` say
     why, and forwards go the ordinary way from then on.
@@ -94,11 +94,12 @@ class StepGraphs:
                 recording = _Recording(self, size)
                 recording.replay = record(partial(self._compute, recording))
                 self._recordings[size] = recording
-        except RuntimeError as error:
+        except Exception as error:  # a kernel that does not fit may raise anything
             self._recordings.clear()
-            self.failure = f"recording {size} rows failed: {str(error).splitlines()[0]}"
+            why = (str(error) or repr(error)).splitlines()[0]
+            self.failure = f"recording {size} rows failed: {why}"
             said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            warnings.warn(said, RuntimeWarning, stacklevel=3)
 
     @property
     def recorded(self) -> list[int]:

@@ -50,6 +50,7 @@ class CausalLM(Module):
     is how it attends (`attention_choice.py`); `graphs`: whether CUDA graphs may be used.
     """
 
+    __call__ = nn.Module.__call__  # with arguments by name, too
     attention: AttentionKind = SDPA
     graphs: bool = True
 
@@ -65,7 +66,7 @@ class CausalLM(Module):
         self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
         self.norm = RMSNorm(e, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
-        with torch.device("cpu"):  # fp32 [d/2]; in no checkpoint, so made for a "meta" model too
+        with torch.device("cpu"):  # fp32 [d]; in no checkpoint, so made for a "meta" model too
             self.frequencies, self.rotation_factor = inverse_frequencies(config)
 
     @classmethod

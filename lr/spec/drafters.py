@@ -145,7 +145,7 @@ class ModelDrafter(OwnBranches):
             logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
             if not any(tokens) and self.coupling is Coupling.INDEPENDENT:
                 places = [(i, depth) for depth in range(k) for i in live if depth < depths[i]]
-                later = [draft_key(contexts[i], depth, self.coupling) for i, depth in places]
+                later = (draft_key(contexts[i], depth, self.coupling) for i, depth in places)
                 make_noise(later, logits, self.sampling)
             probs = distribution(logits, self.sampling)  # [b, v]
             keys = [draft_key(contexts[i], len(tokens[i]), self.coupling, tokens[i]) for i in live]

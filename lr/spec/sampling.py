@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from itertools import islice
 
 import numpy as np
 import torch
@@ -63,10 +64,11 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     return probs
 
 
-@cache
+@lru_cache(maxsize=64)
 def _scalar(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a tensor: to divide by it takes a third of the time."""
-    return torch.tensor(number, dtype=dtype, device=device)
+    """A number as a tensor: on a CPU PyTorch divides by it in a third of the time."""
+    with torch.inference_mode(False):  # a caller may want gradients
+        return torch.tensor(number, dtype=dtype, device=device)
 
 
 def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
@@ -158,11 +160,13 @@ def not_finite() -> NumericalError:
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     """-E / p, fp64 [b, v]: the scores whose largest `sample` takes; -inf where p is 0."""
     if probs.is_cpu:
-        made = [_AHEAD.pop((key, probs.shape[-1]), None) for key in keys]
-        ready = [row for row in made if row is not None]
-        all_ready = len(ready) == len(keys) > 0
-        noise = torch.stack(ready) if all_ready else _noise_on_cpu(keys, probs.shape[-1])
-        return noise.div_(probs)
+        size = probs.shape[-1]
+        made = [_AHEAD.pop((key, size), None) for key in keys]
+        lacking = [key for key, row in zip(keys, made, strict=True) if row is None]
+        if len(lacking) == len(keys):
+            return _noise_on_cpu(keys, size).div_(probs)
+        fresh = iter(_noise_on_cpu(lacking, size) if lacking else ())
+        return torch.stack([next(fresh) if row is None else row for row in made]).div_(probs)
     ids = torch.arange(probs.shape[-1], device=probs.device)
     return _noise(_words(keys, probs.device)[:, None], ids) / probs
 
@@ -176,15 +180,17 @@ def _noise(words: Tensor, ids: Tensor) -> Tensor:
     return uniform.log_()
 
 
-def make_noise(keys: Sequence[int], logits: Tensor, params: SamplingParams) -> None:
-    """Make what later draws with the first of these keys will need, from logits like these [b, v].
-    Many rows of noise take hardly longer than one, as long as they are short. Nothing is made for
-    CUDA, nor where filters leave few tokens.
+def make_noise(keys: Iterable[int], logits: Tensor, params: SamplingParams) -> None:
+    """Prepare the noise of draws to come, for the first of these keys, from logits like these [b,
+    v]. Many rows of noise take hardly longer than one, as long as they are short. Nothing is made
+    for CUDA, nor where filters leave few tokens.
     """
-    size = logits.shape[-1]
-    some = list(keys[: NUMBERS_AHEAD // size])
     filters = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-    if len(some) > 1 and logits.is_cpu and not params.greedy and not filters:
+    if not logits.is_cpu or params.greedy or filters:
+        return
+    size = logits.shape[-1]
+    some = list(islice(keys, NUMBERS_AHEAD // size))
+    if len(some) > 1:
         _AHEAD.update(zip([(key, size) for key in some], _noise_on_cpu(some, size), strict=True))
         while len(_AHEAD) > ROWS_AHEAD:
             _AHEAD.popitem(last=False)

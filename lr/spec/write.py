@@ -176,7 +176,7 @@ class StepWriter:
         for job in self.live:
             if len(job.tokens) % AHEAD == 0:
                 later = range(len(job.tokens), min(len(job.tokens) + AHEAD, job.limit))
-                make_noise([job.stream.key(number) for number in later], rows, config.sampling)
+                make_noise(map(job.stream.key, later), rows, config.sampling)
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         reports = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
         if reports or config.keeps_entropies:

@@ -158,6 +158,8 @@ class EvalSettings:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
         least = self.ablation_problems >= 0
         require(least, "ablation_problems", self.ablation_problems, "a whole number >= 0")
+        used = self.ablation_problems > 0 or not self.ablation_layers
+        require(used, "ablation_problems", 0, "at least 1, since ablation_layers are named")
 
 
 class Voice:

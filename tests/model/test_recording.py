@@ -150,14 +150,14 @@ def test_info_records_a_graph(
     reasoner: Reasoner, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = reasoner.models.target
-    assert recorded(model) == "recorded for 1 to 64 rows"
+    assert recorded(lambda: model) == "recorded for 1 to 64 rows"
     assert diary.seen.count("forward") == 1
 
     def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         raise RuntimeError("operation not permitted")
 
     monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: fails)
-    assert recorded(model) == "none, recording 64 rows failed: operation not permitted"
+    assert recorded(lambda: model) == "none, recording 64 rows failed: operation not permitted"
     monkeypatch.setattr(CausalLM, "replayable", False)
     model.attention = SDPA
-    assert recorded(model) == "none, attention sdpa cannot be recorded"
+    assert recorded(lambda: model) == "none, attention sdpa cannot be recorded"

@@ -152,6 +152,16 @@ def test_noise_made_ahead_is_the_same_noise() -> None:
     assert all(map(torch.equal, again, noise))
 
 
+def test_a_distribution_has_gradients_where_they_are_asked_for() -> None:
+    """Also at a temperature at which something was drawn in inference mode before."""
+    params, logits = SamplingParams(0.77), torch.zeros(1, 5)
+    with torch.inference_mode():
+        draw(logits, params, [1])
+    wanted = logits.clone().requires_grad_()
+    distribution(wanted, params)[0, 0].backward()
+    assert wanted.grad is not None and wanted.grad[0, 0] > 0
+
+
 def test_noise_is_made_ahead_only_where_it_is_used() -> None:
     """Not for a large vocabulary, where a row takes long, nor where few tokens or one are left; and
     what nobody asks for is not kept for ever.

@@ -130,7 +130,7 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
         rows.append(figures | {"median_seconds": middle} | limits)
 
     for batch in plan.batches:
-        # kept over the repeats: CUDA graphs of its forwards are recorded once
+        # kept over the repeats, with its CUDA graphs
         runner = runner_for(model, batch, plan.prompt + plan.steps)
 
         def decode(runner: ModelRunner = runner, batch: int = batch) -> float:
@@ -172,13 +172,15 @@ def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: Plan) ->
     """The ways for a report; the first is plain decoding. `passes`: of target and draft.
 
     The prediction is that of `lr bench step`, each model by itself, at costs fitted to the plain
-    decoding in `passes` and to the ways that run one model at a time."""
+    decoding in `passes` and to the ways that run one model only: where two take turns on CUDA, the
+    time of one's pass is found in the other's."""
     n, decoded = plan.steps, dict[Role, Passes]()
     for role, found in zip((Role.TARGET, Role.DRAFT), passes, strict=True):
         plain = [row for row in found if row["what"].startswith("decode")]
         seconds = {row["tokens_per_step"]: row["seconds"] for row in plain}
         decoded[role] = {(b, 0): (n * len(each), n * sum(each)) for b, each in seconds.items()}
-    costs = step.fitted_costs([*rows, step.Tally(Way("decode", "ar"), passes=[decoded])])
+    alone = [row for row in rows if not row.stats.draft_passes]
+    costs = step.fitted_costs([*alone, step.Tally(Way("decode", "ar"), passes=[decoded])])
     depth, ticks = plan.options.depth, plan.options.draft_ticks
     return [
         {
@@ -220,9 +222,8 @@ def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> li
 
 
 def _answers(reasoner: Reasoner, way: Way, plan: Plan) -> Generator[Run, None, None]:
-    """Answers in one way, one after the other, on the same caches. Draws for steps go on over all
-    but the first, which does not count, and but for steps that an answer's end cuts: these are
-    rejected, whatever was drawn."""
+    """Answers in one way, one after the other, on the same caches. Step draws continue from answer
+    to answer; the warm-up answer and steps that were cut, always rejected, use up none."""
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
     engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     assert isinstance(verifier, SyntheticVerifier)

@@ -46,8 +46,8 @@ INSTRUCTIONS, FRAME = 180, 32
 """Tokens of a judge's prompt: those that all prompts share, and those around the two steps."""
 JUDGED_AT_ONCE = 8  # Pairs of one forward of the judge.
 STEPS, TOKENS = 8, 32
-"""Places of a block of `kept_in`. The fewer, the closer is a short run to its rate; the more, the
-more the order is like that of independent draws."""
+"""Places of a block of `kept_in`. Small blocks keep short runs close to the rate; large blocks look
+more like independent draws."""
 
 
 @lru_cache(maxsize=4096)

@@ -89,7 +89,7 @@ class BranchReplaced(CacheEvent):
 
 
 class CacheRecorder(CacheObserver):
-    """Writes what a cache tells its observer (`kvcache/cache.py`) into `trace` under the name
+    """Writes what a cache tells its observer (`kvcache/branch.py`) into `trace` under the name
     `cache`; every branch gets a number.
 
     Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,
