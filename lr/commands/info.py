@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -245,7 +245,11 @@ class TinyEval:
 
         at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
-        own = EvalSettings(**{one.name: getattr(self, one.name) for one in fields(EvalSettings)})
+        own = EvalSettings(
+            problems=self.problems, seed=self.seed, temperature=self.temperature,
+            dataset=self.dataset, ablation_problems=self.ablation_problems,
+            ablation_layers=self.ablation_layers,
+        )  # fmt: skip
         threads = Device(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):

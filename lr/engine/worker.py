@@ -235,7 +235,7 @@ class DraftWorker:
         self, config: WriterConfig, blocks: int, *, detailed: bool = False, file: str | None = None
     ) -> RemoteRun:
         """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
-        `config` is defined, if not in a module. Raises as `start`; `SettingError` for `config`.
+        `config` is defined, if not in a module. Raises as `start`, and what it raises there.
         """
         if not self.as_thread:
             try:

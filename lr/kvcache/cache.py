@@ -58,8 +58,8 @@ def integers(
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and `live_tables`,
-    the tables given out by `new` and `fork` and not yet released. `copied_blocks` counts what
+    """All K/V memory of one model, `keys` and `values` [l, num_blocks, block_size, k, d]. Its
+    `live_tables` were given out by `new` and `fork` and are not released. `copied_blocks`: what
     `prepare` has copied, undone appends included; `observer` hears of every change of a table.
     Raises `SettingError` for a size below 1 or a dtype that is not a float.
     """
@@ -167,16 +167,16 @@ class PagedKVCache:
             if count and table.room and self.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
         moved = self._leaving(shared) if shared else []
-        taken = self.pool.allocate(len(moved) + sum(more))
+        taken = self.pool.allocate(len(moved) + sum(more))  # whole, or raises
         copies = [(t.blocks[-1], new) for t, new in zip(moved, taken, strict=False)]
         fresh = taken[len(moved) :]
         try:
             if taken:
-                self.prepare(fresh, copies)
+                self.prepare(fresh, copies)  # only this touches tensors
         except BaseException:
             self._drop(taken[::-1])
             raise
-
+        # what was planned is applied; from here on a failure is undone below
         for table, (_, block) in zip(moved, copies, strict=True):
             table.blocks[-1] = block
         if copies:

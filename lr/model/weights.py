@@ -86,10 +86,10 @@ def load_model(
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
-    `name_or_path`: as in `resolve`; or "dummy:" before a shape's name or a directory with a
-    config.json, for random weights (`lab/dummy.py`). `dtype` None keeps the checkpoint's. Raises
-    CheckpointError for what is not computed exactly here or where a tensor is missing or too many;
-    SettingError for an impossible device or dtype.
+    `name_or_path`: a directory in Hugging Face layout, a hub id, or a tiny model's name; "dummy:"
+    before a shape's name or the directory of a config.json: random weights. `dtype` None: as it is
+    stored. Raises CheckpointError for what is not computed exactly here or where a tensor is
+    missing or too many; SettingError for an impossible device or dtype.
     """
     place = find_device(device)
     possible = (*_DTYPES.values(), None)

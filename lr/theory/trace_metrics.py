@@ -81,6 +81,7 @@ class PassCost:
         columns = np.stack([np.ones_like(rows), rows - 1, more], axis=1)
         weight, best, least = np.sqrt(count), np.zeros(3), np.inf
         columns, seconds = columns * weight[:, None], total / count * weight
+        # what scipy's nnls computes: the check of a GPU machine runs without scipy
         for parts in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
             found = np.zeros(3)
             found[parts] = np.linalg.lstsq(columns[:, parts], seconds, rcond=None)[0]
