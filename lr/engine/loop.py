@@ -59,7 +59,7 @@ class Loop:
         self.live: list[Request] = []
         self.told: list[Told] = []
         served = isinstance(verifier, DeferredVerifier)
-        self.deferred = find("lr.lab.endpoint.judge:Deferred")(verifier) if served else None
+        self.deferred = find("lr.parts.deferred:Deferred")(verifier) if served else None
         self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
         self._passed = 0.0  # seconds of all forwards
 

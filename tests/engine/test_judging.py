@@ -4,19 +4,22 @@ anyway, a target step only in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
 from door_kit import write_checkpoint
 
 from lr.engine.runner import ModelRunner
+from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.model.batch import RaggedBatch
 from lr.parts.readings import read
-from lr.parts.verifiers import LikelihoodVerifier
+from lr.parts.verifiers import LikelihoodVerifier, NormalisedMatch
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
@@ -24,6 +27,7 @@ from lr.trace import StepWritten
 from lr.types import Role, Verdict
 from lr.variants.confidence_cascade import Cascade
 
+PROBLEM = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 72, "temperature": 1.0}
 EVERYTHING = Requires.TARGET_STEP | Requires.TARGET_LOGPROBS | Requires.HIDDEN
@@ -202,3 +206,71 @@ def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:
     [(logits, hidden)] = read(runner, [branch])  # in two pieces
     assert logits.shape[0] == hidden.shape[0] == 6
     assert branch.num_computed_tokens == 6
+
+
+class Threaded(Witness):
+    """A witness that notes in which thread it is asked. `meanwhile` is called the first time."""
+
+    def __init__(self, *, threaded: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
+        super().__init__(Requires.TARGET_STEP)
+        self.threaded, self.meanwhile, self.threads = threaded, meanwhile, set[str]()
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        self.threads.add(threading.current_thread().name)
+        self.passes += 1
+        if self.passes == 1:
+            self.meanwhile()
+        return super().judge(pairs)
+
+
+@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
+def test_a_verifier_in_a_thread_gives_the_same_answer(reasoner: Reasoner, schedule: str) -> None:
+    how: dict[str, Any] = HOW | {"depth": 3, "schedule": schedule, "driver": "overlapped"}
+    verifiers = [Threaded(threaded=threaded) for threaded in (False, True)]
+    results = [reasoner.generate(QUESTION, variant=Variant(one), **how) for one in verifiers]
+    assert results[0].tokens == results[1].tokens
+    here, other = (one.threads for one in verifiers)
+    assert here == {threading.current_thread().name}
+    assert other == {"lr verifier witness_0"}
+    assert results[1].stats.verifier_passes == verifiers[1].passes > 0
+
+
+def test_the_target_does_not_wait_for_a_verifier_in_a_thread(reasoner: Reasoner) -> None:
+    goes_on = threading.Event()
+
+    def meanwhile() -> None:
+        hook = reasoner.models.target.register_forward_hook(lambda *_: goes_on.set())
+        assert goes_on.wait(60)
+        hook.remove()
+
+    witness = Threaded(threaded=True, meanwhile=meanwhile)
+    reasoner.generate(QUESTION, variant=Variant(witness), depth=3, driver="overlapped", **HOW)
+    assert goes_on.is_set()
+
+
+def test_a_fault_of_a_verifier_in_a_thread_is_raised(reasoner: Reasoner) -> None:
+    def fault() -> None:
+        raise ZeroDivisionError("a fault of the verifier")
+
+    how: dict[str, Any] = HOW | {"depth": 3, "driver": "overlapped"}
+    witness = Threaded(threaded=True, meanwhile=fault)
+    with pytest.raises(ZeroDivisionError, match="a fault of the verifier"):
+        reasoner.generate(QUESTION, variant=Variant(witness), **how)
+    reasoner.generate(QUESTION, variant=Variant(Threaded(threaded=True)), **how)
+    greedy = Threaded(threaded=True)
+    greedy.requires = EVERYTHING
+    with pytest.raises(SettingError, match=r"only Requires\.TARGET_STEP"):
+        reasoner.generate(QUESTION, variant=Variant(greedy), **how)
+
+
+def test_a_judge_in_a_thread(reasoner: Reasoner) -> None:
+    """As on a GPU, where every judge is asked so."""
+    tiny = Reasoner(verifier="judge")
+    assert isinstance(tiny.verifier, NormalisedMatch) and not tiny.verifier.threaded
+    how: dict[str, Any] = {"driver": "overlapped", "max_tokens": 120, "temperature": 0.6}
+    plain = tiny.generate(PROBLEM, **how)
+    tiny.verifier.threaded = True
+    again = tiny.generate(PROBLEM, **how)
+    tiny.close()
+    assert again.tokens == plain.tokens
+    assert again.stats.verifier_passes > 0

@@ -217,7 +217,7 @@ class SyntheticVerifier(Verifier):
         self.name = f"synthetic:{synthetic.alpha1:g}"
         self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
         self.synthetic, self.runner, self.head = synthetic, judge, list[Branch]()
-        self.first = 0
+        self.first, self.threaded = 0, judge is not None and judge.model.device.type == "cuda"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         for start in range(0, len(pairs) if self.runner else 0, JUDGED_AT_ONCE):

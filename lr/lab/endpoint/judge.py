@@ -14,14 +14,10 @@ speed; what becomes of the run then is `Retry.lost`. A refusal ends it at once."
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
-from lr.engine.loop import Told
-from lr.engine.request import Request
 from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
@@ -34,7 +30,6 @@ from lr.parts.verifiers import (
     VerifierChoice,
     parse_verifier,
 )
-from lr.spec.protocol import NodeId
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
 from lr.tiny.names import language_of
 from lr.types import Verdict, require
@@ -44,49 +39,6 @@ LIKELIEST = 20
 FAILURES = 3  # Questions that may fail in a row, each after all its attempts.
 LEAST_MASS = 0.01  # Of the probability, that the possible answers together have to hold.
 Asked = tuple[str, tuple[str, ...]]  # A prompt, and the words that its answer may begin with.
-
-
-class Deferred:
-    """The questions to a verifier that is not waited for."""
-
-    def __init__(self, verifier: DeferredVerifier) -> None:
-        self.verifier, self.bell = verifier, threading.Event()
-        self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
-
-    def wanted(self, live: Sequence[Request]) -> bool:
-        """Whether an answer is waited for."""
-        return bool(self.open) or any(request.asked for request in live)
-
-    def poll(self, live: Sequence[Request], wait: float | None) -> list[Told]:
-        """Ask what is new, take in what is answered, drop what nobody asks any more."""
-        for request in live:
-            for node, pair in request.asked.items():
-                if (request, node) not in self.open:
-                    before, began = self.verifier.passes, time.perf_counter()
-                    question = self.verifier.ask(pair, self.bell.set)
-                    passes = self.verifier.passes - before
-                    self.open[request, node] = pair, question, began, passes
-        for (request, node), (pair, question, *_) in list(self.open.items()):
-            if request.asked.get(node) is not pair:
-                question.cancel()
-                del self.open[request, node]
-        if self.open and wait != 0.0:
-            self.bell.wait(wait)
-        self.bell.clear()
-        told = [
-            Told(request, node, question.result(), time.perf_counter() - began, passes)
-            for (request, node), (_, question, began, passes) in self.open.items()
-            if question.done()
-        ]
-        for one in told:
-            del self.open[one.request, one.node]
-        return told
-
-    def close(self) -> None:
-        """Drop all questions."""
-        for _, question, *_ in self.open.values():
-            question.cancel()
-        self.open.clear()
 
 
 class ServedVerifier(Verifier, DeferredVerifier):

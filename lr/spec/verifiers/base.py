@@ -89,6 +89,9 @@ class Verifier(Protocol):
     """What `judge_early` needs, which never includes the target step; None: no early pass."""
     fallible: bool = False
     """Whether an exception in `judge` is a rejection, as for a served judge; else it is raised."""
+    threaded: bool = False
+    """Whether driver overlapped asks it in a thread, so that the target goes on meanwhile. Not for
+    one that needs log-probabilities or hidden states, or judges early."""
     passes: int = 0
     """How many forwards it has made of models of its own, or requests to a server."""
 
@@ -136,8 +139,10 @@ def check_verifier(verifier: object) -> Verifier:
         )
     if getattr(type(verifier), "judge", None) is Verifier.judge:
         raise SettingError(f"the verifier {verifier!r} has no method judge(pairs).")
-    members = ("name", "requires", "early_requires", "fallible", "passes", "judge", "judge_early")
-    missing = [member for member in members if not hasattr(verifier, member)]
+    values = ("name", "requires", "early_requires", "fallible", "threaded", "passes")
+    missing = [
+        member for member in (*values, "judge", "judge_early") if not hasattr(verifier, member)
+    ]
     if missing:
         raise SettingError(
             f"the verifier {verifier!r} has no {', '.join(missing)}. Derive its class from "
