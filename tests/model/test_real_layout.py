@@ -34,10 +34,10 @@ def script() -> ModuleType:
 def test_a_sharded_checkpoint_loads_in_little_more_than_its_size_and_runs(
     script: ModuleType, tmp_path: Path
 ) -> None:
-    """Qwen3-0.6B's config with four of its layers and a smaller vocabulary, 160 MiB; memory is
+    """Qwen3-0.6B's config with two of its layers and a smaller vocabulary, 80 MiB; memory is
     measured in a process of its own. The whole runs in `scripts/real_layout.py --modes`.
     """
-    shallow = config_json(SHAPES["Qwen3-0.6B"]) | {"num_hidden_layers": 4, "vocab_size": 20_000}
+    shallow = config_json(SHAPES["Qwen3-0.6B"]) | {"num_hidden_layers": 2, "vocab_size": 10_000}
     (tmp_path / "shape").mkdir()
     (tmp_path / "shape" / "config.json").write_text(json.dumps(shallow))
     folder = tmp_path / "checkpoint"
@@ -53,7 +53,7 @@ def test_a_sharded_checkpoint_loads_in_little_more_than_its_size_and_runs(
     for (name, one), other in zip(written.named_parameters(), loaded.parameters(), strict=True):
         assert torch.equal(one, other), name
     grown, _, weights = script.measure_load(folder)
-    assert weights == sum(one.nbytes for one in loaded.parameters()) > 150 << 20
+    assert weights == sum(one.nbytes for one in loaded.parameters()) > 75 << 20
     assert 0.3 * weights < grown < 1.2 * weights, f"{grown / weights:.2f} times the weights"
     assert script.run_modes(folder) == {"ar": 10, "sd": 10, "lr": 10, "lr+sd": 10}
     for path in folder.glob("*.safetensors"):
