@@ -16,6 +16,7 @@ import torch
 from lr.engine import load
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
 from lr.tiny.saving import save_model
 from lr.tiny.vocabulary import build_tokenizer
 
@@ -49,25 +50,25 @@ def write_checkpoint(
     return folder
 
 
+def load_small(name: str | Path, **how: Any) -> CausalLM:
+    """As `load_model`, but the targets of the tiny families have two layers, not twenty: the
+    weights of their drafts, each changed by about 5 %. For tests that do not ask how good an answer
+    is.
+    """
+    if name not in ("tiny-target", "plans-target"):
+        return load_model(name, **how)
+    model = load_model(str(name).replace("target", "draft"), **how)
+    noise = torch.Generator().manual_seed(1)
+    for weight in model.parameters():
+        weight.data *= 1 + 0.05 * torch.randn(weight.shape, generator=noise).to(weight)
+    return model
+
+
 @contextmanager
 def with_small_target() -> Iterator[None]:
-    """Meanwhile the targets of the tiny families are loaded with two layers, not twenty: the
-    weights of their drafts, each changed by about 5 %. For tests that do not ask how good an
-    answer is.
-    """
-
-    def smaller(name: str | Path, **how: Any) -> CausalLM:
-        if name not in ("tiny-target", "plans-target"):
-            return load_model(name, **how)
-        draft = str(name).replace("target", "draft")
-        model, noise = load_model(draft, **how), torch.Generator().manual_seed(1)
-        for weight in model.parameters():
-            weight.data *= 1 + 0.05 * torch.randn(weight.shape, generator=noise).to(weight)
-        return model
-
-    load_model = load.load_model
+    """Meanwhile a `Reasoner` loads its target by `load_small`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_model", smaller)
+        patch.setattr(load, "load_model", load_small)
         yield
 
 

@@ -1,10 +1,9 @@
-"""Answers that were recorded before the redesign of the engine: every later version must give the
-same tokens and the same origins.
+"""Recorded answers: every later version must give the same tokens and the same origins.
 
-Each case is one call of `Reasoner.generate` in fp64; most share forwards with others
-(`together.py`). `python tests/test_recorded_answers.py`
-records them anew; do that only when a change of the answers is intended, and say in the commit
-which and why.
+Each case is one call of `Reasoner.generate` in fp64, with a tiny target of two layers
+(`door_kit.load_small`) or with random models; most share forwards with others (`together.py`).
+`python tests/test_recorded_answers.py` records them anew. Do that only where a change of the
+answers is intended, and say in the commit which and why.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from typing import Any
 
 import pytest
 import torch
+from door_kit import load_small, with_small_target
 from safetensors.torch import load_file, save_file
 from together import together
 
 from lr.model.files import resolve
-from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 
 RECORD = Path(__file__).with_name("recorded_answers.json")
@@ -146,7 +145,7 @@ def reasoners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoners]:
     }
     made: Reasoners = {}
     with pytest.MonkeyPatch.context() as patch:
-        load = cache(load_model)
+        load = cache(load_small)
         for user in ("lr.engine.load", "lr.parts.verifiers"):
             patch.setattr(f"{user}.load_model", load)
         for pair, verifier in sorted({(case["pair"], case["verifier"]) for case in cases()}):
@@ -218,7 +217,7 @@ if __name__ == "__main__":
     import tempfile
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, with_small_target():
         pair = make_random_pair(Path(folder))
         record = {}
         for case in cases():

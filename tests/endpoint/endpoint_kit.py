@@ -73,7 +73,7 @@ def reasoner(
 
 
 def plain_text(server: FakeServer, prompt: str, words: int = 400) -> str:
-    """What the server's model writes greedily behind a prompt, at one go."""
+    """What the server's model writes greedily after a prompt, at one go."""
     text = ""
     for _ in range(words):
         word = server.write(prompt + text, None)

@@ -25,7 +25,7 @@ from lr.rng import uniform
 WORDS = (" Ann", " Ben", " has", " 7", " coins", ".", "\n\n", " so", " the", " 3")
 END = "<end>"
 Write = Callable[[str, int | None], str]
-"""The next word behind a text, by the seed (None: greedy); `END` where the text is over."""
+"""The next word after a text, by the seed (None: greedy); `END` where the text is over."""
 
 
 def babble(longest: int = 400, *, salt: str = "target", differs: int = 20) -> Write:
@@ -82,7 +82,7 @@ class Manners:
 @dataclass(frozen=True)
 class Fault:
     """What becomes of the next request that streams (or, `whole`, that does not): a status, or a
-    stream that goes wrong behind `after` words: "cut" (the connection ends), "reset", "garbage" (no
+    stream that goes wrong after `after` words: "cut" (the connection ends), "reset", "garbage" (no
     JSON), "silence", "error" (an error in the stream)."""
 
     status: int | None = None

@@ -199,7 +199,7 @@ def gather(server: FakeServer, retry: Retry = QUICK, **body: object) -> list[Mes
 
 
 def text_of(messages: list[Message]) -> str:
-    """The text behind the last restart."""
+    """The text after the last restart."""
     text = ""
     for message in messages:
         text = (

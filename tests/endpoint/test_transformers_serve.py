@@ -1,7 +1,7 @@
 """A real server: `transformers serve` with our tiny checkpoints, on the CPU, started once for all
 tests here.
 
-It speaks text, cuts behind the stop string's token, cannot list its models offline, and seeds one
+It speaks text, cuts after the stop string's token, cannot list its models offline, and seeds one
 generator for everybody; so at temperature 0 its answers are those of the local models, and that is
 what is compared. Skipped where transformers[serving] is missing.
 """

@@ -129,7 +129,7 @@ def test_exception_inside_restores_everything(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_undone_batch_does_not_damage_the_longer_holder(swap: bool) -> None:
-    """Both holders of a block write behind different lengths; the worked example of `cache.py`."""
+    """Both holders of a block write after different lengths; the worked example of `cache.py`."""
     cache = small_cache()
     longer = filled(cache, 3)
     shorter = cache.fork(longer)

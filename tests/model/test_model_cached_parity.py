@@ -1,7 +1,7 @@
 """A chunk after a cache: m tokens fed earlier, then c more, against transformers' forward over the
 whole sequence.
 
-Blocks hold 16 tokens; m stands before, at and behind their edges. In the caches here free memory is
+Blocks hold 16 tokens; m stands before, at and after their edges. In the caches here free memory is
 full of NaN, and so is every block that is given back: whoever reads what is not the branch's own
 fails.
 """

@@ -375,7 +375,7 @@ def test_a_template_that_refuses() -> None:
 
 
 def test_tokenizers_that_agree(codec: Codec) -> None:
-    """The same, and one that knows more added tokens behind the common ones (as Qwen3's next to
+    """The same, and one that knows more added tokens after the common ones (as Qwen3's next to
     Qwen2.5's).
     """
     more = Codec(byte_level(added=("<think>", "</think>", "<tool>")), name="more")

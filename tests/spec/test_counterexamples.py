@@ -125,7 +125,7 @@ def rounds_distribution(
 
 @pytest.mark.parametrize("rule", RULES)
 def test_old_noise_in_a_new_round(rule: str) -> None:
-    """A draft place that is drawn again with the same noise: harmless unless the rule looked behind
+    """A draft place that is drawn again with the same noise: harmless unless the rule looked after
     the place where it stopped.
     """
     p = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)

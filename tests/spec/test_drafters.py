@@ -104,8 +104,8 @@ def runner(seed: int = 7) -> ModelRunner:
 
 
 def test_a_draft_model_proposes_what_it_would_write() -> None:
-    """Its q are its own laws, its tokens the keyed draws from them; one token behind or many, it
-    catches up.
+    """Its q are its own distributions, its tokens the keyed draws from them; it catches up, one
+    token late or many.
     """
     sampling = SamplingParams(0.8, top_p=0.9)
     drafter, reference = ModelDrafter(runner(), sampling), runner()

@@ -54,12 +54,12 @@ CASES = [
     ),
     Case(
         "at the first pair that is not aligned the target's step is the correction, "
-        "and drafting begins anew behind it",
+        "and drafting begins anew after it",
         targets="a. b. c. d$", drafts="A. X. C. D$",
         gives="A. accepted, b. correction, C. accepted, D$ accepted",
     ),
     Case(
-        "what is drafted behind a rejected step is worth nothing, aligned or not",
+        "what is drafted after a rejected step is worth nothing, aligned or not",
         targets="a. b. c$", drafts="X. B. C$", depth=3,
         gives="a. correction, B. accepted, C$ accepted",
     ),
@@ -107,7 +107,7 @@ CASES = [
     ),
     Case(
         "a draft step that ends the text is the last of its cycle: there is no row "
-        "behind it, and no bonus",
+        "after it, and no bonus",
         targets="a. b$ c.", drafts="A. B$ C.", depth=3,
         gives="A. accepted, B$ accepted",
     ),

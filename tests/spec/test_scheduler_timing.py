@@ -91,7 +91,7 @@ def test_a_rejection_cancels_what_is_below_it_and_keeps_what_is_above() -> None:
     assert in_work(run) == "draft 0:3, judge 0:2, target 0:0, target 0:2"
     assert (
         do(run, "judge 0:2") == "target 0:0"
-    )  # step 1 will be corrected: nothing is written behind the wrong one
+    )  # step 1 will be corrected: nothing is written after the wrong one
     do(run, "target 0:0")
     assert do(run, "judge 0:1") == "draft 2:3, target 2:2"
     assert [text_of(e.step) for e in run.emitted] == ["A.", "b."]
@@ -99,7 +99,7 @@ def test_a_rejection_cancels_what_is_below_it_and_keeps_what_is_above() -> None:
 
 @pytest.mark.parametrize("text", ["A$", "AAAA"], ids=["ends the text", "was cut"])
 @pytest.mark.parametrize("schedule", [PAPER, DEPTH])
-def test_nothing_is_written_behind_a_draft_step_that_ends_the_text_or_was_cut(
+def test_nothing_is_written_after_a_draft_step_that_ends_the_text_or_was_cut(
     schedule: Schedule, text: str
 ) -> None:
     script = TextScript(["a.", "b$"], [text, "B$"])
@@ -178,7 +178,7 @@ def test_scores_take_rows_and_target_steps_come_last() -> None:
     assert do(run, "judge 0:1") == "draft 0:3, judge 0:2"
     assert (
         do(run, "judge 0:2") == "target 0:1"
-    )  # rejected: what is drafted behind it is cancelled, the target writes
+    )  # rejected: what is drafted after it is cancelled, the target writes
     assert do(run, "target 0:1") == "draft 2:3"
 
 

@@ -238,7 +238,7 @@ def ending_seed() -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
 def test_the_end_of_text_and_boundaries_inside_accepted_runs(k: int) -> None:
-    """Everything proposed is right, junk behind the end included: nothing behind the end or the
+    """Everything proposed is right, junk after the end included: nothing after the end or the
     boundary is emitted, at any offset.
     """
     seed, text = ending_seed()

@@ -142,7 +142,7 @@ def test_a_run_made_anew_does_not_decide_beyond_its_place() -> None:
     emit = next(one.number for one in side.records if one.kind == "emit")
     session.to(
         emit
-    )  # behind the verdict, before the step that it decides: in the middle of a piece of work
+    )  # after the verdict, before the step that it decides: in the middle of a piece of work
     assert side.records[emit - 1].kind == "judged"
     session.fork()
     made = session.sides[1]
