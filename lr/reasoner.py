@@ -107,8 +107,10 @@ class Reasoner:
     ) -> Run:
         """As `generate`, but only begin: iterate over the `Run` for the steps as they come."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
-        made = make_options(**options)
-        serve = find("lr.lab.page:serve_page") if engine == "page" and made.looks_ahead else None
+        made, serve = make_options(**options), None
+        if engine == "page":
+            require(made.looks_ahead, "mode", made.mode, 'lr or lr+sd with engine "page"')
+            serve = find("lr.lab.page:serve_page")
         return Run(
             self.engine, self.verifier, question, made, variant, detailed=detailed, serve=serve
         )

@@ -450,6 +450,8 @@ def test_the_page_says_what_it_cannot_run() -> None:
     reasoner = Reasoner()
     with pytest.raises(SettingError, match="late_drafts"):
         reasoner.generate(QUESTION, engine="page", late_drafts="reject")
+    with pytest.raises(SettingError, match=r"mode is 'ar', expected lr or lr\+sd"):
+        reasoner.generate(QUESTION, engine="page", mode="ar")
     with pytest.raises(SettingError, match="engine"):
         reasoner.generate(QUESTION, engine="pages")  # type: ignore[arg-type]
 
