@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import Placement, ServerChoice, VariantChoice, spread, torch_dtype
+from lr.commands.options import Placement, ServerChoice, VariantChoice, spread
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.lab.dummy import DUMMY_NOTE, dummy_name
@@ -209,10 +209,10 @@ class RunModels:
         if is_served(writers[0]):
             return None
         names = (*writers, self.judge_model if verifier.startswith("judge") else None)
-        places, blocks = self.device_map(), self.placement.num_blocks
-        dtype = torch_dtype(self.placement.dtype, str(places.target[0]))
-        how: dict[str, Any] = {"share": share, "num_blocks": blocks, "queues": True}
-        return memory_plan(names, places, dtype, options, tokens, verifier=verifier, **how)
+        places, dtype = self.device_map(), self.placement.dtype
+        how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
+        how |= {"verifier": verifier, "queues": True}
+        return memory_plan(names, places, dtype, options, tokens, **how)
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,7 @@ class Play:
 
 
 PICTURES = ("timeline", "tree", "cache")
+MOMENTS = {"tree": (telling_moment, tree_figure), "cache": (sharing_moment, cache_figure)}
 
 
 @dataclass(frozen=True)
@@ -228,14 +229,11 @@ class Draw:
             if name == "cache" and not trace.header.caches:
                 out.print("no cache: this trace has no blocks to draw")
                 continue
-            if name == "timeline":
-                figure = timeline_figure(trace)
-            elif name == "tree":
-                at = telling_moment(film) if self.event is None else self.event
-                figure = tree_figure(film.at(at), len(film))
-            else:
-                at = sharing_moment(film) if self.event is None else self.event
-                figure = cache_figure(film.at(at), len(film))
+            figure = timeline_figure(trace)
+            if name != "timeline":
+                moment, draw = MOMENTS[name]
+                at = moment(film) if self.event is None else self.event
+                figure = draw(film.at(at), len(film))
             with figure as made:
                 for written in write(made, start.with_name(f"{start.name}-{name}.png")):
                     out.print(f"drawn: {written}")
