@@ -134,3 +134,9 @@ def test_a_judge_behind_a_port_is_asked_there(tmp_path: Path) -> None:
     table = Table1(output=tmp_path, models=models)
     chosen, _ = table._models().chosen("GSM8K")
     assert chosen.judge_model == "openai:http://localhost:8000/tiny-judge"
+
+
+def test_the_oracle_judges_where_a_tiny_family_has_no_judge() -> None:
+    models = Table1(models=RunModels(model="plans-target"))._models()
+    chosen, _ = models.chosen("GSM8K")
+    assert (models.judge_model, chosen.verifier) == (None, "oracle")
