@@ -499,12 +499,9 @@ class BenchGpu:
         """What decides: given numbers first, then a calibration, then the paper's tables."""
         from lr.lab.bench.synthetic import Synthetic
 
-        lengths = Lognormal(self.step_tokens, 0.5)
-        if self.calibration is not None:
-            known = Calibration.load(self.calibration)
-        else:
-            known = paper_calibration(self.pair, self.dataset)
-        found = Synthetic.of_calibration(known, lengths)
+        file, column = self.calibration, (self.pair, self.dataset)
+        known = paper_calibration(*column) if file is None else Calibration.load(file)
+        found = Synthetic.of_calibration(known, Lognormal(self.step_tokens, 0.5))
         given = {"alpha1": self.alpha1, "alpha2": self.alpha2}
         said: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
         return replace(found, **said, source=f"{found.source} but as given") if said else found

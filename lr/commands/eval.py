@@ -59,16 +59,8 @@ class Report:
             runs = [report.read_run(path, grader) for path in self.runs]
         baseline = report.choose_baseline(runs, self.baseline)
         rows = [report.make_row(run, baseline) for run in runs]
-        self._show(rows)
-        write_json(report.document(rows), self.json)
-        if self.markdown is not None:
-            self.markdown.write_text(report.markdown(rows), encoding="utf-8")
-        if self.figure is not None:
-            _draw(_bars(rows), self.figure)
-
-    def _show(self, rows: Sequence[report.Row]) -> None:
-        """The table and its notes; columns that are empty throughout are left out."""
         filled, heads = [report.cells(row) for row in rows], report.HEADS
+        # columns that are empty throughout are left out
         kept = [at for at in range(len(heads)) if at < 4 or any(row[at] for row in filled)]
         cells = ([row[at] for at in kept] for row in filled)
         made = table([heads[at].replace(" ", "\n") for at in kept], cells, text=2)
@@ -79,6 +71,11 @@ class Report:
         for note in report.notes(rows):
             out.print(f"- {note}")
         out.print(report.LEGEND, style="dim")
+        write_json(report.document(rows), self.json)
+        if self.markdown is not None:
+            self.markdown.write_text(report.markdown(rows), encoding="utf-8")
+        if self.figure is not None:
+            _draw(_bars(rows), self.figure)
 
 
 def _draw(panels: Sequence[Panel], path: Path) -> None:

@@ -117,14 +117,22 @@ class Info:
     memory: MemoryOf = field(default_factory=MemoryOf)
 
     def run(self) -> None:
-        if self.memory.model is not None and self.endpoint is None:
+        out = console()
+        if self.endpoint is not None:
+            address = str(Address.parse(self.endpoint))
+            model = ServedModel.open(address, self.server.servers())
+            out.print(f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}")
+            for name, found in model.can.lines():
+                out.print(f"  {name:<18} {found}")
+            how = "token ids" if model.ids else "text"
+            out.print(f"steps go over as {how}; docs/engines.md says what needs what")
+        elif self.memory.model is not None:
             plan = self.memory.plan()
-            console().print(memory_table(plan))
+            out.print(memory_table(plan))
             plan.check()
-            return
-        lines = self._here() if self.endpoint is None else self._there(self.endpoint)
-        for line in lines:
-            console().print(line)
+        else:
+            for line in self._here():
+                out.print(line)
 
     def _here(self) -> Iterator[str]:
         """What this machine has."""
@@ -147,15 +155,6 @@ class Info:
         for name in CHECKPOINTS:
             files = [path for path in checkpoint_path(name).rglob("*") if path.is_file()]
             yield f"checkpoint {name}: {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
-
-    def _there(self, address: str) -> Iterator[str]:
-        """What an endpoint was found to do, and how steps would go over it."""
-        model = ServedModel.open(str(Address.parse(address)), self.server.servers())
-        yield f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}"
-        for name, found in model.can.lines():
-            yield f"  {name:<18} {found}"
-        how = "token ids" if model.ids else "text"
-        yield f"steps go over as {how}; docs/engines.md says what needs what"
 
 
 def attention_lines(device: torch.device) -> list[str]:

@@ -94,21 +94,16 @@ class TraceCommand:
 
             found = replay(trace, recorded=self.recorded, device=self.device)
         what, until = "the output, and the steps and verdicts both have", ""
+        whole = trace.complete and trace.records[-1].data["done"]
+        cut = None if whole else len(trace.records) - trace.complete  # the events before its end
         if found.ordered:
             what = "every event in its order"
-        if found.ordered and found.difference is not None and found.compared == _cut(trace):
+        if found.ordered and found.difference is not None and found.compared == cut:
             until = ", up to where the trace was cut"
         elif found.difference is not None:
             after = f"differs after {found.compared} events. {found.difference}"
             raise LRError(f"the replay of {self.file} {after}")
         out.print(f"replayed: {what} came again the same{until} ({found.compared} events)")
-
-
-def _cut(trace: TraceFile) -> int | None:
-    """How many events of its answer a recording has that was cut short; None: all of them."""
-    if not trace.complete:
-        return len(trace.records)
-    return None if trace.records[-1].data["done"] else len(trace.records) - 1
 
 
 def _facts(trace: TraceFile) -> Iterator[str]:
