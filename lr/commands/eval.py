@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
@@ -363,12 +363,17 @@ class Table1:
     def run(self) -> None:
         self._check()
         heads = ("data set", "", "alpha", "lookahead", "SD", "both")
-        out, notes = console(), TABLE_NOTES[self.dummy]
-        title = f"Table 1, {TABLE_1[self.pair].name}"
+        out, notes, pair, rows = console(), TABLE_NOTES[self.dummy], TABLE_1[self.pair], []
+        printed = (pair.acceptance, pair.lookahead, pair.tokens, pair.both)
+        measure = self._drawn if self.dummy else self._answered
+        title = f"Table 1, {pair.name}"
         folder = self.output / (f"dummy-{self.pair}" if self.dummy else self.pair)
         head = {"tool": "lr reproduce table1", "settings": self._made_by()}
         with Store.open(folder, head) as store:
-            rows = [[name, *cells] for name in self.datasets for cells in self._rows(name, folder)]
+            for name in self.datasets:
+                paper = (f"{numbers[DATASETS.index(name)]:.2f}" for numbers in printed)
+                ours = map(report.cell, measure(name, folder))
+                rows += [[name, "paper", *paper], [name, "ours", *ours]]
             lines = [in_words(conditions()), "", notes, "", *report.table([heads, *rows])]
             store.write_lines("table1.md", [f"# {title}", "", *lines])
         out.print(table(heads, rows, text=2, title=title))
@@ -407,14 +412,6 @@ class Table1:
                     "there is none here. To see what the command does, name a small model: "
                     "--model tiny-target."
                 )
-
-    def _rows(self, dataset: str, folder: Path) -> Iterator[list[str]]:
-        """What the paper printed, and what was measured here."""
-        pair, at = TABLE_1[self.pair], DATASETS.index(dataset)
-        printed = (pair.acceptance, pair.lookahead, pair.tokens, pair.both)
-        yield ["paper", *(f"{numbers[at]:.2f}" for numbers in printed)]
-        measured = self._drawn if self.dummy else self._answered
-        yield ["ours", *map(report.cell, measured(dataset, folder))]
 
     def _drawn(self, dataset: str, folder: Path) -> list[float | None]:
         """Acceptance and speedups of `lr bench gpu`, whose file is kept."""
