@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lr.commands.bench import BenchGpu
 from lr.commands.cli import main
-from lr.commands.gpu import BenchGpu, Table1
+from lr.commands.eval import Table1
 from lr.commands.run import RunModels, Tally
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.eval.running import Done
@@ -62,7 +63,7 @@ def test_results_of_another_machine_or_setting_are_refused_and_kept(
         ([], "torch was"),
     ):
         if not more:
-            monkeypatch.setattr("lr.commands.gpu.conditions", elsewhere)
+            monkeypatch.setattr("lr.commands.eval.conditions", elsewhere)
         assert main([*command, *more]) == 2
         said = " ".join(capsys.readouterr().err.split())
         assert named in said and "Choose another --output" in said
@@ -133,3 +134,9 @@ def test_a_judge_behind_a_port_is_asked_there(tmp_path: Path) -> None:
     table = Table1(output=tmp_path, models=models)
     chosen, _ = table._models().chosen("GSM8K")
     assert chosen.judge_model == "openai:http://localhost:8000/tiny-judge"
+
+
+def test_the_oracle_judges_where_a_tiny_family_has_no_judge() -> None:
+    models = Table1(models=RunModels(model="plans-target"))._models()
+    chosen, _ = models.chosen("GSM8K")
+    assert (models.judge_model, chosen.verifier) == (None, "oracle")

@@ -80,12 +80,9 @@ class Generate:
             require_writable(self.trace)
         out, notes = show.console(), show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
-        run = reasoner.run(
-            self.models.question(self.question),
-            variant=self.own.load(reasoner),
-            detailed=self.trace is not None,
-            **asdict(options),
-        )
+        question, variant = self.models.question(self.question), self.own.load(reasoner)
+        how = asdict(options) | {"detailed": self.trace is not None}
+        run = reasoner.run(question, variant=variant, **how)
         with saving(self.trace, run):
             for step in run:
                 out.print(step.text, style=show.STYLES[step.origin], end="")

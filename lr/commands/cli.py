@@ -31,7 +31,7 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("experiment", "eval:Experiment", "the paper's experiments, in miniature or on checkpoints"),
     ("report", "eval:Report", "compare runs: accuracy, speed, speedup, acceptance"),
     ("new variant", "new:NewVariant", "a file to begin a method of one's own with, and its test"),
-    ("reproduce table1", "gpu:Table1", "the paper's speedups, with ours beside them"),
+    ("reproduce table1", "eval:Table1", "the paper's speedups, with ours beside them"),
     ("trace", "trace:TraceCommand", "check a trace, say what is in it, run it again, convert it"),
     ("theory figures", "theory:TheoryFigures", "draw the theoretical curves"),
     ("theory", "theory:Theory", "any formula beside a simulation of it"),
@@ -40,7 +40,7 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("bench decode", "bench:BenchDecode", "time plain decoding against other implementations"),
     ("bench token", "bench:BenchToken", "time token-level speculation against transformers"),
     ("bench step", "bench:BenchStep", "time Lookahead Reasoning in all its forms"),
-    ("bench gpu", "gpu:BenchGpu", "time real shapes without a checkpoint, beside the roofline"),
+    ("bench gpu", "bench:BenchGpu", "time real shapes without a checkpoint, beside the roofline"),
     ("bench trace", "bench:BenchTrace", "time what writing a trace costs"),
     ("bench alpha", "bench:BenchAlpha", "tokens per speculative round, measured and predicted"),
 )}  # fmt: skip

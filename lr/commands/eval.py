@@ -1,5 +1,5 @@
 """`lr report` compares runs, `lr verify` judges kept pairs again, `lr drift` adds up what accepted
-steps have cost, `lr experiment` repeats the paper's experiments."""
+steps have cost, `lr experiment` and `lr reproduce table1` repeat the paper's experiments."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from lr.commands.bench import BenchGpu
 from lr.commands.options import Device, torch_dtype
-from lr.commands.show import at_least, console, progress, require_files, table
+from lr.commands.run import OFFICIAL, Run, RunModels
+from lr.commands.show import at_least, console, in_words, progress, require_files, table
 from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.eval import report
 from lr.lab.eval.datasets import load_items
 from lr.lab.eval.grading import Grader
-from lr.lab.eval.store import SETTINGS, Store
+from lr.lab.eval.store import SETTINGS, Store, read_object
 from lr.lab.viz.plots import Curves, Panel, draw
-from lr.options import GenerateOptions
+from lr.options import MODES, GenerateOptions
 from lr.spec.verifiers.base import Requires
+from lr.theory.paper import DATASETS, TABLE_1
 from lr.tiny.languages import LANGUAGES
 from lr.tiny.names import companion
 from lr.types import require
@@ -56,16 +59,8 @@ class Report:
             runs = [report.read_run(path, grader) for path in self.runs]
         baseline = report.choose_baseline(runs, self.baseline)
         rows = [report.make_row(run, baseline) for run in runs]
-        self._show(rows)
-        write_json(report.document(rows), self.json)
-        if self.markdown is not None:
-            self.markdown.write_text(report.markdown(rows), encoding="utf-8")
-        if self.figure is not None:
-            _draw(_bars(rows), self.figure)
-
-    def _show(self, rows: Sequence[report.Row]) -> None:
-        """The table and its notes; columns that are empty throughout are left out."""
         filled, heads = [report.cells(row) for row in rows], report.HEADS
+        # columns that are empty throughout are left out
         kept = [at for at in range(len(heads)) if at < 4 or any(row[at] for row in filled)]
         cells = ([row[at] for at in kept] for row in filled)
         made = table([heads[at].replace(" ", "\n") for at in kept], cells, text=2)
@@ -76,6 +71,11 @@ class Report:
         for note in report.notes(rows):
             out.print(f"- {note}")
         out.print(report.LEGEND, style="dim")
+        write_json(report.document(rows), self.json)
+        if self.markdown is not None:
+            self.markdown.write_text(report.markdown(rows), encoding="utf-8")
+        if self.figure is not None:
+            _draw(_bars(rows), self.figure)
 
 
 def _draw(panels: Sequence[Panel], path: Path) -> None:
@@ -323,3 +323,132 @@ class Experiment:
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
         some = items[: self.problems]
         return Lab(some, work, *models, options, self.verifier, self.concurrency)
+
+
+TARGETS = {"qwen3": OFFICIAL, "r1": (
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+    OFFICIAL[2],
+)}  # fmt: skip
+"""Target, draft and judge of the pairs of Table 1."""
+TABLE_NOTES = {
+    True: "ours: dummy weights of published shapes. Accepted steps and tokens are drawn with the "
+    "paper's rates (alpha 1 printed, alpha 2 fitted to SD), so alpha is no result; speedups are.",
+    False: "ours: real models; speedup is all tokens over all seconds against plain decoding, "
+    "paired by problem.",
+}
+
+
+@dataclass(frozen=True)
+class Table1:
+    """Repeat the paper's Table 1: lookahead, token-level speculation and both, against plain
+    decoding. The same command again goes on after the last answer, or data set with --dummy."""
+
+    output: Path = Path("runs/table1")
+    """Results and table1.md are in its folder PAIR or dummy-PAIR, which goes on only with the card,
+    versions, models and settings that made it."""
+    pair: Literal["qwen3", "r1"] = "qwen3"  # Which block of the table.
+    datasets: tuple[str, ...] = ("AIME24", "GSM8K")  # Columns of the table, by the paper's names.
+    dummy: bool = False
+    """Random weights of the published shapes and the paper's acceptance rates: what the method
+    costs here, without weights or data."""
+    data: Path = Path("data")  # Folder with NAME.jsonl for each of --datasets, unless --dummy.
+    problems: int | None = None  # Only so many problems of each data set. None: all.
+    depth: int = 4  # How many draft steps ahead.
+    k: int = 8  # Tokens that prompt lookup guesses.
+    prompt: int = 512  # With --dummy: tokens before an answer.
+    tokens: int = 512  # With --dummy: tokens of an answer.
+    repeats: int = 3  # With --dummy: how often each mode is timed.
+    models: RunModels = field(default_factory=RunModels)
+
+    def run(self) -> None:
+        self._check()
+        heads = ("data set", "", "alpha", "lookahead", "SD", "both")
+        out, notes, pair, rows = console(), TABLE_NOTES[self.dummy], TABLE_1[self.pair], []
+        printed = (pair.acceptance, pair.lookahead, pair.tokens, pair.both)
+        measure = self._drawn if self.dummy else self._answered
+        title = f"Table 1, {pair.name}"
+        folder = self.output / (f"dummy-{self.pair}" if self.dummy else self.pair)
+        head = {"tool": "lr reproduce table1", "settings": self._made_by()}
+        with Store.open(folder, head) as store:
+            for name in self.datasets:
+                paper = (f"{numbers[DATASETS.index(name)]:.2f}" for numbers in printed)
+                ours = map(report.cell, measure(name, folder))
+                rows += [[name, "paper", *paper], [name, "ours", *ours]]
+            lines = [in_words(conditions()), "", notes, "", *report.table([heads, *rows])]
+            store.write_lines("table1.md", [f"# {title}", "", *lines])
+        out.print(table(heads, rows, text=2, title=title))
+        out.print(notes, style="dim")
+        out.print(folder / "table1.md", soft_wrap=True)
+
+    def _made_by(self) -> dict[str, Any]:
+        """What all numbers of a table have in common: where they were measured, and with what."""
+        facts, devices = conditions(), self.models.devices()
+        where = ("lr", "torch", "cuda", "cards", "card" if "card" in facts else "cpu")
+        own = ("depth", "k", *(("prompt", "tokens", "repeats") if self.dummy else ()))
+        made = self._models().settings() | {name: facts.get(name) for name in where}
+        made |= {name: getattr(self, name) for name in own}
+        dtype = torch_dtype(self.models.placement.dtype, devices[0]) or "the checkpoint's"
+        return made | {"devices": list(devices), "dtype": str(dtype)}
+
+    def _check(self) -> None:
+        for name in self.datasets:
+            require(name in DATASETS, "datasets", name, f"names among {', '.join(DATASETS)}")
+        require(bool(self.datasets), "datasets", self.datasets, "at least one")
+        at_least(self, depth=1, k=1, problems=1, prompt=1, tokens=1, repeats=1)
+        files = [self.data / f"{name}.jsonl" for name in self.datasets]
+        missing = [str(file) for file in files if not file.is_file()]
+        if missing and not self.dummy:
+            raise SettingError(
+                f"there is no {', no '.join(missing)}. Put the problems there, one JSON object per "
+                "line (docs/evaluation.md), name another folder with --data, or take --dummy, "
+                "which needs no data."
+            )
+        if self.models.model is None:
+            import torch
+
+            if not torch.cuda.is_available():
+                raise SettingError(
+                    "table 1 runs models of 32B, which needs a CUDA device with room for them, and "
+                    "there is none here. To see what the command does, name a small model: "
+                    "--model tiny-target."
+                )
+
+    def _drawn(self, dataset: str, folder: Path) -> list[float | None]:
+        """Acceptance and speedups of `lr bench gpu`, whose file is kept."""
+        file = folder / f"{dataset}.json"
+        models, places = self._models(), self.models.devices()
+        bench = BenchGpu(
+            models.model, models.draft_model, models.judge_model, *places, batches=(1,),
+            pair=self.pair, dataset=dataset, depth=self.depth, k=self.k, modes=MODES,
+            drivers=("overlapped",), dtype=self.models.placement.dtype, json=file,
+            prompt=self.prompt, tokens=self.tokens, repeats=self.repeats,
+        )  # fmt: skip
+        if not file.is_file():
+            bench.run()
+        kept = read_object(file)
+        rows = {row["way"].partition(",")[0]: row for row in kept["modes"]}
+        speedups = [rows[mode]["speedup"]["median"] for mode in ("lr", "sd", "lr+sd")]
+        return [rows["lr"]["step_acceptance"], *speedups]
+
+    def _answered(self, dataset: str, folder: Path) -> list[float | None]:
+        """Acceptance and speedups of `lr run` in each mode, which goes on where it stopped."""
+        folders, models = [], self._models()
+        for mode in MODES:
+            folders.append(folder / f"{dataset}-{mode}")
+            how: dict[str, Any] = {"mode": mode, "max_depth": self.depth}
+            how |= {"num_speculative_tokens": self.k, "driver": "overlapped"}
+            how |= {"dataset": str(self.data / f"{dataset}.jsonl"), "end_qid": self.problems}
+            Run(output=folders[-1], models=models, **how).run()
+        with Grader() as grader:
+            runs = [report.read_run(folder, grader) for folder in folders]
+        baseline = report.choose_baseline(runs)
+        rows = {run.mode: report.make_row(run, baseline) for run in runs}
+        return [rows["lr"].step_acceptance, *(rows[m].speedup for m in ("lr", "sd", "lr+sd"))]
+
+    def _models(self) -> RunModels:
+        """The models of the pair, or those that were named."""
+        own, named = self.models, RunModels(*TARGETS[self.pair])
+        if own.model is not None:
+            named, _ = replace(own, judge_port=None).chosen("table1")  # `Run` asks the port
+        draft, judge = own.draft_model or named.draft_model, own.judge_model or named.judge_model
+        return replace(own, model=own.model or named.model, draft_model=draft, judge_model=judge)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -64,18 +64,17 @@ class MemoryOf:
         mode: Mode = "ar" if self.draft_model is None else self.mode
         depth, tokens = self.max_depth, self.max_tokens_len
         options = GenerateOptions(mode=mode, drafter="ngram", depth=depth, driver="overlapped")
-        given = None if self.free_gib is None else int(self.free_gib * 2**30)
         how: dict[str, Any] = {"verifier": "judge", "share": self.concurrency, "queues": True}
-        how["free"] = None if given is None else (lambda _: given)
-        names = (self.model, self.draft_model, self.judge_model)
-        places, dtype = DeviceMap(target, draft, judge), torch_dtype(self.dtype, target[0].type)
-        return memory_plan(names, places, dtype, options, tokens, **how)
+        if self.free_gib is not None:
+            how["free"] = lambda _, free=int(self.free_gib * 2**30): free
+        names, places = (self.model, self.draft_model, self.judge_model), (target, draft, judge)
+        return memory_plan(names, DeviceMap(*places), self.dtype, options, tokens, **how)
 
 
 def memory_plan(
     names: Sequence[str | None],
     places: DeviceMap,
-    dtype: torch.dtype | None,
+    dtype_name: DtypeName | None,
     options: GenerateOptions,
     tokens: int,
     *,
@@ -87,6 +86,7 @@ def memory_plan(
     from lr.lab.memory import Cast, place, plan_run
 
     devices = (places.target, [places.draft], [places.judge])
+    dtype = torch_dtype(dtype_name, places.target[0].type)
     target, draft, judge = (
         None if name is None or is_served(name) else place(name, tuple(map(str, here)), dtype)
         for name, here in zip(names, devices, strict=True)
@@ -117,14 +117,22 @@ class Info:
     memory: MemoryOf = field(default_factory=MemoryOf)
 
     def run(self) -> None:
-        if self.memory.model is not None and self.endpoint is None:
+        out = console()
+        if self.endpoint is not None:
+            address = str(Address.parse(self.endpoint))
+            model = ServedModel.open(address, self.server.servers())
+            out.print(f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}")
+            for name, found in model.can.lines():
+                out.print(f"  {name:<18} {found}")
+            how = "token ids" if model.ids else "text"
+            out.print(f"steps go over as {how}; docs/engines.md says what needs what")
+        elif self.memory.model is not None:
             plan = self.memory.plan()
-            console().print(memory_table(plan))
+            out.print(memory_table(plan))
             plan.check()
-            return
-        lines = self._here() if self.endpoint is None else self._there(self.endpoint)
-        for line in lines:
-            console().print(line)
+        else:
+            for line in self._here():
+                out.print(line)
 
     def _here(self) -> Iterator[str]:
         """What this machine has."""
@@ -147,15 +155,6 @@ class Info:
         for name in CHECKPOINTS:
             files = [path for path in checkpoint_path(name).rglob("*") if path.is_file()]
             yield f"checkpoint {name}: {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
-
-    def _there(self, address: str) -> Iterator[str]:
-        """What an endpoint was found to do, and how steps would go over it."""
-        model = ServedModel.open(str(Address.parse(address)), self.server.servers())
-        yield f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}"
-        for name, found in model.can.lines():
-            yield f"  {name:<18} {found}"
-        how = "token ids" if model.ids else "text"
-        yield f"steps go over as {how}; docs/engines.md says what needs what"
 
 
 def attention_lines(device: torch.device) -> list[str]:
@@ -245,11 +244,7 @@ class TinyEval:
 
         at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
-        own = EvalSettings(
-            problems=self.problems, seed=self.seed, temperature=self.temperature,
-            dataset=self.dataset, ablation_problems=self.ablation_problems,
-            ablation_layers=self.ablation_layers,
-        )  # fmt: skip
+        own = EvalSettings(**{one.name: getattr(self, one.name) for one in fields(EvalSettings)})
         threads = Device(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
 AttentionName = Literal["auto", "triton", "sdpa", "reference"]
+Names = tuple[str, str | None, str | None]  # Of target, draft and verifier.
 KEY = "LR_API_KEY"
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -78,16 +79,17 @@ class Placement(Device):
     the first of these that works; lr info says which."""
     cuda_graphs: bool = True  # Replay decoding steps from CUDA graphs, on CUDA.
 
-    def reasoner(self, *models: str | None, **settings: Any) -> Reasoner:
-        """A reasoner with target, draft, verifier and settings as `Reasoner` takes them, and with
-        this dtype, cache and attention. Its warnings become notes."""
+    def reasoner(self, names: Names, judge: str | None, device: Any, servers: Servers) -> Reasoner:
+        """A reasoner with target, draft and verifier by `names`, and with this dtype, cache and
+        attention. Its warnings become notes."""
         from lr.reasoner import Reasoner
 
-        settings |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
-        settings |= {"attention": self.attention, "graphs": self.cuda_graphs}
+        how: dict[str, Any] = {"judge": judge, "device": device, "servers": servers}
+        how |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
+        how |= {"attention": self.attention, "graphs": self.cuda_graphs}
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")  # whatever -W says
-            made = Reasoner(*models, **settings)  # type: ignore[arg-type]
+            made = Reasoner(*names, **how)
         for one in warned:
             console(stderr=True).print(f"note: {one.message}", style="yellow")
         return made
@@ -113,13 +115,10 @@ class ServerChoice:
     def servers(self, *, draft_alone: bool = False) -> Servers:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
         place."""
-        return Servers(
-            (self.api_key or os.environ.get(KEY) or "").strip() or None,
-            self.draft_tokenizer if draft_alone else self.tokenizer,
-            self.draft_tokenizer,
-            self.judge_tokenizer,
-            Retry(self.server_timeout, budget=self.server_budget, lost=self.judge_lost),
-        )
+        key = (self.api_key or os.environ.get(KEY) or "").strip() or None
+        target = self.draft_tokenizer if draft_alone else self.tokenizer
+        retry = Retry(self.server_timeout, budget=self.server_budget, lost=self.judge_lost)
+        return Servers(key, target, self.draft_tokenizer, self.judge_tokenizer, retry)
 
 
 @dataclass(frozen=True)
@@ -148,23 +147,19 @@ class ModelChoice:
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
-        if needs_draft and self.drafting() is None:
+        draft = self.drafting()
+        if needs_draft and draft is None:
             if not is_served(self.model) and not is_dummy(self.model):
                 resolve(self.model, weights=False)  # a checkpoint that is missing is said first
             raise SettingError(
                 f"Speculation with {self.model} needs a draft: give --draft_model (a smaller "
                 "checkpoint of the same family), or decode plainly with --mode ar."
             )
-        self.placement.set_threads(self.model, self.drafting())
+        self.placement.set_threads(self.model, draft)
         devices, threads = [self.placement.torch_device()], self.placement.threads
-        return self.placement.reasoner(
-            self.model,
-            self.drafting() if needs_draft else None,
-            self.verifier,
-            judge=self.judge_model,
-            device=spread(devices, self.tensor_parallel, threads),
-            servers=self.server.servers(),
-        )
+        names = (self.model, draft if needs_draft else None, self.verifier)
+        where = spread(devices, self.tensor_parallel, threads)
+        return self.placement.reasoner(names, self.judge_model, where, self.server.servers())
 
     @property
     def language(self) -> TinyLanguage:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import Placement, ServerChoice, VariantChoice, spread, torch_dtype
+from lr.commands.options import Placement, ServerChoice, VariantChoice, spread
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.lab.dummy import DUMMY_NOTE, dummy_name
@@ -118,15 +118,12 @@ class RunModels:
     def used_in(self, mode: str, options: GenerateOptions) -> RunModels:
         """The models that a mode with these options uses, of settings that were `chosen`; None for
         the others. Mode draft has the draft alone."""
-        judges = mode in LOOKAHEAD
-        drafts = mode == "draft" or options.needs_draft
-        return replace(
-            self,
-            model=None if mode == "draft" else self.model,
-            draft_model=self.draft_model if drafts else None,
-            judge_model=self.judge_model if judges else None,
-            verifier=self.verifier if judges else None,
-        )
+        unused: dict[str, Any] = {"model": None} if mode == "draft" else {}
+        if mode != "draft" and not options.needs_draft:
+            unused |= {"draft_model": None}
+        if mode not in LOOKAHEAD:
+            unused |= {"judge_model": None, "verifier": None}
+        return replace(self, **unused)
 
     def settings(self) -> dict[str, Any]:
         """All that an answer, or its speed, can depend on: neither keys nor ports."""
@@ -138,15 +135,10 @@ class RunModels:
 
     def load(self) -> Reasoner:
         """The reasoner, of settings from `used_in`."""
-        writers, verifier = self._writers(), self.verifier or "exact"
+        writers, servers = self._writers(), self.server.servers(draft_alone=self.model is None)
         self.placement.set_threads(*writers)
-        return self.placement.reasoner(
-            *writers,
-            verifier,
-            judge=self.judge_model,
-            device=self.device_map(),
-            servers=self.server.servers(draft_alone=self.model is None),
-        )
+        names = (*writers, self.verifier or "exact")
+        return self.placement.reasoner(names, self.judge_model, self.device_map(), servers)
 
     def _writers(self) -> tuple[str, str | None]:
         """Target and draft; a draft that is alone takes the target's place."""
@@ -209,10 +201,10 @@ class RunModels:
         if is_served(writers[0]):
             return None
         names = (*writers, self.judge_model if verifier.startswith("judge") else None)
-        places, blocks = self.device_map(), self.placement.num_blocks
-        dtype = torch_dtype(self.placement.dtype, str(places.target[0]))
-        how: dict[str, Any] = {"share": share, "num_blocks": blocks, "queues": True}
-        return memory_plan(names, places, dtype, options, tokens, verifier=verifier, **how)
+        places, dtype = self.device_map(), self.placement.dtype
+        how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
+        how |= {"verifier": verifier, "queues": True}
+        return memory_plan(names, places, dtype, options, tokens, **how)
 
 
 @dataclass(frozen=True)

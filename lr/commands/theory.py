@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from rich.table import Table
 
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
@@ -27,7 +27,7 @@ from lr.theory.calibration import Calibration, calibrate
 from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.paper import paper_calibration
-from lr.theory.planner import PLAIN, Advice, Plan, compare, plan, simulated
+from lr.theory.planner import PLAIN, Advice, compare, plan, simulated
 from lr.theory.predicted import Compared, Tried, drawn_ways
 from lr.theory.trace_metrics import Answers, Seen, Timed
 from lr.tiny.language import Split
@@ -151,8 +151,16 @@ class Calibrate:
         at_least(self, problems=4, num_speculative_tokens=2)
         require_files(output=self.output)
         asked, out = self.asked(), console()
-        found = self.measure(self.models.load(needs_draft=True), asked)
-        out.print(_calibration_table(found))
+        found, rows = self.measure(self.models.load(needs_draft=True), asked), []
+        for name, (meaning, unit) in MEASURED.items():
+            one = getattr(found, name)
+            spread = (f"{x * unit:.4g}" for x in (one.value, one.low, one.high))
+            rows.append([name, *spread, meaning])
+        rows += [[n, f"{getattr(found, n):.4g}", "", "", meaning] for n, meaning in DERIVED.items()]
+        title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
+        shown = table(("", "value", "from", "to", "meaning"), rows, title=title)
+        shown.columns[-1].justify = "left"
+        out.print(shown)
         if self.output is not None:
             self.output.write_text(found.to_json(), encoding="utf-8")
             out.print(f"written: {self.output}")
@@ -216,18 +224,6 @@ def timed(reasoner: Reasoner, question: str, clock: str, **options: Any) -> list
     run, now = reasoner.run(question, **options), clock_for(clock, reasoner)
     run.trace.clock, run.trace.start = now, now()
     return run.finish().trace.events
-
-
-def _calibration_table(found: Calibration) -> Table:
-    rows = []
-    for name, (meaning, unit) in MEASURED.items():
-        one = getattr(found, name)
-        rows.append([name, *(f"{x * unit:.4g}" for x in (one.value, one.low, one.high)), meaning])
-    rows += [[n, f"{getattr(found, n):.4g}", "", "", meaning] for n, meaning in DERIVED.items()]
-    title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
-    made = table(("", "value", "from", "to", "meaning"), rows, title=title)
-    made.columns[-1].justify = "left"
-    return made
 
 
 NOTES = """\
@@ -321,8 +317,8 @@ class TheoryReality:
     def ways(self, at: float | None) -> list[Tried]:
         """The list, at this temperature."""
         tokens = [Tried(tokens=k) for k in self.tokens]
-        steps = [Tried(Schedule(name), depth) for name in self.schedules for depth in self.depths]
-        steps = [replace(way, driver=self.driver or "lockstep") for way in steps]
+        how = product(map(Schedule, self.schedules), self.depths)
+        steps = [Tried(*one, driver=self.driver or "lockstep") for one in how]
         both = [replace(way, tokens=self.inner) for way in steps if self.inner]
         return [replace(way, temperature=at) for way in (*tokens, *steps, *both)]
 
@@ -416,7 +412,14 @@ class PlanRun:
             machine = self.gpus, self.calibrated_on, self.for_draft, self.serial
             both = compare(found, self.budget, *machine)
         advice = plan(found, self.budget)
-        shown = [(title, one, simulated(found, one)) for title, one in _chosen(advice)]
+        kinds = {
+            "best": advice.best,
+            "runner-up": advice.runner_up,
+            "lookahead alone": next((p for p in advice.plans if p.depth and not p.tokens), None),
+            "tokens alone": next((p for p in advice.plans if p.tokens and not p.depth), None),
+            "width > 1": next((p for p in advice.plans if p.width > 1), None),
+        }  # the plans stand best first
+        shown = [(title, one, simulated(found, one)) for title, one in kinds.items() if one]
         rows = []
         for title, one, clock in shown:
             figures = one.rows, one.positions, f"{one.speedup:.2f}", f"{clock:.2f}"
@@ -439,19 +442,6 @@ class PlanRun:
             names = ("all_for_target", "left_for_target", "with_speculation", "speculate")
             document["gpus"] = {name: getattr(both, name) for name in names}
         write_json(document, self.json)
-
-
-def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
-    """The best, the runner-up, and the best of every kind."""
-    plans = advice.plans  # best first
-    kinds = {
-        "best": advice.best,
-        "runner-up": advice.runner_up,
-        "lookahead alone": next((p for p in plans if p.depth and not p.tokens), None),
-        "tokens alone": next((p for p in plans if p.tokens and not p.depth), None),
-        "width > 1": next((p for p in plans if p.width > 1), None),
-    }
-    return [(title, one) for title, one in kinds.items() if one is not None]
 
 
 def _sentences(found: Calibration, advice: Advice) -> Iterator[str]:

@@ -94,21 +94,16 @@ class TraceCommand:
 
             found = replay(trace, recorded=self.recorded, device=self.device)
         what, until = "the output, and the steps and verdicts both have", ""
+        whole = trace.complete and trace.records[-1].data["done"]
+        cut = None if whole else len(trace.records) - trace.complete  # the events before its end
         if found.ordered:
             what = "every event in its order"
-        if found.ordered and found.difference is not None and found.compared == _cut(trace):
+        if found.ordered and found.difference is not None and found.compared == cut:
             until = ", up to where the trace was cut"
         elif found.difference is not None:
             after = f"differs after {found.compared} events. {found.difference}"
             raise LRError(f"the replay of {self.file} {after}")
         out.print(f"replayed: {what} came again the same{until} ({found.compared} events)")
-
-
-def _cut(trace: TraceFile) -> int | None:
-    """How many events of its answer a recording has that was cut short; None: all of them."""
-    if not trace.complete:
-        return len(trace.records)
-    return None if trace.records[-1].data["done"] else len(trace.records) - 1
 
 
 def _facts(trace: TraceFile) -> Iterator[str]:
@@ -197,6 +192,7 @@ class Play:
 
 
 PICTURES = ("timeline", "tree", "cache")
+MOMENTS = {"tree": (telling_moment, tree_figure), "cache": (sharing_moment, cache_figure)}
 
 
 @dataclass(frozen=True)
@@ -228,14 +224,11 @@ class Draw:
             if name == "cache" and not trace.header.caches:
                 out.print("no cache: this trace has no blocks to draw")
                 continue
-            if name == "timeline":
-                figure = timeline_figure(trace)
-            elif name == "tree":
-                at = telling_moment(film) if self.event is None else self.event
-                figure = tree_figure(film.at(at), len(film))
-            else:
-                at = sharing_moment(film) if self.event is None else self.event
-                figure = cache_figure(film.at(at), len(film))
+            figure = timeline_figure(trace)
+            if name != "timeline":
+                moment, draw = MOMENTS[name]
+                at = moment(film) if self.event is None else self.event
+                figure = draw(film.at(at), len(film))
             with figure as made:
                 for written in write(made, start.with_name(f"{start.name}-{name}.png")):
                     out.print(f"drawn: {written}")
