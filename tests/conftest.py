@@ -98,12 +98,25 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reasoner, "run", cut)
 
 
-@pytest.fixture
-def small_target() -> Iterator[None]:
-    """The tiny targets have two layers, not twenty (`door_kit.with_small_target`)."""
-    from door_kit import with_small_target
+@pytest.fixture(scope="session", autouse=True)
+def small_targets() -> Iterator[None]:
+    """In this process a `Reasoner` loads tiny targets of two layers, not twenty: few tests ask how
+    good an answer is. Those that do use `whole_targets`; notebooks and programs load the whole.
+    """
+    from door_kit import load_small, with_loader
 
-    with with_small_target():
+    with with_loader(load_small):
+        yield
+
+
+@pytest.fixture
+def whole_targets() -> Iterator[None]:
+    """The tiny targets as they ship."""
+    from door_kit import with_loader
+
+    from lr.model.weights import load_model
+
+    with with_loader(load_model):
         yield
 
 

@@ -5,7 +5,7 @@ door.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,7 @@ def write_checkpoint(
 
 def load_small(name: str | Path, **how: Any) -> CausalLM:
     """As `load_model`, but the targets of the tiny families have two layers, not twenty: the
-    weights of their drafts, each changed by about 5 %. For tests that do not ask how good an answer
-    is.
+    weights of their drafts, each changed by about 5 %.
     """
     if name not in ("tiny-target", "plans-target"):
         return load_model(name, **how)
@@ -65,10 +64,10 @@ def load_small(name: str | Path, **how: Any) -> CausalLM:
 
 
 @contextmanager
-def with_small_target() -> Iterator[None]:
-    """Meanwhile a `Reasoner` loads its target by `load_small`."""
+def with_loader(loader: Callable[..., CausalLM]) -> Iterator[None]:
+    """Meanwhile a `Reasoner` loads its models by `loader`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_model", load_small)
+        patch.setattr(load, "load_model", loader)
         yield
 
 

@@ -298,7 +298,6 @@ def test_a_tiny_model_says_what_it_understands(capsys: pytest.CaptureFixture[str
         assert all(map(language.asks, questions)) and not language.asks("How many coins?")
 
 
-@pytest.mark.usefixtures("small_target")
 def test_the_demo_shows_a_problem_and_says_what_the_table_means(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

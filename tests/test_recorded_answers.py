@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import load_small, with_small_target
+from door_kit import load_small, with_loader
 from safetensors.torch import load_file, save_file
 from together import together
 
@@ -217,7 +217,7 @@ if __name__ == "__main__":
     import tempfile
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, with_small_target():
+    with tempfile.TemporaryDirectory() as folder, with_loader(load_small):
         pair = make_random_pair(Path(folder))
         record = {}
         for case in cases():

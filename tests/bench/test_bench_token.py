@@ -165,6 +165,7 @@ def test_in_turn() -> None:
     assert rows([], 0.6, []) == []
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_bench_token_runs_and_both_sides_do_the_same_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +203,6 @@ def test_bench_token_runs_and_both_sides_do_the_same_work(
     assert "temperature 0" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("small_target")
 def test_bench_alpha_runs_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "bench",

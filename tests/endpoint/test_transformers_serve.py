@@ -20,12 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from door_kit import with_loader
 
 from lr.commands.cli import main
 from lr.lab.endpoint.address import Retry, Servers
 from lr.lab.endpoint.client import EndpointError
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.endpoint.probe import Filters, Seeds, Stops
+from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 from lr.tiny.names import checkpoint_path
@@ -36,6 +38,13 @@ STARTUP = 120.0
 QUESTIONS = [problem(Split.TEST, index).question for index in range(2)]
 GREEDY = {"temperature": 0, "max_tokens": 24}
 LONGER = {"temperature": 0, "max_tokens": 60}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def whole() -> Iterator[None]:
+    """The server has the models as they ship."""
+    with with_loader(load_model):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from lr.tiny.languages import LANGUAGES
 WORDS = ["experiment", "domains", "--problems", "2", "--max_tokens", "60", "--threads", "1"]
 
 
-@pytest.mark.usefixtures("small_target")
 def test_both_languages_side_by_side_and_nothing_done_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

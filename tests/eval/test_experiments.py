@@ -21,7 +21,6 @@ from lr.lab.eval.store import Key
 from lr.lab.viz.plots import Bars
 
 
-@pytest.mark.usefixtures("small_target")
 def test_an_experiment(tmp_path: Path) -> None:
     name = "profile"
     words = [
@@ -91,6 +90,7 @@ def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
     assert finding.panels and all(cell(next(iter(row.values()))) for row in finding.rows)
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

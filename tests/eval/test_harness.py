@@ -97,6 +97,7 @@ def test_tasks_run_and_give_the_figures_of_the_models(
     assert [plain.text] == first["resps"][0]
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_probabilities_are_those_of_transformers() -> None:
     from transformers import AutoModelForCausalLM
 

@@ -145,6 +145,7 @@ def test_figures_are_drawn_twice_alike(tmp_path: Path, capsys: pytest.CaptureFix
         assert path.read_bytes() == (second / path.name).read_bytes()
 
 
+@pytest.mark.usefixtures("whole_targets")
 @pytest.mark.usefixtures("coarse", "short_answers")
 def test_the_tiny_models_are_calibrated_and_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -179,7 +180,7 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert all(0.3 < row[name] < 4 for row in rows for name in names)
 
 
-@pytest.mark.usefixtures("coarse", "short_answers", "small_target")
+@pytest.mark.usefixtures("coarse", "short_answers")
 def test_ways_are_drawn_after_the_calibration_and_reported_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

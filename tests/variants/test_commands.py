@@ -16,7 +16,6 @@ QUESTION = (
 )
 
 
-@pytest.mark.usefixtures("small_target")
 @pytest.mark.parametrize("name", SHIPPED)
 def test_generate_run_and_play(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -34,7 +33,7 @@ def test_generate_run_and_play(
     assert capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("short_answers", "small_target")
+@pytest.mark.usefixtures("short_answers")
 @pytest.mark.parametrize("first", range(2))
 def test_bench_step_measures_them_all(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -48,7 +47,6 @@ def test_bench_step_measures_them_all(
     assert not [name for name in names if name not in said]
 
 
-@pytest.mark.usefixtures("small_target")
 def test_the_experiment_has_a_row_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     how = ["--problems", "2", "--max_tokens", "24", "--threads", "1", "--verifier", "oracle"]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import with_small_target
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
@@ -514,7 +513,7 @@ def gossiping() -> Variant:
 def test_parts_that_share_state_are_found() -> None:
     """Which no check of one part can see."""
     assert all(one.passed for one in check_variant(gossiping))
-    with with_small_target(), Reasoner(dtype=torch.float64) as reasoner:
+    with Reasoner(dtype=torch.float64) as reasoner:
         with pytest.raises(ContractError, match="the same steps alone and beside others"):
             check_answers(gossiping, reasoner, max_tokens=40)
         honest = check_answers(lambda: Variant(RandomVerifier(0.7)), reasoner, max_tokens=40)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import with_small_target
 
 from lr.reasoner import Reasoner
 from lr.result import Result
@@ -51,7 +50,7 @@ def precise() -> Iterator[Reasoner]:
     """In float64: there company does not change a rounding. The target is small: what it says is
     held against what it says, however good it is.
     """
-    with with_small_target(), Reasoner(verifier="judge", dtype=torch.float64) as made:
+    with Reasoner(verifier="judge", dtype=torch.float64) as made:
         yield made
 
 
@@ -201,7 +200,9 @@ def test_adaptive_is_as_wide_as_the_draft_hesitates(reasoner: Reasoner, question
     assert Halving(wide=True).width(StepStats(draft_entropy=math.log(2.6))) == 3
 
 
-def test_adaptive_guesses_as_many_tokens_as_stay(reasoner: Reasoner, question: str) -> None:
+@pytest.mark.usefixtures("whole_targets")
+def test_adaptive_guesses_as_many_tokens_as_stay(question: str) -> None:
+    reasoner = Reasoner(verifier="oracle")
     how: dict[str, Any] = {**HOW, "mode": "lr+sd", "acceptance": "match", "coupling": "shared"}
     variant = load_variant("adaptive(floor=-99.0)", reasoner)
     usual = reasoner.generate(question, **how, num_speculative_tokens=12)

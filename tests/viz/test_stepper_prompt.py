@@ -88,6 +88,7 @@ def test_help_names_every_letter_and_fits_80_columns() -> None:
     assert HELP in talk(script_session(), ["?"])
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_inside_a_node_are_both_texts_the_verdict_and_the_numbers() -> None:
     session = live_session("lr+sd")
     session.go("verdict")
@@ -177,6 +178,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_the_page_shows_what_is_shown(here: Here) -> None:
     page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
     samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
