@@ -219,6 +219,12 @@ def check_schedule(
     found.must(flags == {bool}, "drafts_at and targets_at give True or False", flags)
     roots = all(config.targets_at(0) for config in configs)
     found.must(roots, "the target may write at the root (level 0)", "targets_at(0) is False")
+    cycles = [(one, level) for one in configs if one.barrier for level in range(one.depth + 1)]
+    stuck = sorted({level for one, level in cycles if not one.targets_at(level)})
+    what = "with a barrier the target may write at every level down to depth"
+    found.must(not stuck, what, f"targets_at is False at {stuck}")
+    far = sorted({level for one, level in asked if level >= one.depth and one.drafts_at(level)})
+    found.must(not far, "no draft begins at level `depth` or below", f"drafts_at({far}) is True")
     for seed in range(4):
         _confluent(found, seed, width=width, kind=kind)
 
