@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class RaggedBatch:
 
     `rows` [3, n] are `tokens` [n] ids, `positions` [n] and `slots` [n], flat cache slots that
     receive the new K/V; per sequence `counts`, `lengths` and its block table; `logit_rows` [m]:
-    those of the n rows that need logits (None: all). `source`: (tokens, slots, wanted) of `build`.
+    those of the n rows that need logits (None: all). `source`: what `build` made it of.
     """
 
     rows: Tensor
@@ -37,7 +38,7 @@ class RaggedBatch:
     lengths: tuple[int, ...]
     tables: tuple[BlockTable, ...]
     logit_rows: Tensor | None
-    source: tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]] = field(repr=False)
+    source: tuple[Any, ...] = field(repr=False)
 
     @property
     def row_pages(self) -> list[list[int]]:
@@ -51,8 +52,8 @@ class RaggedBatch:
         tables: Sequence[BlockTable],
         tokens: Sequence[Sequence[int]],
         slots: Sequence[int],
-        *,
         wanted: Sequence[int],
+        *,
         device: torch.device,
     ) -> RaggedBatch:
         """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them
@@ -68,6 +69,6 @@ class RaggedBatch:
         if sum(wanted) < len(ids):
             ends = zip(wanted, accumulate(counts), strict=True)
             logit_rows = integers([row for n, end in ends for row in range(end - n, end)], device)
-        rows, source = integers((ids, positions, slots), device), (tokens, slots, wanted)
+        rows, source = integers((ids, positions, slots), device), (tables, tokens, slots, wanted)
         flat, at, where = rows.unbind(0)
         return cls(rows, flat, at, where, counts, lengths, tuple(tables), logit_rows, source)

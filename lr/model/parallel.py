@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from lr.errors import LRError, SettingError
 from lr.model.config import ModelConfig
-from lr.model.layers import DecoderLayer, Embedding, Linear
+from lr.model.layers import DecoderLayer, Embedding
 from lr.model.qwen import CausalLM, Network
 from lr.model.weights import Piece, load_pieces, pieces
 
@@ -34,23 +34,32 @@ class RankLost(LRError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that share a model: number `rank` of `size`. All ranks make the same
-    calls in the same order, on a group of `torch.distributed`. Raises `RankLost`.
+    """This process among those that share a model: number `rank` of `size`, on `device`. All ranks
+    make the same calls in the same order, on two groups of `torch.distributed`: for `sums`, and for
+    messages. Raises `RankLost`.
     """
 
     rank: int
     size: int
-    group: Any = None
+    device: torch.device
+    sums: Any = None
+    messages: Any = None
+
+    def tell(self, message: Any = None) -> Any:
+        """The message of rank 0, there and on all others."""
+        told = [message]
+        together(dist.broadcast_object_list, told, 0, self.messages)
+        return told[0]
 
     def sum(self, x: Tensor) -> Tensor:
         """Add up x of all ranks, in place."""
-        together(dist.all_reduce, x, group=self.group)
+        together(dist.all_reduce, x, group=self.sums)
         return x
 
     def gather(self, x: Tensor) -> list[Tensor]:
         """On rank 0 the x of all ranks (equal shapes), elsewhere nothing."""
         parts = [torch.empty_like(x) for _ in range(self.size)] if self.rank == 0 else None
-        together(dist.gather, x.contiguous(), parts, dst=0, group=self.group)
+        together(dist.gather, x.contiguous(), parts, dst=0, group=self.sums)
         return parts or []
 
 
@@ -107,17 +116,6 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
     return found
 
 
-class RowParallelLinear(Linear):
-    """y = sum over the ranks of W_r x_r: each has some columns of W, and the part of x for them."""
-
-    def __init__(self, columns: int, rows: int, ranks: Ranks) -> None:
-        super().__init__(columns, rows, bias=False)
-        self.ranks = ranks
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.ranks.sum(F.linear(x, self.weight))
-
-
 class VocabParallelEmbedding(Embedding):
     """Rows of the vocabulary: a token whose row is elsewhere is zero here, and the sum over the
     ranks is its row. Example: rows 48..63, token 50 is row 2; token 7 is not here: row 0 is read,
@@ -149,9 +147,8 @@ class RankLM(CausalLM):
         self.embedding = VocabParallelEmbedding(first, self.embedding.weight, ranks)
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
-            e, inner = part.hidden_size, part.intermediate_size
-            layer.attention.out = RowParallelLinear(part.num_heads * part.head_dim, e, ranks)
-            layer.mlp.down = RowParallelLinear(inner, e, ranks)
+            for one in (layer.attention.out, layer.mlp.down):  # y = sum over the ranks of W_r x_r
+                one.register_forward_hook(lambda _, x, y: ranks.sum(y))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """On rank 0 the logits [m, v] of all ranks side by side, elsewhere [m, 0]."""
@@ -162,7 +159,6 @@ class RankLM(CausalLM):
 def load_part(
     source: str | Path,
     ranks: Ranks,
-    device: torch.device,
     dtype: torch.dtype | None,
     network: Callable[[ModelConfig, Ranks], Network],
 ) -> Network:
@@ -170,4 +166,4 @@ def load_part(
     its own is read. Raises as it does and as `part_of` does.
     """
     take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
-    return load_pieces(source, device, dtype, lambda config: network(config, ranks), take)
+    return load_pieces(source, ranks.device, dtype, lambda config: network(config, ranks), take)

@@ -131,11 +131,11 @@ class CausalLM(Module):
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache that fits this model. Raises `SettingError` for a size below 1."""
-        sizes: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
-        return PagedKVCache(**sizes, **self.cache_shape, dtype=self.dtype, device=self.device)
+        sizes = {"num_blocks": num_blocks, "block_size": block_size, **self.cache_shape}
+        return PagedKVCache(**sizes, device=self.device)
 
     @property
     def cache_shape(self) -> dict[str, Any]:
-        """Layers, KV heads and head dim of its cache: those of one rank, where it is divided."""
+        """Layers, KV heads (of one rank, where it is divided), head dim and dtype of its cache."""
         names = ("num_layers", "num_kv_heads", "head_dim")
-        return {name: getattr(self.part, name) for name in names}
+        return {name: getattr(self.part, name) for name in names} | {"dtype": self.dtype}
