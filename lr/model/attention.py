@@ -73,16 +73,16 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
         mixed, start = [], 0
-        for count, length, table in zip(batch.counts, batch.lengths, batch.tables, strict=True):
+        for count, table in zip(batch.counts, batch.tables, strict=True):
             rows = slice(start, start + count)
             start += count
             pages = cache.gather(layer, torch.tensor([table.blocks], device=device))
             group = q.shape[1] // k.shape[1]
             keys, values = (  # [s, h, d]: query heads share a KV head
-                page[0, :length].repeat_interleave(group, dim=1) for page in pages
+                page[0, : table.length].repeat_interleave(group, dim=1) for page in pages
             )
             scores = torch.einsum("chd,shd->hcs", q[rows], keys) / math.sqrt(q.shape[-1])
-            places = torch.arange(length, device=device)
+            places = torch.arange(table.length, device=device)
             later = places[None, :] > batch.positions[rows, None]  # [c, s]
             weights = scores.masked_fill(later, -math.inf).softmax(-1)
             mixed.append(torch.einsum("hcs,shd->chd", weights, values))
@@ -188,7 +188,7 @@ def _read(
     """
     first, device = blocks[0], batch.tokens.device
     alone = len(members) == 1 and blocks is batch.tables[members[0]].blocks
-    span = batch.lengths[members[0]] if alone else len(blocks) * cache.block_size
+    span = batch.tables[members[0]].length if alone else len(blocks) * cache.block_size
     count = batch.counts[members[0]]
     long = alone and count >= LONG
     causal = long and count == span  # a prompt with nothing before it
@@ -249,7 +249,7 @@ def _bias(
     at: list[int] = []
     for number, i in enumerate(members):
         owner += [number] * batch.counts[i]
-        at += range(batch.lengths[i] - batch.counts[i], batch.lengths[i])
+        at += range(batch.tables[i].length - batch.counts[i], batch.tables[i].length)
     hidden = columns[integers(owner, device)] > integers(at, device)[:, None]
     bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device)
     return bias.masked_fill_(hidden, -math.inf)

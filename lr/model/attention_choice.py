@@ -54,18 +54,18 @@ class AttentionNeeds:
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     """The kind of that name; "auto": the first that works. Raises SettingError."""
     require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
-    if name == "reference":
-        return REFERENCE
-    for candidate, found in candidates(needs):
-        if isinstance(found, AttentionKind) and name in ("auto", candidate):
-            return found
-        if name == candidate:
-            raise SettingError(
-                f"attention {name!r} cannot be used on {needs.device} with "
-                f"{str(needs.dtype).removeprefix('torch.')}: {found}. Leave --attention at "
-                "auto, which takes the first kind that works, or use sdpa, which always does."
-            )
-    raise AssertionError("sdpa comes last and always works")
+    if name in ("sdpa", "reference"):
+        return SDPA if name == "sdpa" else REFERENCE
+    found = dict(candidates(needs))["triton"]
+    if isinstance(found, AttentionKind):
+        return found
+    if name == "auto":
+        return SDPA
+    raise SettingError(
+        f"attention {name!r} cannot be used on {needs.device} with "
+        f"{str(needs.dtype).removeprefix('torch.')}: {found}. Leave --attention at auto, which "
+        "takes the first kind that works, or use sdpa, which always does."
+    )
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
@@ -116,8 +116,7 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
         given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
 
         def made(kernels: ModuleType | None, rows: int) -> Tensor:
-            for part in (layer, layer.attention, layer.attention_norm, layer.mlp):
-                part.kernels = kernels
+            layer.use_kernels(kernels)
             some = [one[:rows] for one in given]
             mixed: Tensor = layer(*some, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True))
             return mixed.double()

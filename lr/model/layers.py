@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Self
 
 import torch
@@ -42,6 +43,12 @@ class Module(nn.Module):
         super()._apply(fn, recurse)
         self.__dict__.update(self._parameters)
         return self
+
+    def use_kernels(self, kernels: ModuleType | None) -> None:
+        """Compute small steps, here and inside, with these kernels (`fused.py`); None: plainly."""
+        for module in self.modules():
+            if isinstance(module, Module):
+                module.kernels = kernels
 
     @property
     def hooked(self) -> bool:

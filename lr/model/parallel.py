@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from lr.errors import LRError, SettingError
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, Embedding
-from lr.model.qwen import CausalLM, Network
+from lr.model.qwen import CausalLM
 from lr.model.weights import Piece, load_pieces, pieces
 
 
@@ -150,20 +150,15 @@ class RankLM(CausalLM):
             for one in (layer.attention.out, layer.mlp.down):  # y = sum over the ranks of W_r x_r
                 one.register_forward_hook(lambda _, x, y: ranks.sum(y))
 
+    @classmethod
+    def load(cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None) -> Self:
+        """This rank's part, as `load_model` has the whole: of every tensor only the slice that is
+        its own is read. Raises as that does and as `part_of` does.
+        """
+        take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
+        return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """On rank 0 the logits [m, v] of all ranks side by side, elsewhere [m, 0]."""
         parts = self.ranks.gather(super().logits(hidden))
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size] if parts else hidden[:, :0]
-
-
-def load_part(
-    source: str | Path,
-    ranks: Ranks,
-    dtype: torch.dtype | None,
-    network: Callable[[ModelConfig, Ranks], Network],
-) -> Network:
-    """The part of this rank, as `load_model` has the whole: of every tensor only the slice that is
-    its own is read. Raises as it does and as `part_of` does.
-    """
-    take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
-    return load_pieces(source, ranks.device, dtype, lambda config: network(config, ranks), take)

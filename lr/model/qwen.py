@@ -11,7 +11,6 @@ forward that is replayed from a CUDA graph runs no Python and so no hooks. Read 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -89,12 +88,6 @@ class CausalLM(Module):
     @property
     def device(self) -> torch.device:
         return self.embedding.weight.device
-
-    def use_kernels(self, kernels: ModuleType | None) -> None:
-        """Compute the small steps of layers with these kernels (`fused.py`); None: plainly."""
-        for module in self.modules():
-            if isinstance(module, Module):
-                module.kernels = kernels
 
     @property
     def replayable(self) -> bool:

@@ -40,7 +40,7 @@ from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
 from lr.model.device import Torchrun, find_device, start_process
 from lr.model.files import resolve
-from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
+from lr.model.parallel import RankLM, RankLost, Ranks, part_of, together
 from lr.model.weights import config_of
 from lr.registry import is_dummy
 
@@ -109,6 +109,7 @@ class Team:
                 "(Reasoner.close), or load this model on its team."
             )
         size = len(devices) if torchrun is None else torchrun.size
+        places = [Torchrun(rank, size, one.index or 0) for rank, one in enumerate(devices)]
         self.error: WorkerError | None = None
         self.numbers = count()  # of models and caches
         self.caches = weakref.WeakValueDictionary[int, LeaderCache]()
@@ -116,9 +117,9 @@ class Team:
         self._store: dist.Store | None = None
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            for rank, device in enumerate(devices[1:], 1):
-                told = Torchrun(rank, size, device.index or 0), self._store.port
-                self.processes.append(start_process(_process, *told, name=f"lr rank {rank}"))
+            for place in places[1:]:
+                told = {"name": f"lr rank {place.rank}"}
+                self.processes.append(start_process(_process, place, self._store.port, **told))
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self.processes)
         settings = ("cuda" in kinds, torch.get_num_threads(), patience)
         with self._guarded():
@@ -127,8 +128,7 @@ class Team:
                 if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
                     raise RankLost("a rank has not started")
                 time.sleep(0.02)
-            place = Torchrun(0, size, devices[0].index or 0)
-            self.ranks = _join(place, self._store, settings)
+            self.ranks = _join(places[0], self._store, settings)
         if "cuda" in kinds and self.processes:
             watched = self.processes, self.ranks.sums, self._finalizer
             threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
@@ -140,7 +140,7 @@ class Team:
             source = resolve(source).resolve()
         number = next(self.numbers)
         with self.together(("load", number, str(source), dtype)):
-            model = load_part(source, self.ranks, dtype, LeaderLM)
+            model = LeaderLM.load(source, self.ranks, dtype)
             together(dist.barrier)  # however long the others take
         model.team, model.number = self, number
         return model
@@ -312,7 +312,7 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
             match order:
                 case ("load", number, source, dtype):
                     with torch.inference_mode(False):
-                        models[number] = load_part(source, ranks, dtype, RankLM)
+                        models[number] = RankLM.load(source, ranks, dtype)
                     together(dist.barrier)
                 case ("feed", number, *arguments):
                     _feed(models[number], caches, *arguments)
