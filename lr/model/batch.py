@@ -62,8 +62,8 @@ class RaggedBatch:
         """
         counts = tuple(map(len, tokens))
         ids = [token for row in tokens for token in row]
-        ends = [table.length for table in tables]
-        positions = [p for n, end in zip(counts, ends, strict=True) for p in range(end - n, end)]
+        new = [range(t.length - n, t.length) for t, n in zip(tables, counts, strict=True)]
+        positions = [position for some in new for position in some]
         logit_rows = None
         if sum(wanted) < len(ids):
             ends = zip(wanted, accumulate(counts), strict=True)

@@ -122,7 +122,7 @@ class Team:
                 self.processes.append(start_process(_process, place, self._store.port, **told))
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self.processes)
         settings = ("cuda" in kinds, torch.get_num_threads(), patience)
-        with self._guarded():
+        with self.together():
             late = time.monotonic() + STARTS * patience
             while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
                 if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
@@ -139,48 +139,45 @@ class Team:
         if self.processes and not is_dummy(source):
             source = resolve(source).resolve()
         number = next(self.numbers)
-        with self.together(("load", number, str(source), dtype)):
+        with self.together("load", number, str(source), dtype):
             model = LeaderLM.load(source, self.ranks, dtype)
             together(dist.barrier)  # however long the others take
         model.team, model.number = self, number
         return model
 
     @contextmanager
-    def together(self, order: tuple[Any, ...]) -> Iterator[None]:
-        """Send an order, and which caches there are. Rank 0 does its own part inside the `with`; if
-        that goes wrong the ranks are out of step: the team ends. Raises `WorkerError`.
+    def together(self, *order: Any) -> Iterator[None]:
+        """Send an order, if there is one, and which caches there are. Rank 0 does its own part
+        inside the `with`; if that goes wrong the ranks are out of step: the team ends. Raises
+        `WorkerError` for a lost rank.
         """
         with self.lock:
-            if self.error is not None:
-                raise self.error
-            with self._guarded():
-                self.ranks.tell((set(self.caches), *order))
+            if error := self.error:
+                raise error
+            try:
+                if order:
+                    self.ranks.tell((set(self.caches), *order))
                 yield
+            except RankLost as error:
+                cause = (self._cause() or str(error)).rstrip(".")
+                self.close(
+                    f"{cause}. The model is spread over several ranks and cannot go on without it. "
+                    "If the process was killed, it may have been for memory. What was written to "
+                    "disk is kept."
+                )
+                assert self.error is not None
+                raise self.error from error
+            except BaseException as error:
+                interrupted = isinstance(error, KeyboardInterrupt)
+                what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
+                self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
+                raise
 
     def close(self, why: str = "this tensor-parallel model was closed.") -> None:
         """End the other ranks and leave the group. The models then raise `WorkerError`: `why`."""
         with self.lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """End the team if anything goes wrong inside. Raises `WorkerError` for a lost rank."""
-        try:
-            yield
-        except RankLost as error:
-            self.close(
-                f"{(self._cause() or str(error)).rstrip('.')}. The model is spread over several "
-                "ranks and cannot go on without it. If the process was killed, it may have been "
-                "for memory. What was written to disk is kept."
-            )
-            assert self.error is not None
-            raise self.error from error
-        except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
-            self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
-            raise
 
     def _cause(self) -> str:
         """Which of the processes started here has failed or hangs, and how; "" if none has."""
@@ -279,7 +276,7 @@ class LeaderLM(RankLM):
             raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
         into = cache.number, (cache.num_blocks, cache.block_size), cache.prepared
         how = self.attention.name, attention or self.attention
-        with self.team.together(("feed", self.number, *into, *how, batch.source)):
+        with self.team.together("feed", self.number, *into, *how, batch.source):
             cache.prepared = []
             return super().forward(batch, cache, attention)
 
