@@ -245,11 +245,9 @@ def _bias(
             row[place[block]] = index * size
     offsets = torch.arange(size, device=device)
     columns = (integers(starts, device)[:, :, None] + offsets).flatten(1)  # [members, s]
-    owner: list[int] = []
-    at: list[int] = []
-    for number, i in enumerate(members):
-        owner += [number] * batch.counts[i]
-        at += range(batch.tables[i].length - batch.counts[i], batch.tables[i].length)
+    new = [(batch.tables[i].length, batch.counts[i]) for i in members]
+    owner = [number for number, (_, count) in enumerate(new) for _ in range(count)]
+    at = [position for length, count in new for position in range(length - count, length)]
     hidden = columns[integers(owner, device)] > integers(at, device)[:, None]
     bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device)
     return bias.masked_fill_(hidden, -math.inf)
