@@ -19,11 +19,10 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional as F
 
 from lr.errors import LRError, SettingError
 from lr.model.config import ModelConfig
-from lr.model.layers import DecoderLayer, Embedding
+from lr.model.layers import DecoderLayer
 from lr.model.qwen import CausalLM
 from lr.model.weights import Piece, load_pieces, pieces
 
@@ -116,24 +115,6 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
     return found
 
 
-class VocabParallelEmbedding(Embedding):
-    """Rows of the vocabulary: a token whose row is elsewhere is zero here, and the sum over the
-    ranks is its row. Example: rows 48..63, token 50 is row 2; token 7 is not here: row 0 is read,
-    and put to zero.
-    """
-
-    def __init__(self, first: int, table: Tensor, ranks: Ranks) -> None:
-        super().__init__(table.shape[0], table.shape[1], _weight=table)
-        self.first, self.ranks = first, ranks
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [n] -> [n, e]."""
-        here = tokens - self.first
-        elsewhere = (here < 0) | (here >= self.num_embeddings)
-        x = F.embedding(here.masked_fill(elsewhere, 0), self.weight)
-        return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
-
-
 class RankLM(CausalLM):
     """One rank's part of a model. `config` is that of the whole; only rank 0 gets logits."""
 
@@ -143,8 +124,6 @@ class RankLM(CausalLM):
         part = part_of(config, ranks.size)
         super().__init__(part)
         self.config, self.part, self.ranks = config, part, ranks
-        first = ranks.rank * part.vocab_size
-        self.embedding = VocabParallelEmbedding(first, self.embedding.weight, ranks)
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
             for one in (layer.attention.out, layer.mlp.down):  # y = sum over the ranks of W_r x_r
@@ -157,6 +136,16 @@ class RankLM(CausalLM):
         """
         take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens [n] -> [n, e]. A token whose row is elsewhere is zero here, and the sum over the
+        ranks is its row. Example: of rows 48..63, token 50 is row 2; token 7 is not here: row 0 is
+        read, and put to zero.
+        """
+        here = tokens - self.ranks.rank * self.part.vocab_size
+        elsewhere = (here < 0) | (here >= self.part.vocab_size)
+        x = self.embedding(here.masked_fill(elsewhere, 0))
+        return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """On rank 0 the logits [m, v] of all ranks side by side, elsewhere [m, 0]."""

@@ -102,11 +102,16 @@ class CausalLM(Module):
         if self.frequencies.device != tokens.device:
             self.frequencies = self.frequencies.to(tokens.device)
         cos, signed_sin = rotation(positions, self.frequencies, self.rotation_factor, self.dtype)
-        x = self.embedding(tokens)
+        x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x, cos, signed_sin, attend)
         hidden: Tensor = self.norm(x)
         return hidden
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The rows [n, e] of tokens [n]."""
+        rows: Tensor = self.embedding(tokens)
+        return rows
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [m, v] of the token after each hidden state [m, e]."""
