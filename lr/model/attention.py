@@ -143,8 +143,6 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
     Those that begin with the same block are forks of one prompt. A sequence that brings many tokens
     is read by itself, where no mask is needed. All groups become one if that is less work.
     """
-    if len(batch.tables) == 1:
-        return [([0], _blocks(batch, cache, [0]))]
     families: dict[int, list[int]] = {}
     for i, (count, table) in enumerate(zip(batch.counts, batch.tables, strict=True)):
         alone = count >= LONG and count * len(table.blocks) * cache.block_size > CALL

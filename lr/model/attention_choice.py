@@ -45,11 +45,6 @@ class AttentionNeeds:
     num_kv_heads: int
     head_dim: int
 
-    @classmethod
-    def of(cls, model: CausalLM) -> AttentionNeeds:
-        part = model.part
-        return cls(model.device, model.dtype, part.num_heads, part.num_kv_heads, part.head_dim)
-
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     """The kind of that name; "auto": the first that works. Raises SettingError."""
@@ -72,7 +67,8 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     """Give a model its kind of attention, with `triton` the fused kernels of its layers, and say
     whether decoding is replayed from CUDA graphs. Raises SettingError.
     """
-    needs = AttentionNeeds.of(model)
+    heads = (model.part.num_heads, model.part.num_kv_heads, model.part.head_dim)
+    needs = AttentionNeeds(model.device, model.dtype, *heads)
     model.attention, model.graphs = choose_attention(name, needs), graphs
     fused = find_kernels(needs) if model.attention.name == "triton" else ""
     model.use_kernels(None if isinstance(fused, str) else fused)
