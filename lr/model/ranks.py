@@ -118,8 +118,8 @@ class Team:
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             for place in places[1:]:
-                told = {"name": f"lr rank {place.rank}"}
-                self.processes.append(start_process(_process, place, self._store.port, **told))
+                name, port = f"lr rank {place.rank}", self._store.port
+                self.processes.append(start_process(_process, place, port, name=name))
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self.processes)
         settings = ("cuda" in kinds, torch.get_num_threads(), patience)
         with self.together():
@@ -312,7 +312,7 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
                         models[number] = RankLM.load(source, ranks, dtype)
                     together(dist.barrier)
                 case ("feed", number, *arguments):
-                    _feed(models[number], caches, *arguments)
+                    _feed(models[number], caches, arguments)
     except RankLost:
         return  # rank 0 finds out why
     finally:
@@ -320,17 +320,9 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
             dist.destroy_process_group()
 
 
-def _feed(
-    model: RankLM,
-    caches: dict[int, PagedKVCache],
-    number: int,
-    sizes: tuple[int, int],
-    prepared: Sequence[tuple[Sequence[int], Sequence[tuple[int, int]]]],
-    name: str,
-    kind: AttentionKind,
-    source: tuple[Any, ...],
-) -> None:
+def _feed(model: RankLM, caches: dict[int, PagedKVCache], order: Sequence[Any]) -> None:
     """A function of its own, so that nothing holds a cache that has been dropped."""
+    number, sizes, prepared, name, kind, source = order  # as `LeaderLM.forward` sends it
     if number not in caches:
         cache = caches[number] = model.make_cache(*sizes)
         cache.pool.allocate(cache.num_blocks)  # other ranks count no holders: all blocks are
