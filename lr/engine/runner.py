@@ -251,8 +251,7 @@ class Runners:
 
     def bytes_of(self, tokens: int) -> int:
         """Bytes of so many tokens in a cache."""
-        model = self.model
-        return bytes_per_block(**model.cache_shape, block_size=tokens, dtype=model.dtype)
+        return bytes_per_block(**self.model.cache_shape, block_size=tokens)
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""

@@ -170,13 +170,7 @@ class PagedKVCache:
         taken = self.pool.allocate(len(moved) + sum(more))  # whole, or raises
         copies = [(t.blocks[-1], new) for t, new in zip(moved, taken, strict=False)]
         fresh = taken[len(moved) :]
-        try:
-            if taken:
-                self.prepare(fresh, copies)  # only this touches tensors
-        except BaseException:
-            self._drop(taken[::-1])
-            raise
-        # what was planned is applied; from here on a failure is undone below
+        # the tables change first, then the tensors; what goes wrong from then on is undone below
         for table, (_, block) in zip(moved, copies, strict=True):
             table.blocks[-1] = block
         if copies:
@@ -190,6 +184,8 @@ class PagedKVCache:
         self.open_append = copies
         self.observer.grew(tables, moved, copies)
         try:
+            if taken:
+                self.prepare(fresh, copies)
             yield slots
         except BaseException:
             # shorten the tables, give shared blocks back to those who left, free what was taken

@@ -73,16 +73,16 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
         mixed, start = [], 0
-        for count, length, table in zip(batch.counts, batch.lengths, batch.tables, strict=True):
+        for count, table in zip(batch.counts, batch.tables, strict=True):
             rows = slice(start, start + count)
             start += count
             pages = cache.gather(layer, torch.tensor([table.blocks], device=device))
             group = q.shape[1] // k.shape[1]
             keys, values = (  # [s, h, d]: query heads share a KV head
-                page[0, :length].repeat_interleave(group, dim=1) for page in pages
+                page[0, : table.length].repeat_interleave(group, dim=1) for page in pages
             )
             scores = torch.einsum("chd,shd->hcs", q[rows], keys) / math.sqrt(q.shape[-1])
-            places = torch.arange(length, device=device)
+            places = torch.arange(table.length, device=device)
             later = places[None, :] > batch.positions[rows, None]  # [c, s]
             weights = scores.masked_fill(later, -math.inf).softmax(-1)
             mixed.append(torch.einsum("hcs,shd->chd", weights, values))
@@ -143,8 +143,6 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
     Those that begin with the same block are forks of one prompt. A sequence that brings many tokens
     is read by itself, where no mask is needed. All groups become one if that is less work.
     """
-    if len(batch.tables) == 1:
-        return [([0], _blocks(batch, cache, [0]))]
     families: dict[int, list[int]] = {}
     for i, (count, table) in enumerate(zip(batch.counts, batch.tables, strict=True)):
         alone = count >= LONG and count * len(table.blocks) * cache.block_size > CALL
@@ -188,7 +186,7 @@ def _read(
     """
     first, device = blocks[0], batch.tokens.device
     alone = len(members) == 1 and blocks is batch.tables[members[0]].blocks
-    span = batch.lengths[members[0]] if alone else len(blocks) * cache.block_size
+    span = batch.tables[members[0]].length if alone else len(blocks) * cache.block_size
     count = batch.counts[members[0]]
     long = alone and count >= LONG
     causal = long and count == span  # a prompt with nothing before it
@@ -245,11 +243,9 @@ def _bias(
             row[place[block]] = index * size
     offsets = torch.arange(size, device=device)
     columns = (integers(starts, device)[:, :, None] + offsets).flatten(1)  # [members, s]
-    owner: list[int] = []
-    at: list[int] = []
-    for number, i in enumerate(members):
-        owner += [number] * batch.counts[i]
-        at += range(batch.lengths[i] - batch.counts[i], batch.lengths[i])
+    new = [(batch.tables[i].length, batch.counts[i]) for i in members]
+    owner = [number for number, (_, count) in enumerate(new) for _ in range(count)]
+    at = [position for length, count in new for position in range(length - count, length)]
     hidden = columns[integers(owner, device)] > integers(at, device)[:, None]
     bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device)
     return bias.masked_fill_(hidden, -math.inf)

@@ -45,34 +45,30 @@ class AttentionNeeds:
     num_kv_heads: int
     head_dim: int
 
-    @classmethod
-    def of(cls, model: CausalLM) -> AttentionNeeds:
-        part = model.part
-        return cls(model.device, model.dtype, part.num_heads, part.num_kv_heads, part.head_dim)
-
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     """The kind of that name; "auto": the first that works. Raises SettingError."""
     require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
-    if name == "reference":
-        return REFERENCE
-    for candidate, found in candidates(needs):
-        if isinstance(found, AttentionKind) and name in ("auto", candidate):
-            return found
-        if name == candidate:
-            raise SettingError(
-                f"attention {name!r} cannot be used on {needs.device} with "
-                f"{str(needs.dtype).removeprefix('torch.')}: {found}. Leave --attention at "
-                "auto, which takes the first kind that works, or use sdpa, which always does."
-            )
-    raise AssertionError("sdpa comes last and always works")
+    if name in ("sdpa", "reference"):
+        return SDPA if name == "sdpa" else REFERENCE
+    found = dict(candidates(needs))["triton"]
+    if isinstance(found, AttentionKind):
+        return found
+    if name == "auto":
+        return SDPA
+    raise SettingError(
+        f"attention {name!r} cannot be used on {needs.device} with "
+        f"{str(needs.dtype).removeprefix('torch.')}: {found}. Leave --attention at auto, which "
+        "takes the first kind that works, or use sdpa, which always does."
+    )
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     """Give a model its kind of attention, with `triton` the fused kernels of its layers, and say
     whether decoding is replayed from CUDA graphs. Raises SettingError.
     """
-    needs = AttentionNeeds.of(model)
+    heads = (model.part.num_heads, model.part.num_kv_heads, model.part.head_dim)
+    needs = AttentionNeeds(model.device, model.dtype, *heads)
     model.attention, model.graphs = choose_attention(name, needs), graphs
     fused = find_kernels(needs) if model.attention.name == "triton" else ""
     model.use_kernels(None if isinstance(fused, str) else fused)
@@ -116,8 +112,7 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
         given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
 
         def made(kernels: ModuleType | None, rows: int) -> Tensor:
-            for part in (layer, layer.attention, layer.attention_norm, layer.mlp):
-                part.kernels = kernels
+            layer.use_kernels(kernels)
             some = [one[:rows] for one in given]
             mixed: Tensor = layer(*some, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True))
             return mixed.double()

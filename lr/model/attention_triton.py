@@ -20,6 +20,7 @@ head r % 4. Axis letters: n tokens, h query heads, k KV heads, d head dim, nb bl
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate
 
 import torch
 import triton
@@ -123,17 +124,15 @@ def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     recent = not keys.is_cuda or torch.cuda.get_device_capability(keys.device) >= (8, 0)
     if alone and recent and keys.element_size() == 2:  # what FlashAttention takes
         return sdpa_attention(batch, cache)
-    firsts, counts, owners, start = [], [], [], 0
-    for owner, count in enumerate(batch.counts):
-        for first in range(0, count, TILE):
-            firsts.append(start + first)
-            counts.append(min(TILE, count - first))
-            owners.append(owner)
-        start += count
-    device = batch.tokens.device
-    tiles = integers([firsts, counts, owners], device, torch.int32)
+    starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
+    cut = [
+        (starts[owner] + first, min(TILE, count - first), owner)
+        for owner, count in enumerate(batch.counts)
+        for first in range(0, count, TILE)
+    ]
+    tiles = integers([*zip(*cut, strict=True)], device, torch.int32)  # [3, tiles]
     tables = integers(block_rows(batch.tables), device, torch.int32)
-    longest = max(counts)
+    longest = min(TILE, max(batch.counts))
     return partial(_attend, cache, batch.slots, batch.positions, tiles, tables, longest)
 
 

@@ -54,8 +54,7 @@ class _Recording:
         pages, padding = (rows, graphs.pages), graphs.padding.blocks[0]
         blocks = torch.full(pages, padding, dtype=torch.int32, device=self.rows.device)
         self.where = RowPages(positions, slots, blocks)
-        self.used = 0  # rows that are not padding
-        self.row_pages: list[list[int]] = []  # of those rows, as they stand in the buffer
+        self.row_pages: list[list[int]] = []  # of the rows before padding, as they stand there
         self.replay: Callable[[], Tensor]  # set when it is recorded
 
 
@@ -113,16 +112,14 @@ class StepGraphs:
         if size is None:
             return None
         recording = self._recordings[size]
-        where, used = recording.where, recording.used
         recording.rows[:, :n].copy_(batch.rows)
-        if n < used:  # rows that were used the last time, and are not now
-            recording.rows[:, n:used].copy_(self.padding_row)
-            where.blocks[n:used].fill_(self.padding.blocks[0])
-        recording.used = n
-        rows = batch.row_pages
+        rows, blocks = batch.row_pages, recording.where.blocks
+        if len(rows) < len(recording.row_pages):  # some were used last time, and are not now
+            recording.rows[:, n:].copy_(self.padding_row)
+            blocks[n:].fill_(self.padding.blocks[0])
         if rows != recording.row_pages:  # sent only if a row has other pages than last time
             pages = integers(rows, batch.tokens.device, torch.int32)
-            where.blocks[:n, : pages.shape[1]].copy_(pages)
+            blocks[:n, : pages.shape[1]].copy_(pages)
             recording.row_pages = rows
         logits = recording.replay()
         if batch.logit_rows is None:

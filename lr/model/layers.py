@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Self
 
 import torch
@@ -42,6 +43,12 @@ class Module(nn.Module):
         super()._apply(fn, recurse)
         self.__dict__.update(self._parameters)
         return self
+
+    def use_kernels(self, kernels: ModuleType | None) -> None:
+        """Compute small steps, here and inside, with these kernels (`fused.py`); None: plainly."""
+        for module in self.modules():
+            if isinstance(module, Module):
+                module.kernels = kernels
 
     @property
     def hooked(self) -> bool:
@@ -105,14 +112,12 @@ class HeadNorm(RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n, h + k, d] -> the same. In inference mode `rows` is kept while `weight` stays."""
-        weight = self.weight
-        keeping = torch.is_inference_mode_enabled() and not weight.is_inference()
-        if keeping and self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
-            return self.scaled(x, self.kept[2])
-        rows = self.rows()
-        if keeping:  # a weight made in inference mode has no count of its changes
-            self.kept = (weight, weight._version, rows)
-        return self.scaled(x, rows)
+        weight, kept = self.weight, self.kept
+        if weight.is_inference() or not torch.is_inference_mode_enabled():
+            return self.scaled(x, self.rows())  # made in inference mode, it does not count changes
+        if kept is None or kept[0] is not weight or kept[1] != weight._version:
+            kept = self.kept = (weight, weight._version, self.rows())
+        return self.scaled(x, kept[2])
 
     def rows(self) -> Tensor:
         """The weight of every head, [h + k, d]."""

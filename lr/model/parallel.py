@@ -14,17 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional as F
 
 from lr.errors import LRError, SettingError
 from lr.model.config import ModelConfig
-from lr.model.layers import DecoderLayer, Embedding, Linear
-from lr.model.qwen import CausalLM, Network
+from lr.model.layers import DecoderLayer
+from lr.model.qwen import CausalLM
 from lr.model.weights import Piece, load_pieces, pieces
 
 
@@ -34,23 +33,32 @@ class RankLost(LRError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that share a model: number `rank` of `size`. All ranks make the same
-    calls in the same order, on a group of `torch.distributed`. Raises `RankLost`.
+    """This process among those that share a model: number `rank` of `size`, on `device`. All ranks
+    make the same calls in the same order, on two groups of `torch.distributed`: for `sums`, and for
+    messages. Raises `RankLost`.
     """
 
     rank: int
     size: int
-    group: Any = None
+    device: torch.device
+    sums: Any = None
+    messages: Any = None
+
+    def tell(self, message: Any = None) -> Any:
+        """The message of rank 0, there and on all others."""
+        told = [message]
+        together(dist.broadcast_object_list, told, 0, self.messages)
+        return told[0]
 
     def sum(self, x: Tensor) -> Tensor:
         """Add up x of all ranks, in place."""
-        together(dist.all_reduce, x, group=self.group)
+        together(dist.all_reduce, x, group=self.sums)
         return x
 
     def gather(self, x: Tensor) -> list[Tensor]:
         """On rank 0 the x of all ranks (equal shapes), elsewhere nothing."""
         parts = [torch.empty_like(x) for _ in range(self.size)] if self.rank == 0 else None
-        together(dist.gather, x.contiguous(), parts, dst=0, group=self.group)
+        together(dist.gather, x.contiguous(), parts, dst=0, group=self.sums)
         return parts or []
 
 
@@ -107,35 +115,6 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
     return found
 
 
-class RowParallelLinear(Linear):
-    """y = sum over the ranks of W_r x_r: each has some columns of W, and the part of x for them."""
-
-    def __init__(self, columns: int, rows: int, ranks: Ranks) -> None:
-        super().__init__(columns, rows, bias=False)
-        self.ranks = ranks
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.ranks.sum(F.linear(x, self.weight))
-
-
-class VocabParallelEmbedding(Embedding):
-    """Rows of the vocabulary: a token whose row is elsewhere is zero here, and the sum over the
-    ranks is its row. Example: rows 48..63, token 50 is row 2; token 7 is not here: row 0 is read,
-    and put to zero.
-    """
-
-    def __init__(self, first: int, table: Tensor, ranks: Ranks) -> None:
-        super().__init__(table.shape[0], table.shape[1], _weight=table)
-        self.first, self.ranks = first, ranks
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [n] -> [n, e]."""
-        here = tokens - self.first
-        elsewhere = (here < 0) | (here >= self.num_embeddings)
-        x = F.embedding(here.masked_fill(elsewhere, 0), self.weight)
-        return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
-
-
 class RankLM(CausalLM):
     """One rank's part of a model. `config` is that of the whole; only rank 0 gets logits."""
 
@@ -145,29 +124,30 @@ class RankLM(CausalLM):
         part = part_of(config, ranks.size)
         super().__init__(part)
         self.config, self.part, self.ranks = config, part, ranks
-        first = ranks.rank * part.vocab_size
-        self.embedding = VocabParallelEmbedding(first, self.embedding.weight, ranks)
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
-            e, inner = part.hidden_size, part.intermediate_size
-            layer.attention.out = RowParallelLinear(part.num_heads * part.head_dim, e, ranks)
-            layer.mlp.down = RowParallelLinear(inner, e, ranks)
+            for one in (layer.attention.out, layer.mlp.down):  # y = sum over the ranks of W_r x_r
+                one.register_forward_hook(lambda _, x, y: ranks.sum(y))
+
+    @classmethod
+    def load(cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None) -> Self:
+        """This rank's part, as `load_model` has the whole: of every tensor only the slice that is
+        its own is read. Raises as that does and as `part_of` does.
+        """
+        take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
+        return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens [n] -> [n, e]. A token whose row is elsewhere is zero here, and the sum over the
+        ranks is its row. Example: of rows 48..63, token 50 is row 2; token 7 is not here: row 0 is
+        read, and put to zero.
+        """
+        here = tokens - self.ranks.rank * self.part.vocab_size
+        elsewhere = (here < 0) | (here >= self.part.vocab_size)
+        x = self.embedding(here.masked_fill(elsewhere, 0))
+        return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """On rank 0 the logits [m, v] of all ranks side by side, elsewhere [m, 0]."""
         parts = self.ranks.gather(super().logits(hidden))
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size] if parts else hidden[:, :0]
-
-
-def load_part(
-    source: str | Path,
-    ranks: Ranks,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    network: Callable[[ModelConfig, Ranks], Network],
-) -> Network:
-    """The part of this rank, as `load_model` has the whole: of every tensor only the slice that is
-    its own is read. Raises as it does and as `part_of` does.
-    """
-    take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
-    return load_pieces(source, device, dtype, lambda config: network(config, ranks), take)

@@ -11,7 +11,6 @@ forward that is replayed from a CUDA graph runs no Python and so no hooks. Read 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -90,12 +89,6 @@ class CausalLM(Module):
     def device(self) -> torch.device:
         return self.embedding.weight.device
 
-    def use_kernels(self, kernels: ModuleType | None) -> None:
-        """Compute the small steps of layers with these kernels (`fused.py`); None: plainly."""
-        for module in self.modules():
-            if isinstance(module, Module):
-                module.kernels = kernels
-
     @property
     def replayable(self) -> bool:
         """Whether its small forwards are to be replayed from CUDA graphs (`graphs.py`)."""
@@ -109,11 +102,16 @@ class CausalLM(Module):
         if self.frequencies.device != tokens.device:
             self.frequencies = self.frequencies.to(tokens.device)
         cos, signed_sin = rotation(positions, self.frequencies, self.rotation_factor, self.dtype)
-        x = self.embedding(tokens)
+        x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x, cos, signed_sin, attend)
         hidden: Tensor = self.norm(x)
         return hidden
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The rows [n, e] of tokens [n]."""
+        rows: Tensor = self.embedding(tokens)
+        return rows
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [m, v] of the token after each hidden state [m, e]."""
@@ -131,11 +129,11 @@ class CausalLM(Module):
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache that fits this model. Raises `SettingError` for a size below 1."""
-        sizes: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
-        return PagedKVCache(**sizes, **self.cache_shape, dtype=self.dtype, device=self.device)
+        sizes = {"num_blocks": num_blocks, "block_size": block_size, **self.cache_shape}
+        return PagedKVCache(**sizes, device=self.device)
 
     @property
     def cache_shape(self) -> dict[str, Any]:
-        """Layers, KV heads and head dim of its cache: those of one rank, where it is divided."""
+        """Layers, KV heads (of one rank, where it is divided), head dim and dtype of its cache."""
         names = ("num_layers", "num_kv_heads", "head_dim")
-        return {name: getattr(self.part, name) for name in names}
+        return {name: getattr(self.part, name) for name in names} | {"dtype": self.dtype}

@@ -1,9 +1,9 @@
 """The processes of a tensor-parallel model. Rank 0 is the program itself: scheduler, sampling,
 block tables. The others follow it: they do on their slices what it does (`docs/parallel.md`).
 
-One message per pass goes from rank 0 to all others, a list of orders. Worked example: two forks
-share block 5 and each gets a token. Rank 0's cache copies block 5 to 6, and the message of the pass
-is [prepare fresh=(), copies=((5, 6),); feed slots=(23, 25), blocks=([5], [6])].
+One message per pass goes from rank 0 to all others: what its cache has prepared since the last one,
+and the batch. Worked example: two forks share block 5 and each gets a token. Rank 0's cache copies
+block 5 to 6, and the message says: fresh (), copies ((5, 6),); blocks [5] and [6], slots 23 and 25.
 
 Processes are started here, or by torchrun. Messages go over a group of `torch.distributed` (gloo)
 in which only rank 0 is impatient: an idle rank may wait for ever; sums go over another. Both fail
@@ -19,9 +19,9 @@ import threading
 import time
 import traceback
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from multiprocessing.connection import wait
@@ -34,14 +34,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lr.errors import LRError, ProtocolError, SettingError
-from lr.kvcache.branch import BlockTable
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import AttentionKind
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
 from lr.model.device import Torchrun, find_device, start_process
 from lr.model.files import resolve
-from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
+from lr.model.parallel import RankLM, RankLost, Ranks, part_of, together
 from lr.model.weights import config_of
 from lr.registry import is_dummy
 
@@ -82,12 +81,7 @@ def load_parallel(
     Raises as `load_model`; `SettingError` if it cannot be divided; `WorkerError` if one is lost.
     """
     part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
-    team = Team(devices, torchrun, patience)
-    try:
-        return team.load(source, dtype)
-    except BaseException:
-        team.close()
-        raise
+    return Team(devices, torchrun, patience).load(source, dtype)
 
 
 class Team:
@@ -114,29 +108,29 @@ class Team:
                 "tensor-parallel model can be started here. Close the other one first "
                 "(Reasoner.close), or load this model on its team."
             )
-        self.device, size = devices[0], len(devices) if torchrun is None else torchrun.size
+        size = len(devices) if torchrun is None else torchrun.size
+        places = [Torchrun(rank, size, one.index or 0) for rank, one in enumerate(devices)]
         self.error: WorkerError | None = None
-        self.queue: deque[tuple[Any, ...]] = deque()
-        self.numbers = count()
-        self._lock, self.processes = threading.RLock(), list[SpawnProcess]()
+        self.numbers = count()  # of models and caches
+        self.caches = weakref.WeakValueDictionary[int, LeaderCache]()
+        self.lock, self.processes = threading.RLock(), list[SpawnProcess]()
         self._store: dist.Store | None = None
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            for rank, device in enumerate(devices[1:], 1):
-                told = Torchrun(rank, size, device.index or 0), self._store.port
-                self.processes.append(start_process(_process, *told, name=f"lr rank {rank}"))
+            for place in places[1:]:
+                name, port = f"lr rank {place.rank}", self._store.port
+                self.processes.append(start_process(_process, place, port, name=name))
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self.processes)
-        settings = (self.device.type == "cuda", torch.get_num_threads(), patience)
-        with self._guarded():
+        settings = ("cuda" in kinds, torch.get_num_threads(), patience)
+        with self.together():
             late = time.monotonic() + STARTS * patience
             while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
                 if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
                     raise RankLost("a rank has not started")
                 time.sleep(0.02)
-            place = Torchrun(0, size, self.device.index or 0)
-            self.ranks, self.orders, _ = _join(place, self._store, settings)
-        if settings[0] and self.processes:
-            watched = self.processes, self.ranks.group, self._finalizer
+            self.ranks = _join(places[0], self._store, settings)
+        if "cuda" in kinds and self.processes:
+            watched = self.processes, self.ranks.sums, self._finalizer
             threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
@@ -145,49 +139,45 @@ class Team:
         if self.processes and not is_dummy(source):
             source = resolve(source).resolve()
         number = next(self.numbers)
-        with self.together(("load", number, str(source), dtype)):
-            model = load_part(source, self.ranks, self.device, dtype, LeaderLM)
+        with self.together("load", number, str(source), dtype):
+            model = LeaderLM.load(source, self.ranks, dtype)
             together(dist.barrier)  # however long the others take
         model.team, model.number = self, number
         return model
 
     @contextmanager
-    def together(self, order: tuple[Any, ...]) -> Iterator[None]:
-        """Send what is on the queue and one more order, whose own part rank 0 does inside the
-        `with`. If that goes wrong the ranks are out of step: the team ends. Raises `WorkerError`.
+    def together(self, *order: Any) -> Iterator[None]:
+        """Send an order, if there is one, and which caches there are. Rank 0 does its own part
+        inside the `with`; if that goes wrong the ranks are out of step: the team ends. Raises
+        `WorkerError` for a lost rank.
         """
-        with self._lock:
-            if self.error is not None:
-                raise self.error
-            with self._guarded():
-                orders = [self.queue.popleft() for _ in range(len(self.queue))]
-                together(dist.broadcast_object_list, [[*orders, order]], 0, self.orders)
+        with self.lock:
+            if error := self.error:
+                raise error
+            try:
+                if order:
+                    self.ranks.tell((set(self.caches), *order))
                 yield
+            except RankLost as error:
+                cause = (self._cause() or str(error)).rstrip(".")
+                self.close(
+                    f"{cause}. The model is spread over several ranks and cannot go on without it. "
+                    "If the process was killed, it may have been for memory. What was written to "
+                    "disk is kept."
+                )
+                assert self.error is not None
+                raise self.error from error
+            except BaseException as error:
+                interrupted = isinstance(error, KeyboardInterrupt)
+                what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
+                self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
+                raise
 
     def close(self, why: str = "this tensor-parallel model was closed.") -> None:
         """End the other ranks and leave the group. The models then raise `WorkerError`: `why`."""
-        with self._lock:
+        with self.lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """End the team if anything goes wrong inside. Raises `WorkerError` for a lost rank."""
-        try:
-            yield
-        except RankLost as error:
-            self.close(
-                f"{(self._cause() or str(error)).rstrip('.')}. The model is spread over several "
-                "ranks and cannot go on without it. If the process was killed, it may have been "
-                "for memory. What was written to disk is kept."
-            )
-            assert self.error is not None
-            raise self.error from error
-        except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
-            self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
-            raise
 
     def _cause(self) -> str:
         """Which of the processes started here has failed or hangs, and how; "" if none has."""
@@ -229,39 +219,35 @@ def _end(owner: int, processes: Sequence[SpawnProcess]) -> None:
 
 def _join(
     place: Torchrun, store: dist.Store | None, settings: tuple[bool, int, float] | None = None
-) -> tuple[Ranks, dist.ProcessGroup, torch.device]:
-    """Meet the other ranks, through `store` or where torchrun says: for sums, for messages, and the
-    device. Rank 0 tells its `settings`: GPUs or not, threads of each, patience.
+) -> Ranks:
+    """Meet the other ranks, through `store` or where torchrun says. Rank 0 tells its `settings`:
+    GPUs or not, threads of each, patience.
     """
     where = {"store": store, "rank": place.rank, "world_size": place.size}
     together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
-    told: list[Any] = [settings]
-    together(dist.broadcast_object_list, told, 0)
-    cuda, threads, patience = told[0]
+    ranks = Ranks(place.rank, place.size, torch.device("cpu"))
+    cuda, threads, patience = ranks.tell(settings)
     torch.set_num_threads(threads)
-    device = torch.device("cuda", place.local_rank) if cuda else torch.device("cpu")
+    device = torch.device("cuda", place.local_rank) if cuda else ranks.device
     if cuda and place.rank > 0:
         torch.cuda.set_device(device)
     how = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
     soon = timedelta(seconds=patience)
-    group = together(dist.new_group, timeout=soon, **how)
-    orders = together(dist.new_group, timeout=FOR_EVER if place.rank else soon, backend="gloo")
-    return Ranks(place.rank, place.size, group), orders, device
+    sums = together(dist.new_group, timeout=soon, **how)
+    messages = together(dist.new_group, timeout=FOR_EVER if place.rank else soon, backend="gloo")
+    return replace(ranks, device=device, sums=sums, messages=messages)
 
 
 class LeaderCache(PagedKVCache):
-    """The cache of rank 0's KV heads; the other ranks' caches do what it does."""
+    """The cache of rank 0's KV heads; the other ranks' caches will do what it has `prepared`."""
 
-    def __init__(self, model: LeaderLM, num_blocks: int, block_size: int) -> None:
-        sizes: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
-        super().__init__(**sizes, **model.cache_shape, dtype=model.dtype, device=model.device)
-        self.queue, self.number = model.team.queue, next(model.team.numbers)
-        self.queue.append(("cache", model.number, self.number, sizes))
-        weakref.finalize(self, self.queue.append, ("drop", self.number)).atexit = False
+    def __init__(self, number: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.number, self.prepared = number, list[tuple[Any, ...]]()
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
         super().prepare(fresh, copies)
-        self.queue.append(("prepare", self.number, tuple(fresh), tuple(copies)))
+        self.prepared.append((fresh, copies))
 
 
 class LeaderLM(RankLM):
@@ -276,7 +262,11 @@ class LeaderLM(RankLM):
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A cache for the KV heads of all ranks. Raises `SettingError` for a size below 1."""
-        return LeaderCache(self, num_blocks, block_size)
+        sizes = {"num_blocks": num_blocks, "block_size": block_size, **self.cache_shape}
+        cache = LeaderCache(next(self.team.numbers), **sizes, device=self.device)
+        with self.team.lock:
+            self.team.caches[cache.number] = cache
+        return cache
 
     def forward(
         self, batch: RaggedBatch, cache: PagedKVCache, attention: AttentionKind | None = None
@@ -284,9 +274,10 @@ class LeaderLM(RankLM):
         """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
         if not isinstance(cache, LeaderCache):
             raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
-        blocks = [(table.blocks, table.length) for table in batch.tables]
-        how = self.attention.name if attention in (None, self.attention) else attention
-        with self.team.together(("feed", self.number, cache.number, how, blocks, batch.source)):
+        into = cache.number, (cache.num_blocks, cache.block_size), cache.prepared
+        how = self.attention.name, attention or self.attention
+        with self.team.together("feed", self.number, *into, *how, batch.source):
+            cache.prepared = []
             return super().forward(batch, cache, attention)
 
 
@@ -310,12 +301,18 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
     models: dict[int, RankLM] = {}
     caches: dict[int, PagedKVCache] = {}
     try:
-        ranks, orders, device = _join(place, store)
+        ranks = _join(place, store)
         while True:
-            message: list[Any] = [None]
-            together(dist.broadcast_object_list, message, 0, orders)
-            for order in message[0]:
-                _obey(order, ranks, device, models, caches)
+            held, *order = ranks.tell()
+            for number in caches.keys() - held:
+                del caches[number]
+            match order:
+                case ("load", number, source, dtype):
+                    with torch.inference_mode(False):
+                        models[number] = RankLM.load(source, ranks, dtype)
+                    together(dist.barrier)
+                case ("feed", number, *arguments):
+                    _feed(models[number], caches, arguments)
     except RankLost:
         return  # rank 0 finds out why
     finally:
@@ -323,34 +320,17 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
             dist.destroy_process_group()
 
 
-def _obey(
-    order: tuple[Any, ...],
-    ranks: Ranks,
-    device: torch.device,
-    models: dict[int, RankLM],
-    caches: dict[int, PagedKVCache],
-) -> None:
+def _feed(model: RankLM, caches: dict[int, PagedKVCache], order: Sequence[Any]) -> None:
     """A function of its own, so that nothing holds a cache that has been dropped."""
-    match order:
-        case ("feed", number, cache_number, how, blocks, (tokens, slots, wanted)):
-            model, cache = models[number], caches[cache_number]
-            tables = [BlockTable(cache.block_size, list(ids), length) for ids, length in blocks]
-            batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=device)
-            if isinstance(how, str) and model.attention.name != how:
-                equip(model, how, graphs=False)
-            model(batch, cache, None if isinstance(how, str) else how)
-        case ("prepare", number, fresh, copies):
-            caches[number].prepare(fresh, copies)
-        case ("cache", number, cache_number, sizes):
-            cache = caches[cache_number] = models[number].make_cache(**sizes)
-            cache.pool.allocate(cache.num_blocks)  # other ranks count no holders: all blocks are
-            cache.keys.zero_()  # held, and may be read
-            cache.values.zero_()
-        case ("drop", number):
-            del caches[number]
-        case ("load", number, source, dtype):
-            with torch.inference_mode(False):
-                models[number] = load_part(source, ranks, device, dtype, RankLM)
-            together(dist.barrier)
-        case _:
-            raise AssertionError(f"an unknown order: {order}")
+    number, sizes, prepared, name, kind, source = order  # as `LeaderLM.forward` sends it
+    if number not in caches:
+        cache = caches[number] = model.make_cache(*sizes)
+        cache.pool.allocate(cache.num_blocks)  # other ranks count no holders: all blocks are
+        cache.keys.zero_()  # held, and may be read
+        cache.values.zero_()
+    cache = caches[number]
+    for fresh, copies in prepared:
+        cache.prepare(fresh, copies)
+    if model.attention.name != name:
+        equip(model, name, graphs=False)
+    model(RaggedBatch.build(*source, device=model.device), cache, kind)

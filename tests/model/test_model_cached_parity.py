@@ -56,7 +56,6 @@ def runner_for(model: CausalLM, attention: AttentionKind, **settings: Any) -> Mo
         **model.cache_shape,
         num_blocks=c.num_blocks,
         block_size=c.block_size,
-        dtype=model.dtype,
         device="cpu",
         poison_freed=True,
     )

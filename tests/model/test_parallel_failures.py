@@ -111,7 +111,7 @@ def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
     why = r"rank 1 \(process \d+\) failed: there is no checkpoint '[^']*elsewhere'"
     with (
         pytest.raises(WorkerError, match=why),
-        model.team.together(("load", 99, str(tmp_path / "elsewhere"), None)),
+        model.team.together("load", 99, str(tmp_path / "elsewhere"), None),
     ):
         together(dist.barrier)
     assert wait_for(lambda: not alive(pid), 5)

@@ -15,7 +15,7 @@ from model_kit import KINDS, edit_json, hf_model, watch_tensors
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import resolve
-from lr.model.parallel import RankLM, Ranks, cuts, load_part, part_of
+from lr.model.parallel import RankLM, Ranks, cuts, part_of
 from lr.model.ranks import Team, load_parallel, spread_over
 from lr.model.weights import load_model
 
@@ -31,7 +31,7 @@ WIDE = {
 
 
 def parts(path: Path, size: int) -> list[RankLM]:
-    return [load_part(path, Ranks(rank, size), CPU, None, RankLM) for rank in range(size)]
+    return [RankLM.load(path, Ranks(rank, size, CPU)) for rank in range(size)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,7 +121,7 @@ def test_a_rank_reads_its_part_and_no_more(
     together = 0
     for rank in range(size):
         read.clear()
-        load_part(tmp_path, Ranks(rank, size), CPU, None, RankLM)
+        RankLM.load(tmp_path, Ranks(rank, size, CPU))
         assert set(read) == set(whole), "every tensor is somebody's"
         assert sum(read.values()) <= 1.05 * total / size
         together += sum(read.values())
@@ -134,7 +134,7 @@ def test_a_stored_head_that_should_be_the_embedding_is_compared_by_whoever_has_t
     hf_model("qwen3", tie_word_embeddings=False).save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", tie_word_embeddings=True)
     with pytest.raises(CheckpointError, match="its own"):
-        load_part(tmp_path, Ranks(1, 2), CPU, None, RankLM)
+        RankLM.load(tmp_path, Ranks(1, 2, CPU))
 
 
 def test_what_cannot_be_divided_is_refused_before_anything_starts() -> None:
@@ -167,6 +167,6 @@ def test_a_spread_that_cannot_be(devices: list[str], why: str) -> None:
 
 def test_a_part_of_a_model_without_a_checkpoint(tmp_path: Path) -> None:
     hf_model("qwen3").config.save_pretrained(tmp_path)
-    part = load_part(f"dummy:{tmp_path}", Ranks(1, 2), CPU, None, RankLM)
+    part = RankLM.load(f"dummy:{tmp_path}", Ranks(1, 2, CPU))
     assert part.layers[0].mlp.down.weight.shape == (32, 20)
     assert all(parameter.isfinite().all() and parameter.any() for parameter in part.parameters())
