@@ -82,8 +82,8 @@ def check_rule(found: Checked, make: Callable[[], AcceptanceRule], vocab_size: i
             for how in (drawn_drafts, without_replacement, certain_drafts):
                 drafts = list(how(draft, parents))
                 length = 1 + max(drafts[0][1].depths())
-                law = round_distribution(rule, target, drafts, length)
-                error = total_variation(law, plain_distribution(target, length))
+                emitted = round_distribution(rule, target, drafts, length)
+                error = total_variation(emitted, plain_distribution(target, length))
                 if error > worst:
                     worst, where = error, f"{v} tokens, parents {parents}, {how.__name__}"
     if rule.lossless:

@@ -10,7 +10,7 @@ end. The block is cut
   x of (w_i p(x) - q(x))+ is made of the rows *after* x_i,
 - else before the first, i = 0.
 
-Where it was cut after x_i with i < n, the next token comes from (w_i p - q)+, scaled to a law.
+Where it was cut after x_i with i < n, the next token comes from (w_i p - q)+, scaled to sum to 1.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from torch import Tensor
 
 
 def endings(p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]) -> list[tuple[float, Tensor]]:
-    """For i = 0, ..., n: how likely it is that exactly i of the n guesses stay, and the law [v] of
-    the token after them.
+    """For i = 0, ..., n: how likely it is that exactly i of the n guesses stay, and the
+    distribution [v] of the token after them.
 
-    `p_rows` [n + 1, v]: the target's laws, row i after the first i guesses. `q_rows` [n, v]: row i
-    is the law from which guess number i was drawn. Neither is changed. The probabilities sum to 1.
-    Where an ending is impossible its law does not matter (p will do), but it must not be made of
-    divisions by zero. Every guess has q > 0.
+    `p_rows` [n + 1, v]: the target's distributions, row i after the first i guesses. `q_rows`
+    [n, v]: row i is the distribution from which guess number i was drawn. Neither is changed. The
+    probabilities sum to 1. Where an ending is impossible its distribution does not matter (p will
+    do), but it must not be made of divisions by zero. Every guess has q > 0.
     """
     raise NotImplementedError(
-        "write endings in notebooks/exercises/block_verification.py: n + 1 pairs (probability, law)"
+        "write endings in notebooks/exercises/block_verification.py: "
+        "n + 1 pairs (probability, distribution)"
     )

@@ -65,14 +65,14 @@ class Decide(Enum):
     CORRECT = "correct"
 
 
-def laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
+def pair_of(kind: str, seed: int) -> tuple[Tensor, Tensor]:
     """Two distributions p and q [3] in fp64, of one of the KINDS."""
-    p, q = _laws(kind, seed)
+    p, q = _drawn(kind, seed)
     return p.clone(), q.clone()  # whoever changes them changes nothing for the next
 
 
 @cache
-def _laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
+def _drawn(kind: str, seed: int) -> tuple[Tensor, Tensor]:
     noise = torch.Generator().manual_seed(Stream.root(seed).fold_in(kind).key(0) >> 2)
     scores = 2 * torch.randn(2, WORDS, dtype=torch.float64, generator=noise)
     if kind == "zeros":
@@ -86,11 +86,13 @@ def _laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def models(kind: str, seed: int) -> tuple[Model, Model]:
-    """A target and a draft whose laws after every text are a pair of that kind, made anew but
-    always the same.
+    """A target and a draft whose distributions after every text are a pair of that kind, made anew
+    but always the same.
     """
 
     def number(text: tuple[int, ...]) -> int:
         return Stream.root(seed).fold_in(*text).key(0) >> 40
 
-    return (lambda text: laws(kind, number(text))[0]), (lambda text: laws(kind, number(text))[1])
+    return (lambda text: pair_of(kind, number(text))[0]), (
+        lambda text: pair_of(kind, number(text))[1]
+    )

@@ -21,10 +21,10 @@ def accept_prob(p: float, q: float) -> float:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """The law [v] of the token that replaces a rejected one; p and q [v] are laws, and are not
-    changed.
+    """The distribution [v] of the token that replaces a rejected one; p and q [v] are distributions
+    too, and are not changed.
 
-    Where p = q nothing is ever rejected, so any law will do; p is a good choice.
+    Where p = q nothing is ever rejected, so any distribution will do; p is a good choice.
     """
     raise NotImplementedError(
         "write residual in notebooks/exercises/residual.py: a tensor like p whose entries sum to 1"

@@ -13,10 +13,10 @@ from exercise_kit import (
     Check,
     Examples,
     Wrong,
-    laws,
     models,
     numbers,
     outcome_of,
+    pair_of,
 )
 from torch import Tensor
 
@@ -88,7 +88,7 @@ def the_coin(answer: ModuleType) -> None:
 def a_distribution(answer: ModuleType) -> None:
     for kind in KINDS:
         for seed in range(20):
-            p, q = laws(kind, seed)
+            p, q = pair_of(kind, seed)
             before = p.clone(), q.clone()
             law = answer.residual(p, q)
             of = f"The residual of p = {numbers(p)} and q = {numbers(q)}"
@@ -117,7 +117,7 @@ def the_targets(answer: ModuleType) -> None:
 
 def as_many_as_can(answer: ModuleType) -> None:
     for kind in KINDS:
-        p, q = laws(kind, seed=2)
+        p, q = pair_of(kind, seed=2)
         drafts = drawn_drafts(context_free(q), (-1,))
         kept = expected_accepted(Taught(answer), context_free(p), drafts)
         best = 1 - total_variation(p, q)
@@ -156,7 +156,7 @@ CHECKS = (
 
 def examples(answer: ModuleType) -> Examples:
     """Its numbers on the coin and on random worlds."""
-    pairs = [(P, Q), *(laws(kind, seed) for kind in KINDS for seed in range(4))]
+    pairs = [(P, Q), *(pair_of(kind, seed) for kind in KINDS for seed in range(4))]
     for number, (p, q) in enumerate(pairs):
         for word in range(len(p)):
             pq = float(p[word]), float(q[word])
