@@ -73,10 +73,10 @@ class DeviceMap:
             raise SettingError("the target has no device; give at least one.")
         places = {}
         for role in ("draft", "judge"):
-            place, *more = map(find_device, _several(named.get(role, target[0])))
-            if more:
-                ranks = len(more) + 1
-                raise SettingError(f"the {role} is spread over {ranks} ranks; only a target can.")
+            found = [find_device(one) for one in _several(named.get(role, target[0]))]
+            if len(found) != 1:  # only a target can be spread over ranks
+                raise SettingError(f"the {role} is to be on {len(found)} devices, expected one.")
+            place = found[0]
             others = {_number(rank) for rank in target[1:]} - {_number(target[0])}
             if place.type == "cuda" and _number(place) in others:
                 raise SettingError(

@@ -21,6 +21,7 @@ from lr.engine.engine import Models, Run
 from lr.engine.load import draft_worker
 from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
+from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
@@ -246,3 +247,18 @@ def test_nobody_works_on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> 
     default = torch.cuda.default_stream()
     assert torch.cuda.current_stream() == default
     assert len({default, *streams.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ({"draft": []}, "the draft is to be on 0 devices, expected one"),
+        ({"judge": ["cpu", "cpu"]}, "the judge is to be on 2 devices, expected one"),
+        ({"target": []}, "the target has no device"),
+        ({"verifier": "cpu"}, "device has verifier, expected target, draft, judge"),
+        ({"draft": "gpu"}, "device is 'gpu', expected"),
+    ],
+)
+def test_devices_that_make_no_sense(device: dict, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        DeviceMap.of(device)
