@@ -85,10 +85,6 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
         tried = [{guess["kept"] for guess in one.data["detail"]["guesses"]} for one in rounds]
         refused = [one for one, kept in zip(rounds, tried, strict=True) if False in kept]
-    timeline = timeline_of(trace)
-    spans = [asdict(one) for one in timeline.spans]
-    for told, one in zip(spans, timeline.spans, strict=True):
-        told |= {"lane": one.lane, "index": one.index, "says": one.says}
     prompt = "".join(header.prompt["pieces"]).strip()
     return {
         "title": title_of(header),
@@ -106,7 +102,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "rejections": [one.number + 1 for one in refused],
         "guesses": any(one.kind == "round" and one.data["detail"] for one in records),
         "standings": {one.name: one.value for one in Standing},
-        "clock": asdict(timeline) | {"spans": spans},
+        "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),
         "tour": tour_of(trace),
         "race": race_of(trace),
