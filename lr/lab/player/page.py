@@ -11,6 +11,7 @@ comes out of a trace reaches the page as JSON and is shown as text, never as mar
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -69,12 +70,7 @@ def player_page(trace: TraceFile, *, live: bool = False) -> str:
         "data": as_script_data(page_data(trace) | {"live": live}),
         "script": '"use strict";\n' + "\n".join(_part(f"{name}.js") for name in SCRIPTS),
     }
-    page, made = _part("page.html"), ""
-    for name, text in parts.items():  # what was put in is never searched again
-        before, mark, page = page.partition("{{" + name + "}}")
-        assert mark, f"the template lacks {name}"
-        made += before + text
-    return made + page
+    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], _part("page.html"))
 
 
 def page_data(trace: TraceFile) -> dict[str, Any]:
@@ -101,7 +97,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "decisions": [one.number + 1 for one in records if one.kind == "emit"],
         "rejections": [one.number + 1 for one in refused],
         "guesses": any(one.kind == "round" and one.data["detail"] for one in records),
-        "standings": {one.name: one.value for one in Standing},
+        "standings": {one.name: (one.sign, one.label, one.means) for one in Standing},
         "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),
         "tour": tour_of(trace),
@@ -117,23 +113,21 @@ def title_of(header: Header) -> str:
 
 def setting_of(header: Header) -> str:
     """Models and settings, in a line."""
-    models, options, ahead = header.models, header.options, header.mode in ("lr", "lr+sd")
-    parts = [f"target {models['target']}"] if models.get("target") else []
-    if models.get("draft") and header.mode != "ar":
-        parts.append(f"draft {models['draft']}")
-    if models.get("device"):
-        parts.append(f"{models['device']} {models.get('dtype') or ''}".strip())
-    if ahead:
-        parts += [f"schedule {header.schedule}", f"depth {header.depth}", f"width {header.width}"]
-    if ahead and header.verifier:
-        parts.append(f"verifier {header.verifier}")
-    if header.mode in ("sd", "lr+sd") and "num_speculative_tokens" in options:
-        guesses = options["num_speculative_tokens"]
-        parts.append(f"{guesses} guesses a round by {options.get('drafter')}")
-    if header.mode in ("sd", "lr+sd") and "acceptance" in options:
-        parts.append(f"rule {options['acceptance']}")
-    parts.append(f"driver {header.driver}")
-    return " · ".join([*parts, f"variant: {header.variant}"] if header.variant else parts)
+    models, options = header.models.get, header.options.get
+    ahead, guesses = header.mode in ("lr", "lr+sd"), options("num_speculative_tokens")
+    guessing = header.mode in ("sd", "lr+sd")
+    parts = {
+        f"target {models('target')}": models("target"),
+        f"draft {models('draft')}": header.mode != "ar" and models("draft"),
+        f"{models('device')} {models('dtype') or ''}".strip(): models("device"),
+        f"schedule {header.schedule} · depth {header.depth} · width {header.width}": ahead,
+        f"verifier {header.verifier}": ahead and header.verifier,
+        f"{guesses} guesses a round by {options('drafter')}": guessing and guesses,
+        f"rule {options('acceptance')}": guessing and options("acceptance"),
+        f"driver {header.driver}": True,
+        f"variant: {header.variant}": header.variant,
+    }
+    return " · ".join(words for words, known in parts.items() if known)
 
 
 def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:

@@ -6,6 +6,7 @@ order of this run: an estimate, not a measurement."""
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import fmean, median
 from typing import Any
 
@@ -45,10 +46,8 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
 
     drafts = [one.number + 1 for one in records if one.kind == "draft"]
     correction = first("emit", origin="correction")
-    verdict = None
-    for one in records[:correction]:
-        if one.kind == "judged" and _has(one, {"aligned": False}):
-            verdict = one.number + 1
+    verdicts = [one for one in records[:correction] if one.kind == "judged"]
+    refused = [one.number + 1 for one in verdicts if _has(one, {"aligned": False})]
     shown: dict[str, Any] = {"copies": True, "cache": "target"}  # the one first shown
     copy = first("grow", (correction or 0), **shown) or first("grow", **shown)
     moments = {
@@ -56,7 +55,7 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
         "target": first("target"),
         "verdict": first("judged"),
         "slide": first("emit", origin="accepted"),
-        "rejection": verdict,
+        "rejection": refused[-1] if refused else None,
         "correction": correction,
         "copy": copy or first("fork", cache="target"),
         "end": len(records) or None,
@@ -110,8 +109,9 @@ def _lanes(
 
 def _free(trace: TraceFile, c: float, v: float) -> list[float]:
     """When each step joins the answer if rows are free."""
+    written = [one for one in trace.records if one.kind in ("token", "round")]
+    passes = Counter((one.kind, one.data["role"], one.data["node"]) for one in written)
     began: dict[tuple[str, str], float] = {}
-    passes: dict[tuple[str, str], int] = {}
     done: dict[tuple[str, str], float] = {}
     now, emitted = 0.0, [0.0]
     for record in trace.records:
@@ -121,14 +121,9 @@ def _free(trace: TraceFile, c: float, v: float) -> list[float]:
                 began |= {("draft", child): now for child in data["children"]}
             case "target" | "judge":
                 began[kind, data["node"]] = now
-            case "token" | "round" if data["node"]:
-                rounds = ("rounds", data["role"] + data["node"])
-                passes[rounds] = passes.get(rounds, 0) + (kind == "round")
-                key = (data["role"], data["node"])
-                passes[key] = passes.get(key, 0) + (kind == "token")
             case "drafted" | "targeted" | "judged":
                 work, node = key = ENDS[kind], data["node"]
-                count = passes.get(("rounds", work + node)) or passes.get(key, 0)
+                count = passes["round", work, node] or passes["token", work, node]
                 cost = {"draft": c * count, "target": float(count), "judge": v}[work]
                 now = done[key] = began.get(key, now) + cost
             case "emit":

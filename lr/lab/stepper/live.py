@@ -52,10 +52,9 @@ class LiveSource(Source):
         self._rested = 0.0  # since when nothing works
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
         self.loop, self.request = serving.loop, serving.request(asked)
-        roles = {"target": Role.TARGET, "draft": Role.DRAFT, "drafter": Role.DRAFT}
         self.runners = [  # of the models: both sides use them, each with a recorder of its own
-            (roles[name], runner, CacheRecorder(asked.trace, name))
-            for name, runner in serving.borrowed.items()
+            (Role.TARGET if name == "target" else Role.DRAFT, one, CacheRecorder(asked.trace, name))
+            for name, one in serving.borrowed.items()
         ]
         self.others = serving.asked
         self._watch()

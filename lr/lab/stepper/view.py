@@ -23,18 +23,9 @@ from lr.lab.stepper.sources import FORCED, StepperError
 from lr.lab.stepper.words import quoted, say, visible
 from lr.lab.trace.state import BranchState, CacheState, EmittedState, NodeState, State, StepState
 from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES
-from lr.lab.viz.tree import Card, Standing, cards_of, words_of
+from lr.lab.viz.tree import Card, cards_of, words_of
 
 STEPS = 6  # Steps of the answer that are shown; all of them with `t`.
-STANDINGS = {
-    Standing.WRITING: "bright_blue",
-    Standing.WRITTEN: "bright_blue",
-    Standing.ASKED: "magenta",
-    Standing.ALIGNED: "green",
-    Standing.REJECTED: "red",
-    Standing.CANCELLED: "dim",
-    Standing.FAILED: "dim",
-}
 SIGNS = {True: "✓ stays", False: "✗ rejected", None: "not tried"}
 
 
@@ -112,7 +103,7 @@ def tree_lines(state: State) -> list[Text]:
 def _card_line(space: str, card: Card) -> Text:
     """A step of the tree with its sign; a draft step with the name of the node it leads to."""
     child, sign = card.child, card.standing.sign
-    style = "yellow" if child is None else STANDINGS[card.standing]
+    style = "yellow" if child is None else card.standing.terminal
     name = f"{space}target {sign} " if child is None else f"{space}{child.name} draft {sign} "
     line = Text(name, style=style, no_wrap=True, overflow="ellipsis")
     if child is not None and is_forced(child.verdict):
@@ -244,9 +235,8 @@ def _cache(
             for held in one.blocks:
                 holders.setdefault(held, []).append(side + whose)
     if block is not None:
-        return [
-            Text(f"{title}, block {block}: {', '.join(holders.get(block, ['nobody: it is free']))}")
-        ]
+        told = ", ".join(holders.get(block, ["nobody: it is free"]))
+        return [Text(f"{title}, block {block}: {told}")]
     first, shared = sides[0][1], sum(len(one) > 1 for one in holders.values())
     counts = f"{len(holders)} of {first.total} blocks used, {shared} shared"
     counts += f"; {first.block_size} tokens in a block"

@@ -51,18 +51,22 @@ PAST = 3  # Decided steps to the left of the tree.
 
 
 class Standing(Enum):
-    """How a step stands: its sign, its label, and what that means."""
+    """How a step stands: its sign, its label, its colour in a terminal, and what it means."""
 
-    WRITING = ("…", "writing", "is being written")
-    WRITTEN = ("■", "written", "is there; it waits for the other side or for the verifier")
-    ASKED = ("?", "judging", "is with the verifier")
-    ALIGNED = ("✓", "aligned", "means the same as the target's")
-    REJECTED = ("✗", "not aligned", "does not mean the same as the target's")
-    CANCELLED = ("✕", "cancelled", "was cancelled: after a rejected step or beside an accepted one")
-    FAILED = ("∅", "none", "will never come")
+    WRITING = ("…", "writing", "bright_blue", "is being written")
+    WRITTEN = (
+        "■", "written", "bright_blue", "is there; it waits for the other side or for the verifier"
+    )  # fmt: skip
+    ASKED = ("?", "judging", "magenta", "is with the verifier")
+    ALIGNED = ("✓", "aligned", "green", "means the same as the target's")
+    REJECTED = ("✗", "not aligned", "red", "does not mean the same as the target's")
+    CANCELLED = (
+        "✕", "cancelled", "dim", "was cancelled: after a rejected step or beside an accepted one"
+    )  # fmt: skip
+    FAILED = ("∅", "none", "dim", "will never come")
 
-    def __init__(self, sign: str, label: str, means: str) -> None:
-        self.sign, self.label, self.means = sign, label, means
+    def __init__(self, sign: str, label: str, terminal: str, means: str) -> None:
+        self.sign, self.label, self.terminal, self.means = sign, label, terminal, means
 
     @property
     def dropped(self) -> bool:
