@@ -19,7 +19,7 @@ from typing import Any
 
 from lr.kvcache.branch import common_length
 from lr.lab.player.story import race_of, tour_of
-from lr.lab.stepper.words import quoted, say
+from lr.lab.stepper.words import quoted, say, says_aligned
 from lr.lab.trace.file import Header, Record, TraceFile
 from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
 from lr.lab.viz.clock import LANE_OF, timeline_of
@@ -76,7 +76,7 @@ def player_page(trace: TraceFile, *, live: bool = False) -> str:
 def page_data(trace: TraceFile) -> dict[str, Any]:
     """All that the program reads."""
     header, records = trace.header, trace.records
-    refused = [one for one in records if one.kind == "judged" and _aligned(one) is False]
+    refused = [one for one in records if says_aligned(one) is False]
     if not refused:  # plain decoding has rejected guesses
         rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
         tried = [{guess["kept"] for guess in one.data["detail"]["guesses"]} for one in rounds]
@@ -253,17 +253,12 @@ def _event(record: Record) -> list[Any]:
     """Time, kind, role for the colour, sign, sentence."""
     kind, data = record.kind, record.data
     who, mark, _, _ = KINDS.get(kind, ("cache" if kind in CACHE_EVENTS else "rejected", "▫", 0, ""))
-    if kind == "judged" and _aligned(record) is not None:
-        mark = "✓" if _aligned(record) else "✗"
+    if (aligned := says_aligned(record)) is not None:
+        mark = "✓" if aligned else "✗"
     if kind == "emit":
         who, mark = ORIGIN_COLOURS[data["origin"]], MARKS[data["origin"]]
-    who, said = who or data.get("role") or LANE_OF.get(data.get("work", "")), say(record)
-    return [record.time, kind, who, mark, said[0].upper() + said[1:]]
-
-
-def _aligned(record: Record) -> bool | None:
-    verdict = record.data["verdict"]
-    return None if verdict is None else bool(verdict["aligned"])
+    role, said = who or data.get("role") or LANE_OF.get(data.get("work", "")), say(record)
+    return [record.time, kind, role, mark, said[0].upper() + said[1:]]
 
 
 def as_script_data(data: Any) -> str:

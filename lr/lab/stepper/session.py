@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from lr.lab.stepper.sources import FORCED, Source, StepperError, decides
+from lr.lab.stepper.words import says_aligned
 from lr.lab.trace.file import Record, write_trace
 from lr.lab.trace.state import State, TraceStates
 
@@ -87,13 +88,10 @@ class Side:
     def is_rejection(self, record: Record) -> bool:
         """Whether a draft step is rejected here: by its verdict, or, where there was none to give
         (it was cut), by the correction."""
-        data = record.data
-        if record.kind == "judged":
-            return data["verdict"] is not None and not data["verdict"]["aligned"]
-        if record.kind != "emit" or data["origin"] != "correction":
-            return False
-        nodes = self._film.at(record.number).nodes
-        children = nodes[data["node"]].children if data["node"] in nodes else []
+        if record.kind != "emit" or record.data["origin"] != "correction":
+            return says_aligned(record) is False
+        nodes, node = self._film.at(record.number).nodes, record.data["node"]
+        children = nodes[node].children if node in nodes else []
         return all(nodes[child].verdict is None for child in children)
 
     def _settled(self, number: int) -> int:

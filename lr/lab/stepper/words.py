@@ -111,6 +111,12 @@ def say(record: Record) -> str:
     return kind
 
 
+def says_aligned(record: Record) -> bool | None:
+    """What a verdict says; None: unsure, or no verdict at all."""
+    verdict = record.data["verdict"] if record.kind == "judged" else None
+    return None if verdict is None else bool(verdict["aligned"])
+
+
 def _value(value: Any) -> str:
     """A field of a variant's own event."""
     if isinstance(value, list):
