@@ -23,7 +23,7 @@ from lr.lab.stepper.words import quoted, say, says_aligned
 from lr.lab.trace.file import Header, Record, TraceFile
 from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
 from lr.lab.viz.clock import LANE_OF, timeline_of
-from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
+from lr.lab.viz.style import ORIGINS
 from lr.lab.viz.tree import Standing, cards_of
 
 SCRIPTS = "film page tree answer clock cache story player live controls".split()
@@ -231,10 +231,10 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
         over = state.root not in state.nodes or state.nodes[state.root].gone is not None
         note(roots, None if over or state.done else state.root)
         for one in state.emitted[len(emitted) :]:
-            by = "draft" if one.origin == "accepted" else "target"
+            by, how = "draft" if one.origin == "accepted" else "target", ORIGINS[one.origin]
             why = one.verdict["why"] if one.verdict else None
             told = {"at": state.number, "index": one.index, "origin": one.origin, "why": why}
-            told |= {"colour": ORIGIN_COLOURS[one.origin], "mark": MARKS[one.origin], "by": by}
+            told |= {"colour": how.role, "mark": how.mark, "by": by}
             told |= {"tokens": _tokens(one.step)}
             emitted.append(told | {"rejected": one.rejected and one.rejected.text.strip()})
     return {"roots": roots, "nodes": nodes, "emitted": emitted, "caches": caches, "notes": notes}
@@ -256,7 +256,7 @@ def _event(record: Record) -> list[Any]:
     if (aligned := says_aligned(record)) is not None:
         mark = "✓" if aligned else "✗"
     if kind == "emit":
-        who, mark = ORIGIN_COLOURS[data["origin"]], MARKS[data["origin"]]
+        mark, who, *_ = ORIGINS[data["origin"]]
     role, said = who or data.get("role") or LANE_OF.get(data.get("work", "")), say(record)
     return [record.time, kind, role, mark, said[0].upper() + said[1:]]
 

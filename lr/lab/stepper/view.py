@@ -22,7 +22,7 @@ from lr.lab.stepper.session import Session, Side, is_forced
 from lr.lab.stepper.sources import FORCED, StepperError
 from lr.lab.stepper.words import quoted, say, visible
 from lr.lab.trace.state import BranchState, CacheState, EmittedState, NodeState, State, StepState
-from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES
+from lr.lab.viz.style import ORIGINS
 from lr.lab.viz.tree import Card, cards_of, words_of
 
 STEPS = 6  # Steps of the answer that are shown; all of them with `t`.
@@ -62,14 +62,14 @@ def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
     if hidden:
         table.add_row("", Text(f"… {hidden} earlier steps (t shows all)", style="dim"))
     for one in emitted[hidden:]:
-        style = TERMINAL_STYLES[one.origin]
+        how, style = ORIGINS[one.origin], ORIGINS[one.origin].style
         words = Text(words_of(one.step), style=style)
         if is_forced(one.verdict):
             words.append(f" [{FORCED}]", style="bold magenta")
         if one.rejected is not None:
             why = "" if one.verdict is None else f" ({one.verdict['why']})"
             words.append(f"\ndraft: {quoted(one.rejected.text)}{why}", style="dim")
-        table.add_row(Text(f"{TERMINAL_MARKS[one.origin]} {one.index}", style=style), words)
+        table.add_row(Text(f"{how.typed} {one.index}", style=style), words)
     return table
 
 

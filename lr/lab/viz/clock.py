@@ -22,7 +22,7 @@ from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile
 from lr.lab.trace.state import State, fold
 from lr.lab.trace.virtual import scripted_trace
-from lr.lab.viz.style import COLOURS, INK, MARKS, ORIGIN_COLOURS, PAPER, SOFT, WASHES, figure, put
+from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -199,7 +199,8 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
     with figure(width, bottom + 1.05, size=11, salt="lr draw") as made:
         axes = made.subplots()
         for span in timeline.spans:
-            _draw_span(axes, span, tops[span.lane], scale, last - begin, WIDTH / width)
+            y = tops[span.lane] + span.row * ROW
+            _draw_span(axes, span, y, scale, last - begin, WIDTH / width)
         for lane in timeline.lanes:
             mine = [one for one in timeline.passes if one.lane == lane.name]
             bars = [(one.begin * scale, (one.end - one.begin) * scale) for one in mine]
@@ -208,11 +209,11 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
         sign = begin  # signs of decisions at the same moment stand beside each other
         for mark in timeline.marks:
             sign = max(mark.time, sign + APART * (last - begin) * WIDTH / width)
-            colour = COLOURS[ORIGIN_COLOURS[mark.origin]]
+            colour = COLOURS[ORIGINS[mark.origin].role]
             at = mark.time * scale
             axes.plot([at, at], [-0.06, bottom], color=colour, lw=0.9, ls=":")
             style = {"ha": "center", "va": "bottom", "fontsize": 11, "weight": "bold"}
-            axes.text(sign * scale, -0.14, MARKS[mark.origin], color=colour, **style)
+            axes.text(sign * scale, -0.14, ORIGINS[mark.origin].mark, color=colour, **style)
         axes.set(xlim=(begin * scale, last * scale), ylim=(bottom, -0.12), xlabel=f"time in {unit}")
         middles = [tops[lane.name] + lane.rows * ROW / 2 for lane in timeline.lanes]
         axes.set_yticks(middles, [lane.name for lane in timeline.lanes], weight="bold")
@@ -225,12 +226,10 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
         yield made
 
 
-def _draw_span(
-    axes: Any, span: Span, top: float, scale: float, shown: float, narrow: float
-) -> None:
+def _draw_span(axes: Any, span: Span, y: float, scale: float, shown: float, narrow: float) -> None:
     """A bar, its words where they fit, a thin line for the time it waited. `shown`: the time of
     the whole figure; `narrow`: how many times narrower than `WIDTH` it is."""
-    y, dropped = top + span.row * ROW, span.outcome in (CANCELLED, FAILED)
+    dropped = span.outcome in (CANCELLED, FAILED)
     left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale
     if span.begin > span.asked:
         middle = [y + ROW / 2] * 2
@@ -255,7 +254,7 @@ def _draw_span(
 def _caption(timeline: Timeline) -> str:
     """What the signs in the picture mean."""
     there = {mark.origin for mark in timeline.marks}
-    parts = [f"{sign} {origin}" for origin, sign in MARKS.items() if origin in there]
+    parts = [f"{one.mark} {origin}" for origin, one in ORIGINS.items() if origin in there]
     if any(span.outcome in (CANCELLED, FAILED) for span in timeline.spans):
         parts.append("hatched: cancelled")
     if timeline.passes:

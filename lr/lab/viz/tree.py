@@ -18,28 +18,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lr.lab.scripted import ScriptedRun
-from lr.lab.trace.state import (
-    EmittedState,
-    NodeState,
-    State,
-    StepState,
-    TraceStates,
-    fold,
-    state_at,
-)
+from lr.lab.trace.state import EmittedState, NodeState, State, StepState, TraceStates, fold
 from lr.lab.trace.virtual import scripted_trace
-from lr.lab.viz.style import (
-    COLOURS,
-    INK,
-    MARKS,
-    ORIGIN_COLOURS,
-    PAPER,
-    SOFT,
-    WASHES,
-    figure,
-    inches,
-    put,
-)
+from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, inches, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,8 +115,8 @@ def telling_moment(film: TraceStates) -> int:
 
 def draw_tree(run: ScriptedRun) -> Figure:
     """The tree of a scripted run as it is now, for notebooks."""
-    trace = scripted_trace(run)
-    with tree_figure(state_at(trace, len(trace.records))) as made:
+    film = TraceStates(scripted_trace(run))
+    with tree_figure(film.at(len(film))) as made:
         return made
 
 
@@ -237,9 +218,9 @@ def _decided(one: EmittedState) -> list[Slip]:
     if rejected:
         said = f"✗ step {one.index} rejected"
         slips.append(Slip("draft", said, rejected, "rejected", "rejected"))
-    by = "draft" if one.origin == "accepted" else "target"
-    said, text = f"{MARKS[one.origin]} step {one.index} {one.origin}", _wrapped(words_of(one.step))
-    return [*slips, Slip(by, said, text, by, ORIGIN_COLOURS[one.origin])]
+    by, how = "draft" if one.origin == "accepted" else "target", ORIGINS[one.origin]
+    said, text = f"{how.mark} step {one.index} {one.origin}", _wrapped(words_of(one.step))
+    return [*slips, Slip(by, said, text, by, how.role)]
 
 
 def _wrapped(words: str) -> str:
