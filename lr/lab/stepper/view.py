@@ -33,12 +33,13 @@ def screen(session: Session) -> RenderableType:
     """All sides, beside each other; those that move are marked with ▶ where there are two."""
     asked = session.sides[0].source.header.question
     question = [] if asked is None else [Text(asked, style="italic")]
-    if len(session.sides) == 1:
-        return Group(*question, _rule(session.sides[0], session), *body(session.sides[0]))
+    sides = [Group(_rule(side, session), *body(side)) for side in session.sides]
+    if len(sides) == 1:
+        return Group(*question, *sides)
     table = Table.grid(expand=True, padding=(0, 1))
-    for _ in session.sides:
+    for _ in sides:
         table.add_column(ratio=1, overflow="ellipsis")
-    table.add_row(*(Group(_rule(side, session), *body(side)) for side in session.sides))
+    table.add_row(*sides)
     return Group(*question, table)
 
 

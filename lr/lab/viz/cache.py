@@ -105,15 +105,13 @@ class Picture:
 
 def sharing_moment(film: TraceStates) -> int:
     """After how many events the most blocks are shared, over all caches; the first such moment."""
-    best, most, state = 0, -1, State.begin(film.trace.header)
+    state, shared = State.begin(film.trace.header), {0: -1}
     for record in film.trace.records:
         fold(state, record)
         if record.kind in ("fork", "grow"):
             held = [cache.holders_by_block().values() for cache in state.caches.values()]
-            shared = sum(len(holders) > 1 for blocks in held for holders in blocks)
-            if shared > most:
-                best, most = record.number + 1, shared
-    return best
+            shared[state.number] = sum(len(holders) > 1 for blocks in held for holders in blocks)
+    return max(shared, key=shared.__getitem__)
 
 
 def draw_blocks(cache: PagedKVCache, branches: Mapping[str, tuple[BlockTable, str]]) -> Figure:

@@ -103,14 +103,13 @@ def words_of(step: StepState | None) -> str:
 
 def telling_moment(film: TraceStates) -> int:
     """After how many events there are first as many steps and verdicts in the tree as ever."""
-    best, most, state = 0, -1, State.begin(film.trace.header)
+    state, seen = State.begin(film.trace.header), {0: -1}
     for record in film.trace.records:
         if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
-            seen = sum(one.drafted + one.targeted + (one.verdict is not None) for one in state.live)
-            if seen > most:
-                best, most = record.number, seen
+            there = (one.drafted + one.targeted + bool(one.verdict) for one in state.live)
+            seen[record.number] = sum(there)
         fold(state, record)
-    return best
+    return max(seen, key=seen.__getitem__)
 
 
 def draw_tree(run: ScriptedRun) -> Figure:
