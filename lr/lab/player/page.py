@@ -76,11 +76,11 @@ def player_page(trace: TraceFile, *, live: bool = False) -> str:
 def page_data(trace: TraceFile) -> dict[str, Any]:
     """All that the program reads."""
     header, records = trace.header, trace.records
+    rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
     refused = [one for one in records if says_aligned(one) is False]
     if not refused:  # plain decoding has rejected guesses
-        rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
-        tried = [{guess["kept"] for guess in one.data["detail"]["guesses"]} for one in rounds]
-        refused = [one for one, kept in zip(rounds, tried, strict=True) if False in kept]
+        kept = [[guess["kept"] for guess in one.data["detail"]["guesses"]] for one in rounds]
+        refused = [one for one, each in zip(rounds, kept, strict=True) if False in each]
     prompt = "".join(header.prompt["pieces"]).strip()
     return {
         "title": title_of(header),
@@ -96,7 +96,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         | dict.fromkeys(CACHE_EVENTS, SHARING),
         "decisions": [one.number + 1 for one in records if one.kind == "emit"],
         "rejections": [one.number + 1 for one in refused],
-        "guesses": any(one.kind == "round" and one.data["detail"] for one in records),
+        "guesses": bool(rounds),
         "standings": {one.name: (one.sign, one.label, one.means) for one in Standing},
         "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),

@@ -121,10 +121,10 @@ def draw_blocks(cache: PagedKVCache, branches: Mapping[str, tuple[BlockTable, st
     letters = dict.fromkeys(range(cache.num_blocks), "")
     for number, (table, text) in enumerate(branches.values()):
         state.branches[number] = BranchState(number, list(table.blocks), table.length)
+        valid = text[: table.length].replace(" ", "␣")
         for place, block in enumerate(table.blocks):
-            first = place * cache.block_size
-            seen = text[first : min(first + cache.block_size, table.length)]
-            letters[block] = max(letters[block], seen.replace(" ", "␣"), key=len)
+            seen = valid[place * cache.block_size :][: cache.block_size]
+            letters[block] = max(letters[block], seen, key=len)
     picture = Picture("blocks", state, dict(enumerate(branches)), letters)
     with _drawn([picture]) as made:
         return made

@@ -132,27 +132,25 @@ def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
     columns = max(1, len(stacks) + ahead)
     decided = [[slip for one in stack for slip in _decided(one)] for stack in stacks]
     tall = max((NAME + sum(slip.height for slip in slips) for slips in decided), default=0)
-    width, height = columns * (COLUMN + BETWEEN), max(bottom, tall, NAME + HEAD) + top + 0.1
+    wide = COLUMN + BETWEEN
+    width, height = columns * wide, max(bottom, tall, NAME + HEAD) + top + 0.1
     with figure(width, height, size=9, salt="lr draw") as made:
         axes = inches(made, width, height)
         if of is not None:
             put(axes, 0.15, 0.18, f"event {state.number} of {of}", 8, SOFT)
-
-        def left(column: int) -> float:
-            return column * (COLUMN + BETWEEN) + 0.15
-
         for column, (stack, slips) in enumerate(zip(stacks, decided, strict=True)):
-            x, y, first, last = left(column), top + NAME + 0.03, stack[0].index, stack[-1].index
+            x, y = column * wide + 0.15, top + NAME + 0.03
+            first, last = stack[0].index, stack[-1].index
             numbers = f"step {first}" + (f" to {last}" if last > first else "")
             put(axes, x + 0.12, top + 0.17, f"decided · {numbers}", 8.5, SOFT, weight="bold")
             for slip in slips:
                 _draw_slip(axes, (x + 0.1, y), slip)
                 y += slip.height
         if stacks and not over:
-            start = (left(0) + COLUMN, y - slips[-1].height / 2)
-            _link(axes, start, (left(1), top + NAME / 2))
+            start = (COLUMN + 0.15, y - slips[-1].height / 2)
+            _link(axes, start, (wide + 0.15, top + NAME / 2))
         for name, (index, at) in places.items():
-            x, y = left(index - root_index + len(stacks)), at + top
+            x, y = (index - root_index + len(stacks)) * wide + 0.15, at + top
             _draw_frame(axes, state, state.nodes[name], (x, y))
             y += NAME + 0.03
             for card in cards_of(state, state.nodes[name]):
@@ -160,7 +158,7 @@ def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
                 _draw_slip(axes, (x + 0.1, y), slip)
                 if card.child is not None and card.child.name in places:
                     end = places[card.child.name][1] + top + NAME / 2
-                    _link(axes, (x + COLUMN, y + 0.4 * slip.height), (x + COLUMN + BETWEEN, end))
+                    _link(axes, (x + COLUMN, y + 0.4 * slip.height), (x + wide, end))
                 y += slip.height
         yield made
 
