@@ -80,7 +80,6 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
         return []
     fewest = min(one["branches"] for one in passes)
     alone = median(one["seconds"] for one in passes if one["branches"] == fewest)
-    start, said = records[0].time, [one.time for one in emits]
     costs = paper_calibration(PAIR, DATASET)
     c, v = costs.draft_first.value, costs.verdict.value * fmean(lengths)
     rows = f"{fewest} row{'s' * (fewest > 1)}"
@@ -89,7 +88,8 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
         {"name": "this machine", "unit": "second",
          "costs": f"plain decoding: one pass of the target per token, {alone * 1000:.1f} ms each, "
                   f"the median of this run's passes with {rows}",
-         "run": [time - start for time in said], "plain": [alone * tokens for tokens in total]},
+         "run": [one.time - records[0].time for one in emits],
+         "plain": [alone * tokens for tokens in total]},
         {"name": "rows are free", "unit": "pass",
          "costs": f"estimated: a target pass 1 however many rows, a draft pass {c:.2f}, a verdict "
                   f"{v:.1f}, each on its own GPU (what the twin fits to the paper's tables, "

@@ -99,8 +99,8 @@ class Picture:
         put(axes, middle, y + 0.12, str(block), 8, ink, weight="bold", ha="center")
         put(axes, middle, y + 0.235, times, 6, ink, ha="center")
         left, foot = x + 0.03, y + height - 0.07
-        right, corners = left + (width - 0.06) * filled, [foot, foot, foot + 0.04, foot + 0.04]
-        axes.fill([left, right, right, left], corners, color=ink, linewidth=0)
+        right, edge = left + (width - 0.06) * filled, foot + 0.04
+        axes.fill([left, right, right, left], [foot, foot, edge, edge], color=ink, linewidth=0)
 
 
 def sharing_moment(film: TraceStates) -> int:
