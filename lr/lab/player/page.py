@@ -93,7 +93,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "events": [_event(one) for one in records],
         "stops": {kind: grain for kind, (_, _, grain, _) in KINDS.items()},
         "ideas": {kind: idea for kind, (_, _, _, idea) in KINDS.items()}
-        | dict.fromkeys(CACHE_EVENTS, SHARING),
+        | dict.fromkeys(sorted(CACHE_EVENTS), SHARING),
         "decisions": [one.number + 1 for one in records if one.kind == "emit"],
         "rejections": [one.number + 1 for one in refused],
         "guesses": bool(rounds),
