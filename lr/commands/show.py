@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES, require_matplotlib
+from lr.lab.viz.style import ORIGINS, require_matplotlib
 from lr.tiny.oracle import difference
 from lr.trace import Stats
 from lr.types import Origin, require
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lr.result import AnswerStep
     from lr.tiny.languages import TinyLanguage
 
-STYLES = {origin: TERMINAL_STYLES[origin.value] for origin in Origin}
-MARKS = {origin: TERMINAL_MARKS[origin.value] for origin in Origin}
+STYLES = {origin: ORIGINS[origin.value].style for origin in Origin}
+MARKS = {origin: ORIGINS[origin.value].typed for origin in Origin}
 AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
 """Settings of a console for which text is text."""
 

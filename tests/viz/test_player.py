@@ -162,6 +162,18 @@ def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
             assert there == {n: [one.length, one.blocks] for n, one in cache.branches.items()}
 
 
+def test_rejected_guesses_stand_at_the_token_that_came_instead() -> None:
+    trace = tiny("sd")
+    rounds = [one.data for one in trace.records if one.kind == "round"]
+    whole = [one["detail"]["guesses"] for one in rounds if one["accepted"] < one["emitted"]]
+    tried = [one["piece"] for guesses in whole for one in guesses if one["kept"] is False]
+    lives = [one["target"] for one in states_of(trace)["nodes"].values() if "target" in one]
+    tokens = [one for life in lives for one in list_at(life["tokens"], len(trace.records))]
+    shown = [guess for *_, guesses in tokens for guess, *_ in guesses]
+    assert tried and sorted(shown) == sorted(f'"{" ".join(one.split())}"' for one in tried)
+    assert {source for _, _, source, _, guesses in tokens if guesses} == {"residual"}
+
+
 def test_every_kind_of_event_has_its_colour_and_sign() -> None:
     assert set(KINDS) <= set(TOLD) | CACHE_EVENTS
 

@@ -148,7 +148,7 @@ def test_a_run_made_anew_does_not_decide_beyond_its_place() -> None:
     made = session.sides[1]
     assert (
         made.place < emit
-        and made.at_end
+        and made.place == len(made.records)
         and not any(one.kind in ("judged", "emit") for one in made.records)
     )
     assert made.records == side.records[: made.place]

@@ -111,11 +111,10 @@ class Live:
 
 
 def _shown(side: Side) -> dict[str, Any]:
-    told = {"place": side.place, "shares": side.shares, "over": side.trace.complete}
-    data = page_data(side.trace) | {"live": True}
-    if not side.trace.complete:  # tour and race are of a whole answer
+    over, data = side.trace.complete, page_data(side.trace) | {"live": True}
+    if not over:  # tour and race are of a whole answer
         data |= {"tour": [], "race": []}
-    return told | {"data": data}
+    return {"place": side.place, "shares": side.shares, "over": over, "data": data}
 
 
 def news(old: Any, new: Any) -> Any:

@@ -11,6 +11,7 @@ comes out of a trace reaches the page as JSON and is shown as text, never as mar
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -18,11 +19,11 @@ from typing import Any
 
 from lr.kvcache.branch import common_length
 from lr.lab.player.story import race_of, tour_of
-from lr.lab.stepper.words import quoted, say
+from lr.lab.stepper.words import quoted, say, says_aligned
 from lr.lab.trace.file import Header, Record, TraceFile
-from lr.lab.trace.state import CACHE_EVENTS, CacheState, State, StepState, fold
-from lr.lab.viz.clock import timeline_of
-from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
+from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
+from lr.lab.viz.clock import LANE_OF, timeline_of
+from lr.lab.viz.style import ORIGINS
 from lr.lab.viz.tree import Standing, cards_of
 
 SCRIPTS = "film page tree answer clock cache story player live controls".split()
@@ -69,24 +70,17 @@ def player_page(trace: TraceFile, *, live: bool = False) -> str:
         "data": as_script_data(page_data(trace) | {"live": live}),
         "script": '"use strict";\n' + "\n".join(_part(f"{name}.js") for name in SCRIPTS),
     }
-    page, made = _part("page.html"), ""
-    for name, text in parts.items():  # what was put in is never searched again
-        before, mark, page = page.partition("{{" + name + "}}")
-        assert mark, f"the template lacks {name}"
-        made += before + text
-    return made + page
+    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], _part("page.html"))
 
 
 def page_data(trace: TraceFile) -> dict[str, Any]:
     """All that the program reads."""
     header, records = trace.header, trace.records
-    refused = [one for one in records if one.kind == "judged" and _aligned(one) is False]
+    rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
+    refused = [one for one in records if says_aligned(one) is False]
     if not refused:  # plain decoding has rejected guesses
-        refused = [one for one in records if one.kind == "round" and _refused(one.data)]
-    timeline = timeline_of(trace)
-    spans = [asdict(one) for one in timeline.spans]
-    for told, one in zip(spans, timeline.spans, strict=True):
-        told |= {"lane": one.lane, "index": one.index, "says": one.says}
+        kept = [[guess["kept"] for guess in one.data["detail"]["guesses"]] for one in rounds]
+        refused = [one for one, each in zip(rounds, kept, strict=True) if False in each]
     prompt = "".join(header.prompt["pieces"]).strip()
     return {
         "title": title_of(header),
@@ -99,12 +93,12 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "events": [_event(one) for one in records],
         "stops": {kind: grain for kind, (_, _, grain, _) in KINDS.items()},
         "ideas": {kind: idea for kind, (_, _, _, idea) in KINDS.items()}
-        | dict.fromkeys(CACHE_EVENTS, SHARING),
+        | dict.fromkeys(sorted(CACHE_EVENTS), SHARING),
         "decisions": [one.number + 1 for one in records if one.kind == "emit"],
         "rejections": [one.number + 1 for one in refused],
-        "guesses": any(one.kind == "round" and one.data["detail"] for one in records),
-        "standings": {one.name: one.value for one in Standing},
-        "clock": asdict(timeline) | {"spans": spans},
+        "guesses": bool(rounds),
+        "standings": {one.name: (one.sign, one.label, one.means) for one in Standing},
+        "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),
         "tour": tour_of(trace),
         "race": race_of(trace),
@@ -119,23 +113,21 @@ def title_of(header: Header) -> str:
 
 def setting_of(header: Header) -> str:
     """Models and settings, in a line."""
-    models, options, ahead = header.models, header.options, header.mode in ("lr", "lr+sd")
-    parts = [f"target {models['target']}"] if models.get("target") else []
-    if models.get("draft") and header.mode != "ar":
-        parts.append(f"draft {models['draft']}")
-    if models.get("device"):
-        parts.append(f"{models['device']} {models.get('dtype') or ''}".strip())
-    if ahead:
-        parts += [f"schedule {header.schedule}", f"depth {header.depth}", f"width {header.width}"]
-    if ahead and header.verifier:
-        parts.append(f"verifier {header.verifier}")
-    if header.mode in ("sd", "lr+sd") and "num_speculative_tokens" in options:
-        guesses = options["num_speculative_tokens"]
-        parts.append(f"{guesses} guesses a round by {options.get('drafter')}")
-    if header.mode in ("sd", "lr+sd") and "acceptance" in options:
-        parts.append(f"rule {options['acceptance']}")
-    parts.append(f"driver {header.driver}")
-    return " · ".join([*parts, f"variant: {header.variant}"] if header.variant else parts)
+    models, options = header.models.get, header.options.get
+    ahead, guesses = header.mode in ("lr", "lr+sd"), options("num_speculative_tokens")
+    guessing = header.mode in ("sd", "lr+sd")
+    parts = {
+        f"target {models('target')}": models("target"),
+        f"draft {models('draft')}": header.mode != "ar" and models("draft"),
+        f"{models('device')} {models('dtype') or ''}".strip(): models("device"),
+        f"schedule {header.schedule} · depth {header.depth} · width {header.width}": ahead,
+        f"verifier {header.verifier}": ahead and header.verifier,
+        f"{guesses} guesses a round by {options('drafter')}": guessing and guesses,
+        f"rule {options('acceptance')}": guessing and options("acceptance"),
+        f"driver {header.driver}": True,
+        f"variant: {header.variant}": header.variant,
+    }
+    return " · ".join(words for words, known in parts.items() if known)
 
 
 def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
@@ -172,41 +164,32 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     roots: list[Any] = []
     nodes: dict[str, dict[str, Any]] = {}
     emitted: list[dict[str, Any]] = []
-    caches = {name: _cache(one) for name, one in state.caches.items()}
-    now: dict[Any, list[Any]] = {}  # lists as they were after the event before
-    refused: dict[Any, Any] = {}
-    sizes: dict[Any, Any] = {}
+    caches: dict[str, dict[str, Any]] = {}
     notes: dict[int, str] = {}
+    now: dict[int, list[Any]] = {}  # by the identity of a list's history: the list as it was
 
-    def change(key: Any, history: list[Any], new: list[Any]) -> None:
-        old = now.get(key, [])
-        if old == new:
-            return
-        same = common_length(old, new)
-        history.append([state.number, same, new[same:]])
-        now[key] = new
+    def change(history: list[Any], new: list[Any]) -> None:
+        old = now.get(id(history), [])
+        if old != new:
+            same = common_length(old, new)
+            history.append([state.number, same, new[same:]])
+            now[id(history)] = new
 
     def note(history: list[Any], value: Any) -> None:
         if not history or history[-1][1] != value:
             history.append([state.number, value])
 
-    def tokens(step: StepState, key: Any) -> list[Any]:
-        found = enumerate(step.tokens)
-        return [[t.token, t.piece, t.source, t.p, refused.get((*key, i), [])] for i, t in found]
-
     def look(name: str) -> None:
         node = state.nodes[name]
         made = nodes.setdefault(name, {"index": node.index, "born": [state.number, state.time]})
         made["parent"] = node.parent
-        cards = [(one.by, one.child or node, one.standing) for one in cards_of(state, node)]
-        shown = [[by, leads.name, standing.name] for by, leads, standing in cards]
+        cards = cards_of(state, node)
+        shown = [[one.by, (one.child or node).name, one.standing.name] for one in cards]
         note(made.setdefault("cards", []), shown)
         for by, step in (("draft", node.draft), ("target", node.target)):
-            size = step and (len(step.tokens), step.finish)
-            if step is not None and sizes.get((by, name)) != size:
-                sizes[by, name] = size
+            if step is not None:
                 life = made.setdefault(by, {"tokens": [], "done": []})
-                change((by, name), life["tokens"], tokens(step, (by, name)))
+                change(life["tokens"], _tokens(step))
                 note(life["done"], step.finish != "")
         made["kept"] = node.accepted
         if node.verdict is not None:
@@ -214,92 +197,68 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
         if node.gone is not None and "gone" not in made:
             made["gone"] = [state.number, node.gone]
 
+    def look_at_cache(name: str, data: dict[str, Any]) -> None:
+        cache = state.caches[name]
+        first: dict[str, Any] = {"total": cache.total, "size": cache.block_size}
+        made = caches.setdefault(name, first | {"branches": {}, "copies": []})
+        for number, branch in cache.branches.items():
+            first = {"born": state.number, "source": data.get("source"), "facts": [], "blocks": []}
+            life = made["branches"].setdefault(str(number), first)
+            note(life["facts"], [branch.length, branch.node])
+            change(life["blocks"], list(branch.blocks))
+        for number, life in made["branches"].items():
+            if "gone" not in life and int(number) not in cache.branches:
+                life["gone"] = state.number
+        if data.get("copies"):
+            made["copies"].append([state.number, data["copies"]])
+
     look(state.root)
     note(roots, state.root)
+    for name in state.caches:
+        look_at_cache(name, {})
     for record in trace.records:
         fold(state, record)
         data = record.data
         if record.kind in CACHE_EVENTS:
-            _look_at_cache(state, record, caches, change, note)
+            look_at_cache(data["cache"], data)
             continue
-        if record.kind == "round":
-            name = data["node"] or f"{data['index']}:{data['index']}"
-            refused |= _refused_at(data, name)
         left = state.nodes.get(data["node"]) if record.kind == "release" else None
         if left and left.verdict and left.verdict["aligned"] and not left.accepted:
             notes[state.number] = WASTED
         names = {name for name in (*state.touched, data.get("node")) if name in state.nodes}
-        parents = {state.nodes[name].parent for name in names}
-        for name in names | parents:
-            if name is not None:
-                look(name)
+        for name in sorted(names | {state.nodes[name].parent or name for name in names}):
+            look(name)
         over = state.root not in state.nodes or state.nodes[state.root].gone is not None
         note(roots, None if over or state.done else state.root)
         for one in state.emitted[len(emitted) :]:
-            by = "draft" if one.origin == "accepted" else "target"
+            by, how = "draft" if one.origin == "accepted" else "target", ORIGINS[one.origin]
             why = one.verdict["why"] if one.verdict else None
             told = {"at": state.number, "index": one.index, "origin": one.origin, "why": why}
-            told |= {"colour": ORIGIN_COLOURS[one.origin], "mark": MARKS[one.origin], "by": by}
-            told["tokens"] = tokens(one.step, (by, one.node))
+            told |= {"colour": how.role, "mark": how.mark, "by": by}
+            told |= {"tokens": _tokens(one.step)}
             emitted.append(told | {"rejected": one.rejected and one.rejected.text.strip()})
     return {"roots": roots, "nodes": nodes, "emitted": emitted, "caches": caches, "notes": notes}
 
 
-def _cache(cache: CacheState) -> dict[str, Any]:
-    return {"total": cache.total, "size": cache.block_size, "branches": {}, "copies": []}
-
-
-def _look_at_cache(state: State, record: Record, caches: Any, change: Any, note: Any) -> None:
-    """What an event of a cache changed in its branches."""
-    name = record.data["cache"]
-    cache = state.caches[name]
-    made = caches.setdefault(name, _cache(cache))
-    for number, branch in cache.branches.items():
-        first: dict[str, Any] = {"born": state.number, "source": record.data.get("source")}
-        first |= {"facts": [], "blocks": []}
-        life = made["branches"].setdefault(str(number), first)
-        note(life["facts"], [branch.length, branch.node])
-        change((name, number), life["blocks"], list(branch.blocks))
-    for number, life in made["branches"].items():
-        if "gone" not in life and int(number) not in cache.branches:
-            life["gone"] = state.number
-    if record.data.get("copies"):
-        made["copies"].append([state.number, record.data["copies"]])
+def _tokens(step: StepState) -> list[Any]:
+    """Every token with what the trace says of it, and the guesses rejected before it came."""
+    return [
+        [t.token, t.piece, t.source, t.p,
+         [[quoted(one["piece"]), one["p"], one["q"], one["accept"]] for one in t.refused]]
+        for t in step.tokens
+    ]  # fmt: skip
 
 
 def _event(record: Record) -> list[Any]:
     """Time, kind, role for the colour, sign, sentence."""
     kind, data = record.kind, record.data
     who, mark, _, _ = KINDS.get(kind, ("cache" if kind in CACHE_EVENTS else "rejected", "▫", 0, ""))
-    if kind == "judged" and _aligned(record) is not None:
-        mark = "✓" if _aligned(record) else "✗"
+    if (aligned := says_aligned(record)) is not None:
+        mark = "✓" if aligned else "✗"
     if kind == "emit":
-        who, mark = ORIGIN_COLOURS[data["origin"]], MARKS[data["origin"]]
-    work = {"judge": "verifier"}.get(data.get("work", ""), data.get("work"))
-    said = say(record)
-    return [record.time, kind, who or data.get("role") or work, mark, said[0].upper() + said[1:]]
-
-
-def _aligned(record: Record) -> bool | None:
-    verdict = record.data["verdict"]
-    return None if verdict is None else bool(verdict["aligned"])
-
-
-def _refused(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The guesses of a round that the target tried and rejected."""
-    return [one for one in (data["detail"] or {}).get("guesses", []) if one["kept"] is False]
-
-
-def _refused_at(data: dict[str, Any], name: str) -> dict[Any, list[Any]]:
-    """The rejected guesses of a round by the place of the token that came instead."""
-    found: dict[Any, list[Any]] = {}
-    for one in _refused(data):
-        place, above = data["detail"]["offset"], one["parent"]
-        while above >= 0:
-            place, above = place + 1, data["detail"]["guesses"][above]["parent"]
-        told = [quoted(one["piece"]), one["p"], one["q"], one["accept"]]
-        found.setdefault((data["role"], name, place), []).append(told)
-    return found
+        mark, who, *_ = ORIGINS[data["origin"]]
+    role, said = who or data.get("role") or LANE_OF.get(data.get("work", "")), say(record)
+    return [record.time, kind, role, mark, said[0].upper() + said[1:]]
 
 
 def as_script_data(data: Any) -> str:

@@ -6,10 +6,13 @@ order of this run: an estimate, not a measurement."""
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import accumulate
 from statistics import fmean, median
 from typing import Any
 
-from lr.lab.trace.file import Record, TraceFile
+from lr.lab.stepper.words import says_aligned
+from lr.lab.trace.file import TraceFile
 from lr.lab.trace.state import ENDS
 from lr.theory.paper import paper_calibration
 
@@ -39,42 +42,32 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     """The stops of the tour that this trace has: event, panel, title, words."""
     records = trace.records
 
-    def first(kind: str, after: int = 0, **wanted: Any) -> int | None:
-        fits = (one for one in records if one.kind == kind and one.number >= after)
-        return next((one.number + 1 for one in fits if _has(one, wanted)), None)
+    def found(kind: str, **wanted: str) -> list[int]:
+        fits = (one for one in records if one.kind == kind)
+        return [one.number + 1 for one in fits if wanted.items() <= one.data.items()]
 
-    drafts = [one.number + 1 for one in records if one.kind == "draft"]
-    correction = first("emit", origin="correction")
-    verdict = None
-    for one in records[:correction]:
-        if one.kind == "judged" and _has(one, {"aligned": False}):
-            verdict = one.number + 1
-    shown: dict[str, Any] = {"copies": True, "cache": "target"}  # the one first shown
-    copy = first("grow", (correction or 0), **shown) or first("grow", **shown)
+    drafts, corrections = found("draft"), found("emit", origin="correction")
+    correction = min(corrections, default=len(records) + 1)
+    refused = [one.number + 1 for one in records[:correction] if says_aligned(one) is False]
+    grown = found("grow", cache="target")  # the one first shown
+    copies = [event for event in grown if records[event - 1].data["copies"]]
+    copied = [event for event in copies if event > correction]
     moments = {
-        "ahead": drafts[1] if len(drafts) > 1 else None,
-        "target": first("target"),
-        "verdict": first("judged"),
-        "slide": first("emit", origin="accepted"),
-        "rejection": verdict,
-        "correction": correction,
-        "copy": copy or first("fork", cache="target"),
-        "end": len(records) or None,
+        "ahead": drafts[1:],
+        "target": found("target"),
+        "verdict": found("judged"),
+        "slide": found("emit", origin="accepted"),
+        "rejection": refused[-1:],
+        "correction": corrections,
+        "copy": copied or copies or found("fork", cache="target"),
+        "end": [len(records)],
     }
     keys = ("panel", "title", "words")
     return [
-        {"event": event, "key": key} | dict(zip(keys, CAPTIONS[key], strict=True))
-        for key, event in moments.items()
-        if event is not None and drafts
+        {"event": events[0], "key": key} | dict(zip(keys, CAPTIONS[key], strict=True))
+        for key, events in moments.items()
+        if events and drafts
     ]
-
-
-def _has(record: Record, wanted: dict[str, Any]) -> bool:
-    data = record.data | (record.data.get("verdict") or {})
-    return all(
-        bool(data.get(key)) if value is True else data.get(key) == value
-        for key, value in wanted.items()
-    )
 
 
 def race_of(trace: TraceFile) -> list[dict[str, Any]]:
@@ -87,31 +80,29 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
         return []
     fewest = min(one["branches"] for one in passes)
     alone = median(one["seconds"] for one in passes if one["branches"] == fewest)
-    start, said = records[0].time, [one.time for one in emits]
     costs = paper_calibration(PAIR, DATASET)
     c, v = costs.draft_first.value, costs.verdict.value * fmean(lengths)
     rows = f"{fewest} row{'s' * (fewest > 1)}"
+    total = list(accumulate(lengths))
     return [
-        _lanes("this machine", "second", f"plain decoding: one pass of the target per token, "
-               f"{alone * 1000:.1f} ms each, the median of this run's passes with {rows}",
-               [time - start for time in said], lengths, alone),
-        _lanes("rows are free", "pass", f"estimated: a target pass 1 however many rows, a draft "
-               f"pass {c:.2f}, a verdict {v:.1f}, each on its own GPU (what the twin fits to the "
-               f"paper's tables, {costs.name})", _free(trace, c, v), lengths, 1.0),
+        {"name": "this machine", "unit": "second",
+         "costs": f"plain decoding: one pass of the target per token, {alone * 1000:.1f} ms each, "
+                  f"the median of this run's passes with {rows}",
+         "run": [one.time - records[0].time for one in emits],
+         "plain": [alone * tokens for tokens in total]},
+        {"name": "rows are free", "unit": "pass",
+         "costs": f"estimated: a target pass 1 however many rows, a draft pass {c:.2f}, a verdict "
+                  f"{v:.1f}, each on its own GPU (what the twin fits to the paper's tables, "
+                  f"{costs.name})",
+         "run": _free(trace, c, v), "plain": [float(tokens) for tokens in total]},
     ]  # fmt: skip
-
-
-def _lanes(
-    name: str, unit: str, costs: str, run: list[float], lengths: list[int], token: float
-) -> dict[str, Any]:
-    plain = [token * sum(lengths[: n + 1]) for n in range(len(lengths))]
-    return {"name": name, "unit": unit, "costs": costs, "run": run, "plain": plain}
 
 
 def _free(trace: TraceFile, c: float, v: float) -> list[float]:
     """When each step joins the answer if rows are free."""
+    written = [one for one in trace.records if one.kind in ("token", "round")]
+    passes = Counter((one.kind, one.data["role"], one.data["node"]) for one in written)
     began: dict[tuple[str, str], float] = {}
-    passes: dict[tuple[str, str], int] = {}
     done: dict[tuple[str, str], float] = {}
     now, emitted = 0.0, [0.0]
     for record in trace.records:
@@ -121,14 +112,9 @@ def _free(trace: TraceFile, c: float, v: float) -> list[float]:
                 began |= {("draft", child): now for child in data["children"]}
             case "target" | "judge":
                 began[kind, data["node"]] = now
-            case "token" | "round" if data["node"]:
-                rounds = ("rounds", data["role"] + data["node"])
-                passes[rounds] = passes.get(rounds, 0) + (kind == "round")
-                key = (data["role"], data["node"])
-                passes[key] = passes.get(key, 0) + (kind == "token")
             case "drafted" | "targeted" | "judged":
                 work, node = key = ENDS[kind], data["node"]
-                count = passes.get(("rounds", work + node)) or passes.get(key, 0)
+                count = passes["round", work, node] or passes["token", work, node]
                 cost = {"draft": c * count, "target": float(count), "judge": v}[work]
                 now = done[key] = began.get(key, now) + cost
             case "emit":

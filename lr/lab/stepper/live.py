@@ -17,14 +17,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lr.engine.engine import Run, Serving
 from lr.lab.stepper.sources import Source, StepperError
 from lr.lab.trace.cache import CacheRecorder
-from lr.lab.trace.file import records_of
+from lr.lab.trace.file import Record
 from lr.lab.trace.replay import header_of
 from lr.model.qwen import CausalLM
 from lr.options import make_options
@@ -45,19 +44,17 @@ class LiveSource(Source):
         options: Mapping[str, Any],
         variant: Variant | None = None,
     ) -> None:
-        super().__init__()
         self._begin = (reasoner, question, options, variant)
         self.asked = asked = _asked(reasoner, question, options, variant)
-        self.header = header_of(asked)
+        super().__init__(header_of(asked), [])
         self._stack = ExitStack()
         self._sides = [self]  # all that use the caches
         self._rested = 0.0  # since when nothing works
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
         self.loop, self.request = serving.loop, serving.request(asked)
-        roles = {"target": Role.TARGET, "draft": Role.DRAFT, "drafter": Role.DRAFT}
         self.runners = [  # of the models: both sides use them, each with a recorder of its own
-            (roles[name], runner, CacheRecorder(asked.trace, name))
-            for name, runner in serving.borrowed.items()
+            (Role.TARGET if name == "target" else Role.DRAFT, one, CacheRecorder(asked.trace, name))
+            for name, one in serving.borrowed.items()
         ]
         self.others = serving.asked
         self._watch()
@@ -72,7 +69,7 @@ class LiveSource(Source):
 
     def advance(self) -> bool:
         """One forward of one model, or one verdict. Raises what a forward raises."""
-        if self._over:
+        if self.trace.complete:
             return False
         self._watch()
         self._resume()
@@ -100,8 +97,8 @@ class LiveSource(Source):
         for same in (self.asked.models.codec, self.loop.verifier, *self.request.asked.values()):
             memo[id(same)] = same
         made.loop, made.request = copy.deepcopy((self.loop, self.request), memo)
-        made.records, made.forced = list(self.records), list(self.forced)
-        made.agreed = dict(self.agreed)
+        Source.__init__(made, self.header, list(self.records))
+        made.forced = dict(self.forced)
         made._sides.append(made)
         made._look()
         return made
@@ -115,15 +112,11 @@ class LiveSource(Source):
         if self not in self._sides:
             return  # it was closed before
         self._sides.remove(self)
-        if not self._over:
+        if not self.trace.complete:
             self._watch()
             self.loop.close()
         if not self._sides:
             self._stack.close()
-
-    @property
-    def _over(self) -> bool:
-        return bool(self.records) and self.records[-1].kind == "end"
 
     def _piece(self) -> None:
         """One step of the loop; pairs that were judged are told one by one, and as was forced."""
@@ -152,8 +145,8 @@ class LiveSource(Source):
 
     def _look(self) -> None:
         start, trace = len(self.records), self.request.trace
-        new = records_of(trace.events[start:], self.asked.models.codec.token_bytes)
-        self.records += [replace(one, number=start + one.number) for one in new]
+        for number, (when, event) in enumerate(trace.events[start:], start):
+            self.records.append(Record(number, when, event, self.asked.models.codec.token_bytes))
         self._rested = trace.clock()
 
 

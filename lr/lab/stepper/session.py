@@ -20,7 +20,8 @@ from dataclasses import replace
 from typing import Any
 
 from lr.lab.stepper.sources import FORCED, Source, StepperError, decides
-from lr.lab.trace.file import Record, TraceFile, write_trace
+from lr.lab.stepper.words import says_aligned
+from lr.lab.trace.file import Record, write_trace
 from lr.lab.trace.state import State, TraceStates
 
 MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
@@ -37,8 +38,7 @@ class Side:
 
     def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
         self.name, self.source, self.place, self.shares = name, source, place, shares
-        self.records, self.fine = source.records, False
-        self.trace = TraceFile(source.header, source.records)
+        self.records, self.trace, self.fine = source.records, source.trace, False
         self._film = TraceStates(self.trace)
         plain = source.header.driver == "plain" or not source.header.detailed
         self._kinds = MOMENTS | {"written"} if plain else MOMENTS
@@ -60,15 +60,9 @@ class Side:
         return next(filter(self.is_moment, reversed(self.records[: self.place])), None)
 
     @property
-    def at_end(self) -> bool:
-        """Whether nothing is known of what comes next: a run has to work for it, a recording is
-        over."""
-        return self.place >= len(self.records)
-
-    @property
     def over(self) -> bool:
         """Whether the last event of all has happened."""
-        return self.at_end and self.last is not None and self.last.kind == "end"
+        return self.trace.complete and self.place == len(self.records)
 
     def go(self, stop: Callable[[Record], bool]) -> bool:
         """Go on to the place after the first event that `stop` accepts. False if there is none:
@@ -94,13 +88,10 @@ class Side:
     def is_rejection(self, record: Record) -> bool:
         """Whether a draft step is rejected here: by its verdict, or, where there was none to give
         (it was cut), by the correction."""
-        data = record.data
-        if record.kind == "judged":
-            return data["verdict"] is not None and not data["verdict"]["aligned"]
-        if record.kind != "emit" or data["origin"] != "correction":
-            return False
-        nodes = self._film.at(record.number).nodes
-        children = nodes[data["node"]].children if data["node"] in nodes else []
+        if record.kind != "emit" or record.data["origin"] != "correction":
+            return says_aligned(record) is False
+        nodes, node = self._film.at(record.number).nodes, record.data["node"]
+        children = nodes[node].children if node in nodes else []
         return all(nodes[child].verdict is None for child in children)
 
     def _settled(self, number: int) -> int:

@@ -35,16 +35,14 @@ class StepperError(LRError):
 class Source:
     """Events of one answer; `records` only grows. `runs`: whether this makes events itself.
 
-    `agreed`: forced verdicts that are not given yet; `forced`: those that are, each with the number
-    of events before it and its node."""
+    `forced`: by node, the verdicts that were forced, whether they are given yet or not."""
 
-    header: Header
     runs = True
 
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.agreed: dict[str, bool] = {}
-        self.forced: list[tuple[int, str, bool]] = []
+    def __init__(self, header: Header, records: list[Record]) -> None:
+        self.header, self.records = header, records
+        self.trace = TraceFile(header, records)
+        self.forced: dict[str, bool] = {}
 
     @property
     def waiting(self) -> list[str]:
@@ -71,18 +69,16 @@ class Source:
         if node not in self.waiting:
             due = ", ".join(self.waiting) or "none"
             raise StepperError(f"no verdict on {node} is due; due are: {due}.")
-        self.agreed[node] = aligned
+        self.forced[node] = aligned
 
     def verdict(self, node: str, own: Verdict | None) -> Verdict | None:
         """The verdict on a node: the verifier's own, or the one that was forced."""
-        if node not in self.agreed:
+        if node not in self.forced:
             return own
-        aligned = self.agreed.pop(node)
-        self.forced.append((len(self.records), node, aligned))
         if own is None:
-            return Verdict(aligned, FORCED)
+            return Verdict(self.forced[node], FORCED)
         said = "aligned" if own.aligned else "not aligned"
-        return replace(own, aligned=aligned, why=f"{FORCED}; else {said}: {own.why}")
+        return replace(own, aligned=self.forced[node], why=f"{FORCED}; else {said}: {own.why}")
 
     def again(self, number: int) -> Source:
         """A run of its own, made anew, with what was forced before event `number`; it has gone to
@@ -92,9 +88,11 @@ class Source:
         10: the third makes it 12; if event 11 or 12 is a verdict, the run is begun again and driven
         for two pieces."""
 
+        given = {one.data["node"] for one in self.records[:number] if one.kind == "judged"}
+
         def begun() -> Source:
             made = self.anew()
-            made.agreed = {node: ok for place, node, ok in self.forced if place < number}
+            made.forced = {node: ok for node, ok in self.forced.items() if node in given}
             return made
 
         made, pieces = begun(), 0
@@ -115,8 +113,8 @@ class Recorded(Source):
     runs = False
 
     def __init__(self, trace: TraceFile, remake: Callable[[], Source] | None = None) -> None:
-        super().__init__()
-        self.header, self.records, self.remake = trace.header, trace.records, remake
+        super().__init__(trace.header, trace.records)
+        self.remake = remake
 
     def force(self, aligned: bool, node: str) -> None:
         raise StepperError("a recording is not rewritten; force a verdict in a what-if beside it.")
@@ -149,9 +147,9 @@ class ScriptSource(Source):
     is no cache to share."""
 
     def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
-        super().__init__()
         self.begin, self.run = begin, begin()
-        self._look()
+        trace = scripted_trace(self.run)
+        super().__init__(trace.header, trace.records)
 
     @property
     def waiting(self) -> list[str]:
@@ -166,7 +164,7 @@ class ScriptSource(Source):
         if isinstance(event, Judged):
             event = Judged(event.node, self.verdict(str(event.node), event.verdict))
         self.run.tell(event)
-        self._look()
+        self.records += scripted_trace(self.run).records[len(self.records) :]
         return True
 
     def fork(self) -> ScriptSource:
@@ -174,11 +172,6 @@ class ScriptSource(Source):
 
     def anew(self) -> ScriptSource:
         return ScriptSource(self.begin)
-
-    def _look(self) -> None:
-        trace = scripted_trace(self.run)
-        self.header = trace.header
-        self.records += trace.records[len(self.records) :]
 
 
 def decides(records: Sequence[Record]) -> bool:

@@ -21,20 +21,11 @@ from rich.text import Text
 from lr.lab.stepper.session import Session, Side, is_forced
 from lr.lab.stepper.sources import FORCED, StepperError
 from lr.lab.stepper.words import quoted, say, visible
-from lr.lab.trace.state import CacheState, EmittedState, NodeState, State, StepState
-from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES
-from lr.lab.viz.tree import Card, Standing, cards_of, words_of
+from lr.lab.trace.state import BranchState, CacheState, EmittedState, NodeState, State, StepState
+from lr.lab.viz.style import ORIGINS
+from lr.lab.viz.tree import Card, cards_of, words_of
 
 STEPS = 6  # Steps of the answer that are shown; all of them with `t`.
-STANDINGS = {
-    Standing.WRITING: "bright_blue",
-    Standing.WRITTEN: "bright_blue",
-    Standing.ASKED: "magenta",
-    Standing.ALIGNED: "green",
-    Standing.REJECTED: "red",
-    Standing.CANCELLED: "dim",
-    Standing.FAILED: "dim",
-}
 SIGNS = {True: "✓ stays", False: "✗ rejected", None: "not tried"}
 
 
@@ -42,12 +33,13 @@ def screen(session: Session) -> RenderableType:
     """All sides, beside each other; those that move are marked with ▶ where there are two."""
     asked = session.sides[0].source.header.question
     question = [] if asked is None else [Text(asked, style="italic")]
-    if len(session.sides) == 1:
-        return Group(*question, _rule(session.sides[0], session), *body(session.sides[0]))
+    sides = [Group(_rule(side, session), *body(side)) for side in session.sides]
+    if len(sides) == 1:
+        return Group(*question, *sides)
     table = Table.grid(expand=True, padding=(0, 1))
-    for _ in session.sides:
+    for _ in sides:
         table.add_column(ratio=1, overflow="ellipsis")
-    table.add_row(*(Group(_rule(side, session), *body(side)) for side in session.sides))
+    table.add_row(*sides)
     return Group(*question, table)
 
 
@@ -71,14 +63,14 @@ def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
     if hidden:
         table.add_row("", Text(f"… {hidden} earlier steps (t shows all)", style="dim"))
     for one in emitted[hidden:]:
-        style = TERMINAL_STYLES[one.origin]
+        how, style = ORIGINS[one.origin], ORIGINS[one.origin].style
         words = Text(words_of(one.step), style=style)
         if is_forced(one.verdict):
             words.append(f" [{FORCED}]", style="bold magenta")
         if one.rejected is not None:
             why = "" if one.verdict is None else f" ({one.verdict['why']})"
             words.append(f"\ndraft: {quoted(one.rejected.text)}{why}", style="dim")
-        table.add_row(Text(f"{TERMINAL_MARKS[one.origin]} {one.index}", style=style), words)
+        table.add_row(Text(f"{how.typed} {one.index}", style=style), words)
     return table
 
 
@@ -112,26 +104,25 @@ def tree_lines(state: State) -> list[Text]:
 def _card_line(space: str, card: Card) -> Text:
     """A step of the tree with its sign; a draft step with the name of the node it leads to."""
     child, sign = card.child, card.standing.sign
-    style = "yellow" if child is None else STANDINGS[card.standing]
+    style = "yellow" if child is None else card.standing.terminal
     name = f"{space}target {sign} " if child is None else f"{space}{child.name} draft {sign} "
     line = Text(name, style=style, no_wrap=True, overflow="ellipsis")
     if child is not None and is_forced(child.verdict):
         line.append("[forced] ", style="bold magenta")
-    failed = None if child is None else child.failed
-    return line.append(words_of(card.step) if failed is None else failed, style=style)
+    return line.append(card.words, style=style)
 
 
 def _rule(side: Side, session: Session) -> Rule:
     header, state = side.source.header, side.state
-    two = len(session.sides) > 1
-    name = f"{'▶ ' if side in session.moved else '  '}{side.name} · " if two else ""
-    kind = "live" if side.source.runs else "recorded"
     of = "" if side.source.runs and not side.over else f" of {len(side.records)}"
-    if two:
-        return Rule(Text(f"{name}event {side.place}{of}"), align="left", style="dim")
-    ahead = "" if header.driver == "plain" else f", {header.schedule} {header.depth}"
-    passes = f"{state.forwards.get('target', 0)} target passes"
-    where = f"event {side.place}{of} · {kind} · {header.mode}{ahead} · {passes}"
+    where = f"event {side.place}{of}"
+    if len(session.sides) > 1:
+        where = f"{'▶' if side in session.moved else ' '} {side.name} · {where}"
+    else:
+        kind = "live" if side.source.runs else "recorded"
+        ahead = "" if header.driver == "plain" else f", {header.schedule} {header.depth}"
+        passes = f"{state.forwards.get('target', 0)} target passes"
+        where += f" · {kind} · {header.mode}{ahead} · {passes}"
     return Rule(Text(where), align="left", style="dim")
 
 
@@ -149,18 +140,16 @@ def node_view(side: Side, name: str) -> RenderableType:
     there = "the root" if name == state.root else there
     leads = "" if node.parent is None else f"; after draft step {node.index - 1}"
     parts: list[RenderableType] = [Text(f"node {name}: {there}{leads}", style="bold")]
-    rival = state.nodes.get(node.parent or "")
     if node.parent is not None:
         parts.append(_step("draft ", node.draft, "bright_blue", node.failed))
-        parts.append(_step("target", None if rival is None else rival.target, "yellow"))
+    at = state.nodes[node.parent or name]  # the target's step after it is of the same place
+    parts.append(_step("target", at.target, "yellow"))
+    title = f"the target's step after {at.name}"
+    if node.parent is not None:
         parts.append(_verdict(node))
         parts.append(_tokens(side, "draft", name, f"the draft's step to {name}"))
-        if rival is not None:
-            title = f"the target's step after {rival.name}, of the same place"
-            parts.append(_tokens(side, "target", rival.name, title))
-    else:
-        parts.append(_step("target", node.target, "yellow"))
-        parts.append(_tokens(side, "target", name, f"the target's step after {name}"))
+        title += ", of the same place"
+    parts.append(_tokens(side, "target", at.name, title))
     notes = (one for one in side.records[: side.place] if one.kind == "note")
     parts += [Text(say(one), style="magenta") for one in notes if one.data["node"] == name]
     return Group(*parts)
@@ -192,10 +181,11 @@ def cache_view(session: Session, block: int | None = None) -> RenderableType:
     shared = all(side.shares for side in session.sides[1:])
     groups = [session.sides] if shared else [[side] for side in session.sides]
     for sides in groups:
-        for name in sides[0].state.caches:
-            named = [(side, side.state.caches[name]) for side in sides if name in side.state.caches]
+        states = [(f"{side.name} " * (len(session.sides) > 1), side.state) for side in sides]
+        for name in states[0][1].caches:
+            named = [(who, one.caches[name]) for who, one in states if name in one.caches]
             title = "" if len(groups) == 1 else f"side {sides[0].name}, "
-            parts += _cache(title, name, named, block, two=len(session.sides) > 1)
+            parts += _cache(f"{title}{name} cache", named, block)
     none = Text("no blocks: this trace says nothing of a cache", style="dim")
     return Group(*parts) if parts else none
 
@@ -221,44 +211,41 @@ def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
     rows = list(token_rows(side, role, node))
     if not rows:
         return Text(f"{title}: no tokens recorded", style="dim")
-    guessed = any(one[5] for one in rows)
+    shown = 6 if any(one[5] for one in rows) else 3  # columns: no more where nothing was guessed
     heading: Any = {"title": title, "title_justify": "left", "title_style": "underline"}
     table = Table(box=SIMPLE_HEAD, pad_edge=False, **heading)
-    columns = ["token", "came", "p", "q", "accept", "what became of it"]
-    for column in columns if guessed else columns[:3]:
+    for column in ("token", "came", "p", "q", "accept", "what became of it")[:shown]:
         table.add_column(column, justify="right" if column in ("p", "q", "accept") else "left")
-    for piece, came, p, q, accept, fate in rows:
-        numbers = ["" if value is None else f"{value:.3f}" for value in (p, q, accept)]
+    for piece, came, *values, fate in rows:
+        numbers = ["" if value is None else f"{value:.3f}" for value in values]
         cells = [Text(cell) for cell in (visible(piece), came, *numbers, fate)]
-        style = "dim" if fate == SIGNS[None] else None
-        table.add_row(*(cells if guessed else cells[:3]), style=style)
+        table.add_row(*cells[:shown], style="dim" if fate == SIGNS[None] else None)
     return table
 
 
 def _cache(
-    title: str, name: str, sides: list[tuple[Side, CacheState]], block: int | None, *, two: bool
+    title: str, sides: list[tuple[str, CacheState]], block: int | None
 ) -> list[RenderableType]:
-    def who(side: Side, number: int, state: CacheState) -> str:
-        node = state.branches[number].node
-        whose = f"passing branch {number}" if node is None else node
-        return f"{side.name} {whose}" if two else whose
-
+    """One cache; `sides`: how the names of a side's holders begin, and what is its own in it."""
     holders: dict[int, list[str]] = {}
+    branches: list[tuple[str, BranchState]] = []
     for side, state in sides:
-        for held, numbers in state.holders_by_block().items():
-            holders.setdefault(held, []).extend(who(side, number, state) for number in numbers)
+        for number, one in sorted(state.branches.items()):
+            whose = f"passing branch {number}" if one.node is None else one.node
+            branches.append((side + whose, one))
+            for held in one.blocks:
+                holders.setdefault(held, []).append(side + whose)
     if block is not None:
         told = ", ".join(holders.get(block, ["nobody: it is free"]))
-        return [Text(f"{title}{name} cache, block {block}: {told}")]
+        return [Text(f"{title}, block {block}: {told}")]
     first, shared = sides[0][1], sum(len(one) > 1 for one in holders.values())
     counts = f"{len(holders)} of {first.total} blocks used, {shared} shared"
     counts += f"; {first.block_size} tokens in a block"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("held by", "tokens", "blocks (×: how many hold it)"):
         table.add_column(column, justify="right" if column == "tokens" else "left")
-    for side, state in sides:
-        for number, branch in sorted(state.branches.items()):
-            counted = [(block, len(holders[block])) for block in branch.blocks]
-            blocks = " ".join(f"{b}×{count}" if count > 1 else f"{b}" for b, count in counted)
-            table.add_row(who(side, number, state), str(branch.length), Text(blocks or "none yet"))
-    return [Text(f"{title}{name} cache: {counts}", style="underline"), table]
+    for who, one in branches:
+        counted = [(held, len(holders[held])) for held in one.blocks]
+        blocks = " ".join(f"{b}×{count}" if count > 1 else f"{b}" for b, count in counted)
+        table.add_row(who, str(one.length), Text(blocks or "none yet"))
+    return [Text(f"{title}: {counts}", style="underline"), table]

@@ -9,14 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from lr.lab.trace.file import Record
+from lr.lab.viz.style import ORIGINS
 
-ORIGINS = {
-    "accepted": "the draft's step is accepted",
-    "correction": "the target's step replaces the draft's",
-    "bonus": "the target's step after a fully accepted cycle",
-    "target": "the target's step, there being no draft step",
-}
-"""How a step comes into the answer."""
 SENTENCES = {
     "target": "the target begins its own step after {node}",
     "cancel": "cancelled: {work} {node}",
@@ -64,7 +58,7 @@ def say(record: Record) -> str:
             against = f"against the target's after {data['parent']}" if data["target"] else "alone"
             return f"the verifier is asked about {node}: the draft's step {against}"
         case "emit":
-            how = ORIGINS[data["origin"]]
+            how = ORIGINS[data["origin"]].says
             return f"step {data['index']} of the answer: {how}: {text_of(data['step'])}"
         case "drafted" if data["step"] is None:
             return f"there will be no draft step to {node}"
@@ -109,6 +103,12 @@ def say(record: Record) -> str:
             early = f"the run ended early: {data['why']}"
             return "the end of the answer" if data["done"] else early
     return kind
+
+
+def says_aligned(record: Record) -> bool | None:
+    """What a verdict says; None: unsure, or no verdict at all."""
+    verdict = record.data["verdict"] if record.kind == "judged" else None
+    return None if verdict is None else bool(verdict["aligned"])
 
 
 def _value(value: Any) -> str:

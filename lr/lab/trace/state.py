@@ -22,12 +22,13 @@ from lr.lab.trace.file import Header, Record, TraceError, TraceFile
 class TokenState:
     """One token of a step. `source`: "drawn" by the model itself; "guessed" ahead and kept;
     "residual", in place of a rejected guess; "after" the last guess, none being rejected; "" where
-    the trace does not say."""
+    the trace does not say. `refused`: the guesses that were rejected before it came."""
 
     token: int
     piece: str
     source: str = ""
     p: float | None = None  # its probability
+    refused: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass
@@ -306,9 +307,14 @@ def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> No
         return
     kept = [one for one in detail["guesses"] if one["kept"]]
     new = [TokenState(one["token"], one["piece"], "guessed", one["p"]) for one in kept]
-    refused = any(one["kept"] is False for one in detail["guesses"])
+    refused = [one for one in detail["guesses"] if one["kept"] is False]
     source = "residual" if detail["residual"] or refused else "after"
     new.append(TokenState(detail["token"], detail["piece"], source, detail["p"]))
+    for one in refused:
+        place, above = 0, one["parent"]
+        while above >= 0:
+            place, above = place + 1, detail["guesses"][above]["parent"]
+        new[place].refused += (one,)
     tokens += new[:emitted]
 
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile
-from lr.lab.trace.state import ENDS
+from lr.lab.trace.state import State, fold
 from lr.lab.trace.virtual import scripted_trace
-from lr.lab.viz.style import COLOURS, INK, MARKS, ORIGIN_COLOURS, PAPER, SOFT, WASHES, figure, put
+from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,22 +48,15 @@ class Span:
     end: float
     outcome: str = OPEN
     row: int = 0
+    lane: str = field(init=False)
+    index: int = field(init=False)  # number of the step that is written or judged
+    says: str = field(init=False)  # what it is, in a line
 
-    @property
-    def lane(self) -> str:
-        return LANE_OF[self.work]
-
-    @property
-    def index(self) -> int:
-        """Number of the step that is written or judged."""
-        follows = int(self.node.split(":")[1].split(".")[0])
-        return follows if self.work == "target" else follows - 1
-
-    @property
-    def says(self) -> str:
-        """What it is, in a line."""
-        step = "verdict on draft" if self.lane == "verifier" else self.work
-        return f"{step} step {self.index}, node {self.node}"
+    def __post_init__(self) -> None:
+        self.lane, follows = LANE_OF[self.work], int(self.node.split(":")[1].split(".")[0])
+        self.index = follows if self.work == "target" else follows - 1
+        step = "verdict on draft" if self.work == "judge" else self.work
+        self.says = f"{step} step {self.index}, node {self.node}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ def timeline_of(trace: TraceFile) -> Timeline:
     """The lanes, spans, passes and decisions of a trace."""
     data = [record.data for record in trace.records]
     begin, end = (float(data[0]["time"]), float(data[-1]["time"])) if data else (0.0, 0.0)
-    spans = _commanded(data, end) or _written(data, begin)
+    spans = _commanded(trace, end) or _written(data, begin)
     passes = [_pass(one) for one in data if one["event"] in ("forward", "verifier")]
     lanes = []
     for name in ("draft", "target", "verifier"):
@@ -125,28 +118,27 @@ def timeline_of(trace: TraceFile) -> Timeline:
     return Timeline(lanes, spans, passes, marks, begin, end)
 
 
-def _commanded(data: Iterable[dict[str, Any]], end: float) -> list[Span]:
-    """The spans of a run with a scheduler."""
+def _commanded(trace: TraceFile, end: float) -> list[Span]:
+    """The spans of a run with a scheduler: what is in work, event by event."""
     spans: list[Span] = []
     live: dict[tuple[str, str], Span] = {}
     began: dict[tuple[str, str], float] = {}
-    for one in data:
-        kind, when = one["event"], float(one["time"])
-        if kind == "draft":
-            commanded = [("draft", child) for child in one["children"]]
-        else:
-            commanded = [(kind, one["node"])] if kind in LANE_OF else []
-        for key in commanded:
-            live[key] = Span(*key, asked=when, begin=when, end=end)
-            spans.append(live[key])
-        if kind == "span":
-            began[(one["work"], one["node"])] = float(one["start"])
-        cancelled, missing = kind == "cancel", kind == "drafted" and one["step"] is None
-        over = (one["work"] if cancelled else ENDS.get(kind, ""), one.get("node", ""))
-        if over in live:
-            span = live.pop(over)
-            span.begin, span.end = began.pop(over, span.begin), when
-            span.outcome = CANCELLED if cancelled else FAILED if missing else DONE
+    state = State.begin(trace.header)
+    for record in trace.records:
+        fold(state, record)
+        for key, since in state.work.items():
+            if key not in live:
+                live[key] = Span(*key, asked=since, begin=since, end=end)
+                spans.append(live[key])
+        if record.kind == "span":
+            began[record.data["work"], record.data["node"]] = float(record.data["start"])
+        for key in [key for key in live if key not in state.work]:
+            span = live.pop(key)
+            span.begin, span.end, span.outcome = began.pop(key, span.begin), record.time, DONE
+            if record.kind == "cancel":
+                span.outcome = CANCELLED
+            elif record.kind == "drafted" and record.data["step"] is None:
+                span.outcome = FAILED
     return spans
 
 
@@ -207,7 +199,8 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
     with figure(width, bottom + 1.05, size=11, salt="lr draw") as made:
         axes = made.subplots()
         for span in timeline.spans:
-            _draw_span(axes, span, tops[span.lane], scale, last - begin, WIDTH / width)
+            y = tops[span.lane] + span.row * ROW
+            _draw_span(axes, span, y, scale, last - begin, WIDTH / width)
         for lane in timeline.lanes:
             mine = [one for one in timeline.passes if one.lane == lane.name]
             bars = [(one.begin * scale, (one.end - one.begin) * scale) for one in mine]
@@ -216,11 +209,11 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
         sign = begin  # signs of decisions at the same moment stand beside each other
         for mark in timeline.marks:
             sign = max(mark.time, sign + APART * (last - begin) * WIDTH / width)
-            colour = COLOURS[ORIGIN_COLOURS[mark.origin]]
+            colour = COLOURS[ORIGINS[mark.origin].role]
             at = mark.time * scale
             axes.plot([at, at], [-0.06, bottom], color=colour, lw=0.9, ls=":")
             style = {"ha": "center", "va": "bottom", "fontsize": 11, "weight": "bold"}
-            axes.text(sign * scale, -0.14, MARKS[mark.origin], color=colour, **style)
+            axes.text(sign * scale, -0.14, ORIGINS[mark.origin].mark, color=colour, **style)
         axes.set(xlim=(begin * scale, last * scale), ylim=(bottom, -0.12), xlabel=f"time in {unit}")
         middles = [tops[lane.name] + lane.rows * ROW / 2 for lane in timeline.lanes]
         axes.set_yticks(middles, [lane.name for lane in timeline.lanes], weight="bold")
@@ -233,12 +226,10 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
         yield made
 
 
-def _draw_span(
-    axes: Any, span: Span, top: float, scale: float, shown: float, narrow: float
-) -> None:
+def _draw_span(axes: Any, span: Span, y: float, scale: float, shown: float, narrow: float) -> None:
     """A bar, its words where they fit, a thin line for the time it waited. `shown`: the time of
     the whole figure; `narrow`: how many times narrower than `WIDTH` it is."""
-    y, dropped = top + span.row * ROW, span.outcome in (CANCELLED, FAILED)
+    dropped = span.outcome in (CANCELLED, FAILED)
     left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale
     if span.begin > span.asked:
         middle = [y + ROW / 2] * 2
@@ -263,7 +254,7 @@ def _draw_span(
 def _caption(timeline: Timeline) -> str:
     """What the signs in the picture mean."""
     there = {mark.origin for mark in timeline.marks}
-    parts = [f"{sign} {origin}" for origin, sign in MARKS.items() if origin in there]
+    parts = [f"{one.mark} {origin}" for origin, one in ORIGINS.items() if origin in there]
     if any(span.outcome in (CANCELLED, FAILED) for span in timeline.spans):
         parts.append("hatched: cancelled")
     if timeline.passes:

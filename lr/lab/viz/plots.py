@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,10 +87,11 @@ def draw_curves(
 
     `errors`: half lengths of error bars and `labels`: words, one each per point of the last of
     `points`; neighbours share a list of words. `diagonal`: from (0, 0) to (1, 1)."""
-    panel = Curves("", x, y, list(curves.items()), list((points or {}).items()), errors, labels)
+    lines, shown = list(curves.items()), list((points or {}).items())
     with figure(7.5, 3.4, size=9) as made:
         axes = made.subplots()
-        replace(panel, diagonal=diagonal, marked=False).draw(axes)
+        panel = Curves("", x, y, lines, shown, errors, labels, diagonal=diagonal, marked=False)
+        panel.draw(axes)
         axes.tick_params(labelsize=8)
         axes.grid(axis="x", visible=False)
     return made
@@ -236,9 +237,8 @@ Panel = Bars | Curves | Lanes
 def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
     """Draw panels side by side to `path`, as .png and as .svg; returns both paths."""
     with figure(4.6 * len(panels), 3.8, size=9) as made:
-        for axes, panel in zip(
-            made.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
+        places = made.subplots(1, len(panels), squeeze=False)[0]
+        for axes, panel in zip(places, panels, strict=True):
             panel.draw(axes)
             if panel.line is not None:
                 axes.axhline(panel.line, color=INK, lw=1, ls=":")

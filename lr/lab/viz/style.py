@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lr.errors import SettingError
 
@@ -35,18 +35,25 @@ COLOURS = {role: colour for role, (colour, _) in ROLES.items()}
 WASHES = {role: wash for role, (_, wash) in ROLES.items()}
 SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
 """Colours of curves that stand for no role, in order; none of them is a role's."""
+
+
+class Joins(NamedTuple):
+    """How a way of joining the answer is shown: its sign, the role whose colour that has, sign and
+    colour in a terminal, and a sentence."""
+
+    mark: str
+    role: str
+    typed: str
+    style: str
+    says: str
+
+
 ORIGINS = {
-    "accepted": ("✓", "accepted", "green"),
-    "correction": ("✗", "target", "yellow"),
-    "bonus": ("+", "bonus", "cyan"),
-    "target": ("•", "target", "default"),
+    "accepted": Joins("✓", "accepted", "✓", "green", "the draft's step is accepted"),
+    "correction": Joins("✗", "target", "✗", "yellow", "the target's step replaces the draft's"),
+    "bonus": Joins("+", "bonus", "+", "cyan", "the target's step after a fully accepted cycle"),
+    "target": Joins("•", "target", "·", "default", "the target's step, there being no draft step"),
 }
-"""By the way a step joins the answer: its sign, the role whose colour that has, and the colour in a
-terminal."""
-MARKS = {origin: mark for origin, (mark, _, _) in ORIGINS.items()}
-ORIGIN_COLOURS = {origin: role for origin, (_, role, _) in ORIGINS.items()}
-TERMINAL_MARKS = MARKS | {"target": "·"}
-TERMINAL_STYLES = {origin: style for origin, (_, _, style) in ORIGINS.items()}
 
 
 def require_matplotlib() -> None:

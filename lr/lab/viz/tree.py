@@ -15,31 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lr.lab.scripted import ScriptedRun
-from lr.lab.trace.state import (
-    EmittedState,
-    NodeState,
-    State,
-    StepState,
-    TraceStates,
-    fold,
-    state_at,
-)
+from lr.lab.trace.state import EmittedState, NodeState, State, StepState, TraceStates, fold
 from lr.lab.trace.virtual import scripted_trace
-from lr.lab.viz.style import (
-    COLOURS,
-    INK,
-    MARKS,
-    ORIGIN_COLOURS,
-    PAPER,
-    SOFT,
-    WASHES,
-    figure,
-    inches,
-    put,
-)
+from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, inches, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,18 +32,22 @@ PAST = 3  # Decided steps to the left of the tree.
 
 
 class Standing(Enum):
-    """How a step stands: its sign, its label, and what that means."""
+    """How a step stands: its sign, its label, its colour in a terminal, and what it means."""
 
-    WRITING = ("…", "writing", "is being written")
-    WRITTEN = ("■", "written", "is there; it waits for the other side or for the verifier")
-    ASKED = ("?", "judging", "is with the verifier")
-    ALIGNED = ("✓", "aligned", "means the same as the target's")
-    REJECTED = ("✗", "not aligned", "does not mean the same as the target's")
-    CANCELLED = ("✕", "cancelled", "was cancelled: after a rejected step or beside an accepted one")
-    FAILED = ("∅", "none", "will never come")
+    WRITING = ("…", "writing", "bright_blue", "is being written")
+    WRITTEN = (
+        "■", "written", "bright_blue", "is there; it waits for the other side or for the verifier"
+    )  # fmt: skip
+    ASKED = ("?", "judging", "magenta", "is with the verifier")
+    ALIGNED = ("✓", "aligned", "green", "means the same as the target's")
+    REJECTED = ("✗", "not aligned", "red", "does not mean the same as the target's")
+    CANCELLED = (
+        "✕", "cancelled", "dim", "was cancelled: after a rejected step or beside an accepted one"
+    )  # fmt: skip
+    FAILED = ("∅", "none", "dim", "will never come")
 
-    def __init__(self, sign: str, label: str, means: str) -> None:
-        self.sign, self.label, self.means = sign, label, means
+    def __init__(self, sign: str, label: str, terminal: str, means: str) -> None:
+        self.sign, self.label, self.terminal, self.means = sign, label, terminal, means
 
     @property
     def dropped(self) -> bool:
@@ -77,6 +62,12 @@ class Card:
     step: StepState | None
     standing: Standing
     child: NodeState | None = None
+
+    @property
+    def words(self) -> str:
+        """On one line: those of the step, or why there will be none."""
+        failed = None if self.child is None else self.child.failed
+        return words_of(self.step) if failed is None else failed
 
 
 def cards_of(state: State, node: NodeState) -> list[Card]:
@@ -112,20 +103,19 @@ def words_of(step: StepState | None) -> str:
 
 def telling_moment(film: TraceStates) -> int:
     """After how many events there are first as many steps and verdicts in the tree as ever."""
-    best, most, state = 0, -1, State.begin(film.trace.header)
+    state, seen = State.begin(film.trace.header), {0: -1}
     for record in film.trace.records:
         if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
-            seen = sum(one.drafted + one.targeted + (one.verdict is not None) for one in state.live)
-            if seen > most:
-                best, most = record.number, seen
+            there = (one.drafted + one.targeted + bool(one.verdict) for one in state.live)
+            seen[record.number] = sum(there)
         fold(state, record)
-    return best
+    return max(seen, key=seen.__getitem__)
 
 
 def draw_tree(run: ScriptedRun) -> Figure:
     """The tree of a scripted run as it is now, for notebooks."""
-    trace = scripted_trace(run)
-    with tree_figure(state_at(trace, len(trace.records))) as made:
+    film = TraceStates(scripted_trace(run))
+    with tree_figure(film.at(len(film))) as made:
         return made
 
 
@@ -140,28 +130,36 @@ def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
     root_index = 0 if over else state.nodes[state.root].index
     ahead = 0 if over else max(index for index, _ in places.values()) - root_index + 1
     columns = max(1, len(stacks) + ahead)
-    decided = [[words for words, *_ in _decided(stack)] for stack in stacks]
-    tall = max((NAME + sum(_height(text) for *_, text in one) for one in decided), default=0)
-    width, height = columns * (COLUMN + BETWEEN), max(bottom, tall, NAME + HEAD) + top + 0.1
+    decided = [[slip for one in stack for slip in _decided(one)] for stack in stacks]
+    tall = max((NAME + sum(slip.height for slip in slips) for slips in decided), default=0)
+    wide = COLUMN + BETWEEN
+    width, height = columns * wide, max(bottom, tall, NAME + HEAD) + top + 0.1
     with figure(width, height, size=9, salt="lr draw") as made:
         axes = inches(made, width, height)
         if of is not None:
             put(axes, 0.15, 0.18, f"event {state.number} of {of}", 8, SOFT)
-
-        def left(column: int) -> float:
-            return column * (COLUMN + BETWEEN) + 0.15
-
-        for column, stack in enumerate(stacks):
-            y = _draw_past(axes, stack, left(column), top)
-        shift = len(stacks) - root_index
+        for column, (stack, slips) in enumerate(zip(stacks, decided, strict=True)):
+            x, y = column * wide + 0.15, top + NAME + 0.03
+            first, last = stack[0].index, stack[-1].index
+            numbers = f"step {first}" + (f" to {last}" if last > first else "")
+            put(axes, x + 0.12, top + 0.17, f"decided · {numbers}", 8.5, SOFT, weight="bold")
+            for slip in slips:
+                _draw_slip(axes, (x + 0.1, y), slip)
+                y += slip.height
         if stacks and not over:
-            _link(axes, (left(0) + COLUMN, y), (left(1), top + NAME / 2))
+            start = (COLUMN + 0.15, y - slips[-1].height / 2)
+            _link(axes, start, (wide + 0.15, top + NAME / 2))
         for name, (index, at) in places.items():
-            node, x, y = state.nodes[name], left(index + shift), at + top
-            for card, card_y in _draw_box(axes, state, node, (x, y)):
+            x, y = (index - root_index + len(stacks)) * wide + 0.15, at + top
+            _draw_frame(axes, state, state.nodes[name], (x, y))
+            y += NAME + 0.03
+            for card in cards_of(state, state.nodes[name]):
+                slip = _slip(card)
+                _draw_slip(axes, (x + 0.1, y), slip)
                 if card.child is not None and card.child.name in places:
-                    end = (left(index + 1 + shift), places[card.child.name][1] + top + NAME / 2)
-                    _link(axes, (x + COLUMN, card_y), end)
+                    end = places[card.child.name][1] + top + NAME / 2
+                    _link(axes, (x + COLUMN, y + 0.4 * slip.height), (x + wide, end))
+                y += slip.height
         yield made
 
 
@@ -178,7 +176,7 @@ def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
         top = max(highest, bottoms.get(node.index, 0.0))
         places[node.name] = (node.index, top)
         cards = cards_of(state, node)
-        bottoms[node.index] = top + NAME + sum(_height(_text(card)) for card in cards) + 0.25
+        bottoms[node.index] = top + NAME + sum(_slip(card).height for card in cards) + 0.25
         for card in cards:
             if card.child is not None and card.child.gone is None and cards_of(state, card.child):
                 visit(card.child, top)
@@ -189,91 +187,68 @@ def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
     return places, max(bottoms.values(), default=0.0)
 
 
-def _text(card: Card) -> str:
-    if card.child is not None and card.child.failed is not None:
-        return _wrapped(card.child.failed)
-    return _wrapped(words_of(card.step))
+class Slip(NamedTuple):
+    """A card as it is drawn: who wrote it, how it stands, its words; the roles whose colours it and
+    its standing have. A rejected one is hatched."""
+
+    by: str
+    said: str
+    text: str
+    who: str
+    told: str
+
+    @property
+    def height(self) -> float:
+        """With the room below it."""
+        return HEAD + LINE * (self.text.count("\n") + 1) + 0.1
+
+
+def _slip(card: Card) -> Slip:
+    standing, who = card.standing, "rejected" if card.standing.dropped else card.by
+    told = "accepted" if standing is Standing.ALIGNED else who
+    return Slip(card.by, f"{standing.sign} {standing.label}", _wrapped(card.words), who, told)
+
+
+def _decided(one: EmittedState) -> list[Slip]:
+    """A decided step, after the draft step that was rejected for it."""
+    slips, rejected = [], _wrapped(words_of(one.rejected))
+    if rejected:
+        said = f"✗ step {one.index} rejected"
+        slips.append(Slip("draft", said, rejected, "rejected", "rejected"))
+    by, how = "draft" if one.origin == "accepted" else "target", ORIGINS[one.origin]
+    said, text = f"{how.mark} step {one.index} {one.origin}", _wrapped(words_of(one.step))
+    return [*slips, Slip(by, said, text, by, how.role)]
 
 
 def _wrapped(words: str) -> str:
     return "\n".join(textwrap.wrap(words, LETTERS, max_lines=LINES, placeholder=" …"))
 
 
-def _height(text: str) -> float:
-    """Of a card, with the room below it."""
-    return HEAD + LINE * max(1, text.count("\n") + 1) + 0.1
-
-
-def _draw_box(
-    axes: Any, state: State, node: NodeState, at: tuple[float, float]
-) -> Iterator[tuple[Card, float]]:
-    """A node with its cards; gives each card with the height of its middle."""
-    x, y = at
-    cards, root = cards_of(state, node), node.name == state.root
-    height = NAME + sum(_height(_text(card)) for card in cards) + 0.06
+def _draw_frame(axes: Any, state: State, node: NodeState, at: tuple[float, float]) -> None:
+    """A node's box with its name."""
+    (x, y), root = at, node.name == state.root
+    height = NAME + sum(_slip(card).height for card in cards_of(state, node)) + 0.06
     edge, thick = (INK, 2.0) if root else ("#c8c6bf", 1.0)
     _rounded(axes, (x, y, COLUMN, height), facecolor=PAPER, edgecolor=edge, linewidth=thick)
     title = f"root · step {node.index}" if root else f"step {node.index}"
     put(axes, x + 0.12, y + 0.17, title, 8.5, INK, weight="bold")
     put(axes, x + COLUMN - 0.12, y + 0.17, f"node {node.name}", 7.5, SOFT, ha="right")
-    y += NAME + 0.03
-    for card in cards:
-        who = "rejected" if card.standing.dropped else card.by
-        aligned = card.standing is Standing.ALIGNED
-        said = f"{card.standing.sign} {card.standing.label}"
-        text = _text(card)
-        _draw_card(axes, (x + 0.1, y), (card.by, said, text), who, "accepted" if aligned else who)
-        yield card, y + 0.4 * _height(text)
-        y += _height(text)
 
 
-def _draw_card(
-    axes: Any, at: tuple[float, float], words: tuple[str, str, str], who: str, said: str
-) -> None:
-    """A step: who wrote it, how it stands, its text; in the colour of `who`, the standing in that
-    of `said`. A dropped step is hatched."""
-    (x, y), width, height = at, COLUMN - 0.2, _height(words[2]) - 0.1
-    by, standing, text = words
-    box = (x, y, width, height)
-    dropped = who == "rejected"
+def _draw_slip(axes: Any, at: tuple[float, float], slip: Slip) -> None:
+    (x, y), width, height = at, COLUMN - 0.2, slip.height - 0.1
+    box, who, dropped = (x, y, width, height), slip.who, slip.who == "rejected"
     if dropped:
         _rounded(axes, box, facecolor="#f6f6f7", edgecolor="#dfe0e4", linewidth=0, hatch="////")
-    edge = COLOURS[said] if dropped or said != who else WASHES[who]
+    edge = COLOURS[slip.told] if dropped or slip.told != who else WASHES[who]
     ground = "none" if dropped else WASHES[who]
     _rounded(axes, box, facecolor=ground, edgecolor=edge, linewidth=1.0)
     bar = ([x, x + 0.06, x + 0.06, x], [y, y, y + height, y + height])
     axes.fill(*bar, color=COLOURS[who], linewidth=0)
-    put(axes, x + 0.14, y + 0.12, by, 7.5, COLOURS[who], weight="bold")
-    put(axes, x + width - 0.08, y + 0.12, standing, 7.5, COLOURS[said], ha="right")
+    put(axes, x + 0.14, y + 0.12, slip.by, 7.5, COLOURS[who], weight="bold")
+    put(axes, x + width - 0.08, y + 0.12, slip.said, 7.5, COLOURS[slip.told], ha="right")
     style = {"family": "DejaVu Sans", "linespacing": 1.15, "va": "top", "parse_math": False}
-    put(axes, x + 0.14, y + 0.23, text, 8.5, SOFT if dropped else COLOURS[who], **style)
-
-
-def _decided(past: list[EmittedState]) -> list[tuple[tuple[str, str, str], str, str]]:
-    """The cards of decided steps, as `_draw_card` takes them; a draft step that was rejected stands
-    before its correction."""
-    cards = []
-    for one in past:
-        if rejected := _wrapped(words_of(one.rejected)):
-            said = f"✗ step {one.index} rejected"
-            cards.append((("draft", said, rejected), "rejected", "rejected"))
-        by = "draft" if one.origin == "accepted" else "target"
-        said = f"{MARKS[one.origin]} step {one.index} {one.origin}"
-        words = (by, said, _wrapped(words_of(one.step)))
-        cards.append((words, by, ORIGIN_COLOURS[one.origin]))
-    return cards
-
-
-def _draw_past(axes: Any, past: list[EmittedState], x: float, top: float) -> float:
-    """Decided steps below each other; the height of the middle of the last one."""
-    numbers = f"step {past[0].index}" + (f" to {past[-1].index}" if len(past) > 1 else "")
-    put(axes, x + 0.12, top + 0.17, f"decided · {numbers}", 8.5, SOFT, weight="bold")
-    y = middle = top + NAME + 0.03
-    for card in _decided(past):
-        _draw_card(axes, (x + 0.1, y), *card)
-        height = _height(card[0][2])
-        y, middle = y + height, y + height / 2
-    return middle
+    put(axes, x + 0.14, y + 0.23, slip.text, 8.5, SOFT if dropped else COLOURS[who], **style)
 
 
 def _rounded(axes: Any, box: tuple[float, float, float, float], **style: Any) -> None:
