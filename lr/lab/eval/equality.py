@@ -1,5 +1,5 @@
 """Are two answers equal as mathematics? Plain numbers are compared here, everything else by
-math-verify in a process that can be killed (`math_worker.py`).
+math-verify in a process of its own that may end (`math_worker.py`).
 
 `204`, `204.0`, `\\frac{408}{2}` and `204^\\circ` are equal. The gold answer comes first:
 math-verify reads the second one more leniently."""
@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 from lr.errors import SettingError
 
 WORKER = Path(__file__).with_name("math_worker.py")
-START_SECONDS = 120.0  # sympy is large, and a machine may be busy.
 _NUMBER = re.compile(r"(-?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 _POWER = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:(\d)$|\{([+-]?\d+)\})")
 
@@ -62,14 +60,14 @@ class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
         self.close()
 
     def _ask(self, question: dict[str, str]) -> dict[str, Any] | None:
-        """The worker's answer, or None if it hung or died; then it is ended."""
+        """The worker's answer, or None if it ended instead: its time was up, or it crashed."""
         if self._process is None:
             require_math_verify()
             self._process = subprocess.Popen(
-                [sys.executable, "-I", str(self.worker)], stdin=subprocess.PIPE,
+                [sys.executable, "-I", str(self.worker), str(self.seconds)], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
             )  # fmt: skip
-            if self._line(START_SECONDS) is None:
+            if self._line() is None:
                 raise SettingError(
                     "the process that compares answers did not start; try: python -c 'import "
                     "math_verify'. Reinstall math-verify if that fails."
@@ -78,19 +76,14 @@ class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
         with contextlib.suppress(OSError):  # it died; then no line comes
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
-        return self._line(self.seconds)
+        return self._line()
 
-    def _line(self, seconds: float) -> dict[str, Any] | None:
-        """The next line of the worker; None if none comes in time, and then it is ended."""
+    def _line(self) -> dict[str, Any] | None:
+        """The next line of the worker; None if it has ended."""
         assert self._process is not None and self._process.stdout is not None
-        with ThreadPoolExecutor(1) as reader:
-            line = reader.submit(self._process.stdout.readline)
-            try:
-                if line.result(seconds):
-                    said: dict[str, Any] = json.loads(line.result())
-                    return said
-            except TimeoutError:
-                self._process.kill()  # so the reader comes back
+        if line := self._process.stdout.readline():
+            said: dict[str, Any] = json.loads(line)
+            return said
         self.close()
         return None
 
