@@ -129,16 +129,24 @@ class Evaluation:
     def run(self) -> Generator[Done, None, None]:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
         when the disk fills."""
-        asked, refused = self._prepare()
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
-        for key, why in refused:  # which counts as wrong if the problem has an answer
+        variant, asked = self.plan.variant, dict[Run, Key]()
+        if self.plan.pairs:
+            inner = (variant.verifier if variant is not None else None) or self.reasoner.verifier
+            assert not isinstance(inner, str), "modes that judge have their verifier"
+            self.recorder = Recorder(inner)
+            variant = replace(variant or Variant(), verifier=self.recorder)
+        for key in self.missing:
             item = self.items[key.number]
-            graded = item.gold is not None or item.tests is not None
-            wrong = Grade(False if graded else None, None, None, f"not asked: {why}")
-            nothing = Result(item.question, self.plan.mode, (), (), Trace())
-            record = self._record(key, nothing, wrong)
-            self.store.write(key.file, record)
-            yield Done(record, Stats())
+            try:
+                asked[self._request(item, key.sample, variant)] = key
+            except ContextError as error:  # which counts as wrong if the problem has an answer
+                graded = item.gold is not None or item.tests is not None
+                wrong = Grade(False if graded else None, None, None, f"not asked: {error}")
+                nothing = Result(item.question, self.plan.mode, (), (), Trace())
+                record = self._record(key, nothing, wrong)
+                self.store.write(key.file, record)
+                yield Done(record, Stats())
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
@@ -163,28 +171,20 @@ class Evaluation:
             for done in waiting:
                 yield self._keep(session, *done)
 
-    def _prepare(self) -> tuple[dict[Run, Key], list[tuple[Key, str]]]:
-        """The requests, and the keys whose prompt does not fit the context, with the reason."""
-        asked: dict[Run, Key] = {}
-        refused = []
-        engine, verifier, variant = self.reasoner.engine, self.reasoner.verifier, self.plan.variant
-        detailed = self.plan.traces and self.plan.details
-        if self.plan.pairs:
-            inner = (variant.verifier if variant is not None else None) or verifier
-            assert not isinstance(inner, str), "modes that judge have their verifier"
-            self.recorder = Recorder(inner)
-            variant = replace(variant or Variant(), verifier=self.recorder)
-        for key in self.missing:
-            question = ask(self.items[key.number], bare=self.plan.bare)
-            options = replace(self.plan.options, sample=key.sample)
-            try:
-                if self.plan.total_tokens is not None:
-                    options = self._limited(question, options, self.plan.total_tokens)
-                one = Run(engine, verifier, question, options, variant, detailed=detailed)
-                asked[one] = key
-            except ContextError as error:
-                refused.append((key, str(error)))
-        return asked, refused
+    def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
+        """Raises `ContextError` if the prompt does not fit."""
+        plan, engine, codec = self.plan, self.reasoner.engine, self.reasoner.codec
+        question, options = ask(item, bare=plan.bare), replace(plan.options, sample=sample)
+        if (total := plan.total_tokens) is not None:
+            thinks = options.enable_thinking
+            prompt = len(codec.chat(question, system=options.system, enable_thinking=thinks))
+            left = total - prompt
+            if left < 1:
+                allowed = f"max_tokens_len allows {total} for prompt and answer together"
+                raise ContextError(f"the prompt has {prompt} tokens, and {allowed}.")
+            options = replace(options, max_tokens=min(left, options.max_tokens or left))
+        detailed = plan.traces and plan.details
+        return Run(engine, self.reasoner.verifier, question, options, variant, detailed=detailed)
 
     def _warm_up(self, asked: Sequence[Run]) -> None:
         """A few tokens of the first answer, thrown away: the first forwards pay for what is set up
@@ -196,16 +196,6 @@ class Evaluation:
                 at_once = min(self.plan.concurrency, len(asked))
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
-
-    def _limited(self, question: str, options: GenerateOptions, total: int) -> GenerateOptions:
-        """The options with so many tokens that prompt and answer have at most `total`."""
-        chat = self.reasoner.codec.chat
-        prompt = chat(question, system=options.system, enable_thinking=options.enable_thinking)
-        left = total - len(prompt)
-        if left < 1:
-            allowed = f"max_tokens_len allows {total} for prompt and answer together"
-            raise ContextError(f"the prompt has {len(prompt)} tokens, and {allowed}.")
-        return replace(options, max_tokens=min(left, options.max_tokens or left))
 
     def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Done:
         result = asked.result
