@@ -329,13 +329,13 @@ def find_profile(outcome: Outcome) -> Finding:
             busy[NOBODY] += end - covered([span for some in spans.values() for span in some])
             passes = [event for _, event in events if isinstance(event, ForwardPass)]
             sizes.update(one.branches for one in passes if one.role is Role.TARGET)
-        count, rows = sizes.total(), sum(n * times for n, times in sizes.items())
+        count = sizes.total()
         shown.append({
             "driver": driver,
             "seconds": seconds,
             **{who: time / seconds for who, time in busy.items()},
             "target passes": count,
-            "rows per pass": rows / count if count else math.nan,
+            "rows per pass": fmean(sizes.elements()) if count else math.nan,
         })  # fmt: skip
     numbers = range(1, max(sizes, default=0) + 1)
     passes_by_rows = [sizes[n] / sizes.total() for n in numbers]

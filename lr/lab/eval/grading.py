@@ -62,12 +62,9 @@ def chosen_letter(text: str) -> Found | None:
     (B)." and "B" at the end give "B"."""
     text = reply(text)
     box, said = boxed(text), _SAID.findall(text)
-    if box is not None:
-        match = _LETTER.fullmatch(box)
-        return Found(match[1], "box") if match else None
-    if said:
-        match = _LETTER.fullmatch(said[-1].strip(" *."))
-        return Found(match[1], "said") if match else None
+    if box is not None or said:
+        match = _LETTER.fullmatch(said[-1].strip(" *.") if box is None else box)
+        return Found(match[1], "said" if box is None else "box") if match else None
     last = text.strip().rpartition("\n")[2].strip(" *.()")
     return Found(last, "text") if re.fullmatch("[A-Z]", last) else None
 

@@ -40,7 +40,6 @@ from lr.spec.variant import Variant
 from lr.trace import Stats, Trace, failures
 from lr.types import Finish, Role, require
 from lr.variants.door import load_variant
-from lr.variants.specreason import specreason
 
 MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
 QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
@@ -63,9 +62,8 @@ def engine_options(mode: str, protocol: str, options: GenerateOptions) -> Genera
 
 def variant_of(mode: str, reasoner: Reasoner, named: str | None = None) -> Variant | None:
     """What a mode replaces in the algorithm, and a variant that was `named`, if one was."""
-    if named is not None:
-        return load_variant(named, reasoner)
-    return specreason(reasoner) if mode == "specreason" else None
+    named = "specreason" if named is None and mode == "specreason" else named
+    return None if named is None else load_variant(named, reasoner)
 
 
 def family_sampling(name: str) -> dict[str, float | int]:
