@@ -301,13 +301,11 @@ def measure(
     timings: list[Timing] = []
     for batch in plan.batches:
         row = [Timing(lane.model, lane.contender, batch, plan.threads) for lane in lanes]
-        for lane in lanes:
-            lane.decode(lane.prompt, batch, plan.warm_up)
-            progress()
-        for _ in range(plan.repeats):
+        for repeat in range(plan.repeats + 1):
+            steps = plan.tokens if repeat else plan.warm_up
             for lane, timing in zip(lanes, row, strict=True):
-                seconds = lane.decode(lane.prompt, batch, plan.tokens).seconds
-                timing.ms.append(1000 * seconds / plan.tokens)
+                seconds = lane.decode(lane.prompt, batch, steps).seconds
+                timing.ms += [1000 * seconds / steps] if repeat else []
                 progress()
         timings += row
     return timings

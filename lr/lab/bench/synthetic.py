@@ -51,7 +51,7 @@ more like independent draws."""
 
 
 @lru_cache(maxsize=4096)
-def kept_in(stream: Stream, rate: float, size: int, block: int) -> tuple[bool, ...]:
+def kept_in(stream: Stream, rate: float, size: int, block: int) -> frozenset[int]:
     """Which of the `size` places of a block are kept: a fixed number of them, in random order.
 
     The number is rounded so that the sum over all blocks keeps up with the rate, from a random
@@ -60,13 +60,12 @@ def kept_in(stream: Stream, rate: float, size: int, block: int) -> tuple[bool, .
     start = uniform(stream.fold_in("start").key(0))
     before, after = (floor(n * size * rate + start) for n in (block, block + 1))
     order = sorted(range(size), key=lambda place: stream.key(block * size + place))
-    chosen = order[: after - before]
-    return tuple(place in chosen for place in range(size))
+    return frozenset(order[: after - before])
 
 
 def kept_at(stream: Stream, rate: float, size: int, place: int) -> bool:
     """Whether a place, counted from 0 over all blocks, is kept."""
-    return kept_in(stream, rate, size, place // size)[place % size]
+    return place % size in kept_in(stream, rate, size, place // size)
 
 
 @dataclass(frozen=True)

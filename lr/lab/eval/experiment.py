@@ -26,7 +26,7 @@ from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.lab.eval.verifier_eval import SavedPair, load_pairs
 from lr.lab.viz.plots import Panel, draw
-from lr.options import GenerateOptions
+from lr.options import LOOKAHEAD, GenerateOptions
 from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
@@ -172,11 +172,10 @@ class Lab:
 
     def _plan(self, arm: Arm, items: Sequence[Item]) -> Plan:
         options = engine_options(arm.mode, "generate", replace(self.options, **arm.options))
-        variant = variant_of(arm.mode, self.reasoner(arm.mode), arm.variant)
-        judges = variant is not None and variant.verifier is not None
-        if arm.mode in ("lr", "lr+sd") and not judges:
+        variant = variant_of(arm.mode, self.reasoner(arm.mode), arm.variant) or Variant()
+        if arm.mode in LOOKAHEAD and variant.verifier is None:
             verifier = self.verifier_named(arm.verifier or self.verifier)
-            variant = replace(variant or Variant(), verifier=verifier)
+            variant = replace(variant, verifier=verifier)
         return Plan(
             items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
             bare=self.language is not None, variant=variant, pairs=arm.pairs, traces=arm.traces,
@@ -190,7 +189,7 @@ class Lab:
             "mode": arm.mode,
             "model": self.draft if arm.mode == "draft" else self.target,
             "draft_model": self.draft,
-            "verifier": (arm.verifier or self.verifier) if arm.mode in ("lr", "lr+sd") else None,
+            "verifier": (arm.verifier or self.verifier) if arm.mode in LOOKAHEAD else None,
             "concurrency": arm.concurrency or self.concurrency,
             "branching": list(self.options.branching),
         }

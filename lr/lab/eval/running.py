@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -130,10 +130,11 @@ class Evaluation:
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
         variant, asked = self.plan.variant, dict[Run, Key]()
         if self.plan.pairs:
-            inner = (variant.verifier if variant is not None else None) or self.reasoner.verifier
+            variant = variant or Variant()
+            inner = variant.verifier or self.reasoner.verifier
             assert not isinstance(inner, str), "modes that judge have their verifier"
             self.recorder = Recorder(inner)
-            variant = replace(variant or Variant(), verifier=self.recorder)
+            variant = replace(variant, verifier=self.recorder)
         for key in self.missing:
             item = self.items[key.number]
             try:
@@ -148,7 +149,7 @@ class Evaluation:
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting: list[tuple[Key, Run, Future[Grade]]] = []
+            waiting = deque[tuple[Key, Run, Future[Grade]]]()  # graded in this order
             try:
                 for one, _ in self.reasoner.engine.serve(list(asked), self.plan.concurrency):
                     if not one.done:
@@ -159,9 +160,8 @@ class Evaluation:
                     self.session["seconds"] = time.perf_counter() - started
                     grade = pool.submit(self.grader.grade, self.items[key.number], result.text)
                     waiting.append((key, one, grade))
-                    for done in [entry for entry in waiting if entry[2].done()]:
-                        waiting.remove(done)
-                        yield self._keep(session, *done)
+                    while waiting and waiting[0][2].done():
+                        yield self._keep(session, *waiting.popleft())
             except BaseException:  # the pool waits for their grades anyway
                 with suppress(LRError):
                     self.rescued = [self._keep(session, *done) for done in waiting]
