@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
@@ -373,9 +374,9 @@ class Tally:
     rights: list[bool | None]
     stats: Stats = field(default_factory=Stats)
 
-    def add(self, done: running.Done) -> None:
-        self.rights.append(done.record.get("right"))
-        self.stats += done.stats
+    def add(self, record: running.Record) -> None:
+        self.rights.append(record["right"])
+        self.stats += convert(record["stats"], Stats)
 
     def line(self, session: dict[str, float]) -> str:
         """Accuracy, speed and acceptance in a few words. Speed: tokens of this session per second

@@ -7,9 +7,10 @@ Modes ar, sd, lr and lr+sd are those of the official tool. Mode draft is the dra
 position draft and target write one step each, the verifier judges, the accepted one goes on. That
 is the paper's schedule with a window of one pair.
 
-The loop knows no terminal: it yields a `Done` per answer. Answers are graded in another thread, so
-comparing or running programs does not hold up the generation; the clock of a problem stops with its
-last token. Read next: `store.py`, where results are kept, and `report.py`, which reads them."""
+The loop knows no terminal: it yields every result that is on disk. Answers are graded in another
+thread, so comparing or running programs does not hold up the generation; the clock of a problem
+stops with its last token. Read next: `store.py`, where results are kept, and `report.py`, which
+reads them."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.variant import Variant
-from lr.trace import Stats, Trace, failures
+from lr.trace import Trace, failures
 from lr.types import Finish, Role, require
 from lr.variants.door import load_variant
 
@@ -46,6 +47,7 @@ QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
 R1_DISTILL = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
 WARM_UP = 16  # Tokens.
+Record = dict[str, Any]  # A result, as its file has it.
 
 
 def engine_options(mode: str, protocol: str, options: GenerateOptions) -> GenerateOptions:
@@ -101,14 +103,6 @@ class Plan:
         return [Key(item.number, sample) for item in self.items for sample in range(self.samples)]
 
 
-@dataclass(frozen=True)
-class Done:
-    """An answer that is on disk now; nothing was generated if the prompt did not fit."""
-
-    record: dict[str, Any]
-    stats: Stats
-
-
 class Evaluation:
     """Runs a plan with a reasoner into a store. Iterate over `run`; leaving it early closes
     everything and loses nothing that was done."""
@@ -119,12 +113,12 @@ class Evaluation:
         finished = store.done()
         self.missing = [key for key in plan.keys if key not in finished]
         self.recorder: Recorder | None = None
-        self.rescued: list[Done] = []
+        self.rescued: list[Record] = []
         """Answers that were complete, but not yet graded, when the run was broken off: kept, but
         not yielded."""
         self.session = {"started": time.time(), "problems": 0, "tokens": 0, "seconds": 0.0}
 
-    def run(self) -> Generator[Done, None, None]:
+    def run(self) -> Generator[Record, None, None]:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
         when the disk fills."""
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
@@ -145,7 +139,7 @@ class Evaluation:
                 nothing = Result(item.question, self.plan.mode, (), (), Trace())
                 record = self._record(key, nothing, wrong)
                 self.store.write(key.file, record)
-                yield Done(record, Stats())
+                yield record
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
@@ -195,7 +189,7 @@ class Evaluation:
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
-    def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Done:
+    def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Record:
         result = asked.result
         record = self._record(key, result, grading.result())
         if self.plan.traces:
@@ -206,9 +200,9 @@ class Evaluation:
             self.store.write(f"pairs/{key.file}", pairs)
         self.store.write(key.file, record)
         self.store.write(session, self.session)
-        return Done(record, result.stats)
+        return record
 
-    def _record(self, key: Key, result: Result, grade: Grade) -> dict[str, Any]:
+    def _record(self, key: Key, result: Result, grade: Grade) -> Record:
         """One result: the official tool's fields under their names, then ours."""
         item, stats = self.items[key.number], result.stats
         decode = self.reasoner.codec.tokenizer.decode
