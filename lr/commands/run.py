@@ -25,7 +25,6 @@ from lr.lab.eval.store import Store
 from lr.model.codec import Codec
 from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
 from lr.registry import CHECKPOINTS, is_served
-from lr.tiny.names import language_of
 from lr.trace import Stats
 from lr.types import require
 
@@ -297,10 +296,9 @@ class Run:
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
                     sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
-                    how: dict[str, Any] = {"bare": language_of(reasoner.codec) is not None}
-                    how["variant"] = running.variant_of(mode, reasoner, self.own.variant)
-                    how |= {"pairs": self.save_pairs, "traces": self.save_traces}
-                    plan = running.Plan(items, mode, options, *sizes, **how)
+                    variant = running.variant_of(mode, reasoner, self.own.variant)
+                    kept = {"pairs": self.save_pairs, "traces": self.save_traces}
+                    plan = running.Plan(items, mode, options, *sizes, variant, **kept)
                     evaluation = running.Evaluation(reasoner, plan, store, grader)
                     total, left = len(plan.keys), len(evaluation.missing)
                     there = f", {total - left} of them there already" if left < total else ""

@@ -178,8 +178,7 @@ class Lab:
             variant = replace(variant, verifier=verifier)
         return Plan(
             items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
-            bare=self.language is not None, variant=variant, pairs=arm.pairs, traces=arm.traces,
-            details=False,
+            variant=variant, pairs=arm.pairs, traces=arm.traces, details=False,
         )  # fmt: skip
 
     def _head(self, arm: Arm) -> dict[str, Any]:

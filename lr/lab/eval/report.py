@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median
@@ -121,8 +121,8 @@ def read_run(path: Path, grader: Grader) -> RunResults:
         if text is None:
             text = record.get("full_text", "").removeprefix(record.get("target_prompt", ""))
         task = Task.FREE if gold is None else Task.MATH
-        grade = grader.grade(Item(0, "", task, None if gold is None else str(gold)), text)
-        record |= {"right": grade.right, "answer": grade.answer, "why": grade.why}
+        item = Item(0, "", task, None if gold is None else str(gold))
+        record |= asdict(grader.grade(item, text))
     return RunResults(path, records, head.get("settings", {}), tuple(head.get("devices", ())))
 
 

@@ -38,6 +38,7 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.variant import Variant
+from lr.tiny.names import language_of
 from lr.trace import Trace, failures
 from lr.types import Finish, Role, require
 from lr.variants.door import load_variant
@@ -80,7 +81,7 @@ def family_sampling(name: str) -> dict[str, float | int]:
 @dataclass(frozen=True)
 class Plan:
     """What is to be run. `options` are those of every answer but for the sample; `total_tokens`
-    bounds prompt and answer together; `bare`: the model is asked the question alone.
+    bounds prompt and answer together.
 
     Kept besides the results: `pairs`, every judged pair in pairs/; `traces`, the trace of every
     answer in traces/, with everything that happened or (`details` False) what statistics need."""
@@ -91,7 +92,6 @@ class Plan:
     samples: int = 1
     concurrency: int = 1
     total_tokens: int | None = None
-    bare: bool = False
     variant: Variant | None = None
     pairs: bool = False
     traces: bool = False
@@ -110,6 +110,7 @@ class Evaluation:
     def __init__(self, reasoner: Reasoner, plan: Plan, store: Store, grader: Grader) -> None:
         self.reasoner, self.plan, self.store, self.grader = reasoner, plan, store, grader
         self.items = {item.number: item for item in plan.items}
+        self.bare = language_of(reasoner.codec) is not None  # whether it gets the question alone
         finished = store.done()
         self.missing = [key for key in plan.keys if key not in finished]
         self.recorder: Recorder | None = None
@@ -166,7 +167,7 @@ class Evaluation:
     def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
         """Raises `ContextError` if the prompt does not fit."""
         plan, engine, codec = self.plan, self.reasoner.engine, self.reasoner.codec
-        question, options = ask(item, bare=plan.bare), replace(plan.options, sample=sample)
+        question, options = ask(item, bare=self.bare), replace(plan.options, sample=sample)
         if (total := plan.total_tokens) is not None:
             thinks = options.enable_thinking
             prompt = len(codec.chat(question, system=options.system, enable_thinking=thinks))
@@ -224,10 +225,7 @@ class Evaluation:
             "name": item.name,
             "task": item.task.value,
             "mode": self.plan.mode,
-            "right": grade.right,
-            "answer": grade.answer,
-            "where": grade.where,
-            "why": grade.why,
+            **asdict(grade),
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
             "stats": asdict(stats) | wasted,
