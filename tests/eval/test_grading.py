@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from lr.lab.eval.datasets import Item, Task
-from lr.lab.eval.equality import MathChecker, plain_number
-from lr.lab.eval.grading import Grader, chosen_letter, code_block, final_answer
+from lr.lab.eval.grading import (
+    Grader,
+    MathChecker,
+    chosen_letter,
+    code_block,
+    final_answer,
+    plain_number,
+)
 from lr.result import boxed, reply
 
 EQUAL = [
