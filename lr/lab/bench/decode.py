@@ -20,7 +20,6 @@ from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench.report import Spread, wait_for
-from lr.lab.dummy import SHAPES as SHAPES_BY_NAME
 from lr.lab.dummy import fill_dummy
 from lr.model.codec import Codec
 from lr.model.config import ModelConfig
@@ -36,7 +35,6 @@ from lr.types import Role, SamplingParams
 
 PROMPT_TOKENS = 40
 """About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""
-QWEN3_06B = SHAPES_BY_NAME["Qwen3-0.6B"]
 RANDOM_12 = "random-12"
 OURS, SAMPLED, BARE, THEIRS = "lr", "lr, sampled", "bare loop", "transformers"  # The contenders.
 CPU = torch.device("cpu")
@@ -245,7 +243,7 @@ def lanes(name: str) -> list[Lane]:
     elif name == RANDOM_12:
         model, sampling = random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6)
     else:
-        model = random_model(QWEN3_06B, SHAPES[name])
+        model = load_model("dummy:Qwen3-0.6B", dtype=SHAPES[name])
         # what Qwen3's own generation_config.json recommends
         sampling = SamplingParams(0.6, top_p=0.95, top_k=20)
     length = 8 if name in SHAPES else PROMPT_TOKENS

@@ -101,7 +101,7 @@ class MathChecker(AbstractContextManager["MathChecker"]):
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
         """Whether `answer` is equal to `gold`, and why. Raises `SettingError` if math-verify is
-        needed and missing."""
+        needed and does not start."""
         numbers = plain_number(gold), plain_number(answer)
         if None not in numbers:
             equal = numbers[0] == numbers[1]
@@ -130,7 +130,6 @@ class MathChecker(AbstractContextManager["MathChecker"]):
     def _ask(self, question: dict[str, str]) -> dict[str, Any] | None:
         """The worker's answer, or None if it ended instead: its time was up, or it crashed."""
         if self._process is None:
-            require_math_verify()
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(self.worker), str(self.seconds)], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
@@ -138,7 +137,7 @@ class MathChecker(AbstractContextManager["MathChecker"]):
             if self._line() is None:
                 raise SettingError(
                     "the process that compares answers did not start; try: python -c 'import "
-                    "math_verify'. Reinstall math-verify if that fails."
+                    "math_verify'. If that fails: pip install math-verify."
                 )
         assert self._process.stdin is not None
         with suppress(OSError):  # it died; then no line comes
@@ -154,14 +153,6 @@ class MathChecker(AbstractContextManager["MathChecker"]):
             return said
         self.close()
         return None
-
-
-def require_math_verify() -> None:
-    """Raises `SettingError` if math-verify is not installed."""
-    if find_spec("math_verify") is None:
-        raise SettingError(
-            "comparing answers needs math-verify, which is not installed: pip install math-verify."
-        )
 
 
 def plain_number(text: str) -> Fraction | None:
@@ -248,8 +239,10 @@ def grader_for(
     not installed, or if programs would have to run and nobody allowed it (`run_code`), or if this
     system cannot contain them and nobody accepted that either (`unsafe`)."""
     tasks = {item.task for item in items}
-    if Task.MATH in tasks:
-        require_math_verify()
+    if Task.MATH in tasks and find_spec("math_verify") is None:
+        raise SettingError(
+            "comparing answers needs math-verify, which is not installed: pip install math-verify."
+        )
     if Task.CODE not in tasks:
         return Grader()
     if not (run_code or unsafe):
