@@ -13,7 +13,7 @@ from lr.commands.cli import main
 from lr.commands.gpu import BenchGpu, Table1
 from lr.commands.run import RunModels, Tally
 from lr.lab.bench.report import conditions, write_json
-from lr.lab.eval.running import Record
+from lr.lab.eval.report import Record
 from lr.tiny.language import Split, problem
 
 SMALL = "--model tiny-target --datasets GSM8K --tokens 24 --prompt 20 --repeats 2 --k 2".split()

@@ -28,7 +28,8 @@ from lr.engine.engine import Run as Answer
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
 from lr.lab.eval.grading import Grade, Grader
-from lr.lab.eval.running import Record, engine_options, family_sampling
+from lr.lab.eval.report import Record
+from lr.lab.eval.running import engine_options, family_sampling
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions

@@ -24,7 +24,7 @@ from parallel_kit import alive, children, lead, pids_of, ranks_of, shared_memory
 from lr.commands.cli import main
 from lr.commands.run import Tally
 from lr.engine.runner import ModelRunner
-from lr.lab.eval.running import Record
+from lr.lab.eval.report import Record
 from lr.model.parallel import RankLM, together
 from lr.model.ranks import LeaderLM, WorkerError, load_parallel, spread_over
 

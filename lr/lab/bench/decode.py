@@ -20,7 +20,7 @@ from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench.report import Spread, wait_for
-from lr.lab.dummy import fill_dummy
+from lr.lab.dummy import fill_dummy, shape
 from lr.model.codec import Codec
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, rotate, rotation
@@ -243,7 +243,7 @@ def lanes(name: str) -> list[Lane]:
     elif name == RANDOM_12:
         model, sampling = random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6)
     else:
-        model = load_model("dummy:Qwen3-0.6B", dtype=SHAPES[name])
+        model = random_model(shape("Qwen3-0.6B"), SHAPES[name])
         # what Qwen3's own generation_config.json recommends
         sampling = SamplingParams(0.6, top_p=0.95, top_k=20)
     length = 8 if name in SHAPES else PROMPT_TOKENS

@@ -34,7 +34,7 @@ DRAWS = 2000
 """Bootstrap draws: the ends of a 95 % interval then move by about a twentieth of its width from
 seed to seed."""
 Interval = tuple[float, float]
-Record = dict[str, Any]
+Record = dict[str, Any]  # A result, as its file has it.
 
 # ---------------------------------------------------------------- intervals
 

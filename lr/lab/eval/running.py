@@ -30,6 +30,7 @@ from lr.engine.engine import Run
 from lr.errors import ContextError, LRError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
+from lr.lab.eval.report import Record
 from lr.lab.eval.store import Key, Store
 from lr.lab.eval.verifier_eval import Recorder
 from lr.lab.trace.file import trace_lines
@@ -48,7 +49,6 @@ QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
 R1_DISTILL = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
 WARM_UP = 16  # Tokens.
-Record = dict[str, Any]  # A result, as its file has it.
 
 
 def engine_options(mode: str, protocol: str, options: GenerateOptions) -> GenerateOptions:
