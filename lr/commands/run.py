@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
@@ -19,12 +20,12 @@ from lr.errors import SettingError
 from lr.lab.dummy import DUMMY_NOTE, dummy_name
 from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
+from lr.lab.eval.report import Record
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
 from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
 from lr.registry import CHECKPOINTS, is_served
-from lr.tiny.names import language_of
 from lr.trace import Stats
 from lr.types import require
 
@@ -288,10 +289,9 @@ class Run:
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
                     sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
-                    how: dict[str, Any] = {"bare": language_of(reasoner.codec) is not None}
-                    how["variant"] = running.variant_of(mode, reasoner, self.own.variant)
-                    how |= {"pairs": self.save_pairs, "traces": self.save_traces}
-                    plan = running.Plan(items, mode, options, *sizes, **how)
+                    variant = running.variant_of(mode, reasoner, self.own.variant)
+                    kept = {"pairs": self.save_pairs, "traces": self.save_traces}
+                    plan = running.Plan(items, mode, options, *sizes, variant, **kept)
                     evaluation = running.Evaluation(reasoner, plan, store, grader)
                     total, left = len(plan.keys), len(evaluation.missing)
                     there = f", {total - left} of them there already" if left < total else ""
@@ -365,9 +365,9 @@ class Tally:
     rights: list[bool | None]
     stats: Stats = field(default_factory=Stats)
 
-    def add(self, done: running.Done) -> None:
-        self.rights.append(done.record.get("right"))
-        self.stats += done.stats
+    def add(self, record: Record) -> None:
+        self.rights.append(record["right"])
+        self.stats += convert(record["stats"], Stats)
 
     def line(self, session: dict[str, float]) -> str:
         """Accuracy, speed and acceptance in a few words. Speed: tokens of this session per second

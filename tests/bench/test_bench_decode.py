@@ -17,7 +17,6 @@ from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError
 from lr.lab.bench.decode import (
-    QWEN3_06B,
     SAMPLED,
     BareLoop,
     Decoded,
@@ -32,6 +31,7 @@ from lr.lab.bench.decode import (
     random_model,
 )
 from lr.lab.bench.report import Spread, write_json
+from lr.lab.dummy import shape
 from lr.model.qwen import CausalLM
 from lr.tiny.names import tiny_config
 from lr.types import SamplingParams
@@ -144,7 +144,7 @@ def test_goals_are_met_missed_or_not_measured() -> None:
 
 def test_the_shape_is_that_of_qwen3_06b() -> None:
     with torch.device("meta"):
-        assert sum(p.numel() for p in CausalLM(QWEN3_06B).parameters()) == 596_049_920
+        assert sum(p.numel() for p in CausalLM(shape("Qwen3-0.6B")).parameters()) == 596_049_920
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from lr.options import GenerateOptions
 from lr.result import Result
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
+from lr.spec.drafters import Context
 from lr.theory.calibration import Calibration, exactly
 from lr.theory.distributions import Constant, Resampled
 from lr.theory.paper import paper_calibration
@@ -181,13 +182,13 @@ def test_the_judge_reads_and_gives_its_blocks_back(reasoner: Reasoner) -> None:
     )
     verifier = SyntheticVerifier(FIXED, runner)
     result = replay(reasoner, FIXED, verifier, max_tokens=100)
-    assert seen[0] == (1, INSTRUCTIONS)
+    assert seen[0] == (1, len(INSTRUCTIONS))
     assert sum(branches for branches, _ in seen[1:]) >= result.stats.judged > 0
     assert (
         result.tokens == replay(reasoner, FIXED, max_tokens=100).tokens
     )  # it costs; it does not decide
-    for branch in verifier.head:
-        runner.close(branch)
+    assert verifier.prefixes is not None
+    verifier.prefixes.close()
     assert runner.cache.pool.num_used == 0
 
 
@@ -207,8 +208,9 @@ def test_the_rule_has_its_law() -> None:
 
 
 def test_the_drafter_always_finds_k() -> None:
-    assert SyntheticDrafter(10).found(8, 3).tokens == (9, 0, 1)
-    assert len(SyntheticDrafter(10).found(8, 0)) == 0
+    asked = [cast("Context", SimpleNamespace(tokens=[8], limit=limit)) for limit in (5, 0)]
+    one, none = SyntheticDrafter(10).propose(asked, 3)
+    assert one.tokens == (9, 0, 1) and len(none) == 0
 
 
 def test_synthetices_from_the_paper_and_from_a_calibration() -> None:

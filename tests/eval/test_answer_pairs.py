@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.lab.eval.equality import MathChecker
+from lr.lab.eval.grading import MathChecker
 
 PAGE = Path(__file__).parents[2] / "docs" / "answers.md"
 WORDS = {"equal": True, "different": False}

@@ -13,7 +13,7 @@ import pytest
 
 from lr.commands.cli import main
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.experiment import Finding, Lab, Outcome, write_finding
+from lr.lab.eval.experiment import Answers, Finding, Lab, Outcome, write_finding
 from lr.lab.eval.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits
 from lr.lab.eval.failure_modes import covered
 from lr.lab.eval.report import RunResults, cell, make_row
@@ -81,9 +81,11 @@ def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
             Path(arm.name), {Key(0): made, Key(1): made}, {"mode": arm.mode}, ("cpu",)
         )
     baseline = next(run for run in runs.values() if run.mode == "ar")
-    finding = experiment.find(
-        lab, Outcome(runs, {arm: make_row(run, baseline) for arm, run in runs.items()})
-    )
+    outcome = Outcome()
+    for arm in experiment.arms(lab):
+        run = runs[arm.name]
+        outcome[arm.name] = Answers(lab, arm, run, make_row(run, baseline))
+    finding = experiment.find(outcome)
     assert len(finding.rows) >= 6 and all(
         row.keys() == finding.rows[0].keys() for row in finding.rows
     )
@@ -99,7 +101,7 @@ def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(
     verifiers = EXPERIMENTS["verifiers"]
     models = {"target": "plans-target", "draft": "plans-draft", "judge": None}
     lab = Lab(load_items("plans:8"), tmp_path, **models, concurrency=8)
-    finding = verifiers.find(lab, lab.run(verifiers.arms(lab)))
+    finding = verifiers.find(lab.run(verifiers.arms(lab)))
     rows: dict[object, Any] = {row["verifier"]: row for row in finding.rows}
     assert rows["plain decoding"]["right"] >= 7 / 8 and rows["oracle"]["right"] >= 7 / 8
     assert rows["always"]["right"] <= 5 / 8 and rows["always"]["lost"] >= 2

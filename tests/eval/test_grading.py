@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from lr.lab.eval.datasets import Item, Task
-from lr.lab.eval.equality import MathChecker, plain_number
-from lr.lab.eval.grading import Grader, chosen_letter, code_block, final_answer
+from lr.lab.eval.grading import (
+    Grader,
+    MathChecker,
+    chosen_letter,
+    code_block,
+    final_answer,
+    plain_number,
+)
 from lr.result import boxed, reply
 
 EQUAL = [
@@ -83,6 +90,14 @@ def test_a_comparison_that_never_ends_is_killed_and_the_next_one_works() -> None
         assert not equal and "more than 1.5 s" in why
         assert checker.compare(r"\frac{1}{2}", "0.5")[0]
         assert time.perf_counter() - started < 60
+
+
+def test_the_thread_that_asked_first_may_end() -> None:
+    """An evaluation grades in a thread of its own, and an experiment has one after another."""
+    with MathChecker(20) as checker:
+        for _ in range(2):
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(checker.compare, r"\frac{1}{2}", r"\frac{2}{4}").result()[0]
 
 
 def test_a_worker_that_dies_costs_one_answer(tmp_path: Path) -> None:

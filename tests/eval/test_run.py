@@ -28,7 +28,8 @@ from lr.engine.engine import Run as Answer
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
 from lr.lab.eval.grading import Grade, Grader
-from lr.lab.eval.running import Done, engine_options, family_sampling
+from lr.lab.eval.report import Record
+from lr.lab.eval.running import engine_options, family_sampling
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
@@ -167,7 +168,7 @@ def test_ctrl_c_says_how_to_go_on(
 ) -> None:
     add = Tally.add
 
-    def interrupt(tally: Tally, done: Done) -> None:
+    def interrupt(tally: Tally, done: Record) -> None:
         add(tally, done)
         if len(tally.rights) == 2:
             raise KeyboardInterrupt

@@ -14,11 +14,11 @@ problem are not independent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from operator import mul
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from lr.lab.viz import plots
 from lr.lab.viz.plots import Curves
@@ -31,45 +31,38 @@ from lr.trace import TokenRound
 class Places:
     """The rounds of some problems, by the place in the proposal: 0 is the first draft.
 
-    `offered[i]`: rounds that had a draft there; `tried[i]`: and accepted all before it; `kept[i]`:
-    and accepted it too. Example, k = 2, three rounds that accept 2, 1 and 0 drafts: offered (3, 3),
-    tried (3, 2), kept (2, 1)."""
+    Of the k places: `offered[i]`: rounds that had a draft there; `tried[i]`: and accepted all
+    before it; `kept[i]`: and accepted it too. Example, k = 2, three rounds that accept 2, 1 and 0
+    drafts: offered (3, 3), tried (3, 2), kept (2, 1)."""
 
     rounds: int
     emitted: int
-    offered: tuple[int, ...]
-    tried: tuple[int, ...]
-    kept: tuple[int, ...]
+    offered: np.ndarray
+    tried: np.ndarray
+    kept: np.ndarray
 
     @classmethod
     def of(cls, rounds: Sequence[TokenRound], k: int) -> Places:
         """Those of rounds of chains of at most k drafts."""
-        return cls(
-            rounds=len(rounds),
-            emitted=sum(r.emitted for r in rounds),
-            offered=tuple(sum(r.depth > i for r in rounds) for i in range(k)),
-            tried=tuple(sum(r.depth > i and r.accepted >= i for r in rounds) for i in range(k)),
-            kept=tuple(sum(r.accepted > i for r in rounds) for i in range(k)),
-        )
+        place, seen = np.arange(k), np.array([(r.depth, r.accepted) for r in rounds])
+        depth, accepted = seen.reshape(-1, 2, 1).swapaxes(0, 1)  # each [rounds, 1]
+        offered, kept = depth > place, accepted > place
+        counts = (offered, offered & (accepted >= place), kept)
+        return cls(len(rounds), sum(r.emitted for r in rounds), *(one.sum(0) for one in counts))
 
     @classmethod
     def total(cls, parts: Sequence[Places]) -> Places:
         """All of them together; at least one."""
-
-        def added(name: str) -> tuple[int, ...]:
-            return tuple(map(sum, zip(*(getattr(part, name) for part in parts), strict=True)))
-
-        rounds, emitted = sum(part.rounds for part in parts), sum(part.emitted for part in parts)
-        return cls(rounds, emitted, added("offered"), added("tried"), added("kept"))
+        return cls(*(sum(getattr(part, one.name) for part in parts) for one in fields(cls)))
 
     @property
     def length(self) -> float:
         """The mean acceptance length: tokens that a round decides, 1 + accepted / rounds."""
-        return 1 + sum(self.kept) / self.rounds
+        return float(1 + self.kept.sum() / self.rounds)
 
     @property
     def alpha(self) -> float:
-        return sum(self.kept) / sum(self.tried)
+        return float(self.kept.sum() / self.tried.sum())
 
     @property
     def constant(self) -> float:
@@ -77,16 +70,13 @@ class Places:
         return float(sd_tokens(self.alpha, len(self.kept)))
 
     @property
-    def rates(self) -> tuple[float, ...]:
+    def rates(self) -> list[float]:
         """The conditional acceptance rate of each place; 0 where nothing was tried."""
-        pairs = zip(self.kept, self.tried, strict=True)
-        return tuple(kept / tried if tried else 0.0 for kept, tried in pairs)
+        return (self.kept / np.maximum(self.tried, 1)).tolist()
 
     def predict(self, rates: Sequence[float]) -> float:
         """E N if place i is accepted at `rates[i]`, with the short proposals that there were."""
-        shares = [offered / self.rounds for offered in self.offered]
-        reach = accumulate(rates, mul)
-        return 1 + sum(share * reached for share, reached in zip(shares, reach, strict=True))
+        return float(1 + self.offered @ np.cumprod(rates) / self.rounds)
 
 
 def by_place(parts: Sequence[Places]) -> float:
@@ -111,8 +101,8 @@ class Point:
     rounds: int
     cut: float
     alpha: float
-    rates: tuple[float, ...]
-    rate_errors: tuple[float, ...]
+    rates: list[float]
+    rate_errors: list[float]
     measured: float
     error: float
     constant: float
@@ -135,16 +125,13 @@ def point(k: int, parts: Sequence[Places]) -> Point:
     def error(estimate: Callable[[Places], float]) -> float:
         return standard_error(lambda some: estimate(Places.total(some)), parts)
 
-    def rate(place: int) -> Callable[[Places], float]:
-        return lambda some: some.rates[place]
-
     return Point(
         k=k,
         rounds=whole.rounds,
-        cut=1 - whole.offered[-1] / whole.rounds,
+        cut=1 - int(whole.offered[-1]) / whole.rounds,
         alpha=whole.alpha,
         rates=whole.rates,
-        rate_errors=tuple(error(rate(place)) for place in range(k)),
+        rate_errors=[error(lambda some, at=at: some.rates[at]) for at in range(k)],  # type: ignore[misc]
         measured=whole.length,
         error=error(lambda some: some.length),
         constant=whole.constant,

@@ -20,8 +20,7 @@ from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench.report import Spread, wait_for
-from lr.lab.dummy import SHAPES as SHAPES_BY_NAME
-from lr.lab.dummy import fill_dummy
+from lr.lab.dummy import fill_dummy, shape
 from lr.model.codec import Codec
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, rotate, rotation
@@ -36,7 +35,6 @@ from lr.types import Role, SamplingParams
 
 PROMPT_TOKENS = 40
 """About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""
-QWEN3_06B = SHAPES_BY_NAME["Qwen3-0.6B"]
 RANDOM_12 = "random-12"
 OURS, SAMPLED, BARE, THEIRS = "lr", "lr, sampled", "bare loop", "transformers"  # The contenders.
 CPU = torch.device("cpu")
@@ -245,7 +243,7 @@ def lanes(name: str) -> list[Lane]:
     elif name == RANDOM_12:
         model, sampling = random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6)
     else:
-        model = random_model(QWEN3_06B, SHAPES[name])
+        model = random_model(shape("Qwen3-0.6B"), SHAPES[name])
         # what Qwen3's own generation_config.json recommends
         sampling = SamplingParams(0.6, top_p=0.95, top_k=20)
     length = 8 if name in SHAPES else PROMPT_TOKENS
@@ -301,13 +299,11 @@ def measure(
     timings: list[Timing] = []
     for batch in plan.batches:
         row = [Timing(lane.model, lane.contender, batch, plan.threads) for lane in lanes]
-        for lane in lanes:
-            lane.decode(lane.prompt, batch, plan.warm_up)
-            progress()
-        for _ in range(plan.repeats):
+        for repeat in range(plan.repeats + 1):
+            steps = plan.tokens if repeat else plan.warm_up
             for lane, timing in zip(lanes, row, strict=True):
-                seconds = lane.decode(lane.prompt, batch, plan.tokens).seconds
-                timing.ms.append(1000 * seconds / plan.tokens)
+                seconds = lane.decode(lane.prompt, batch, steps).seconds
+                timing.ms += [1000 * seconds / steps] if repeat else []
                 progress()
         timings += row
     return timings

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
-from lr.kvcache.branch import Branch
+from lr.errors import LRError
+from lr.parts.judge import PrefixCache, Row
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
 from lr.spec.drafters import Context, Drafter
@@ -42,16 +43,15 @@ if TYPE_CHECKING:
 
 ASSUMED_LENGTH = Lognormal(32.0, 0.5)
 """Tokens of a step where nobody says. An assumption: the paper prints no lengths."""
-INSTRUCTIONS, FRAME = 180, 32
+INSTRUCTIONS, FRAME = list(range(180)), range(32)
 """Tokens of a judge's prompt: those that all prompts share, and those around the two steps."""
-JUDGED_AT_ONCE = 8  # Pairs of one forward of the judge.
 STEPS, TOKENS = 8, 32
 """Places of a block of `kept_in`. Small blocks keep short runs close to the rate; large blocks look
 more like independent draws."""
 
 
 @lru_cache(maxsize=4096)
-def kept_in(stream: Stream, rate: float, size: int, block: int) -> tuple[bool, ...]:
+def kept_in(stream: Stream, rate: float, size: int, block: int) -> frozenset[int]:
     """Which of the `size` places of a block are kept: a fixed number of them, in random order.
 
     The number is rounded so that the sum over all blocks keeps up with the rate, from a random
@@ -60,13 +60,12 @@ def kept_in(stream: Stream, rate: float, size: int, block: int) -> tuple[bool, .
     start = uniform(stream.fold_in("start").key(0))
     before, after = (floor(n * size * rate + start) for n in (block, block + 1))
     order = sorted(range(size), key=lambda place: stream.key(block * size + place))
-    chosen = order[: after - before]
-    return tuple(place in chosen for place in range(size))
+    return frozenset(order[: after - before])
 
 
 def kept_at(stream: Stream, rate: float, size: int, place: int) -> bool:
     """Whether a place, counted from 0 over all blocks, is kept."""
-    return kept_in(stream, rate, size, place // size)[place % size]
+    return place % size in kept_in(stream, rate, size, place // size)
 
 
 @dataclass(frozen=True)
@@ -159,11 +158,9 @@ class SyntheticDrafter(Drafter):
         self.vocab_size = vocab_size
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [self.found(context.tokens[-1], min(k, context.limit)) for context in contexts]
-
-    def found(self, last: int, k: int) -> Proposal:
-        """The k ids after `last`."""
-        return Proposal.chain([(last + i) % self.vocab_size for i in range(1, k + 1)])
+        size = self.vocab_size
+        asked = ((context.tokens[-1], min(k, context.limit)) for context in contexts)
+        return [Proposal.chain([(last + i + 1) % size for i in range(n)]) for last, n in asked]
 
 
 class SyntheticRule(AcceptanceRule):
@@ -216,28 +213,21 @@ class SyntheticVerifier(Verifier):
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         self.name = f"synthetic:{synthetic.alpha1:g}"
         self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
-        self.synthetic, self.runner, self.head = synthetic, judge, list[Branch]()
-        self.first, self.threaded = 0, judge is not None and judge.model.device.type == "cuda"
+        self.synthetic, self.first, self.runner = synthetic, 0, judge
+        self.prefixes = None if judge is None else PrefixCache(judge)
+        self.threaded = judge is not None and judge.model.device.type == "cuda"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        for start in range(0, len(pairs) if self.runner else 0, JUDGED_AT_ONCE):
-            self._read(pairs[start : start + JUDGED_AT_ONCE])
+        if self.prefixes is not None:
+            self.prefixes.warm(INSTRUCTIONS)
+            for logits in self.prefixes.logits([self._row(pair) for pair in pairs]):
+                if isinstance(logits, LRError):
+                    raise logits
+                logits.argmax(-1).tolist()  # an outcome that is waited for and not used
         how, places = (self.stream, self.synthetic.alpha1, STEPS), [pair.index for pair in pairs]
         return [Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}") for p in places]
 
-    def _read(self, pairs: Sequence[Pair]) -> None:
-        """Read the pairs and wait for an outcome that is not used."""
-        runner = self.runner
-        assert runner is not None
-        if not self.head:
-            self.head = [runner.open(list(range(INSTRUCTIONS)))]
-            runner.forward(self.head)
-        branches = [runner.fork(self.head[0]) for _ in pairs]
-        try:
-            for branch, pair in zip(branches, pairs, strict=True):
-                steps = (*pair.target_step.tokens, *pair.draft.tokens)
-                branch.extend([*(token % runner.vocab_size for token in steps), *range(FRAME)])
-            torch.stack(runner.forward(branches)).argmax(-1).tolist()
-        finally:
-            for branch in branches:
-                runner.close(branch)
+    def _row(self, pair: Pair) -> Row:
+        assert self.runner is not None
+        steps = (*pair.target_step.tokens, *pair.draft.tokens)
+        return Row([*INSTRUCTIONS, *(token % self.runner.vocab_size for token in steps), *FRAME])

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from lr.lab.bench.decode import hugging_face_model
+from lr.lab.bench.decode import OURS, THEIRS, hugging_face_model
 from lr.lab.bench.report import Spread, acceptance_of, in_turn
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 from lr.trace import Stats, TokenRounds
 
 MAX_TOKENS = 400
-OURS, THEIRS = "lr", "transformers"
 
 
 @dataclass(frozen=True)

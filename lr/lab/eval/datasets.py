@@ -15,8 +15,8 @@ import pickletools
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import Enum
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ _PROGRAM = (
 )
 
 
-class Task(Enum):
+class Task(StrEnum):
     """How the answer to a problem is graded."""
 
     MATH = "math"  # Equal to the gold answer as mathematics.
@@ -86,8 +86,7 @@ class Item:
 def fingerprint(items: Sequence[Item]) -> str:
     """Sixteen hexadecimal digits that identify these problems: runs over equal problems have equal
     fingerprints and can be compared."""
-    content = [asdict(item) | {"task": item.task.value} for item in items]
-    text = json.dumps(content, sort_keys=True)
+    text = json.dumps([asdict(item) for item in items], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -215,8 +214,9 @@ def read_item(line: Mapping[str, Any], number: int, seed: int = 0) -> Item:
     """The item of one line. `seed` shuffles the options of a choice. Raises `SettingError` with the
     fields that were found, or with what is wrong in one of them."""
     try:
-        item = _recognise(line, number, seed)
-        _require_unicode(item)
+        item = replace(_recognise(line, seed), number=number)
+        # JSON can write half a character, as "\\ud800", which no file of results can hold
+        json.dumps(asdict(item), ensure_ascii=False).encode()
         return item
     except Exception as error:  # damaged test cases may fail in base64, zlib, pickle or JSON
         said = f"cannot be read ({type(error).__name__}: {str(error)[:200]})."
@@ -224,18 +224,8 @@ def read_item(line: Mapping[str, Any], number: int, seed: int = 0) -> Item:
         raise SettingError(f"problem {number} {said}") from error
 
 
-def _require_unicode(item: Item) -> None:
-    """Raise `UnicodeEncodeError` for half a character, which JSON can write as "\\ud800" and no
-    file of results can hold."""
-    texts = [item.question, item.gold or "", item.name, item.starter, *item.choices]
-    if item.tests is not None:
-        texts += [item.tests.check or "", *(text for case in item.tests.cases for text in case)]
-    for text in texts:
-        text.encode()
-
-
-def _recognise(line: Mapping[str, Any], number: int, seed: int) -> Item:
-    """What is raised goes on the words "problem 3", in `read_item`."""
+def _recognise(line: Mapping[str, Any], seed: int) -> Item:
+    """The item but for its number. What is raised goes on the words "problem 3", in `read_item`."""
     fields = {re.sub(r"[\s-]+", "_", str(key).strip().lower()): line[key] for key in line}
     ids = ("task_id", "unique_id", "question_id", "record_id", "id")
     name = next((str(fields[key]) for key in ids if fields.get(key) is not None), "")
@@ -244,26 +234,25 @@ def _recognise(line: Mapping[str, Any], number: int, seed: int) -> Item:
     if {"prompt", "test", "entry_point"} <= fields.keys():
         tests = CodeTests(f"{fields['test']}\n\ncheck({fields['entry_point']})\n")
         prompt = str(fields["prompt"])
-        return Item(number, prompt, Task.CODE, tests=tests, starter=prompt, name=name)
+        return Item(0, prompt, Task.CODE, tests=tests, starter=prompt, name=name)
     if {"question_content", "public_test_cases"} <= fields.keys():
         starter = str(fields.get("starter_code") or "")
         content, tests = str(fields["question_content"]), _live_code_bench(fields)
-        return Item(number, content, Task.CODE, tests=tests, starter=starter, name=name)
+        return Item(0, content, Task.CODE, tests=tests, starter=starter, name=name)
     if question is not None and "correct_answer" in fields and "incorrect_answer_1" in fields:
         wrong = [key for key in sorted(fields) if re.fullmatch(r"incorrect_answer_\d+", key)]
         texts = [str(fields[key]) for key in ("correct_answer", *wrong)]
-        return _choice(question, texts, 0, number, seed, name)
+        return _choice(question, texts, 0, seed, name)
     lists = [fields[key] for key in ("choices", "options") if isinstance(fields.get(key), list)]
     if question is not None and lists and fields.get("answer") is not None:
         texts = [str(choice) for choice in lists[0]]
-        right = _right_option(fields["answer"], texts)
-        return _choice(question, texts, right, number, seed, name)
+        return _choice(question, texts, _right_option(fields["answer"], texts), seed, name)
     if question is not None and (gold := _math_gold(fields)) is not None:
-        return Item(number, question, Task.MATH, gold, name=name)
+        return Item(0, question, Task.MATH, gold, name=name)
     turns = fields.get("turns")
     free = turns[0] if isinstance(turns, list) and turns else fields.get("prompt", question)
     if isinstance(free, str) and not {"answer", "solution", "test", "test_cases"} & fields.keys():
-        return Item(number, free, Task.FREE, name=name)
+        return Item(0, free, Task.FREE, name=name)
     found = ", ".join(map(str, line)) or "(none)"
     raise SettingError(
         f"has the fields {found}, which is no layout known here. Known are: {_EXPECTED}."
@@ -283,7 +272,7 @@ def _math_gold(fields: Mapping[str, Any]) -> str | None:
     return boxed(solution) if isinstance(solution, str) else None
 
 
-def _choice(question: str, texts: list[str], right: int, number: int, seed: int, name: str) -> Item:
+def _choice(question: str, texts: list[str], right: int, seed: int, name: str) -> Item:
     """The options are shuffled by random numbers keyed by the seed and the question: the gold
     letter is not always the same, and is the same in every run with that seed."""
     if len(texts) > len(LETTERS):
@@ -291,7 +280,7 @@ def _choice(question: str, texts: list[str], right: int, number: int, seed: int,
     stream = Stream.root(seed).fold_in("options", question)
     order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
     choices = tuple(texts[place].strip() for place in order)
-    return Item(number, question, Task.CHOICE, LETTERS[order.index(right)], choices, name=name)
+    return Item(0, question, Task.CHOICE, LETTERS[order.index(right)], choices, name=name)
 
 
 def _right_option(answer: object, texts: list[str]) -> int:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ from lr.lab.eval.grading import grader_for
 from lr.lab.eval.running import Evaluation, Plan, engine_options, run_head, variant_of
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
+from lr.lab.eval.verifier_eval import SavedPair, load_pairs
 from lr.lab.viz.plots import Panel, draw
-from lr.options import GenerateOptions
+from lr.options import LOOKAHEAD, GenerateOptions
 from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
@@ -39,13 +41,14 @@ once, because the last ones of a turn leave the batch half empty."""
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of answering. `options` change the lab's; `verifier` None: the lab's. `pairs`,
-    `traces`: whether they are kept."""
+    """One way of answering. `options` change the lab's; `verifier` None: the lab's. `shown`: the
+    cells that say in a table which arm it is. `pairs`, `traces`: whether they are kept."""
 
     name: str
     mode: str = "lr"
     options: Mapping[str, Any] = field(default_factory=dict)
     verifier: str | None = None
+    shown: Mapping[str, Any] = field(default_factory=dict)
     pairs: bool = False
     traces: bool = False
     concurrency: int | None = 1  # None: the lab's, where speed is not what is measured.
@@ -53,19 +56,40 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What the arms of an experiment gave, by name, and the rows of their comparison with the first
-    arm in mode ar."""
+class Answers:
+    """What an arm gave in a lab, and the row of its comparison with the first arm in mode ar."""
 
-    runs: dict[str, report.RunResults]
-    rows: dict[str, report.Row]
+    lab: Lab
+    arm: Arm
+    run: report.RunResults
+    row: report.Row
+
+    @property
+    def steps(self) -> list[tuple[str, int]]:
+        """(origin, tokens) of every step."""
+        records = self.run.records.values()
+        return [(step[0], step[1]) for one in records for step in one.get("steps", [])]
+
+    @property
+    def step_tokens(self) -> float | None:
+        """The mean length of a step."""
+        return fmean(lengths) if (lengths := [length for _, length in self.steps]) else None
+
+    def pairs(self) -> list[SavedPair]:
+        """The pairs that were judged, with both steps."""
+        saved = load_pairs(self.run.path, self.run.records)
+        return [one for one in saved if one.pair.target is not None]
+
+
+Outcome = dict[str, Answers]
+"""By the names of the arms, in their order; in a lab that is one of several "plans/lr"."""
 
 
 @dataclass
 class Lab:
     """Runs arms on problems with these models; without `encoder`, verifiers by embedding are left
     out. `work` holds the run directories; `concurrency`: problems that are worked on together where
-    speed is not what is measured."""
+    speed is not what is measured. `family`: which lab it is, where an experiment has several."""
 
     items: Sequence[Item]
     work: Path
@@ -74,16 +98,18 @@ class Lab:
     judge: str | None = "tiny-judge"
     encoder: str | None = None
     device: str = "cpu"
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype | None = torch.float32
     options: GenerateOptions = field(default_factory=GenerateOptions)
     verifier: str = "judge"
     concurrency: int = 1
+    family: str = ""
     _reasoners: dict[tuple[str | None, ...], Reasoner] = field(default_factory=dict, init=False)
     _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
 
     def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
         """Answer every problem in every arm and compare. `heard` is called with the arm's name
         after each answer."""
+        names = {arm.name: f"{self.family}/{arm.name}".lstrip("/") for arm in arms}
         together = any(arm.concurrency is None for arm in arms)
         turn = TURN * max(1, self.concurrency // 2) if together else TURN
         with grader_for(self.items, Limits()) as grader:
@@ -94,18 +120,19 @@ class Lab:
                     evaluation = Evaluation(self.reasoner(arm.mode), plan, stores[arm.name], grader)
                     there = len(plan.keys) - len(evaluation.missing)
                     for _ in chain(range(there), evaluation.run() if evaluation.missing else ()):
-                        heard(arm.name)
-            runs = {arm.name: report.read_run(self.work / arm.name, grader) for arm in arms}
+                        heard(names[arm.name])
+            runs = [report.read_run(self.work / arm.name, grader) for arm in arms]
         wanted = {item.number for item in self.items}
-        for name, run in runs.items():
-            records = {key: one for key, one in run.records.items() if key.number in wanted}
-            runs[name] = replace(run, records=records)
-        baseline = report.choose_baseline(list(runs.values()))
-        rows = {name: report.make_row(run, baseline) for name, run in runs.items()}
-        for name, row in rows.items():
-            if runs[name] is baseline:
-                rows[name] = replace(row, speedup=1.0)
-        return Outcome(runs, rows)
+        for run in runs:  # another --problems may have left more
+            for key in [key for key in run.records if key.number not in wanted]:
+                del run.records[key]
+        baseline = report.choose_baseline(runs)
+        found = Outcome()
+        for arm, run in zip(arms, runs, strict=True):
+            row = report.make_row(run, baseline)
+            row = replace(row, speedup=1.0) if run is baseline else row
+            found[names[arm.name]] = Answers(self, arm, run, row)
+        return found
 
     def reasoner(self, mode: str = "lr") -> Reasoner:
         """The models for a mode: target and draft, or the draft alone."""
@@ -114,23 +141,20 @@ class Lab:
             target, draft = pair
             if target is None:
                 raise SettingError("mode 'draft' needs a draft model, and none was given.")
-            where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
-            self._reasoners[pair] = Reasoner(target, draft, "exact", **where)
+            self._reasoners[pair] = Reasoner(
+                target, draft, "exact", device=self.device, dtype=self.dtype
+            )
         return self._reasoners[pair]
 
     def verifier_named(self, name: str) -> Verifier:
         """A verifier by name, loaded once. Raises `SettingError` if its checkpoint is missing."""
         if name not in self._verifiers:
             kind = name.partition(":")[0]
-            extra = {"judge": self.judge, "embedding": self.encoder}.get(kind)
-            if kind in ("judge", "embedding") and extra is None:
+            extra = {"judge": self.judge, "embedding": self.encoder}
+            if kind in extra and extra[kind] is None:
                 raise SettingError(f"verifier {name!r} needs --judge_model or --encoder.")
-            plain_cpu = self.dtype is None and self.device == "cpu"
-            dtype = torch.float32 if plain_cpu else self.dtype
-            reasoner = self.reasoner()
-            choice = VerifierChoice(
-                name, reasoner.codec, extra, device=self.device, dtype=dtype, num_blocks=None
-            )
+            reasoner, where = self.reasoner(), (self.device, self.dtype)
+            choice = VerifierChoice(name, reasoner.codec, extra.get(kind), *where)
             self._verifiers[name] = choice.build(reasoner.models.target)
         return self._verifiers[name]
 
@@ -148,15 +172,13 @@ class Lab:
 
     def _plan(self, arm: Arm, items: Sequence[Item]) -> Plan:
         options = engine_options(arm.mode, "generate", replace(self.options, **arm.options))
-        variant = variant_of(arm.mode, self.reasoner(arm.mode), arm.variant)
-        judges = variant is not None and variant.verifier is not None
-        if arm.mode in ("lr", "lr+sd") and not judges:
+        variant = variant_of(arm.mode, self.reasoner(arm.mode), arm.variant) or Variant()
+        if arm.mode in LOOKAHEAD and variant.verifier is None:
             verifier = self.verifier_named(arm.verifier or self.verifier)
-            variant = replace(variant or Variant(), verifier=verifier)
+            variant = replace(variant, verifier=verifier)
         return Plan(
             items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
-            bare=self.language is not None, variant=variant, pairs=arm.pairs, traces=arm.traces,
-            details=False,
+            variant=variant, pairs=arm.pairs, traces=arm.traces, details=False,
         )  # fmt: skip
 
     def _head(self, arm: Arm) -> dict[str, Any]:
@@ -166,39 +188,13 @@ class Lab:
             "mode": arm.mode,
             "model": self.draft if arm.mode == "draft" else self.target,
             "draft_model": self.draft,
-            "verifier": (arm.verifier or self.verifier) if arm.mode in ("lr", "lr+sd") else None,
+            "verifier": (arm.verifier or self.verifier) if arm.mode in LOOKAHEAD else None,
             "concurrency": arm.concurrency or self.concurrency,
             "branching": list(self.options.branching),
         }
         own |= {} if arm.variant is None else {"mode": arm.name, "variant": arm.variant}
         settings = asdict(replace(self.options, **arm.options)) | own
         return run_head("lr experiment", settings, [self.device])
-
-
-class Domains:
-    """One lab per language. What Lookahead Reasoning gains depends on how often two models mean the
-    same, not on mathematics: each language has its own target, draft and oracle, everything else is
-    the same code. The oracle judges in both, so that no judge's mistakes stand between the two."""
-
-    def __init__(self, labs: dict[str, Lab]) -> None:
-        self.labs, first = labs, next(iter(labs.values()))
-        self.items = [item for lab in labs.values() for item in lab.items]
-        self.work, self.verifier = first.work.parent, first.verifier
-
-    def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
-        """Every domain in turn; within a domain the arms take turns, and each is compared with the
-        domain's own plain decoding. The results are named "tiny/lr", "plans/lr"."""
-        runs: dict[str, report.RunResults] = {}
-        rows: dict[str, report.Row] = {}
-        for family, lab in self.labs.items():
-            outcome = lab.run(arms, lambda name, at=family: heard(f"{at}/{name}"))  # type: ignore[misc]
-            runs |= {f"{family}/{name}": run for name, run in outcome.runs.items()}
-            rows |= {f"{family}/{name}": row for name, row in outcome.rows.items()}
-        return Outcome(runs, rows)
-
-    def close(self) -> None:
-        for lab in self.labs.values():
-            lab.close()
 
 
 # ---------------------------------------------------------------- what an experiment leaves

@@ -1,8 +1,8 @@
 """The experiments: the paper's tables (arXiv 2506.19830), and what it leaves open. The list is
 in docs/evaluation.md.
 
-Each is two functions: `arms(lab)`, the ways of answering that are compared, and `find(lab,
-outcome)`, the table and the figure made from their results."""
+Each is two functions: `arms(lab)`, the ways of answering that are compared, and `find(outcome)`,
+the table and the figure made from their results."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import fmean
 from typing import Any
 
 from lr.errors import SettingError
-from lr.lab.eval.experiment import Arm, Domains, Finding, Lab, Outcome
+from lr.lab.eval.experiment import Answers, Arm, Finding, Lab, Outcome
 from lr.lab.eval.failure_modes import spans_at_work
-from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, RunResults, bars, notes, pick
-from lr.lab.eval.verifier_eval import SavedPair, load_pairs
+from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, bars, notes, pick
 from lr.lab.trace.file import read_trace
 from lr.lab.viz.plots import Bars, Curves, Lanes
 from lr.theory.trace_metrics import Spans, covered
@@ -27,17 +27,7 @@ from lr.trace import ForwardPass
 from lr.types import Role
 
 GUESSED = {"drafter": "draft"}  # Tokens are guessed by the draft model.
-
-
-def saved_pairs(run: RunResults) -> list[SavedPair]:
-    """The pairs that an arm has judged, with both steps."""
-    return [one for one in load_pairs(run.path, run.records) if one.pair.target is not None]
-
-
-def steps_of(run: RunResults) -> list[tuple[str, int]]:
-    """(origin, tokens) of every step of an arm."""
-    records = run.records.values()
-    return [(step[0], step[1]) for one in records for step in one.get("steps", [])]
+Point = tuple[float, float]
 
 
 # ---------------------------------------------------------------- speedup (Table 1)
@@ -56,9 +46,9 @@ def speedup_arms(lab: Lab) -> list[Arm]:
     return [Arm("ar", "ar"), Arm("sd", "sd", GUESSED), *lr, *alone]
 
 
-def find_speedup(lab: Lab, outcome: Outcome) -> Finding:
+def find_speedup(outcome: Outcome) -> Finding:
     """One row per mode."""
-    rows = list(outcome.rows.values())
+    rows = [one.row for one in outcome.values()]
     modes = [row.mode for row in rows]
     return Finding(
         f"Modes side by side, {rows[0].problems} problems",
@@ -85,37 +75,36 @@ VERIFIERS = (
 
 def verifier_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then Lookahead Reasoning with every verifier whose checkpoint is there."""
-    found = [Arm("ar", "ar", concurrency=None)]
+    found = [Arm("ar", "ar", shown={"verifier": "plain decoding"}, concurrency=None)]
     for name in VERIFIERS:
         try:
             lab.verifier_named(name)
         except SettingError:
             continue
+        shown = {"verifier": name}
         label = name.replace(":", "_")
-        found.append(Arm(label, verifier=name, pairs=True, concurrency=None))
+        found.append(Arm(label, "lr", {}, name, shown, pairs=True, concurrency=None))
     return found
 
 
-def find_verifiers(lab: Lab, outcome: Outcome) -> Finding:
+def find_verifiers(outcome: Outcome) -> Finding:
     """One row per verifier. For the tiny language the oracle says of every judged pair whether the
     two steps mean the same, so each verifier has a precision (of the pairs it accepts, how many
     mean the same) and a recall (of those that do, how many it accepts). Verifiers that judge
     without the target's step (score, likelihood) have neither."""
     shown, points, labels = [], [], []
-    for name, row in outcome.rows.items():
-        language, said, same = lab.language, list[bool](), list[bool]()
-        if language is not None and name != "ar":
-            for one in saved_pairs(outcome.runs[name]):
-                texts = [lab.decode(s.tokens) for s in (one.pair.draft, one.pair.target_step)]
+    for found in outcome.values():
+        row, language, said, same = found.row, found.lab.language, list[bool](), list[bool]()
+        if language is not None and found.arm.pairs:
+            for one in found.pairs():
+                texts = [found.lab.decode(s.tokens) for s in (one.pair.draft, one.pair.target_step)]
                 said.append(one.aligned)
                 same.append(language.same_meaning(*texts))
         both = sum(map(min, said, same))
-        stats = [one.get("stats", {}) for one in outcome.runs[name].records.values()]
-        judged = sum(one.get("judged", 0) for one in stats)
+        judged = sum(one.get("stats", {}).get("judged", 0) for one in found.run.records.values())
         won, lost = row.flips or (None, None)
-        label = "plain decoding" if name == "ar" else name.replace("_", ":")
         shown.append({
-            "verifier": label,
+            **found.arm.shown,
             **pick(row, ACCURACY),
             "steps kept": row.step_acceptance,
             "precision": both / sum(said) if any(said) else None,
@@ -128,8 +117,8 @@ def find_verifiers(lab: Lab, outcome: Outcome) -> Finding:
         })  # fmt: skip
         if row.step_acceptance is not None and row.accuracy is not None:
             points.append((row.step_acceptance, row.accuracy))
-            labels.append(label)
-    kept, plain = "draft steps kept, of those judged", outcome.rows["ar"]
+            labels.append(found.arm.shown["verifier"])
+    kept, plain = "draft steps kept, of those judged", outcome["ar"].row
     title = "each point a verifier, dotted: plain decoding"
     return Finding(
         f"Verifiers, {plain.problems} problems: what is accepted, and what it costs",
@@ -150,44 +139,37 @@ WIDTHS = (1, 2, 4, 8)
 WIDTH_COLUMNS = {"pairs kept": "step_acceptance", **SPEEDUP, **PASSES, "wasted": "wasted_share"}
 
 
-def _width_grid(lab: Lab) -> dict[str, list[Arm]]:
-    """By verifier, the judge and, if there is one, the oracle: an arm per width."""
-    found = {}
+def width_arms(lab: Lab) -> list[Arm]:
+    """Plain decoding, then every width with the judge and, if there is one, the oracle."""
+    found = [Arm("ar", "ar")]
     for name in (lab.verifier, "oracle") if lab.language is not None else (lab.verifier,):
-        label = name.replace(":", "_")
-        found[name] = [Arm(f"{label}_W{w}", "lr", {"depth": 2, "width": w}, name) for w in WIDTHS]
+        for w in WIDTHS:
+            options, shown = {"depth": 2, "width": w}, {"verifier": name, "W": w}
+            found.append(Arm(f"{name.replace(':', '_')}_W{w}", "lr", options, name, shown))
     return found
 
 
-def width_arms(lab: Lab) -> list[Arm]:
-    """Plain decoding, then every width with every verifier."""
-    return [Arm("ar", "ar"), *(arm for arms in _width_grid(lab).values() for arm in arms)]
-
-
-def find_width(lab: Lab, outcome: Outcome) -> Finding:
+def find_width(outcome: Outcome) -> Finding:
     """One row per verifier and width. A place is kept if one of its alternatives was accepted: the
     paper's acceptance rate, accepted steps / (accepted steps + corrections)."""
-    shown, kept, speeds = [], [], []
-    for name, arms in _width_grid(lab).items():
-        accepted, fast = [], []
-        for width, arm in zip(WIDTHS, arms, strict=True):
-            row = outcome.rows[arm.name]
-            origins = Counter(origin for origin, _ in steps_of(outcome.runs[arm.name]))
+    shown, kept, speeds = [], dict[str, list[Point]](), dict[str, list[Point]]()
+    for one in outcome.values():
+        if one.arm.mode == "lr":
+            origins, row = Counter(origin for origin, _ in one.steps), one.row
             places = origins["accepted"] + origins["correction"]
             place = origins["accepted"] / places if places else None
-            head, rest = pick(row, ACCURACY), pick(row, WIDTH_COLUMNS)
-            shown.append({"verifier": name, "W": width, **head, "places kept": place, **rest})
-            accepted.append((float(width), place or 0.0))
-            fast.append((float(width), row.speedup or 0.0))
-        kept.append((name, accepted))
-        speeds.append((name, fast))
+            head, rest = {**one.arm.shown, **pick(row, ACCURACY)}, pick(row, WIDTH_COLUMNS)
+            shown.append({**head, "places kept": place, **rest})
+            name, width = one.arm.shown.values()
+            kept.setdefault(name, []).append((float(width), place or 0.0))
+            speeds.setdefault(name, []).append((float(width), row.speedup or 0.0))
     x, against = "alternatives per step, W", "against plain decoding"
     return Finding(
-        f"Width at depth 2, {outcome.rows['ar'].problems} problems",
+        f"Width at depth 2, {outcome['ar'].row.problems} problems",
         shown,
         [
-            Curves("places at which a draft step was kept", x, "share", kept),
-            Curves("speedup in tokens/s", x, against, speeds, line=1.0),
+            Curves("places at which a draft step was kept", x, "share", list(kept.items())),
+            Curves("speedup in tokens/s", x, against, list(speeds.items()), line=1.0),
         ],
         [
             "places kept: of the places where steps were judged, those where one of the W was "
@@ -214,7 +196,8 @@ def budget_arm(k1: int, k2: int) -> Arm:
     if k2 > 1:
         options |= {**GUESSED, "num_speculative_tokens": k2 - 1}
     mode = ("lr+sd" if k2 > 1 else "lr") if k1 > 1 else ("sd" if k2 > 1 else "ar")
-    return Arm(f"k1_{k1}_k2_{k2}", mode, options)
+    shown = {"M": k1 * k2, "k1": k1, "k2": k2}
+    return Arm(f"k1_{k1}_k2_{k2}", mode, options, shown=shown)
 
 
 def budget_arms(lab: Lab) -> list[Arm]:
@@ -223,7 +206,7 @@ def budget_arms(lab: Lab) -> list[Arm]:
     return [budget_arm(*split) for split in sorted({*splits(), *alone})]
 
 
-def find_budget(lab: Lab, outcome: Outcome) -> Finding:
+def find_budget(outcome: Outcome) -> Finding:
     """One row per split of every budget.
 
     The product law (section 3.3) says that the speedup of both together is f(k1) * g(k2), the
@@ -232,28 +215,26 @@ def find_budget(lab: Lab, outcome: Outcome) -> Finding:
 
     def passes(k1: int, k2: int) -> float:
         """Tokens per target pass, of which plain decoding has 1."""
-        return outcome.rows[budget_arm(k1, k2).name].tokens_per_pass or 1.0
+        return outcome[budget_arm(k1, k2).name].row.tokens_per_pass or 1.0
 
     shown, series = [], []
     for budget in BUDGETS:
         some = [(k1, k2) for k1, k2 in splits() if k1 * k2 == budget]
         best = max(some, key=lambda split: passes(*split))
         for k1, k2 in some:
-            saved, product = passes(k1, k2), passes(k1, 1) * passes(1, k2)
+            one, product = outcome[budget_arm(k1, k2).name], passes(k1, 1) * passes(1, k2)
             shown.append({
-                "M": budget,
-                "k1": k1,
-                "k2": k2,
-                "tokens/pass": saved,
+                **one.arm.shown,
+                "tokens/pass": passes(k1, k2),
                 "f x g": product,
-                "share of f x g": saved / product,
-                **pick(outcome.rows[budget_arm(k1, k2).name], SPEEDUP | KEPT),
+                "share of f x g": passes(k1, k2) / product,
+                **pick(one.row, SPEEDUP | KEPT),
                 "best of its M": "*" if (k1, k2) == best else "",
             })  # fmt: skip
         points = [(float(k1), passes(k1, k2)) for k1, k2 in some]
         series.append((f"M = {budget}", points))
     x, y = "target steps in flight, k1", "tokens per target pass"
-    problems = next(iter(outcome.rows.values())).problems
+    problems = outcome["k1_1_k2_1"].row.problems
     return Finding(
         f"A budget of M positions per target pass, {problems} problems",
         shown,
@@ -279,30 +260,30 @@ SEGMENTERS: dict[str, dict[str, Any]] = {
 
 def segmentation_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then every way of cutting."""
-    cuts = [Arm(name.replace(" ", "_"), "lr", how) for name, how in SEGMENTERS.items()]
-    return [Arm("ar", "ar"), *cuts]
+    found = [Arm("ar", "ar")]
+    for name, how in SEGMENTERS.items():
+        found.append(Arm(name.replace(" ", "_"), "lr", how, shown={"steps end at": name}))
+    return found
 
 
-def find_segmentation(lab: Lab, outcome: Outcome) -> Finding:
+def find_segmentation(outcome: Outcome) -> Finding:
     """One row per way of cutting."""
-    shown, rows = [], []
-    for name in SEGMENTERS:
-        label = name.replace(" ", "_")
-        row, run = outcome.rows[label], outcome.runs[label]
-        lengths, records = [length for _, length in steps_of(run)], run.records.values()
-        cut = sum(one.get("cut_steps", 0) for one in records)
-        rows.append(row)
+    plain, *cut = outcome.values()
+    shown, rows = [], [one.row for one in cut]
+    for one in cut:
+        records, count = one.run.records.values(), len(one.steps)
+        longest = sum(record.get("cut_steps", 0) for record in records)
         shown.append({
-            "steps end at": name,
-            **pick(row, ACCURACY),
-            "steps kept": row.step_acceptance,
-            "tokens/step": fmean(lengths) if lengths else None,
-            "cut": cut / len(lengths) if lengths else None,
-            "steps per answer": len(lengths) / len(records),
-            **pick(row, SPEEDUP | PASSES),
+            **one.arm.shown,
+            **pick(one.row, ACCURACY),
+            "steps kept": one.row.step_acceptance,
+            "tokens/step": one.step_tokens,
+            "cut": longest / count if count else None,
+            "steps per answer": count / len(records),
+            **pick(one.row, SPEEDUP | PASSES),
         })  # fmt: skip
     return Finding(
-        f"Where steps end, {outcome.rows['ar'].problems} problems, verifier {lab.verifier}",
+        f"Where steps end, {plain.row.problems} problems, verifier {plain.lab.verifier}",
         shown,
         [
             bars("draft steps kept", list(SEGMENTERS), rows, "step_acceptance", percent=True),
@@ -327,13 +308,13 @@ def profile_arms(lab: Lab) -> list[Arm]:
     return [Arm(driver, "lr", {"driver": driver}, traces=True) for driver in DRIVERS]
 
 
-def find_profile(lab: Lab, outcome: Outcome) -> Finding:
+def find_profile(outcome: Outcome) -> Finding:
     """One row per driver: which model was at work, together with which other. The batch sizes and
     the picture of one problem are those of the overlapped driver."""
     shown, sizes, picture = [], Counter[int](), dict[str, Spans]()
     for driver in DRIVERS:
         seconds, sizes, busy = 0.0, Counter[int](), dict.fromkeys(LANES, 0.0)
-        run = outcome.runs[driver]
+        run = outcome[driver].run
         for number, key in enumerate(run.records):
             trace = read_trace(run.path / "traces" / f"{key.file}l")
             events = [(record.time, record.event) for record in trace.records]
@@ -348,19 +329,20 @@ def find_profile(lab: Lab, outcome: Outcome) -> Finding:
             busy[NOBODY] += end - covered([span for some in spans.values() for span in some])
             passes = [event for _, event in events if isinstance(event, ForwardPass)]
             sizes.update(one.branches for one in passes if one.role is Role.TARGET)
-        count, rows = sizes.total(), sum(n * times for n, times in sizes.items())
+        count = sizes.total()
         shown.append({
             "driver": driver,
             "seconds": seconds,
             **{who: time / seconds for who, time in busy.items()},
             "target passes": count,
-            "rows per pass": rows / count if count else math.nan,
+            "rows per pass": fmean(sizes.elements()) if count else math.nan,
         })  # fmt: skip
     numbers = range(1, max(sizes, default=0) + 1)
     passes_by_rows = [sizes[n] / sizes.total() for n in numbers]
-    problems, how = len(outcome.runs[DRIVERS[0]].records), f"depth {lab.options.depth}"
+    one = outcome[DRIVERS[0]]
+    how = f"depth {one.lab.options.depth}, verifier {one.lab.verifier}"
     return Finding(
-        f"Where the time goes, {problems} problems, {how}, verifier {lab.verifier}",
+        f"Where the time goes, {one.row.problems} problems, {how}",
         shown,
         [
             Bars("target passes by rows", [str(n) for n in numbers], passes_by_rows, percent=True),
@@ -380,9 +362,11 @@ def find_profile(lab: Lab, outcome: Outcome) -> Finding:
 DOMAIN_COLUMNS = {**ACCURACY, "tokens/s": "speed", **SPEEDUP, "steps kept": "step_acceptance"}
 
 
-def domain_arms(domains: Domains) -> list[Arm]:
-    """The four modes and the draft alone; the same in every domain."""
-    judge = "oracle" if domains.verifier == "judge" else domains.verifier
+def domain_arms(lab: Lab) -> list[Arm]:
+    """The four modes and the draft alone; the same in every language, each with its own target,
+    draft and oracle. What Lookahead Reasoning gains depends on how often two models mean the same,
+    not on mathematics. The oracle judges, so that no judge's mistakes stand between the two."""
+    judge = "oracle" if lab.verifier == "judge" else lab.verifier
     return [
         Arm("ar", "ar"),
         Arm("sd", "sd", GUESSED),
@@ -392,37 +376,34 @@ def domain_arms(domains: Domains) -> list[Arm]:
     ]
 
 
-def find_domains(domains: Domains, outcome: Outcome) -> Finding:
+def find_domains(outcome: Outcome) -> Finding:
     """One row per language and mode."""
     shown, said = [], []
-    for name, row in outcome.rows.items():
-        family = name.partition("/")[0]
-        run = outcome.runs[name]
-        lengths = [length for _, length in steps_of(run)]
+    for one in outcome.values():
+        row = one.row
         shown.append({
-            "language": family,
+            "language": one.lab.family,
             "mode": row.mode,
             **pick(row, DOMAIN_COLUMNS),
-            "of orders": _orders_kept(domains, family, run) if row.mode == "lr" else None,
+            "of orders": _orders_kept(one) if row.mode == "lr" else None,
             "tokens kept": row.token_acceptance,
             **pick(row, PASSES),
-            "tokens/step": fmean(lengths) if lengths else None,
-            "steps": len(lengths) / row.answers if lengths else None,
+            "tokens/step": one.step_tokens,
+            "steps": len(one.steps) / row.answers if one.steps else None,
             "wasted": row.wasted_share,
         })  # fmt: skip
-    for family in domains.labs:
-        own = [row for name, row in outcome.rows.items() if name.startswith(f"{family}/")]
-        said += [f"{family}, {note}" for note in notes(own)]
+    for family, own in groupby(outcome.values(), lambda one: one.lab.family):
+        said += [f"{family}, {note}" for note in notes([one.row for one in own])]
 
     def panel(title: str, modes: tuple[str, ...], field: str, **how: Any) -> Bars:
-        some = {name: row for name, row in outcome.rows.items() if row.mode in modes}
+        some = {name: one.row for name, one in outcome.items() if one.row.mode in modes}
         labels = [name.replace("/", " ") for name in some]
         return bars(title, labels, list(some.values()), field, **how)
 
     speculative, lookahead = ("sd", "lr", "lr+sd"), ("lr", "lr+sd")
-    judges = {str(run.settings.get("verifier") or "") for run in outcome.runs.values()} - {""}
+    judges = {str(one.run.settings.get("verifier") or "") for one in outcome.values()} - {""}
     return Finding(
-        f"Two languages side by side, {next(iter(outcome.rows.values())).problems} problems each",
+        f"Two languages side by side, {next(iter(outcome.values())).row.problems} problems each",
         shown,
         [
             panel("right (95 % interval)", ("ar", "lr", "draft"), "accuracy", percent=True),
@@ -439,13 +420,13 @@ def find_domains(domains: Domains, outcome: Outcome) -> Finding:
     )
 
 
-def _orders_kept(domains: Domains, family: str, run: RunResults) -> float | None:
+def _orders_kept(lr: Answers) -> float | None:
     """Of the judged pairs whose target step is an operation, the share that was accepted; None if
     there is none."""
     said = []
-    for one in saved_pairs(run):
-        text = domains.labs[family].decode(one.pair.target_step.tokens)
-        meaning = LANGUAGES[family].parse(text)
+    for one in lr.pairs():
+        text = lr.lab.decode(one.pair.target_step.tokens)
+        meaning = LANGUAGES[lr.lab.family].parse(text)
         if meaning is not None and meaning.kind is Kind.OPERATION:
             said.append(one.aligned)
     return fmean(said) if said else None
@@ -459,8 +440,8 @@ class Experiment:
     """`problems`: how many tiny problems it takes by default."""
 
     problems: int
-    arms: Callable[[Any], list[Arm]]
-    find: Callable[[Any, Outcome], Finding]
+    arms: Callable[[Lab], list[Arm]]
+    find: Callable[[Outcome], Finding]
 
 
 EXPERIMENTS = {

@@ -75,11 +75,8 @@ def cascade_rejection(
     step, a bonus) is left out. Example, verdicts + - - - +: the longest run is 3, the rate after an
     acceptance 0 of 1, after a rejection 1 of 3."""
     require(run >= 1 and least >= 1, "(run, least)", (run, least), "whole numbers >= 1")
-    accepted: dict[int, bool] = {}
-    for _, event in trace.events:
-        if isinstance(event, Emit) and event.verdicts:
-            accepted[event.emitted.index] = event.verdicts[-1].aligned
-    outcomes = [accepted[index] for index in sorted(accepted)]
+    emits = (event for _, event in trace.events if isinstance(event, Emit))
+    outcomes = [emit.verdicts[-1].aligned for emit in emits if emit.verdicts]
     if len(outcomes) < least:
         return None
     longest = max((len(list(some)) for kept, some in groupby(outcomes) if not kept), default=0)

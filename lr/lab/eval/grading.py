@@ -2,23 +2,30 @@
 
 Where the answer is looked for, and what counts as equal: docs/evaluation.md. A wrong answer is told
 apart from one that could not be judged: `why` says "no answer was found", "the gold answer cannot
-be read", "time was up". Read next: `equality.py`, `sandbox.py`."""
+be read", "time was up". Read next: `sandbox.py`."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, Task
-from lr.lab.eval.equality import MathChecker, require_math_verify
 from lr.lab.eval.sandbox import Limits, Sandbox, open_sandbox
 from lr.result import boxed, reply
 
 NOT_FOUND = "no answer was found"
+WORKER = Path(__file__).with_name("math_worker.py")
 _SAID = re.compile(r"(?:answer|result)\s*(?:is|=|:|equals)\s*:?\s*\**([^\n]+)", re.IGNORECASE)
 _GSM8K = re.compile(r"####\s*([^\n]+)")
 _NUMBER = re.compile(r"(?<![\w.])-?\$?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+(?!\w))?(?:/\d+)?%?")
@@ -28,6 +35,8 @@ _LETTER = re.compile(
 _CODE = re.compile(
     r"```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE
 )
+_PLAIN = re.compile(r"(-?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
+_POWER = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:(\d)$|\{([+-]?\d+)\})")
 _BARE_CODE = re.compile(r"^\s*(def |import |from |class |return |print\()", re.MULTILINE)
 
 
@@ -62,12 +71,9 @@ def chosen_letter(text: str) -> Found | None:
     (B)." and "B" at the end give "B"."""
     text = reply(text)
     box, said = boxed(text), _SAID.findall(text)
-    if box is not None:
-        match = _LETTER.fullmatch(box)
-        return Found(match[1], "box") if match else None
-    if said:
-        match = _LETTER.fullmatch(said[-1].strip(" *."))
-        return Found(match[1], "said") if match else None
+    if box is not None or said:
+        match = _LETTER.fullmatch(said[-1].strip(" *.") if box is None else box)
+        return Found(match[1], "said" if box is None else "box") if match else None
     last = text.strip().rpartition("\n")[2].strip(" *.()")
     return Found(last, "text") if re.fullmatch("[A-Z]", last) else None
 
@@ -78,6 +84,86 @@ def code_block(text: str) -> Found | None:
     if blocks := [block for block in _CODE.findall(text) if block.strip()]:
         return Found(blocks[-1], "code block")
     return Found(text, "text") if _BARE_CODE.search(text) else None
+
+
+class MathChecker(AbstractContextManager["MathChecker"]):
+    """Are two answers equal as mathematics? Plain numbers are compared here, everything else by
+    math-verify in a process of its own (`math_worker.py`).
+
+    `204`, `204.0`, `\\frac{408}{2}` and `204^\\circ` are equal. The gold answer comes first:
+    math-verify reads the second one more leniently. Good for any number of answers, from one
+    thread. `close` it at the end, or use it in a `with` block. A comparison of more than `seconds`
+    counts as not equal, and says so."""
+
+    def __init__(self, seconds: float = 10.0, worker: Path = WORKER) -> None:
+        self.seconds, self.worker = seconds, worker
+        self._process: subprocess.Popen[str] | None = None
+
+    def compare(self, gold: str, answer: str) -> tuple[bool, str]:
+        """Whether `answer` is equal to `gold`, and why. Raises `SettingError` if math-verify is
+        needed and does not start."""
+        numbers = plain_number(gold), plain_number(answer)
+        if None not in numbers:
+            equal = numbers[0] == numbers[1]
+            return equal, "equal numbers" if equal else "different numbers"
+        if gold.strip() == answer.strip():
+            return True, "the same text"
+        said = self._ask({"gold": gold, "answer": answer})
+        if said is None:
+            return False, f"comparing took more than {self.seconds:g} s or too much memory"
+        for which, name in (("gold", "gold answer"), ("answer", "answer")):
+            if not said[f"{which}_read"]:
+                return False, f"the {name} cannot be read as mathematics"
+        return said["equal"], "equal" if said["equal"] else "not equal"
+
+    def close(self) -> None:
+        """End the process, if there is one. Another comparison starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with suppress(OSError, ValueError):  # what was not written yet is lost
+                process.communicate()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _ask(self, question: dict[str, str]) -> dict[str, Any] | None:
+        """The worker's answer, or None if it ended instead: its time was up, or it crashed."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(self.worker), str(self.seconds)], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+            )  # fmt: skip
+            if self._line() is None:
+                raise SettingError(
+                    "the process that compares answers did not start; try: python -c 'import "
+                    "math_verify'. If that fails: pip install math-verify."
+                )
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it died; then no line comes
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        return self._line()
+
+    def _line(self) -> dict[str, Any] | None:
+        """The next line of the worker; None if it has ended."""
+        assert self._process is not None and self._process.stdout is not None
+        if line := self._process.stdout.readline():
+            said: dict[str, Any] = json.loads(line)
+            return said
+        self.close()
+        return None
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The value of a plain number, or None. Example: "073", "$1,000.50", "1e5", "2 \\times
+    10^{5}" and " 42. " are; "50%", "1,2" and "\\frac12" are not."""
+    text = text.strip().rstrip(".").removeprefix("\\$").removeprefix("$").removesuffix("$")
+    match = _PLAIN.fullmatch(_POWER.sub(r"e\1\2", text.replace("{,}", ",")).strip())
+    if match is None or len(match[2]) > 1000:
+        return None
+    value = Fraction(match[2].replace(",", "")) * Fraction(10) ** int(match[3] or 0)
+    return -value if match[1] else value
 
 
 @dataclass(frozen=True)
@@ -153,8 +239,10 @@ def grader_for(
     not installed, or if programs would have to run and nobody allowed it (`run_code`), or if this
     system cannot contain them and nobody accepted that either (`unsafe`)."""
     tasks = {item.task for item in items}
-    if Task.MATH in tasks:
-        require_math_verify()
+    if Task.MATH in tasks and find_spec("math_verify") is None:
+        raise SettingError(
+            "comparing answers needs math-verify, which is not installed: pip install math-verify."
+        )
     if Task.CODE not in tasks:
         return Grader()
     if not (run_code or unsafe):

@@ -1,39 +1,42 @@
 """The process that decides whether two answers are equal as mathematics, one question per line; run
-as a script, killed if it hangs.
+as a script that ends itself if it hangs.
 
 math-verify (Apache-2.0) reads LaTeX into sympy and compares. Both can take for ever or eat the
-memory on an answer such as 9^{9^{9^9}}, and math-verify's own time limit needs the main thread. So
-this process has limits of its own, and `equality.py` kills it from outside. It imports nothing of
-this package, so it can be run by its path.
+memory on an answer such as 9^{9^{9^9}}, and math-verify's own time limit needs Python to go on. So
+this process has a limit of memory, and a watchdog outside of Python that ends it after the seconds
+that its argument says. It imports nothing of this package, so it can be run by its path.
 
 Standard input: {"gold": ..., "answer": ...} per line. Standard output: {"ready": true} once, then
 {"equal": ..., "gold_read": ..., "answer_read": ...} per line."""
 
 from __future__ import annotations
 
-import ctypes
+import faulthandler
 import json
 import logging
 import re
 import sys
 
-MEMORY, CPU_SECONDS = 4 << 30, 20
-PARENT_DEATH_SIGNAL, SIGKILL = 1, 9
+MEMORY = 4 << 30  # Bytes of address space.
+START_SECONDS = 120.0  # sympy is large, and a machine may be busy.
 
 
 def main() -> None:
-    """Answer until the input ends."""
-    if sys.platform == "linux":  # end with the parent
-        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
-    limit_memory_and_time()
+    """Answer until the input ends, as it does with the process that asks."""
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.CRITICAL)
+    faulthandler.dump_traceback_later(START_SECONDS, exit=True)
     with open(0, encoding="utf-8") as questions, open(1, "w", encoding="utf-8") as answers:
         from math_verify import parse, verify
 
+        faulthandler.cancel_dump_traceback_later()
         print(json.dumps({"ready": True}), file=answers, flush=True)
         for line in questions:
             asked, said = json.loads(line), {"equal": False}
-            limit_memory_and_time()
+            faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
             try:
                 gold, answer = (
                     parse(boxed(asked[key]), parsing_timeout=None) for key in ("gold", "answer")
@@ -42,6 +45,7 @@ def main() -> None:
                 said["equal"] = bool(gold and answer and verify(gold, answer, timeout_seconds=None))
             except Exception:  # a parser may raise anything: it is not equal, next one
                 said = {"equal": False, "gold_read": True, "answer_read": False}
+            faulthandler.cancel_dump_traceback_later()
             print(json.dumps(said), file=answers, flush=True)
 
 
@@ -50,17 +54,6 @@ def boxed(text: str) -> str:
     text = re.sub(r"\\(?:left|right|[,;:! ])(?![a-zA-Z])", "", text.strip().strip("$").rstrip("."))
     text = re.sub(r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree", "", text)
     return "\\boxed{" + text + "}"
-
-
-def limit_memory_and_time() -> None:
-    """At most `MEMORY` bytes, and from now on `CPU_SECONDS`; then the system ends this process."""
-    if sys.platform != "win32":
-        import resource
-
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        soft = int(used.ru_utime + used.ru_stime) + CPU_SECONDS
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 if __name__ == "__main__":

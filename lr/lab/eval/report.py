@@ -34,7 +34,7 @@ DRAWS = 2000
 """Bootstrap draws: the ends of a 95 % interval then move by about a twentieth of its width from
 seed to seed."""
 Interval = tuple[float, float]
-Record = dict[str, Any]
+Record = dict[str, Any]  # A result, as its file has it.
 
 # ---------------------------------------------------------------- intervals
 
@@ -121,8 +121,8 @@ def read_run(path: Path, grader: Grader) -> RunResults:
         if text is None:
             text = record.get("full_text", "").removeprefix(record.get("target_prompt", ""))
         task = Task.FREE if gold is None else Task.MATH
-        grade = grader.grade(Item(0, "", task, None if gold is None else str(gold)), text)
-        record |= {"right": grade.right, "answer": grade.answer, "why": grade.why}
+        item = Item(0, "", task, None if gold is None else str(gold))
+        record |= asdict(grader.grade(item, text))
     return RunResults(path, records, head.get("settings", {}), tuple(head.get("devices", ())))
 
 
@@ -384,13 +384,11 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
     """The rows and notes as JSON; what is not a number is null there."""
-    return {"rows": [plain(asdict(row)) for row in rows], "notes": notes(rows)}
+    return {"rows": plain(rows), "notes": notes(rows)}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value as JSON has it: tuples are lists, and what is not a number is null."""
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    from msgspec import json  # a GPU's checks print tables without it
+
+    return json.decode(json.encode(value))

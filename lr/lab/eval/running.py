@@ -7,15 +7,16 @@ Modes ar, sd, lr and lr+sd are those of the official tool. Mode draft is the dra
 position draft and target write one step each, the verifier judges, the accepted one goes on. That
 is the paper's schedule with a window of one pair.
 
-The loop knows no terminal: it yields a `Done` per answer. Answers are graded in another thread, so
-comparing or running programs does not hold up the generation; the clock of a problem stops with its
-last token. Read next: `store.py`, where results are kept, and `report.py`, which reads them."""
+The loop knows no terminal: it yields every result that is on disk. Answers are graded in another
+thread, so comparing or running programs does not hold up the generation; the clock of a problem
+stops with its last token. Read next: `store.py`, where results are kept, and `report.py`, which
+reads them."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -29,6 +30,7 @@ from lr.engine.engine import Run
 from lr.errors import ContextError, LRError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
+from lr.lab.eval.report import Record
 from lr.lab.eval.store import Key, Store
 from lr.lab.eval.verifier_eval import Recorder
 from lr.lab.trace.file import trace_lines
@@ -37,10 +39,10 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.variant import Variant
-from lr.trace import Stats, Trace, failures
+from lr.tiny.names import language_of
+from lr.trace import Trace, failures
 from lr.types import Finish, Role, require
 from lr.variants.door import load_variant
-from lr.variants.specreason import specreason
 
 MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
 QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
@@ -63,9 +65,8 @@ def engine_options(mode: str, protocol: str, options: GenerateOptions) -> Genera
 
 def variant_of(mode: str, reasoner: Reasoner, named: str | None = None) -> Variant | None:
     """What a mode replaces in the algorithm, and a variant that was `named`, if one was."""
-    if named is not None:
-        return load_variant(named, reasoner)
-    return specreason(reasoner) if mode == "specreason" else None
+    named = "specreason" if named is None and mode == "specreason" else named
+    return None if named is None else load_variant(named, reasoner)
 
 
 def family_sampling(name: str) -> dict[str, float | int]:
@@ -80,7 +81,7 @@ def family_sampling(name: str) -> dict[str, float | int]:
 @dataclass(frozen=True)
 class Plan:
     """What is to be run. `options` are those of every answer but for the sample; `total_tokens`
-    bounds prompt and answer together; `bare`: the model is asked the question alone.
+    bounds prompt and answer together.
 
     Kept besides the results: `pairs`, every judged pair in pairs/; `traces`, the trace of every
     answer in traces/, with everything that happened or (`details` False) what statistics need."""
@@ -91,7 +92,6 @@ class Plan:
     samples: int = 1
     concurrency: int = 1
     total_tokens: int | None = None
-    bare: bool = False
     variant: Variant | None = None
     pairs: bool = False
     traces: bool = False
@@ -103,14 +103,6 @@ class Plan:
         return [Key(item.number, sample) for item in self.items for sample in range(self.samples)]
 
 
-@dataclass(frozen=True)
-class Done:
-    """An answer that is on disk now; nothing was generated if the prompt did not fit."""
-
-    record: dict[str, Any]
-    stats: Stats
-
-
 class Evaluation:
     """Runs a plan with a reasoner into a store. Iterate over `run`; leaving it early closes
     everything and loses nothing that was done."""
@@ -118,31 +110,41 @@ class Evaluation:
     def __init__(self, reasoner: Reasoner, plan: Plan, store: Store, grader: Grader) -> None:
         self.reasoner, self.plan, self.store, self.grader = reasoner, plan, store, grader
         self.items = {item.number: item for item in plan.items}
+        self.bare = language_of(reasoner.codec) is not None  # whether it gets the question alone
         finished = store.done()
         self.missing = [key for key in plan.keys if key not in finished]
         self.recorder: Recorder | None = None
-        self.rescued: list[Done] = []
+        self.rescued: list[Record] = []
         """Answers that were complete, but not yet graded, when the run was broken off: kept, but
         not yielded."""
         self.session = {"started": time.time(), "problems": 0, "tokens": 0, "seconds": 0.0}
 
-    def run(self) -> Generator[Done, None, None]:
+    def run(self) -> Generator[Record, None, None]:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
         when the disk fills."""
-        asked, refused = self._prepare()
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
-        for key, why in refused:  # which counts as wrong if the problem has an answer
+        variant, asked = self.plan.variant, dict[Run, Key]()
+        if self.plan.pairs:
+            variant = variant or Variant()
+            inner = variant.verifier or self.reasoner.verifier
+            assert not isinstance(inner, str), "modes that judge have their verifier"
+            self.recorder = Recorder(inner)
+            variant = replace(variant, verifier=self.recorder)
+        for key in self.missing:
             item = self.items[key.number]
-            graded = item.gold is not None or item.tests is not None
-            wrong = Grade(False if graded else None, None, None, f"not asked: {why}")
-            nothing = Result(item.question, self.plan.mode, (), (), Trace())
-            record = self._record(key, nothing, wrong)
-            self.store.write(key.file, record)
-            yield Done(record, Stats())
+            try:
+                asked[self._request(item, key.sample, variant)] = key
+            except ContextError as error:  # which counts as wrong if the problem has an answer
+                graded = item.gold is not None or item.tests is not None
+                wrong = Grade(False if graded else None, None, None, f"not asked: {error}")
+                nothing = Result(item.question, self.plan.mode, (), (), Trace())
+                record = self._record(key, nothing, wrong)
+                self.store.write(key.file, record)
+                yield record
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting: list[tuple[Key, Run, Future[Grade]]] = []
+            waiting = deque[tuple[Key, Run, Future[Grade]]]()  # graded in this order
             try:
                 for one, _ in self.reasoner.engine.serve(list(asked), self.plan.concurrency):
                     if not one.done:
@@ -153,9 +155,8 @@ class Evaluation:
                     self.session["seconds"] = time.perf_counter() - started
                     grade = pool.submit(self.grader.grade, self.items[key.number], result.text)
                     waiting.append((key, one, grade))
-                    for done in [entry for entry in waiting if entry[2].done()]:
-                        waiting.remove(done)
-                        yield self._keep(session, *done)
+                    while waiting and waiting[0][2].done():
+                        yield self._keep(session, *waiting.popleft())
             except BaseException:  # the pool waits for their grades anyway
                 with suppress(LRError):
                     self.rescued = [self._keep(session, *done) for done in waiting]
@@ -163,28 +164,20 @@ class Evaluation:
             for done in waiting:
                 yield self._keep(session, *done)
 
-    def _prepare(self) -> tuple[dict[Run, Key], list[tuple[Key, str]]]:
-        """The requests, and the keys whose prompt does not fit the context, with the reason."""
-        asked: dict[Run, Key] = {}
-        refused = []
-        engine, verifier, variant = self.reasoner.engine, self.reasoner.verifier, self.plan.variant
-        detailed = self.plan.traces and self.plan.details
-        if self.plan.pairs:
-            inner = (variant.verifier if variant is not None else None) or verifier
-            assert not isinstance(inner, str), "modes that judge have their verifier"
-            self.recorder = Recorder(inner)
-            variant = replace(variant or Variant(), verifier=self.recorder)
-        for key in self.missing:
-            question = ask(self.items[key.number], bare=self.plan.bare)
-            options = replace(self.plan.options, sample=key.sample)
-            try:
-                if self.plan.total_tokens is not None:
-                    options = self._limited(question, options, self.plan.total_tokens)
-                one = Run(engine, verifier, question, options, variant, detailed=detailed)
-                asked[one] = key
-            except ContextError as error:
-                refused.append((key, str(error)))
-        return asked, refused
+    def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
+        """Raises `ContextError` if the prompt does not fit."""
+        plan, engine, codec = self.plan, self.reasoner.engine, self.reasoner.codec
+        question, options = ask(item, bare=self.bare), replace(plan.options, sample=sample)
+        if (total := plan.total_tokens) is not None:
+            thinks = options.enable_thinking
+            prompt = len(codec.chat(question, system=options.system, enable_thinking=thinks))
+            left = total - prompt
+            if left < 1:
+                allowed = f"max_tokens_len allows {total} for prompt and answer together"
+                raise ContextError(f"the prompt has {prompt} tokens, and {allowed}.")
+            options = replace(options, max_tokens=min(left, options.max_tokens or left))
+        detailed = plan.traces and plan.details
+        return Run(engine, self.reasoner.verifier, question, options, variant, detailed=detailed)
 
     def _warm_up(self, asked: Sequence[Run]) -> None:
         """A few tokens of the first answer, thrown away: the first forwards pay for what is set up
@@ -197,17 +190,7 @@ class Evaluation:
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
-    def _limited(self, question: str, options: GenerateOptions, total: int) -> GenerateOptions:
-        """The options with so many tokens that prompt and answer have at most `total`."""
-        chat = self.reasoner.codec.chat
-        prompt = chat(question, system=options.system, enable_thinking=options.enable_thinking)
-        left = total - len(prompt)
-        if left < 1:
-            allowed = f"max_tokens_len allows {total} for prompt and answer together"
-            raise ContextError(f"the prompt has {len(prompt)} tokens, and {allowed}.")
-        return replace(options, max_tokens=min(left, options.max_tokens or left))
-
-    def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Done:
+    def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Record:
         result = asked.result
         record = self._record(key, result, grading.result())
         if self.plan.traces:
@@ -218,9 +201,9 @@ class Evaluation:
             self.store.write(f"pairs/{key.file}", pairs)
         self.store.write(key.file, record)
         self.store.write(session, self.session)
-        return Done(record, result.stats)
+        return record
 
-    def _record(self, key: Key, result: Result, grade: Grade) -> dict[str, Any]:
+    def _record(self, key: Key, result: Result, grade: Grade) -> Record:
         """One result: the official tool's fields under their names, then ours."""
         item, stats = self.items[key.number], result.stats
         decode = self.reasoner.codec.tokenizer.decode
@@ -242,10 +225,7 @@ class Evaluation:
             "name": item.name,
             "task": item.task.value,
             "mode": self.plan.mode,
-            "right": grade.right,
-            "answer": grade.answer,
-            "where": grade.where,
-            "why": grade.why,
+            **asdict(grade),
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
             "stats": asdict(stats) | wasted,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -303,8 +304,8 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[Key, f
 
     Example: a prefix of 10 and a step of 4: the logits at the last 4 of the first 13 tokens are
     those of the step's tokens."""
-    prefixes, made = PrefixCache(runner), []
-    try:
+    made = []
+    with closing(PrefixCache(runner)) as prefixes:
         for one in pairs:
             prefix, steps = one.pair.prefix, (one.pair.draft, one.pair.target_step)
             rows = [
@@ -317,8 +318,6 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[Key, f
                     raise found
                 sums.append(math.fsum(step_logprobs(found, step.tokens)))
             made.append((one.key, sums[0], sums[1]))
-    finally:
-        prefixes.close()
     return made
 
 
