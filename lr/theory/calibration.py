@@ -211,19 +211,24 @@ def estimates(seen: Sequence[Seen]) -> list[float]:
         trials = sum(below)
         return sum(above) / trials if trials else 0.0
 
-    plain = [passes for s in seen for passes in s.plain.values()]
-    looked = [s.lookahead for s in seen]
-    target = PassCost.fit(passes for s in seen for passes in s.target)
-    draft = PassCost.fit(passes for s in seen for passes in s.draft)
+    plain = [one for s in seen for run in s.plain.passes for one in run[Role.TARGET].values()]
+    looked, pairs = [s.lookahead for s in seen], [s.pairs for s in seen]
+    rounds = [s.tokens.rounds[Role.TARGET] for s in seen]
+    answers = [(s.lookahead, s.tokens, s.both) for s in seen]
+    target = PassCost.fit(run[Role.TARGET] for s in answers for way in s for run in way.passes)
+    answers = [(s.lookahead, s.tokens, s.pairs, s.both) for s in seen]
+    draft = PassCost.fit(run[Role.DRAFT] for s in answers for way in s for run in way.passes)
     found = {
         "alpha1": ratio((a.accepted for a in looked), (a.judged for a in looked)),
-        "alpha2": ratio((s.rounds.accepted for s in seen), (s.rounds.tried for s in seen)),
-        "second_chance": ratio((s.second_accepted for s in seen), (s.second_asked for s in seen)),
+        "alpha2": ratio((r.accepted for r in rounds), (r.tried for r in rounds)),
+        "second_chance": ratio(
+            (p.second_accepted for p in pairs), (p.second_judged for p in pairs)
+        ),
         "plain_token": ratio((t for _, t in plain), (n for n, _ in plain)),
         **{f"target_{part}": seconds for part, seconds in asdict(target).items()},
         **{f"draft_{part}": seconds for part, seconds in asdict(draft).items()},
         "verdict": ratio((a.verdict_seconds for a in looked), (a.pairs for a in looked)),
-        "start": fmean(s.start for s in seen),
+        "start": fmean(a.start for a in looked),
     }
     return [found[name] for name in ESTIMATES]
 
@@ -254,8 +259,8 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) ->
     return Calibration(
         name=name,
         **found,
-        target_lengths=tuple(n for s in seen for n in s.target_lengths),
+        target_lengths=tuple(n for s in seen for n in s.plain.emitted),
         draft_lengths=tuple(n for s in seen for n in s.lookahead.lengths[Role.DRAFT]),
-        chain_lengths=tuple(len(s.target_lengths) for s in seen),
+        chain_lengths=tuple(len(s.plain.emitted) for s in seen),
         conditions=dict(conditions),
     )

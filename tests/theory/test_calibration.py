@@ -88,7 +88,7 @@ def seen(verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 1
         for _ in range(tokens - (index == 0)):
             plain.forward(Role.TARGET, seconds=PLAIN)
         plain.add(0, emitted(index, tokens))
-    found.add_plain(plain.events)
+    found.plain.add(plain.events)
     tape = Tape()
     tape.prompt(Role.DRAFT, Role.TARGET)
     for cycle, aligned in enumerate(verdicts):
@@ -102,7 +102,7 @@ def seen(verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 1
             tape.forward(Role.TARGET, rows=rows)
         tape.add(VERDICT, VerifierCall(1, VERDICT))
         tape.add(0, judged(cycle, aligned))
-    found.add_lookahead(tape.events)
+    found.lookahead.add(tape.events)
     for k, accepted in ((3, (3, 1, 0)), (1, (1, 0))):
         tape = Tape()
         tape.prompt(Role.DRAFT, Role.TARGET)
@@ -112,14 +112,14 @@ def seen(verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 1
             tape.forward(Role.TARGET, more=k)
             if k == 3:
                 tape.add(0, TokenRound(Role.TARGET, 0, k, k, n, n + 1))
-        found.add_rounds(tape.events)
+        found.tokens.add(tape.events)
     tape = Tape()
     tape.prompt(Role.DRAFT)
     for rows in (2, 2, 1):
         tape.forward(Role.DRAFT, rows=rows)
     tape.add(0, judged(0, False, True))
     tape.add(0, judged(1, True))
-    found.add_pairs(tape.events)
+    found.pairs.add(tape.events)
     return found
 
 
@@ -171,9 +171,10 @@ def test_passes_of_a_run() -> None:
     tape.forward(Role.TARGET, rows=2, more=3, seconds=4.0)
     tape.add(0.5, VerifierCall(1, 0.5))
     tape.forward(Role.TARGET, seconds=1.0)
-    found = passes_of(tape.events)
+    found, start = passes_of(tape.events)
+    assert start == PROMPT
     assert found[Role.TARGET] == {(2, 3): (1, 4.0), (1, 0): (1, 1.0)} and not found[Role.DRAFT]
-    apart = passes_of(tape.events, alone=False)[Role.TARGET]
+    apart = passes_of(tape.events, alone=False)[0][Role.TARGET]
     assert apart == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
 
 
