@@ -27,7 +27,6 @@ from lr.engine.runner import Branch, ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.codec import Codec
-from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.rng import Stream
@@ -352,19 +351,11 @@ def _step_acceptance(
     grow_chains(target, draft, problems, draw_number, accepts, twice=True)
 
 
-class _Skipped(nn.Module):
-    """A layer that is left out: what goes in comes out."""
-
-    def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        return x
-
-
 def without_layer(model: CausalLM, layer: int) -> CausalLM:
-    """The model with one layer skipped; it shares the weights of the others."""
+    """The model with one layer left out; it shares the weights of the others."""
     lesser = copy.copy(model)
     lesser._modules = dict(model._modules)
-    layers = (_Skipped() if i == layer else block for i, block in enumerate(model.layers))
-    lesser.layers = nn.ModuleList(layers)
+    lesser.layers = nn.ModuleList(block for i, block in enumerate(model.layers) if i != layer)
     return lesser
 
 
