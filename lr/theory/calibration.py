@@ -188,9 +188,6 @@ class Calibration:
             ) from None
 
 
-ESTIMATES = tuple(f.name for f in fields(Calibration) if f.type == "Estimate")
-
-
 def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int:
     """Rounds of k drafted tokens that one step of `length` tokens takes, this time.
 
@@ -204,8 +201,8 @@ def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> in
     return rounds
 
 
-def estimates(seen: Sequence[Seen]) -> list[float]:
-    """The value of every name in `ESTIMATES`, from these problems: ratios of sums, 0 for 0 / 0."""
+def estimates(seen: Sequence[Seen]) -> dict[str, float]:
+    """The value of every estimate by name, from these problems: ratios of sums, 0 for 0 / 0."""
 
     def ratio(above: Iterable[float], below: Iterable[float]) -> float:
         trials = sum(below)
@@ -218,7 +215,7 @@ def estimates(seen: Sequence[Seen]) -> list[float]:
     target = PassCost.fit(run[Role.TARGET] for s in answers for way in s for run in way.passes)
     answers = [(s.lookahead, s.tokens, s.pairs, s.both) for s in seen]
     draft = PassCost.fit(run[Role.DRAFT] for s in answers for way in s for run in way.passes)
-    found = {
+    return {
         "alpha1": ratio((a.accepted for a in looked), (a.judged for a in looked)),
         "alpha2": ratio((r.accepted for r in rounds), (r.tried for r in rounds)),
         "second_chance": ratio(
@@ -230,7 +227,6 @@ def estimates(seen: Sequence[Seen]) -> list[float]:
         "verdict": ratio((a.verdict_seconds for a in looked), (a.pairs for a in looked)),
         "start": fmean(a.start for a in looked),
     }
-    return [found[name] for name in ESTIMATES]
 
 
 def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) -> Calibration:
@@ -245,16 +241,16 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) ->
     values = estimates(seen)
     interval = bootstrap(
         (problems,),
-        lambda drawn: np.array(estimates([seen[i] for i in drawn])),
+        lambda drawn: np.array([*estimates([seen[i] for i in drawn]).values()]),
         n_resamples=1000,
         vectorized=False,
         method="percentile",
         random_state=0,
     ).confidence_interval
-    ends = zip(values, interval.low, interval.high, strict=True)
+    ends = zip(values.items(), interval.low, interval.high, strict=True)
     found: dict[str, Any] = {
         parameter: Estimate(value, float(low), float(high))
-        for parameter, (value, low, high) in zip(ESTIMATES, ends, strict=True)
+        for (parameter, value), low, high in ends
     }
     return Calibration(
         name=name,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
+from typing import Any
 
 from lr.spec.protocol import Schedule, SchedulerConfig
 from lr.theory.acceptance import (
@@ -20,7 +21,7 @@ from lr.theory.acceptance import (
     wrong_share,
 )
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
-from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, JudgeErrors
+from lr.theory.distributions import Bernoulli, BetaSiblings, Constant, JudgeErrors
 from lr.theory.domain import Reals
 from lr.theory.hybrid import hybrid_speedup
 from lr.theory.simulate import ENDLESS, Outcome, World, simulate
@@ -89,25 +90,24 @@ def share(hits: int, trials: int) -> Measured:
     return Measured(value, math.sqrt(value * (1 - value) / trials))
 
 
-def run(
-    at: Point, schedule: Schedule, depth: int, width: int = 1, acceptance: Acceptance | None = None
-) -> Outcome:
-    """The scheduler in the world of a point."""
+def run(at: Point, schedule: Schedule, depth: int, width: int = 1, **changes: Any) -> Outcome:
+    """The scheduler in the world of a point, which `changes` alter."""
     world = World(
-        acceptance or Bernoulli(at.alpha),
+        Bernoulli(at.alpha),
         draft=Constant(at.c),
         judge=Constant(at.v),
         target_overhead=at.b if schedule is Schedule.SYNC else 0.0,
         draft_workers=None if width > 1 else 1,
         seed=at.seed,
     )
-    return simulate(SchedulerConfig(ENDLESS, schedule, depth, width), world, at.steps)
+    config = SchedulerConfig(ENDLESS, schedule, depth, width)
+    return simulate(config, replace(world, **changes), at.steps)
 
 
 def erring(at: Point) -> Outcome:
     """A verifier that errs, drafts being equivalent with probability alpha."""
-    world = World(Bernoulli(at.alpha), errors=JudgeErrors(at.false_reject, at.false_accept))
-    return simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, at.k), world, at.steps)
+    errors = JudgeErrors(at.false_reject, at.false_accept)
+    return run(at, Schedule.PAPER, at.k, errors=errors)
 
 
 def accepted(outcome: Outcome) -> Measured:
@@ -123,11 +123,6 @@ def siblings(at: Point) -> tuple[float, float]:
 def cycles(at: Point, depth: int) -> Outcome:
     """Synchronous cycles of `depth` drafts with a free verifier and free batches."""
     return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
-
-
-def first_position(at: Point, acceptance: Acceptance | None = None) -> Outcome:
-    """One position at a time, with alternatives."""
-    return run(replace(at, v=0.0, b=0.0), Schedule.PAPER, 1, at.width, acceptance)
 
 
 def tokens_per_round(at: Point) -> Measured:
@@ -173,10 +168,12 @@ FORMULAS = (
             lambda p: rate(run(replace(p, steps=p.steps // 4), Schedule.PAPER,
                                1 + math.ceil((1 + p.v) / max(p.c, 0.01))))),
     Formula("width_acceptance", "1 - (1 - alpha)^W",
-            lambda p: width_acceptance(p.alpha, p.width), lambda p: accepted(first_position(p))),
+            lambda p: width_acceptance(p.alpha, p.width),
+            lambda p: accepted(run(p, Schedule.PAPER, 1, p.width))),
     Formula("beta_width_acceptance", "1 - prod (q+i)/(p+q+i)",
             lambda p: beta_width_acceptance(*siblings(p), p.width),
-            lambda p: accepted(first_position(p, BetaSiblings(*siblings(p))))),
+            lambda p: accepted(run(p, Schedule.PAPER, 1, p.width,
+                                   acceptance=BetaSiblings(*siblings(p))))),
     Formula("tree_sync_speedup", "G_3(alpha_W) over a cycle of depth 2",
             lambda p: tree_sync_speedup(width_acceptance(p.alpha, p.width), p.width, 2, p.c, p.b),
             lambda p: rate(run(replace(p, v=0.0, steps=p.steps // 4), Schedule.SYNC, 2, p.width))),
