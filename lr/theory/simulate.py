@@ -82,18 +82,24 @@ class Workers:
     progresses 0.4; then both at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y has
     progressed 0.6; alone, it ends at 1.3 + 0.4 = 1.7.
 
-    `peak`: most rows at a time; `busy`: time of rows that are over; `begun`, `completed`: rows."""
+    `peak`: most rows at a time; `busy`: time of rows that are over; `occupied`: time with at least
+    one row; `begun`, `completed`: rows."""
 
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
         good = slots is None or slots >= 1
         require(good, "slots", slots, "a whole number >= 1, or None (no limit)")
         require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
         self.peak = self.begun = self.completed = 0
-        self.busy = self._time = 0.0
+        self.busy = self.occupied = self._time = 0.0
         self._slots, self._overhead = slots, overhead
         self._queue: deque[dict[Work, float]] = deque()  # jobs that wait: rows with their lengths
         self._rows: dict[Work, _Row] = {}  # in work, in the order in which they began
         self._number = 0
+
+    @property
+    def mean_rows(self) -> float:
+        """While there was at least one."""
+        return self.busy / self.occupied if self.occupied else 1.0
 
     def submit(self, now: float, job: dict[Work, float]) -> None:
         """A job comes in: its rows, each with its length."""
@@ -133,9 +139,10 @@ class Workers:
     def _move(self, now: float) -> None:
         """Bring all rows up to `now`, before their number changes."""
         if self._rows and now > self._time:
-            progress = (now - self._time) / self._slowness()
+            passed = now - self._time
             for row in self._rows.values():
-                row.left -= progress
+                row.left -= passed / self._slowness()
+            self.occupied += passed
         self._time = now
 
     def _end(self, now: float, work: Work, *, completed: bool) -> WorkSpan:
