@@ -163,29 +163,22 @@ class Calibration:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, source: str = "the text") -> Calibration:
-        """Raises `CalibrationError`, naming `source` and what is wrong."""
+    def load(cls, path: Path) -> Calibration:
+        """Read a file. Raises `CalibrationError`, naming it and what is wrong."""
         try:
-            data = json.loads(text)
+            data = json.loads(path.read_text(encoding="utf-8"))
             version = data.get("version") if isinstance(data, dict) else None
             if version != VERSION:
                 raise ValueError(f"calibration version {version!r}, expected {VERSION}")
             if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
                 raise ValueError(f"unknown entries {unknown}")
             return msgspec.convert(data, cls)
+        except (OSError, UnicodeDecodeError) as error:
+            hint = "Give a file of lr calibrate, or `paper`."
+            raise CalibrationError(f"{path} cannot be read ({error}). {hint}") from None
         except (ValueError, RecursionError) as error:
             hint = "Make it with lr calibrate --output FILE."
-            raise CalibrationError(f"{source} is no calibration: {error}. {hint}") from None
-
-    @classmethod
-    def load(cls, path: Path) -> Calibration:
-        """Read a file. Raises `CalibrationError`."""
-        try:
-            return cls.from_json(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise CalibrationError(
-                f"{path} cannot be read ({error}). Give a file of lr calibrate, or `paper`."
-            ) from None
+            raise CalibrationError(f"{path} is no calibration: {error}. {hint}") from None
 
 
 def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int:

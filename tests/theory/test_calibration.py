@@ -178,9 +178,16 @@ def test_passes_of_a_run() -> None:
     assert apart == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
 
 
-def test_a_file_comes_back_as_it_was() -> None:
+def filed(found: Calibration, folder: Path) -> Calibration:
+    """What comes back from a file."""
+    path = folder / "calibration.json"
+    path.write_text(found.to_json(), encoding="utf-8")
+    return Calibration.load(path)
+
+
+def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
     found = calibrate([seen()] * 4, "invented", {"clock": "none"})
-    assert Calibration.from_json(found.to_json()) == found
+    assert filed(found, tmp_path) == found
     assert Calibration.load(TINY).name == "tiny-target / tiny-draft"
     assert str(Estimate(0.5, 0.25, 0.75)) == "0.5 [0.25, 0.75]"
 
@@ -314,11 +321,11 @@ def at(temperature: float, draft: float = 0.2) -> Calibration:
     return replace(found, conditions={"temperature": temperature})
 
 
-def test_ways_are_drawn_by_the_seed_and_by_what_was_measured() -> None:
+def test_ways_are_drawn_by_the_seed_and_by_what_was_measured(tmp_path: Path) -> None:
     found = [at(0.0), at(0.6)]
     ways = drawn_ways(12, 7, found)
     assert drawn_ways(12, 7, found) == ways and len(set(ways)) == 12
-    again = [Calibration.from_json(one.to_json()) for one in found]
+    again = [filed(one, tmp_path) for one in found]
     assert drawn_ways(12, 7, again) == ways  # from the files, too
     assert drawn_ways(12, 8, found) != ways
     assert drawn_ways(12, 7, [at(0.0), at(0.6, draft=0.2 + 1e-12)]) != ways
