@@ -204,10 +204,10 @@ def estimates(seen: Sequence[Seen]) -> dict[str, float]:
     plain = [one for s in seen for run in s.plain.passes for one in run[Role.TARGET].values()]
     looked, pairs = [s.lookahead for s in seen], [s.pairs for s in seen]
     rounds = [s.tokens.rounds[Role.TARGET] for s in seen]
-    answers = [(s.lookahead, s.tokens, s.both) for s in seen]
-    target = PassCost.fit(run[Role.TARGET] for s in answers for way in s for run in way.passes)
-    answers = [(s.lookahead, s.tokens, s.pairs, s.both) for s in seen]
-    draft = PassCost.fit(run[Role.DRAFT] for s in answers for way in s for run in way.passes)
+    by_target = [way for s in seen for way in (s.lookahead, s.tokens, s.both)]
+    by_draft = [way for s in seen for way in (s.lookahead, s.tokens, s.pairs, s.both)]
+    target = PassCost.fit(run[Role.TARGET] for way in by_target for run in way.passes)
+    draft = PassCost.fit(run[Role.DRAFT] for way in by_draft for run in way.passes)
     return {
         "alpha1": ratio((a.accepted for a in looked), (a.judged for a in looked)),
         "alpha2": ratio((r.accepted for r in rounds), (r.tried for r in rounds)),

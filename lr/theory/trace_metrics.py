@@ -143,7 +143,7 @@ class Answers:
 
     def add(self, events: Sequence[Timed], *, alone: bool = True) -> None:
         """One answer. `alone`: as in `passes_of`."""
-        steps, rounds = 0, {role: list[TokenRound]() for role in Role}
+        before = len(self.emitted)
         for _, event in events:
             match event:
                 case StepWritten(role, _, step):
@@ -152,17 +152,14 @@ class Answers:
                     self.pairs += pairs
                     self.verdict_seconds += seconds
                 case TokenRound(role):
-                    rounds[role].append(event)
+                    self.rounds[role] += TokenRounds.of([event])
                 case Emit(emitted, verdicts):
-                    steps += 1
                     self.judged += bool(verdicts)
                     self.accepted += bool(verdicts) and verdicts[0].aligned
                     self.second_judged += len(verdicts) > 1
                     self.second_accepted += len(verdicts) > 1 and verdicts[1].aligned
                     self.emitted.append(len(emitted.step.tokens))
-        for role, found in rounds.items():
-            self.rounds[role] += TokenRounds.of(found)
-        self.chain_lengths.append(steps)
+        self.chain_lengths.append(len(self.emitted) - before)
         passes, start = passes_of(events, alone=alone)
         self.passes.append(passes)
         self.start += start
