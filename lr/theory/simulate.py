@@ -91,7 +91,7 @@ class Workers:
         require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
         self.peak = self.begun = self.completed = 0
         self.busy = self.occupied = self._time = 0.0
-        self._slots, self._overhead = slots, overhead
+        self._slots, self._overhead = math.inf if slots is None else slots, overhead
         self._queue: deque[dict[Work, float]] = deque()  # jobs that wait: rows with their lengths
         self._rows: dict[Work, _Row] = {}  # in work, in the order in which they began
         self._number = 0
@@ -156,8 +156,7 @@ class Workers:
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
         self._move(now)
-        most = math.inf if self._slots is None else self._slots
-        while self._queue and len({row.job for row in self._rows.values()}) < most:
+        while self._queue and len({row.job for row in self._rows.values()}) < self._slots:
             self._number += 1
             for work, length in self._queue.popleft().items():
                 self._rows[work] = _Row(now, length, self._number)
@@ -309,9 +308,9 @@ class _Simulation:
 
     def _obey(self, commands: Sequence[messages.Command], steps: int) -> None:
         for command in commands:
-            surplus = isinstance(command, Emit) and self.outcome.steps >= steps
-            if not surplus:
-                self.record(command)
+            if isinstance(command, Emit) and self.outcome.steps >= steps:
+                continue  # one event may emit more steps than were asked for
+            self.record(command)
             match command:
                 case messages.Draft(parent, children):
                     # as in `Request`: the last answer before this node could begin
@@ -326,7 +325,7 @@ class _Simulation:
                     self.declined.pop(work.node, None)
                     if span := self.kinds[work.kind][0].cancel(self.now, work):
                         self.record(span)
-                case Emit() if not surplus:
+                case Emit():
                     self._note(command)
 
     def _submit(self, *rows: Work) -> None:
@@ -346,13 +345,10 @@ class _Simulation:
         return drawn + reading
 
     def _event(self, work: Work) -> messages.Event:
-        match work.kind:
-            case Kind.DRAFT:
-                return messages.Drafted(work.node, STEP)
-            case Kind.TARGET:
-                return messages.Targeted(work.node, STEP)
-            case Kind.JUDGE:
-                return messages.Judged(work.node, self._verdict(work.node))
+        if work.kind is Kind.JUDGE:
+            return messages.Judged(work.node, self._verdict(work.node))
+        done = messages.Drafted if work.kind is Kind.DRAFT else messages.Targeted
+        return done(work.node, STEP)
 
     def _verdict(self, node: NodeId) -> Verdict:
         parent = node.parent(self.width)
