@@ -187,14 +187,14 @@ class Calibrate:
         own["temperature"] = self.temperature
         events = partial(timed, reasoner, question, self.clock, **own)
         seen = Seen()
-        seen.add_plain(events(mode="ar"))
-        seen.add_lookahead(events(mode="lr", schedule="sync", depth=self.depth))
+        seen.plain.add(events(mode="ar"))
+        seen.lookahead.add(events(mode="lr", schedule="sync", depth=self.depth))
         for k in (self.num_speculative_tokens, 1):
-            seen.add_rounds(events(mode="sd", drafter="draft", num_speculative_tokens=k))
-        seen.add_pairs(events(mode="lr", schedule="sync", depth=1, width=2))
+            seen.tokens.add(events(mode="sd", drafter="draft", num_speculative_tokens=k))
+        seen.pairs.add(events(mode="lr", schedule="sync", depth=1, width=2))
         # The draft's passes over several rows, which the other runs have few of.
         guessing = {"drafter": "draft", "num_speculative_tokens": self.num_speculative_tokens}
-        seen.add_passes(events(mode="lr+sd", depth=2, width=2, **guessing))
+        seen.both.add(events(mode="lr+sd", depth=2, width=2, **guessing))
         return seen
 
     def asked(self) -> list[str]:

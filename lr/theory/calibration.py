@@ -163,32 +163,22 @@ class Calibration:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, source: str = "the text") -> Calibration:
-        """Raises `CalibrationError`, naming `source` and what is wrong."""
+    def load(cls, path: Path) -> Calibration:
+        """Read a file. Raises `CalibrationError`, naming it and what is wrong."""
         try:
-            data = json.loads(text)
+            data = json.loads(path.read_text(encoding="utf-8"))
             version = data.get("version") if isinstance(data, dict) else None
             if version != VERSION:
                 raise ValueError(f"calibration version {version!r}, expected {VERSION}")
             if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
                 raise ValueError(f"unknown entries {unknown}")
             return msgspec.convert(data, cls)
+        except (OSError, UnicodeDecodeError) as error:
+            hint = "Give a file of lr calibrate, or `paper`."
+            raise CalibrationError(f"{path} cannot be read ({error}). {hint}") from None
         except (ValueError, RecursionError) as error:
             hint = "Make it with lr calibrate --output FILE."
-            raise CalibrationError(f"{source} is no calibration: {error}. {hint}") from None
-
-    @classmethod
-    def load(cls, path: Path) -> Calibration:
-        """Read a file. Raises `CalibrationError`."""
-        try:
-            return cls.from_json(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise CalibrationError(
-                f"{path} cannot be read ({error}). Give a file of lr calibrate, or `paper`."
-            ) from None
-
-
-ESTIMATES = tuple(f.name for f in fields(Calibration) if f.type == "Estimate")
+            raise CalibrationError(f"{path} is no calibration: {error}. {hint}") from None
 
 
 def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int:
@@ -204,28 +194,32 @@ def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> in
     return rounds
 
 
-def estimates(seen: Sequence[Seen]) -> list[float]:
-    """The value of every name in `ESTIMATES`, from these problems: ratios of sums, 0 for 0 / 0."""
+def estimates(seen: Sequence[Seen]) -> dict[str, float]:
+    """The value of every estimate by name, from these problems: ratios of sums, 0 for 0 / 0."""
 
     def ratio(above: Iterable[float], below: Iterable[float]) -> float:
         trials = sum(below)
         return sum(above) / trials if trials else 0.0
 
-    plain = [passes for s in seen for passes in s.plain.values()]
-    looked = [s.lookahead for s in seen]
-    target = PassCost.fit(passes for s in seen for passes in s.target)
-    draft = PassCost.fit(passes for s in seen for passes in s.draft)
-    found = {
+    plain = [one for s in seen for run in s.plain.passes for one in run[Role.TARGET].values()]
+    looked, pairs = [s.lookahead for s in seen], [s.pairs for s in seen]
+    rounds = [s.tokens.rounds[Role.TARGET] for s in seen]
+    by_target = [way for s in seen for way in (s.lookahead, s.tokens, s.both)]
+    by_draft = [way for s in seen for way in (s.lookahead, s.tokens, s.pairs, s.both)]
+    target = PassCost.fit(run[Role.TARGET] for way in by_target for run in way.passes)
+    draft = PassCost.fit(run[Role.DRAFT] for way in by_draft for run in way.passes)
+    return {
         "alpha1": ratio((a.accepted for a in looked), (a.judged for a in looked)),
-        "alpha2": ratio((s.rounds.accepted for s in seen), (s.rounds.tried for s in seen)),
-        "second_chance": ratio((s.second_accepted for s in seen), (s.second_asked for s in seen)),
+        "alpha2": ratio((r.accepted for r in rounds), (r.tried for r in rounds)),
+        "second_chance": ratio(
+            (p.second_accepted for p in pairs), (p.second_judged for p in pairs)
+        ),
         "plain_token": ratio((t for _, t in plain), (n for n, _ in plain)),
         **{f"target_{part}": seconds for part, seconds in asdict(target).items()},
         **{f"draft_{part}": seconds for part, seconds in asdict(draft).items()},
         "verdict": ratio((a.verdict_seconds for a in looked), (a.pairs for a in looked)),
-        "start": fmean(s.start for s in seen),
+        "start": fmean(a.start for a in looked),
     }
-    return [found[name] for name in ESTIMATES]
 
 
 def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) -> Calibration:
@@ -240,22 +234,22 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) ->
     values = estimates(seen)
     interval = bootstrap(
         (problems,),
-        lambda drawn: np.array(estimates([seen[i] for i in drawn])),
+        lambda drawn: np.array([*estimates([seen[i] for i in drawn]).values()]),
         n_resamples=1000,
         vectorized=False,
         method="percentile",
         random_state=0,
     ).confidence_interval
-    ends = zip(values, interval.low, interval.high, strict=True)
+    ends = zip(values.items(), interval.low, interval.high, strict=True)
     found: dict[str, Any] = {
         parameter: Estimate(value, float(low), float(high))
-        for parameter, (value, low, high) in zip(ESTIMATES, ends, strict=True)
+        for (parameter, value), low, high in ends
     }
     return Calibration(
         name=name,
         **found,
-        target_lengths=tuple(n for s in seen for n in s.target_lengths),
+        target_lengths=tuple(n for s in seen for n in s.plain.emitted),
         draft_lengths=tuple(n for s in seen for n in s.lookahead.lengths[Role.DRAFT]),
-        chain_lengths=tuple(len(s.target_lengths) for s in seen),
+        chain_lengths=tuple(len(s.plain.emitted) for s in seen),
         conditions=dict(conditions),
     )

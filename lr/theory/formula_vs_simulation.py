@@ -10,27 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
+from typing import Any
 
 from lr.spec.protocol import Schedule, SchedulerConfig
-from lr.theory.acceptance import (
-    beta_width_acceptance,
-    judged_acceptance,
-    tree_sync_speedup,
-    width_acceptance,
-    wrong_share,
-)
-from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
-from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, JudgeErrors
+from lr.theory import acceptance, asynchronous, hybrid, synchronous
+from lr.theory.distributions import Bernoulli, BetaSiblings, Constant, JudgeErrors
 from lr.theory.domain import Reals
-from lr.theory.hybrid import hybrid_speedup
 from lr.theory.simulate import ENDLESS, Outcome, World, simulate
-from lr.theory.synchronous import (
-    lr_sync_cycle_speedup,
-    lr_sync_speedup,
-    sd_speedup,
-    sd_tokens,
-    sync_bonus,
-)
 from lr.types import Origin
 
 
@@ -89,25 +75,24 @@ def share(hits: int, trials: int) -> Measured:
     return Measured(value, math.sqrt(value * (1 - value) / trials))
 
 
-def run(
-    at: Point, schedule: Schedule, depth: int, width: int = 1, acceptance: Acceptance | None = None
-) -> Outcome:
-    """The scheduler in the world of a point."""
+def run(at: Point, schedule: Schedule, depth: int, width: int = 1, **changes: Any) -> Outcome:
+    """The scheduler in the world of a point, which `changes` alter."""
     world = World(
-        acceptance or Bernoulli(at.alpha),
+        Bernoulli(at.alpha),
         draft=Constant(at.c),
         judge=Constant(at.v),
         target_overhead=at.b if schedule is Schedule.SYNC else 0.0,
         draft_workers=None if width > 1 else 1,
         seed=at.seed,
     )
-    return simulate(SchedulerConfig(ENDLESS, schedule, depth, width), world, at.steps)
+    config = SchedulerConfig(ENDLESS, schedule, depth, width)
+    return simulate(config, replace(world, **changes), at.steps)
 
 
 def erring(at: Point) -> Outcome:
     """A verifier that errs, drafts being equivalent with probability alpha."""
-    world = World(Bernoulli(at.alpha), errors=JudgeErrors(at.false_reject, at.false_accept))
-    return simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, at.k), world, at.steps)
+    errors = JudgeErrors(at.false_reject, at.false_accept)
+    return run(at, Schedule.PAPER, at.k, errors=errors)
 
 
 def accepted(outcome: Outcome) -> Measured:
@@ -125,11 +110,6 @@ def cycles(at: Point, depth: int) -> Outcome:
     return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
 
 
-def first_position(at: Point, acceptance: Acceptance | None = None) -> Outcome:
-    """One position at a time, with alternatives."""
-    return run(replace(at, v=0.0, b=0.0), Schedule.PAPER, 1, at.width, acceptance)
-
-
 def tokens_per_round(at: Point) -> Measured:
     """Steps per cycle with the error of their mean."""
     emitted = [stage.accepted + 1 for stage in cycles(at, at.k).stages]
@@ -145,51 +125,56 @@ def bonus_cycles(at: Point) -> Measured:
 # fmt: off
 FORMULAS = (
     Formula("sd_tokens", "G_(k+1), tokens per round of k drafts",
-            lambda p: sd_tokens(p.alpha, p.k), tokens_per_round),
+            lambda p: synchronous.sd_tokens(p.alpha, p.k), tokens_per_round),
     Formula("sd_speedup", "G_(k+1) / (1 + k c)",
-            lambda p: sd_speedup(p.alpha, p.k, p.c), lambda p: rate(cycles(p, p.k))),
+            lambda p: synchronous.sd_speedup(p.alpha, p.k, p.c), lambda p: rate(cycles(p, p.k))),
     Formula("lr_sync_speedup", "printed f_sync(k): k - 1 drafts",
-            lambda p: lr_sync_speedup(p.alpha, p.k, p.c), lambda p: rate(cycles(p, p.k - 1))),
+            lambda p: synchronous.lr_sync_speedup(p.alpha, p.k, p.c),
+            lambda p: rate(cycles(p, p.k - 1))),
     Formula("lr_sync_cycle_speedup B", "G_(k+1) / (1 + k c + k b + v)",
-            lambda p: lr_sync_cycle_speedup(p.alpha, p.k, p.c,
-                                            batch_overhead=p.b, verifier_latency=p.v),
+            lambda p: synchronous.lr_sync_cycle_speedup(
+                p.alpha, p.k, p.c, batch_overhead=p.b, verifier_latency=p.v),
             lambda p: rate(run(p, Schedule.SYNC, p.k))),
     Formula("lr_sync_cycle_speedup N1", "G_k / (1 + k c)",
-            lambda p: lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N1")),
+            lambda p: synchronous.lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N1")),
     Formula("lr_sync_cycle_speedup N2", "G_k / (1 + (k-1) c)",
-            lambda p: lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N2")),
+            lambda p: synchronous.lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N2")),
     Formula("sync_bonus", "alpha^k, cycles that end in a bonus",
-            lambda p: sync_bonus(p.alpha, p.k), bonus_cycles),
+            lambda p: synchronous.sync_bonus(p.alpha, p.k), bonus_cycles),
     Formula("lr_async_speedup paper", "S2(k), k pairs in flight",
-            lambda p: lr_async_speedup(p.alpha, p.k, p.c, "paper", p.v),
+            lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "paper", p.v),
             lambda p: rate(run(p, Schedule.PAPER, p.k))),
     Formula("lr_async_speedup depth", "S_D, k unverified drafts",
-            lambda p: lr_async_speedup(p.alpha, p.k, p.c, "depth", p.v),
+            lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "depth", p.v),
             lambda p: rate(run(p, Schedule.DEPTH, p.k))),
     Formula("lr_async_speedup cycle", "G_k / (1 + v + c (G_k - 1))",
-            lambda p: lr_async_speedup(p.alpha, p.k, p.c, "cycle", p.v)),
+            lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "cycle", p.v)),
     Formula("lr_async_limit", "1 / ((1+v)(1-alpha) + c alpha), no window",
-            lambda p: lr_async_limit(p.alpha, p.c, p.v),  # a window too wide to hold the draft up
+            lambda p: asynchronous.lr_async_limit(p.alpha, p.c, p.v),
+            # a window too wide to hold the draft up
             lambda p: rate(run(replace(p, steps=p.steps // 4), Schedule.PAPER,
                                1 + math.ceil((1 + p.v) / max(p.c, 0.01))))),
     Formula("width_acceptance", "1 - (1 - alpha)^W",
-            lambda p: width_acceptance(p.alpha, p.width), lambda p: accepted(first_position(p))),
+            lambda p: acceptance.width_acceptance(p.alpha, p.width),
+            lambda p: accepted(run(p, Schedule.PAPER, 1, p.width))),
     Formula("beta_width_acceptance", "1 - prod (q+i)/(p+q+i)",
-            lambda p: beta_width_acceptance(*siblings(p), p.width),
-            lambda p: accepted(first_position(p, BetaSiblings(*siblings(p))))),
+            lambda p: acceptance.beta_width_acceptance(*siblings(p), p.width),
+            lambda p: accepted(run(p, Schedule.PAPER, 1, p.width,
+                                   acceptance=BetaSiblings(*siblings(p))))),
     Formula("tree_sync_speedup", "G_3(alpha_W) over a cycle of depth 2",
-            lambda p: tree_sync_speedup(width_acceptance(p.alpha, p.width), p.width, 2, p.c, p.b),
+            lambda p: acceptance.tree_sync_speedup(
+                acceptance.width_acceptance(p.alpha, p.width), p.width, 2, p.c, p.b),
             lambda p: rate(run(replace(p, v=0.0, steps=p.steps // 4), Schedule.SYNC, 2, p.width))),
     Formula("judged_acceptance", "p (1-fr) + (1-p) fa, p = alpha",
-            lambda p: judged_acceptance(p.alpha, p.false_reject, p.false_accept),
+            lambda p: acceptance.judged_acceptance(p.alpha, p.false_reject, p.false_accept),
             lambda p: accepted(erring(p))),
     Formula("wrong_share", "(1-p) fa, p = alpha",
-            lambda p: wrong_share(p.alpha, p.false_accept),
+            lambda p: acceptance.wrong_share(p.alpha, p.false_accept),
             lambda p: share(erring(p).wrong, p.steps)),
     Formula("hybrid_speedup sync", "f_sync(k) g(k2)",
-            lambda p: hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "sync")),
+            lambda p: hybrid.hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "sync")),
     Formula("hybrid_speedup async", "S(k) g(k2)",
-            lambda p: hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "async")),
+            lambda p: hybrid.hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "async")),
 )
 """All that `lr theory` knows, in the order of the docs."""
 # fmt: on

@@ -17,12 +17,12 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq, least_squares
+from scipy.optimize import brentq, curve_fit
 
 from lr.theory.acceptance import beta_width_acceptance, tree_rows
 from lr.theory.asynchronous import lr_async_limit
 from lr.theory.calibration import Calibration, exactly
-from lr.theory.domain import DomainError, geometric
+from lr.theory.domain import DomainError, Reals, geometric
 from lr.theory.synchronous import sd_tokens
 
 DATASETS = ("AIME24", "AMC23", "GSM8K", "HumanEval", "GPQA", "MT-Bench", "LiveCodeBench")
@@ -90,16 +90,11 @@ class SpeedFit:
 
 def fit_speedups(pair: Pair) -> SpeedFit:
     """The c and v that explain the lookahead speedups of a pair best, given its acceptance."""
-    alpha, printed = np.array(pair.acceptance), np.array(pair.lookahead)
-
-    def residuals(cv: np.ndarray) -> Any:
-        return np.asarray(lr_async_limit(alpha, cv[0], cv[1])) - printed
-
-    found = least_squares(residuals, (0.3, 0.2), bounds=(0, (0.999, np.inf)), xtol=1e-12)
-    c, v, left = float(found.x[0]), float(found.x[1]), found.fun
-    spread = printed - printed.mean()
-    r_squared = float(1 - left @ left / (spread @ spread))
-    return SpeedFit(c, v, tuple((printed + left).tolist()), r_squared)
+    alpha, printed, most = np.array(pair.acceptance), np.array(pair.lookahead), (0.999, np.inf)
+    (c, v), _ = curve_fit(lr_async_limit, alpha, printed, (0.3, 0.2), bounds=(0, most), xtol=1e-12)
+    predicted: Any = lr_async_limit(alpha, c, v)
+    r_squared = 1 - np.square(predicted - printed).sum() / np.square(printed - printed.mean()).sum()
+    return SpeedFit(float(c), float(v), tuple(predicted.tolist()), float(r_squared))
 
 
 @dataclass(frozen=True)
@@ -116,17 +111,17 @@ class WidthFit:
 
 def fit_width(row: WidthRow) -> WidthFit:
     """The correlation of siblings in one row of Table 3, and what its target rows cost."""
-    printed, widths = np.array(row.acceptance), np.array(WIDTHS)
 
-    def residuals(pq: np.ndarray) -> Any:
-        return np.asarray(beta_width_acceptance(pq[0], pq[1], widths)) - printed
+    def accepted(widths: Reals, p: float, q: float) -> Any:
+        return beta_width_acceptance(p, q, widths)
 
-    found = least_squares(residuals, (0.4, 0.3), bounds=(1e-9, np.inf), xtol=1e-12)
-    p, q = map(float, found.x)
+    printed, bounds = np.array(row.acceptance), (1e-9, np.inf)
+    (p, q), _ = curve_fit(accepted, WIDTHS, printed, (0.4, 0.3), bounds=bounds, xtol=1e-12)
     times = geometric(printed, TABLE_3_DEPTH + 1) / np.array(row.speedup)
-    extra = np.asarray(tree_rows(widths, TABLE_3_DEPTH)) - (TABLE_3_DEPTH + 1)
+    extra = np.asarray(tree_rows(np.array(WIDTHS), TABLE_3_DEPTH)) - (TABLE_3_DEPTH + 1)
     per_row, base = np.polyfit(extra, times, 1)
-    return WidthFit(p, q, tuple((printed + found.fun).tolist()), float(base), float(per_row))
+    predicted = accepted(np.array(WIDTHS), p, q).tolist()
+    return WidthFit(float(p), float(q), tuple(predicted), float(base), float(per_row))
 
 
 def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:

@@ -24,7 +24,6 @@ from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
 from lr.theory.domain import DomainError, geometric, probability, whole
 from lr.theory.predicted import Way, predicted_speedup, siblings
-from lr.theory.synchronous import lr_sync_cycle_speedup
 
 WIDTHS = (1, 2, 3, 4)
 MOST_TOKENS, DEEPEST = 16, 32
@@ -138,8 +137,8 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
         reading = found.reading + (reads if found.draft_lengths else 0.0)
         rows = int(tree_rows(width, depth))
         time = float(tree_cycle_time(width, depth, (found.c1 + reading) * gain, b)) + v
-        steps = float(lr_sync_cycle_speedup(alpha, depth, 0.0))
-        return Plan(way.schedule, depth, way.tokens, width, rows, gain * steps / time)
+        speedup = gain * float(geometric(alpha, depth + 1)) / time
+        return Plan(way.schedule, depth, way.tokens, width, rows, speedup)
     c = (found.c1 + found.reading) * gain
     levels = depth + (way.schedule is Schedule.DEPTH)
     if c > 0:
@@ -175,17 +174,14 @@ def share_from(few: int, many: int, gain: float) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Speedups of plain decoding with all GPUs and on those besides the draft's, over that on
-    `calibrated_on` GPUs; `advice` is relative to plain decoding on those besides the draft's."""
+    """Speedups over plain decoding on `calibrated_on` GPUs: of plain decoding with all GPUs and on
+    those besides the draft's, and of the best plan there. `advice` is relative to plain decoding on
+    those besides the draft's."""
 
     all_for_target: float
     left_for_target: float
+    with_speculation: float
     advice: Advice
-
-    @property
-    def with_speculation(self) -> float:
-        """Speedup of the best plan on the same number of GPUs."""
-        return self.left_for_target * self.advice.plans[0].speedup
 
     @property
     def speculate(self) -> bool:
@@ -210,5 +206,6 @@ def compare(
         raise DomainError("gpus", gpus, expected)
     base = pass_time(calibrated_on, serial)
     left = base / pass_time(gpus - for_draft, serial)
-    everything = base / pass_time(gpus, serial)
-    return Comparison(everything, left, plan(found.with_faster_target(left), budget))
+    advice = plan(found.with_faster_target(left), budget)
+    everything, best = base / pass_time(gpus, serial), left * advice.plans[0].speedup
+    return Comparison(everything, left, best, advice)

@@ -13,7 +13,7 @@ rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean
@@ -24,10 +24,9 @@ from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
 from lr.theory.acceptance import beta_width_acceptance
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, Resampled
-from lr.theory.simulate import ENDLESS, WorkSpan, World, simulate
+from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
-from lr.theory.trace_metrics import Load, PassCost, covered
-from lr.trace import Trace
+from lr.theory.trace_metrics import Load, PassCost
 
 if TYPE_CHECKING:
     from lr.theory.calibration import Calibration
@@ -160,29 +159,17 @@ def seconds_per_step(
         chain = chains[number % len(chains)]
         limits = Limits(chain) if chain else ENDLESS  # a simulated step has one token
         config = SchedulerConfig(limits, way.schedule, way.depth, way.width)
-        trace = Trace()
-        run = simulate(config, replace(world, seed=number), chain or steps, trace)
+        run = simulate(config, replace(world, seed=number), chain or steps)
         if draft_ticks is None:
             seconds += run.seconds
         else:
-            ticks, rows = at_work(trace.events, Kind.TARGET)
-            drafting, drafts = at_work(trace.events, Kind.DRAFT)
-            seconds += ticks * each.seconds(rows) + run.judged * load.verdict
-            seconds += drafting * draft_ticks * (draft.seconds(drafts) + writing - draft.first)
+            reads, writes = run.workers[Kind.TARGET], run.workers[Kind.DRAFT]
+            seconds += reads.occupied * each.seconds(reads.mean_rows) + run.judged * load.verdict
+            pass_seconds = draft.seconds(writes.mean_rows) + writing - draft.first
+            seconds += writes.occupied * draft_ticks * pass_seconds
         seconds += load.start if chain else 0.0
         done, number = done + run.steps, number + 1
     return seconds / done
-
-
-def at_work(events: Iterable[tuple[float, object]], kind: Kind) -> tuple[float, float]:
-    """How long at least one row of a kind was in work, and the mean number of rows meanwhile."""
-    spans = [
-        (span.start, end)
-        for end, span in events
-        if isinstance(span, WorkSpan) and span.work.kind is kind
-    ]
-    busy, total = covered(spans), sum(end - begin for begin, end in spans)
-    return busy, total / busy if busy else 1.0
 
 
 def plain_seconds(found: Calibration, load: Load | None = None) -> float:

@@ -18,7 +18,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lr.rng import Stream
 from lr.spec import protocol as messages
@@ -82,23 +82,28 @@ class Workers:
     progresses 0.4; then both at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y has
     progressed 0.6; alone, it ends at 1.3 + 0.4 = 1.7.
 
-    `peak`: most rows at a time; `busy`: time of rows that are over; `begun`, `completed`: rows."""
+    `peak`: most rows at a time; `busy`: time of rows that are over; `occupied`: time with at least
+    one row; `begun`, `completed`: rows."""
 
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
         good = slots is None or slots >= 1
         require(good, "slots", slots, "a whole number >= 1, or None (no limit)")
         require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
         self.peak = self.begun = self.completed = 0
-        self.busy = self._time = 0.0
-        self._slots, self._overhead = slots, overhead
+        self.busy = self.occupied = self._time = 0.0
+        self._slots, self._overhead = math.inf if slots is None else slots, overhead
         self._queue: deque[dict[Work, float]] = deque()  # jobs that wait: rows with their lengths
         self._rows: dict[Work, _Row] = {}  # in work, in the order in which they began
         self._number = 0
 
-    def submit(self, now: float, rows: Sequence[tuple[Work, float]]) -> None:
+    @property
+    def mean_rows(self) -> float:
+        """While there was at least one."""
+        return self.busy / self.occupied if self.occupied else 1.0
+
+    def submit(self, now: float, job: dict[Work, float]) -> None:
         """A job comes in: its rows, each with its length."""
-        self._queue.append(dict(rows))
-        self._move(now)
+        self._queue.append(job)
         self._fill(now)
 
     def cancel(self, now: float, work: Work) -> WorkSpan | None:
@@ -107,7 +112,6 @@ class Workers:
             return self._end(now, work, completed=False)
         for job in self._queue:
             job.pop(work, None)
-        self._move(now)
         self._fill(now)
         return None
 
@@ -135,9 +139,10 @@ class Workers:
     def _move(self, now: float) -> None:
         """Bring all rows up to `now`, before their number changes."""
         if self._rows and now > self._time:
-            progress = (now - self._time) / self._slowness()
+            passed = now - self._time
             for row in self._rows.values():
-                row.left -= progress
+                row.left -= passed / self._slowness()
+            self.occupied += passed
         self._time = now
 
     def _end(self, now: float, work: Work, *, completed: bool) -> WorkSpan:
@@ -150,8 +155,8 @@ class Workers:
 
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
-        most = math.inf if self._slots is None else self._slots
-        while self._queue and len({row.job for row in self._rows.values()}) < most:
+        self._move(now)
+        while self._queue and len({row.job for row in self._rows.values()}) < self._slots:
             self._number += 1
             for work, length in self._queue.popleft().items():
                 self._rows[work] = _Row(now, length, self._number)
@@ -236,15 +241,15 @@ def simulate(
     return _Simulation(config, world, trace, control).run(steps)
 
 
-def record_event(trace: Trace, event: messages.Event) -> None:
+def record_event(record: Callable[[Any], None], event: messages.Event) -> None:
     """Record what a scheduler without models is told, and before it the finished step, which a
     model would have recorded itself."""
     match event:
         case messages.Drafted(node, Step() as step):
-            trace.record(StepWritten(Role.DRAFT, node.index - 1, step, node))
+            record(StepWritten(Role.DRAFT, node.index - 1, step, node))
         case messages.Targeted(node, step):
-            trace.record(StepWritten(Role.TARGET, node.index, step, node))
-    trace.record(event)
+            record(StepWritten(Role.TARGET, node.index, step, node))
+    record(event)
 
 
 class _Simulation:
@@ -252,28 +257,26 @@ class _Simulation:
         self, config: SchedulerConfig, world: World, trace: Trace | None, control: Control | None
     ) -> None:
         self.scheduler, self.control = LookaheadScheduler(config), control
-        self.most = config.depth
+        self.most, self.width, self.world = config.depth, config.width, world
         self.widths: dict[int, int | None] = {}  # by the index of the new root
         self.declined: dict[NodeId, None] = {}  # alternatives that the controller does not want
-        self.world, self.width, self.trace = world, config.width, trace
+        self.record: Callable[[Any], None] = lambda event: None
         if trace is not None:
+            self.record = trace.record
             trace.clock, trace.start = lambda: self.now, 0.0
         self.now = self.stage_began = 0.0
         self.stage_accepted = 0
         draft = Workers(world.draft_workers, world.draft_overhead)
         target, judge = Workers(None, world.target_overhead), Workers(world.judge_workers)
         # of simultaneous completions, those come first that make room for the others
-        self.order = (judge, target, draft)
+        self.outcome = Outcome(workers={Kind.JUDGE: judge, Kind.TARGET: target, Kind.DRAFT: draft})
         alone = not config.needs_target_step  # drafts are judged by a prefill of the target
         self.kinds = {
             Kind.DRAFT: (draft, world.draft),
             Kind.TARGET: (target, world.target),
             Kind.JUDGE: (target, world.score) if alone else (judge, world.judge),
         }
-        workers = {Kind.DRAFT: draft, Kind.TARGET: target, Kind.JUDGE: judge}
-        self.outcome = Outcome(workers=workers)
-        purposes = (POSITION, SIBLING, ERROR, *(kind.value for kind in Kind))
-        self.streams = {purpose: Stream.root(world.seed).fold_in(purpose) for purpose in purposes}
+        self.stream = Stream.root(world.seed)
 
     def run(self, steps: int) -> Outcome:
         self._obey(self.scheduler.start(), steps)
@@ -284,20 +287,20 @@ class _Simulation:
                 event: messages.Event = messages.Drafted(first, None)
             else:
                 span = self._next()
-                self._keep(span)
+                self.record(span)
                 event = self._event(span.work)
-            if self.trace is not None:
-                record_event(self.trace, event)
+            record_event(self.record, event)
             self._obey(self.scheduler.handle(event), steps)
-        for worker in self.order:
+        for worker in self.outcome.workers.values():
             for span in worker.stop(self.now):
-                self._keep(span)
+                self.record(span)
         return self.outcome
 
     def _next(self) -> WorkSpan:
         """Move the clock to the next completion."""
-        worker, time = self.order[0], self.order[0].next_time()
-        for later in self.order[1:]:
+        worker, *others = self.outcome.workers.values()
+        time = worker.next_time()
+        for later in others:
             if (soon := later.next_time()) < time - TIE:
                 worker, time = later, soon
         self.now = max(self.now, time)
@@ -305,9 +308,9 @@ class _Simulation:
 
     def _obey(self, commands: Sequence[messages.Command], steps: int) -> None:
         for command in commands:
-            surplus = isinstance(command, Emit) and self.outcome.steps >= steps
-            if self.trace is not None and not surplus:
-                self.trace.record(command)
+            if isinstance(command, Emit) and self.outcome.steps >= steps:
+                continue  # one event may emit more steps than were asked for
+            self.record(command)
             match command:
                 case messages.Draft(parent, children):
                     # as in `Request`: the last answer before this node could begin
@@ -320,13 +323,14 @@ class _Simulation:
                     self._submit(Work(Kind.JUDGE, node))
                 case messages.Cancel(work):
                     self.declined.pop(work.node, None)
-                    self._keep(self.kinds[work.kind][0].cancel(self.now, work))
-                case Emit() if not surplus:
+                    if span := self.kinds[work.kind][0].cancel(self.now, work):
+                        self.record(span)
+                case Emit():
                     self._note(command)
 
     def _submit(self, *rows: Work) -> None:
         worker, duration = self.kinds[rows[0].kind]
-        worker.submit(self.now, [(row, self._length(duration, row)) for row in rows])
+        worker.submit(self.now, {row: self._length(duration, row) for row in rows})
 
     def _length(self, duration: Duration, work: Work) -> float:
         node, reading = work.node, 0.0
@@ -337,32 +341,25 @@ class _Simulation:
             return duration.value + reading
         key = self._key(work.kind.value, node)
         drawn = duration.draw(key)
-        if self.trace is not None:
-            self.trace.record(Draw(f"time of {work.kind.value}", node, key, drawn))
+        self.record(Draw(f"time of {work.kind.value}", node, key, drawn))
         return drawn + reading
 
     def _event(self, work: Work) -> messages.Event:
-        match work.kind:
-            case Kind.DRAFT:
-                return messages.Drafted(work.node, STEP)
-            case Kind.TARGET:
-                return messages.Targeted(work.node, STEP)
-            case Kind.JUDGE:
-                return messages.Judged(work.node, self._verdict(work.node))
+        if work.kind is Kind.JUDGE:
+            return messages.Judged(work.node, self._verdict(work.node))
+        done = messages.Drafted if work.kind is Kind.DRAFT else messages.Targeted
+        return done(work.node, STEP)
 
     def _verdict(self, node: NodeId) -> Verdict:
         parent = node.parent(self.width)
         keys = self._key(POSITION, parent), self._key(SIBLING, node)
         equivalent = self.world.acceptance.equivalent(parent.index, *keys)
-        if self.trace is not None:
-            self.trace.record(Draw("equivalent", node, keys[1], float(equivalent)))
-        aligned = equivalent
-        if self.world.errors is not NO_ERRORS:
-            aligned = self.world.errors.says_aligned(equivalent, self._key(ERROR, node))
+        self.record(Draw("equivalent", node, keys[1], float(equivalent)))
+        aligned = self.world.errors.says_aligned(equivalent, self._key(ERROR, node))
         return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
 
     def _key(self, purpose: str, node: NodeId) -> int:
-        return self.streams[purpose].fold_in(node.stem, node.index).key(node.number)
+        return self.stream.fold_in(purpose, node.stem, node.index).key(node.number)
 
     def _note(self, emit: Emit) -> None:
         outcome, origin = self.outcome, emit.emitted.origin
@@ -379,7 +376,3 @@ class _Simulation:
             counts = outcome.steps, outcome.steps, outcome.origins[Origin.ACCEPTED], outcome.judged
             depth, self.widths[outcome.steps] = self.control(Stats(self.now, *counts))
             self.scheduler.set_depth(depth)
-
-    def _keep(self, span: WorkSpan | None) -> None:
-        if span is not None and self.trace is not None:
-            self.trace.record(span)

@@ -32,13 +32,13 @@ Spans = list[tuple[float, float]]
 """(begin, end) of pieces of work."""
 
 
-def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Passes]:
-    """The passes of a run by model, the prompts excepted.
+def passes_of(events: Iterable[Timed], *, alone: bool = True) -> tuple[dict[Role, Passes], float]:
+    """The passes of a run by model, and the seconds of the prompts, which are no passes.
 
     `alone`: one model at a time, so that a pass takes the time since the one before it. Otherwise
     its own forward alone is counted."""
     found: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
-    last, met = 0.0, set[Role]()
+    last, start, met = 0.0, 0.0, set[Role]()
     for time, event in events:
         if isinstance(event, VerifierCall):
             last += event.seconds
@@ -48,9 +48,11 @@ def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Pass
                 shape = event.branches, event.tokens - event.branches
                 count, total = found[event.role].get(shape, (0, 0.0))
                 found[event.role][shape] = count + 1, total + seconds
+            else:
+                start += seconds
             met.add(event.role)
             last = time
-    return found
+    return found, start
 
 
 def covered(spans: Spans) -> float:
@@ -121,12 +123,17 @@ class Load:
 @dataclass
 class Answers:
     """What was seen of answers in one way of decoding, added up over their traces. `judged`,
-    `accepted`: of the first alternatives."""
+    `accepted`: of the first alternatives; `second_...`: of the second ones, where the first was
+    rejected. `start`: seconds of the prompts; `passes`: by model, answer after answer."""
 
     judged: int = 0
     accepted: int = 0
+    second_judged: int = 0
+    second_accepted: int = 0
     verdict_seconds: float = 0.0
     pairs: int = 0
+    start: float = 0.0
+    passes: list[dict[Role, Passes]] = field(default_factory=list)
     rounds: dict[Role, TokenRounds] = field(
         default_factory=lambda: {role: TokenRounds() for role in Role}
     )
@@ -134,8 +141,9 @@ class Answers:
     lengths: dict[Role, list[int]] = field(default_factory=lambda: {role: [] for role in Role})
     emitted: list[int] = field(default_factory=list)
 
-    def add(self, events: Sequence[Timed]) -> None:
-        steps, rounds = 0, {role: list[TokenRound]() for role in Role}
+    def add(self, events: Sequence[Timed], *, alone: bool = True) -> None:
+        """One answer. `alone`: as in `passes_of`."""
+        before = len(self.emitted)
         for _, event in events:
             match event:
                 case StepWritten(role, _, step):
@@ -144,15 +152,17 @@ class Answers:
                     self.pairs += pairs
                     self.verdict_seconds += seconds
                 case TokenRound(role):
-                    rounds[role].append(event)
+                    self.rounds[role] += TokenRounds.of([event])
                 case Emit(emitted, verdicts):
-                    steps += 1
                     self.judged += bool(verdicts)
                     self.accepted += bool(verdicts) and verdicts[0].aligned
+                    self.second_judged += len(verdicts) > 1
+                    self.second_accepted += len(verdicts) > 1 and verdicts[1].aligned
                     self.emitted.append(len(emitted.step.tokens))
-        for role, found in rounds.items():
-            self.rounds[role] += TokenRounds.of(found)
-        self.chain_lengths.append(steps)
+        self.chain_lengths.append(len(self.emitted) - before)
+        passes, start = passes_of(events, alone=alone)
+        self.passes.append(passes)
+        self.start += start
 
     def load(self, *, lookup: bool, start: float = 0.0) -> Load:
         """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
@@ -175,52 +185,15 @@ class Answers:
 
 @dataclass
 class Seen:
-    """What the runs of one problem showed; problems are the independent units of a calibration.
-    `start`: the prompt, for both models. `second_asked`: positions whose first alternative was
-    rejected and whose second was judged."""
+    """What the runs of one problem showed, on one thread; problems are the independent units of a
+    calibration.
 
-    plain: Passes = field(default_factory=dict)
-    target: list[Passes] = field(default_factory=list)
-    draft: list[Passes] = field(default_factory=list)
-    start: float = 0.0
+    `plain`: decoding without speculation. `lookahead`: synchronous Lookahead Reasoning. `tokens`:
+    token-level speculation with the draft model. `pairs`: lookahead with two alternatives per
+    position. `both`: on both levels, for what passes cost."""
+
+    plain: Answers = field(default_factory=Answers)
     lookahead: Answers = field(default_factory=Answers)
-    rounds: TokenRounds = field(default_factory=TokenRounds)
-    second_asked: int = 0
-    second_accepted: int = 0
-    target_lengths: list[int] = field(default_factory=list)
-
-    def add_plain(self, events: Sequence[Timed]) -> None:
-        """Decoding without speculation."""
-        self.plain = passes_of(events)[Role.TARGET]
-        emitted = (event for _, event in events if isinstance(event, Emit))
-        self.target_lengths = [len(event.emitted.step.tokens) for event in emitted]
-
-    def add_lookahead(self, events: Sequence[Timed]) -> None:
-        """Synchronous Lookahead Reasoning, lockstep, one alternative."""
-        self.add_passes(events)
-        self.lookahead.add(events)
-        last, met = 0.0, set[Role]()
-        for time, event in events:
-            if isinstance(event, ForwardPass):
-                self.start += time - last if event.role not in met else 0.0
-                met.add(event.role)
-                last = time
-
-    def add_rounds(self, events: Sequence[Timed]) -> None:
-        """Token-level speculation with the draft model, no lookahead."""
-        self.add_passes(events)
-        self.rounds += TokenRounds.of(e for _, e in events if isinstance(e, TokenRound))
-
-    def add_pairs(self, events: Sequence[Timed]) -> None:
-        """Synchronous Lookahead Reasoning with two alternatives per position."""
-        self.draft.append(passes_of(events)[Role.DRAFT])
-        decided = [event.verdicts for _, event in events if isinstance(event, Emit)]
-        second = [verdicts[1].aligned for verdicts in decided if len(verdicts) > 1]
-        self.second_asked += len(second)
-        self.second_accepted += sum(second)
-
-    def add_passes(self, events: Sequence[Timed]) -> None:
-        """What passes of both models cost, in any run on one thread."""
-        found = passes_of(events)
-        self.target.append(found[Role.TARGET])
-        self.draft.append(found[Role.DRAFT])
+    tokens: Answers = field(default_factory=Answers)
+    pairs: Answers = field(default_factory=Answers)
+    both: Answers = field(default_factory=Answers)

@@ -27,7 +27,6 @@ from lr.engine.runner import Branch, ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.codec import Codec
-from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.rng import Stream
@@ -203,29 +202,29 @@ class Voice:
 
 def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> TinyReport:
     """Measure a target and a draft (directories or names of tiny models) on held-out problems."""
-    codecs = [Codec.load(name) for name in (target, draft)]
-    models = [load_model(name, dtype=torch.float32) for name in (target, draft)]
-    voices = [
-        Voice(role, model, codec, settings)
-        for role, model, codec in zip((Role.TARGET, Role.DRAFT), models, codecs, strict=True)
-    ]
-    layers = models[0].config.num_layers
+
+    def voice(role: Role, name: str | Path) -> Voice:
+        codec = Codec.load(name)
+        return Voice(role, load_model(name, dtype=torch.float32), codec, settings)
+
+    own, other = voice(Role.TARGET, target), voice(Role.DRAFT, draft)
+    layers = own.runner.model.config.num_layers
     for layer in settings.ablation_layers:
         require(0 <= layer < layers, "ablation_layers", layer, f"layers 0 to {layers - 1}")
     tallies: dict[str, Tally] = {}
-    right = [0, 0]
+    right, drafts_right = 0, 0
     for first in range(0, settings.problems, BATCH):
         indices = range(first, min(first + BATCH, settings.problems))
-        problems = draw(voices[0].language, indices, settings)
-        solutions = [solve(voice, problems) for voice in voices]
-        for model in range(2):
-            right[model] += count_right(voices[model], problems, solutions[model])
-        for what, steps in zip(problems, solutions[0], strict=True):
-            _token_acceptance(voices[0], voices[1], what, steps, tallies)
-        _step_acceptance(voices[0], voices[1], problems, tallies)
-    ablation = _ablation(models[0], codecs[0], settings) if settings.ablation_problems else ()
+        problems = draw(own.language, indices, settings)
+        solutions = solve(own, problems)
+        right += count_right(own, problems, solutions)
+        drafts_right += count_right(other, problems, solve(other, problems))
+        for what, steps in zip(problems, solutions, strict=True):
+            _token_acceptance(own, other, what, steps, tallies)
+        _step_acceptance(own, other, problems, tallies)
+    ablation = _ablation(own, settings) if settings.ablation_problems else ()
     count, temperature = settings.problems, settings.temperature
-    return TinyReport(count, temperature, right[0], right[1], tallies, ablation)
+    return TinyReport(count, temperature, right, drafts_right, tallies, ablation)
 
 
 def draw(
@@ -352,28 +351,21 @@ def _step_acceptance(
     grow_chains(target, draft, problems, draw_number, accepts, twice=True)
 
 
-class _Skipped(nn.Module):
-    """A layer that is left out: what goes in comes out."""
-
-    def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        return x
-
-
 def without_layer(model: CausalLM, layer: int) -> CausalLM:
-    """The model with one layer skipped; it shares the weights of the others."""
+    """The model with one layer left out; it shares the weights of the others."""
     lesser = copy.copy(model)
     lesser._modules = dict(model._modules)
-    layers = (_Skipped() if i == layer else block for i, block in enumerate(model.layers))
-    lesser.layers = nn.ModuleList(layers)
+    lesser.layers = nn.ModuleList(block for i, block in enumerate(model.layers) if i != layer)
     return lesser
 
 
-def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
+def _ablation(target: Voice, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
     """Accuracy and log-loss of the target whole (first), then with each single layer skipped.
 
     The loss, -log p per token at temperature 1, is on the whole model's own solutions; it shows
     what sampled accuracy is too coarse to see."""
-    problems = draw(language_of(codec) or QUANTITIES, range(settings.ablation_problems), settings)
+    model, codec = target.runner.model, target.codec
+    problems = draw(target.language, range(settings.ablation_problems), settings)
     prompts = [codec.chat(what.question) for what in problems]
     solutions: list[list[Tokens]] = []
     found = []

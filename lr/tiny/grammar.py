@@ -120,7 +120,6 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
     return table
 
 
-TEMPLATES = _templates()
 Piece = tuple[str, ...]
 """One place of a template: its alternatives. Each is a run of words; a slot is a word such as
 `{B}`; one alternative = no choice."""
@@ -138,9 +137,7 @@ def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[Piece, 
     )
 
 
-PIECES = {
-    key: tuple(pieces(template) for template in templates) for key, templates in TEMPLATES.items()
-}
+PIECES = {key: tuple(pieces(one) for one in templates) for key, templates in _templates().items()}
 
 
 class Style(Enum):
@@ -185,25 +182,25 @@ def _pick(rng: random.Random, style: Style, count: int) -> int:
     return 0 if count == 1 else rng.choices(range(count), weights(style, count))[0]
 
 
+ROLES = {
+    Kind.GOAL: ("", "AB"),
+    Kind.GIVEN: ("A", ""),
+    Kind.NOTE: ("A", "B"),
+    Kind.OPERATION: ("B", "AC"),
+    Kind.ANSWER: ("B", "AC"),
+}
+"""By kind: the slot that holds the entity, and those that hold the references."""
+
+
 def slots(meaning: Meaning) -> dict[str, str]:
-    """What stands in the slots of a template: {A} and {C} references, {B} entity (in a turn: {A}
-    entity, {B} who was before), {n} {x} {y} operands, {z} result, {item}, {k} the letter of a
-    turn."""
-    values = {"{item}": meaning.item, "{z}": str(meaning.result), "{k}": meaning.note}
-    names = meaning.references
-    if meaning.kind is Kind.GOAL:
-        values |= dict(zip(("{A}", "{B}"), names, strict=False))
-    elif meaning.kind is Kind.GIVEN:
-        values["{A}"] = meaning.entity
-    elif meaning.kind is Kind.NOTE:
-        values |= {"{A}": meaning.entity, "{B}": "".join(names)}
-    else:
-        values["{B}"] = meaning.entity
-        values |= dict(zip(("{A}", "{C}"), names, strict=False))
+    """What stands in the slots of a template: people as in `ROLES`, {n} {x} {y} operands, {z}
+    result, {item}, {k} the letter of a turn."""
+    entity, references = ROLES[meaning.kind]
+    values = {"item": meaning.item, "z": str(meaning.result), "k": meaning.note}
+    values |= {entity: meaning.entity} | dict(zip(references, meaning.references, strict=False))
     if meaning.operands:
-        values["{x}"] = str(meaning.operands[0])
-        values["{y}"] = values["{n}"] = str(meaning.operands[-1])
-    return values
+        values |= {"x": str(meaning.operands[0])} | dict.fromkeys("ny", str(meaning.operands[-1]))
+    return {f"{{{slot}}}": value for slot, value in values.items()}
 
 
 def glue(words: Iterator[str]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
@@ -180,37 +180,41 @@ def query(
     return goal, Meaning(Kind.ANSWER, operation, operands=operands, result=result)
 
 
-_PERSON, _ITEM = (f"(?:{'|'.join(words)})" for words in (NAMES, ITEMS))
-_AMOUNT = (
-    rf"(?:\d+ (?:more|fewer) {_ITEM} than {_PERSON}|(?:\d+ times|half) as many {_ITEM} as {_PERSON}"
-    rf"|as many {_ITEM} as {_PERSON} and {_PERSON} together)"
-)
+def one_of(words: Iterable[str], **places: str) -> str:
+    """A regular expression for any of these words; `places`: for what stands in theirs, as {n}."""
+    return f"(?:{'|'.join(words)})".format(**places)
+
+
+PERSON, ITEM = one_of(NAMES), one_of(ITEMS)
+AMOUNTS = {
+    "add": "{n} more {item} than {A}",
+    "subtract": "{n} fewer {item} than {A}",
+    "times": "{n} times as many {item} as {A}",
+    "half": "half as many {item} as {A}",
+    "sum": "as many {item} as {A} and {B} together",
+}
+QUESTIONS = {
+    "value": "How many {item} does {A} have",
+    "total": "How many {item} do {A} and {B} have together",
+    "difference": "By how many {item} do {A} and {B} differ",
+}
+_PLACES = {"n": r"\d+", "item": ITEM, "A": PERSON, "B": PERSON}
 QUESTION = re.compile(
-    rf"At first {_PERSON} has \d+ {_ITEM}\.(?: Then {_PERSON} gets {_AMOUNT}\.)* "
-    rf"(?:How many {_ITEM} (?:does {_PERSON} have|do {_PERSON} and {_PERSON} have together)"
-    rf"|By how many {_ITEM} do {_PERSON} and {_PERSON} differ)\?"
+    rf"At first {PERSON} has \d+ {ITEM}\."
+    rf"(?: Then {PERSON} gets {one_of(AMOUNTS.values(), **_PLACES)}\.)*"
+    rf" {one_of(QUESTIONS.values(), **_PLACES)}\?"
 )
 """What a question of this language looks like; see `_question`."""
 
 
 def _question(given: Meaning, operations: list[Meaning], goal: Meaning) -> str:
     """The question in plain words: one sentence per fact, then what is asked."""
+
+    def said(wording: dict[str, str], step: Meaning) -> str:
+        amount, people = step.operands[-1] if step.operands else 0, (*step.references, "")
+        places = {"n": amount, "item": step.item, "A": people[0], "B": people[1]}
+        return wording[step.operation].format(**places)
+
     sentences = [f"At first {given.entity} has {given.result} {given.item}."]
-    for step in operations:
-        amount = {
-            "add": f"{step.operands[1]} more {step.item} than {step.references[0]}",
-            "subtract": f"{step.operands[1]} fewer {step.item} than {step.references[0]}",
-            "times": f"{step.operands[1]} times as many {step.item} as {step.references[0]}",
-            "half": f"half as many {step.item} as {step.references[0]}",
-            "sum": f"as many {step.item} as {' and '.join(step.references)} together",
-        }[step.operation]
-        sentences.append(f"Then {step.entity} gets {amount}.")
-    asked = " and ".join(goal.references)
-    sentences.append(
-        {
-            "value": f"How many {goal.item} does {asked} have?",
-            "total": f"How many {goal.item} do {asked} have together?",
-            "difference": f"By how many {goal.item} do {asked} differ?",
-        }[goal.operation]
-    )
-    return " ".join(sentences)
+    sentences += [f"Then {step.entity} gets {said(AMOUNTS, step)}." for step in operations]
+    return f"{' '.join(sentences)} {said(QUESTIONS, goal)}?"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.tiny.grammar import PIECES, Piece, glue, unglue
+from lr.tiny.grammar import PIECES, ROLES, Piece, glue, unglue
 from lr.tiny.language import ITEMS, NAMES, NOTES, Kind, Meaning
 from lr.types import Verdict
 
@@ -70,22 +70,20 @@ def read(
 
 def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
     """The meaning behind the slots of a matched template (the inverse of `grammar.slots`)."""
-    result = int(found["z"]) if "z" in found else None
-    item = found.get("item", "")
-    if kind is Kind.GOAL:
-        references = tuple(found[s] for s in "AB" if s in found)
-        return Meaning(kind, operation, references=references, item=item)
-    if kind is Kind.GIVEN:
-        return Meaning(kind, operation, entity=found.get("A", ""), result=result, item=item)
-    if kind is Kind.NOTE:
-        operands = tuple(int(found[s]) for s in "n" if s in found)
-        references = tuple(found[s] for s in "B" if s in found)
-        note = found["k"].replace(" ,", ",")
-        return Meaning(kind, operation, found["A"], references, operands, None, item, note)
-    second = found.get("n", found.get("y", "2"))
-    operands = (int(found["x"]), int(second)) if "x" in found else ()
-    references = tuple(found[s] for s in "AC" if s in found)
-    return Meaning(kind, operation, found.get("B", ""), references, operands, result, item)
+    entity, references = ROLES[kind]
+    operands = [int(found[slot]) for slot in "xny" if slot in found]
+    if "x" in found and len(operands) == 1:
+        operands.append(2)  # doubled and halved: the template says so
+    return Meaning(
+        kind,
+        operation,
+        found.get(entity, ""),
+        tuple(found[slot] for slot in references if slot in found),
+        tuple(operands),
+        int(found["z"]) if "z" in found else None,
+        found.get("item", ""),
+        found.get("k", "").replace(" ,", ","),
+    )
 
 
 def same_meaning(first: str, second: str) -> bool:

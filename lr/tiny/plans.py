@@ -22,7 +22,7 @@ import re
 from typing import NamedTuple
 
 from lr.tiny.grammar import Style, pieces, say
-from lr.tiny.language import Kind, Problem, Split, first_in
+from lr.tiny.language import Kind, Problem, Split, first_in, one_of
 from lr.tiny.oracle import pattern, read
 
 HOUSE = (
@@ -117,12 +117,17 @@ def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> t
     return Deed(Kind.GOAL, operation), Deed(Kind.ANSWER, operation, **found)
 
 
-_ROOM, _THING, _NUMBER, _SIDE = (
-    f"(?:{'|'.join(words)})" for words in (ROOMS, THINGS, NUMBERS, DIRECTIONS)
-)
+THING = one_of(THINGS)
+ORDERS = {"go": "go {side}", "take": "take the {thing}", "drop": "drop the {thing}"}
+QUESTIONS = {
+    "robot": "Where is the robot",
+    "thing": "Where is the {thing}",
+    "held": "What does the robot hold",
+}
 QUESTION = re.compile(
-    rf"The robot starts in the {_ROOM}\.(?: Order {_NUMBER}: (?:go {_SIDE}|(?:take|drop) the "
-    rf"{_THING})\.)* (?:Where is the (?:robot|{_THING})|What does the robot hold)\?"
+    rf"The robot starts in the {one_of(ROOMS)}\.(?: Order {one_of(NUMBERS)}: "
+    rf"{one_of(ORDERS.values(), side=one_of(DIRECTIONS), thing=THING)}\.)* "
+    rf"{one_of(QUESTIONS.values(), thing=THING)}\?"
 )
 """What a question of this language looks like; see `_question`."""
 
@@ -131,14 +136,9 @@ def _question(given: Deed, orders: list[Deed], goal: Deed) -> str:
     """The question in plain words: one sentence per fact, then what is asked."""
     sentences = [f"The robot starts in the {given.room}."]
     for order in orders:
-        what = order.direction if order.operation == "go" else f"the {order.thing}"
-        sentences.append(f"Order {order.number}: {order.operation} {what}.")
-    asked = {
-        "robot": "Where is the robot?",
-        "thing": f"Where is the {goal.thing}?",
-        "held": "What does the robot hold?",
-    }
-    return " ".join([*sentences, asked[goal.operation]])
+        what = ORDERS[order.operation].format(side=order.direction, thing=order.thing)
+        sentences.append(f"Order {order.number}: {what}.")
+    return f"{' '.join(sentences)} {QUESTIONS[goal.operation].format(thing=goal.thing)}?"
 
 
 PHRASES = {
@@ -210,31 +210,19 @@ def render(deed: Deed, style: Style, rng: random.Random) -> str:
     return say(PIECES[deed.kind, deed.operation], slots(deed), style, rng)
 
 
+SLOTS = {"n": NUMBERS, "d": tuple(DIRECTIONS), "A": ROOMS, "t": THINGS, "B": ROOMS}
+"""What the slots may hold that are parts of a deed, in its order."""
+_VALUES = {f"{{{slot}}}": "|".join(words) for slot, words in SLOTS.items()}
+_VALUES["{z}"] = "|".join((*ROOMS, *THINGS))
+_PATTERNS = tuple(
+    (key, pattern(one, _VALUES)) for key, templates in PIECES.items() for one in templates
+)
+
+
 def slots(deed: Deed) -> dict[str, str]:
     """What stands in the slots of a template."""
     box = deed.thing if deed.operation == "held" else deed.room
-    return {
-        "{n}": deed.number,
-        "{d}": deed.direction,
-        "{A}": deed.origin,
-        "{B}": deed.room,
-        "{t}": deed.thing,
-        "{z}": box,
-    }
-
-
-_VALUES = {
-    "{n}": NUMBERS,
-    "{d}": tuple(DIRECTIONS),
-    "{A}": ROOMS,
-    "{B}": ROOMS,
-    "{t}": THINGS,
-    "{z}": (*ROOMS, *THINGS),
-}
-_READ_AS = {slot: "|".join(words) for slot, words in _VALUES.items()}
-_PATTERNS = tuple(
-    (key, pattern(one, _READ_AS)) for key, templates in PIECES.items() for one in templates
-)
+    return dict(zip(_VALUES, (*deed[2:], box), strict=True))
 
 
 def parse(text: str) -> Deed | None:
@@ -243,16 +231,14 @@ def parse(text: str) -> Deed | None:
     found = read(text, _PATTERNS)
     if found is None:
         return None
-    (kind, operation), words = found
-    thing, room = words.get("t", ""), words.get("B", "")
-    if kind is Kind.ANSWER:
-        box = words["z"]
-        if (box in THINGS) != (operation == "held"):
-            return None
-        thing, room = (box, "") if operation == "held" else (thing, box)
-    return Deed(
-        kind, operation, words.get("n", ""), words.get("d", ""), words.get("A", ""), thing, room
-    )
+    key, words = found
+    deed = Deed(*key, *(words.get(slot, "") for slot in SLOTS))
+    if deed.kind is not Kind.ANSWER:
+        return deed
+    box, held = words["z"], deed.operation == "held"
+    if (box in THINGS) != held:
+        return None
+    return deed._replace(thing=box) if held else deed._replace(room=box)
 
 
 def boxed(text: str) -> str | None:

@@ -23,16 +23,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lr.tiny.language import (
     HIGHEST,
+    ITEM,
     ITEMS,
     LOWEST,
     NAMES,
     NOTES,
+    PERSON,
     Kind,
     Meaning,
     Problem,
     Split,
     calculate,
     first_in,
+    one_of,
 )
 
 FEWEST_TURNS, MOST_TURNS = 19, len(NOTES)
@@ -117,13 +120,20 @@ def consequence(turn: Meaning, jar: int) -> Meaning:
     return Meaning(Kind.OPERATION, operation, "", (), operands, result, turn.item)
 
 
-_PERSON, _ITEM = (f"(?:{'|'.join(words)})" for words in (NAMES, ITEMS))
-_MOVE = rf"{_PERSON} (?:puts \d+ {_ITEM} in|takes \d+ {_ITEM} out)"
-_WHAT = rf"(?:{_MOVE}|{_PERSON} doubles the {_ITEM}|{_PERSON} takes half of the {_ITEM} out)"
+SAID = {
+    "put": "{person} puts {n} {item} in",
+    "take": "{person} takes {n} {item} out",
+    "doubles": "{person} doubles the {item}",
+    "halves": "{person} takes half of the {item} out",
+}
+_ANY, _MOVE = (
+    one_of([SAID[what] for what in some], person=PERSON, n=r"\d+", item=ITEM)
+    for some in (SAID, ("put", "take"))
+)
 QUESTION = re.compile(
-    rf"The jar has \d+ {_ITEM}\. {_MOVE}, then {_MOVE}, then {_MOVE}, and so on in turn\."
-    rf"(?: Turn [A-Z]: {_WHAT}\.)* Turn [{NOTES[FEWEST_TURNS - 1]}-Z]{LAST}: {_WHAT}\."
-    rf" How many {_ITEM} are in the jar in the end\?"
+    rf"The jar has \d+ {ITEM}\. {_MOVE}, then {_MOVE}, then {_MOVE}, and so on in turn\."
+    rf"(?: Turn [A-Z]: {_ANY}\.)* Turn [{NOTES[FEWEST_TURNS - 1]}-Z]{LAST}: {_ANY}\."
+    rf" How many {ITEM} are in the jar in the end\?"
 )
 """What a long question looks like (see `_sentences`): models do not know shorter ones."""
 
@@ -133,17 +143,11 @@ def _sentences(
 ) -> Iterator[str]:
     """The question in plain words: the start, the rules, the turns of their own, what is asked."""
 
-    def move(who: str, what: str, amount: int) -> str:
-        puts, into = ("puts", "in") if what == "put" else ("takes", "out")
-        return f"{who} {puts} {amount} {item} {into}"
+    def said(person: str, what: str, amount: int = 0) -> str:
+        return SAID[what].format(person=person, n=amount, item=item)
 
     yield f"The jar has {start} {item}."
-    yield f"{', then '.join(move(who, *rule) for who, rule in rules.items())}, and so on in turn."
+    yield f"{', then '.join(said(who, *rule) for who, rule in rules.items())}, and so on in turn."
     for turn in special:
-        what = {
-            "doubles": f"{turn.entity} doubles the {item}",
-            "halves": f"{turn.entity} takes half of the {item} out",
-        }.get(turn.operation)
-        what = what or move(turn.entity, turn.operation, *turn.operands)
-        yield f"Turn {turn.note}: {what}."
+        yield f"Turn {turn.note}: {said(turn.entity, turn.operation, *turn.operands)}."
     yield f"How many {item} are in the jar in the end?"

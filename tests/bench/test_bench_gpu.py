@@ -99,14 +99,14 @@ def lookahead_row(depth: int) -> ModeRow:
 def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
     """Passes of the target take 10 ms, and 1 ms more for each further row; of the draft 0.1 ms."""
     plain = ModeRow(Way("ar", "ar"), [1.0, 2.0], [100, 200], of_limit=[0.5, 0.5])
-    plain.answers = Answers(chain_lengths=[20], emitted=[10] * 20)
-    plain.passes = [{Role.TARGET: {(1, 0): (200, 2.0)}, Role.DRAFT: {}}]
+    passes = [{Role.TARGET: {(1, 0): (200, 2.0)}, Role.DRAFT: {}}]
+    plain.answers = Answers(chain_lengths=[20], emitted=[10] * 20, passes=passes)
     four = {"what": "decode, batch 4", "tokens_per_step": 4, "seconds": [0.013] * 2}
     prompt = {"what": "prompt of 9", "tokens_per_step": 9, "seconds": [9.0] * 2}
     single = {"what": "decode, batch 1", "tokens_per_step": 1, "seconds": [1e-4] * 2}
-    passes = [four, prompt], [single, prompt]
+    measured = [four, prompt], [single, prompt]
     plan = Plan(GenerateOptions(mode="lr"), (), Synthetic(1.0, 0.0), (1, 4), steps=100, repeats=2)
-    found = figures([plain, lookahead_row(1), lookahead_row(3)], passes, plan)
+    found = figures([plain, lookahead_row(1), lookahead_row(3)], measured, plan)
     ar, one, three = (row["predicted_tokens_per_second"] for row in found)
     assert ar == pytest.approx(100)
     # the draft takes nearly no time: depth d keeps 1 + d rows in flight, at 10 + d ms a pass

@@ -88,7 +88,7 @@ def seen(verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 1
         for _ in range(tokens - (index == 0)):
             plain.forward(Role.TARGET, seconds=PLAIN)
         plain.add(0, emitted(index, tokens))
-    found.add_plain(plain.events)
+    found.plain.add(plain.events)
     tape = Tape()
     tape.prompt(Role.DRAFT, Role.TARGET)
     for cycle, aligned in enumerate(verdicts):
@@ -102,7 +102,7 @@ def seen(verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 1
             tape.forward(Role.TARGET, rows=rows)
         tape.add(VERDICT, VerifierCall(1, VERDICT))
         tape.add(0, judged(cycle, aligned))
-    found.add_lookahead(tape.events)
+    found.lookahead.add(tape.events)
     for k, accepted in ((3, (3, 1, 0)), (1, (1, 0))):
         tape = Tape()
         tape.prompt(Role.DRAFT, Role.TARGET)
@@ -112,14 +112,14 @@ def seen(verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 1
             tape.forward(Role.TARGET, more=k)
             if k == 3:
                 tape.add(0, TokenRound(Role.TARGET, 0, k, k, n, n + 1))
-        found.add_rounds(tape.events)
+        found.tokens.add(tape.events)
     tape = Tape()
     tape.prompt(Role.DRAFT)
     for rows in (2, 2, 1):
         tape.forward(Role.DRAFT, rows=rows)
     tape.add(0, judged(0, False, True))
     tape.add(0, judged(1, True))
-    found.add_pairs(tape.events)
+    found.pairs.add(tape.events)
     return found
 
 
@@ -171,15 +171,23 @@ def test_passes_of_a_run() -> None:
     tape.forward(Role.TARGET, rows=2, more=3, seconds=4.0)
     tape.add(0.5, VerifierCall(1, 0.5))
     tape.forward(Role.TARGET, seconds=1.0)
-    found = passes_of(tape.events)
+    found, start = passes_of(tape.events)
+    assert start == PROMPT
     assert found[Role.TARGET] == {(2, 3): (1, 4.0), (1, 0): (1, 1.0)} and not found[Role.DRAFT]
-    apart = passes_of(tape.events, alone=False)[Role.TARGET]
+    apart = passes_of(tape.events, alone=False)[0][Role.TARGET]
     assert apart == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
 
 
-def test_a_file_comes_back_as_it_was() -> None:
+def filed(found: Calibration, folder: Path) -> Calibration:
+    """What comes back from a file."""
+    path = folder / "calibration.json"
+    path.write_text(found.to_json(), encoding="utf-8")
+    return Calibration.load(path)
+
+
+def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
     found = calibrate([seen()] * 4, "invented", {"clock": "none"})
-    assert Calibration.from_json(found.to_json()) == found
+    assert filed(found, tmp_path) == found
     assert Calibration.load(TINY).name == "tiny-target / tiny-draft"
     assert str(Estimate(0.5, 0.25, 0.75)) == "0.5 [0.25, 0.75]"
 
@@ -313,11 +321,11 @@ def at(temperature: float, draft: float = 0.2) -> Calibration:
     return replace(found, conditions={"temperature": temperature})
 
 
-def test_ways_are_drawn_by_the_seed_and_by_what_was_measured() -> None:
+def test_ways_are_drawn_by_the_seed_and_by_what_was_measured(tmp_path: Path) -> None:
     found = [at(0.0), at(0.6)]
     ways = drawn_ways(12, 7, found)
     assert drawn_ways(12, 7, found) == ways and len(set(ways)) == 12
-    again = [Calibration.from_json(one.to_json()) for one in found]
+    again = [filed(one, tmp_path) for one in found]
     assert drawn_ways(12, 7, again) == ways  # from the files, too
     assert drawn_ways(12, 8, found) != ways
     assert drawn_ways(12, 7, [at(0.0), at(0.6, draft=0.2 + 1e-12)]) != ways

@@ -42,8 +42,8 @@ def work(number: int) -> Work:
 
 def test_the_worked_example() -> None:
     workers = Workers(overhead=0.5)
-    workers.submit(0.0, [(work(0), 1.0)])
-    workers.submit(0.4, [(work(1), 1.0)])
+    workers.submit(0.0, {work(0): 1.0})
+    workers.submit(0.4, {work(1): 1.0})
     assert workers.next_time() == pytest.approx(1.3)
     first = workers.complete(1.3)
     assert (first.work, first.start, first.completed) == (work(0), 0.0, True)
@@ -55,9 +55,9 @@ def test_a_queue_is_served_in_order_and_a_job_keeps_its_slot_until_its_last_row(
     has no span.
     """
     workers = Workers(slots=1)
-    workers.submit(0.0, [(work(0), 1.0), (work(1), 3.0)])
-    workers.submit(0.5, [(work(2), 1.0), (work(3), 1.0)])
-    workers.submit(0.5, [(work(4), 2.0)])
+    workers.submit(0.0, {work(0): 1.0, work(1): 3.0})
+    workers.submit(0.5, {work(2): 1.0, work(3): 1.0})
+    workers.submit(0.5, {work(4): 2.0})
     assert workers.cancel(0.7, work(2)) is None
     ended = []
     while (time := workers.next_time()) < math.inf:
@@ -75,7 +75,7 @@ def test_a_queue_is_served_in_order_and_a_job_keeps_its_slot_until_its_last_row(
 def test_a_cancelled_row_makes_room_and_makes_the_others_faster() -> None:
     workers = Workers(slots=2, overhead=1.0)
     for number in range(3):
-        workers.submit(0.0, [(work(number), 1.0)])
+        workers.submit(0.0, {work(number): 1.0})
     assert workers.next_time() == pytest.approx(2.0)  # two at a time, each half as fast
     span = workers.cancel(1.0, work(0))
     assert span is not None and (span.start, span.completed) == (0.0, False)
@@ -109,7 +109,7 @@ def test_workers_against_a_plain_reckoning(
 
     for time, i, length in arrivals:
         run_until(time)
-        workers.submit(time, [(work(i), length)])
+        workers.submit(time, {work(i): length})
     run_until(math.inf)
 
     expected: dict[int, float] = {}

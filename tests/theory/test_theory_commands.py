@@ -50,6 +50,14 @@ def test_every_formula_agrees_with_the_clock(one, at: Point) -> None:
         assert abs(seen.value - value) < 6 * seen.error + 1e-9
 
 
+@pytest.mark.parametrize("name", ["sd_speedup", "width_acceptance", "judged_acceptance"])
+def test_every_simulation_is_of_the_seed(name: str) -> None:
+    [simulated] = [one.simulated for one in FORMULAS if one.name == name]
+    assert simulated is not None
+    first, again, other = (simulated(Point(steps=400, seed=seed)) for seed in (0, 0, 1))
+    assert first == again != other
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

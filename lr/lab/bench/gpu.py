@@ -35,7 +35,7 @@ from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.parts.judge import JUDGE_TOKENS
 from lr.reasoner import Reasoner
-from lr.theory.trace_metrics import Passes
+from lr.theory.trace_metrics import Answers, Passes
 from lr.trace import ForwardPass, Stats
 from lr.types import Finish, Role, SamplingParams
 
@@ -179,8 +179,9 @@ def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: Plan) ->
         plain = [row for row in found if row["what"].startswith("decode")]
         seconds = {row["tokens_per_step"]: row["seconds"] for row in plain}
         decoded[role] = {(b, 0): (n * len(each), n * sum(each)) for b, each in seconds.items()}
+    decode = step.Tally(Way("decode", "ar"), answers=Answers(passes=[decoded]))
     alone = [row for row in rows if not row.stats.draft_passes]
-    costs = step.fitted_costs([*alone, step.Tally(Way("decode", "ar"), passes=[decoded])])
+    costs = step.fitted_costs([*alone, decode])
     depth, ticks = plan.options.depth, plan.options.draft_ticks
     return [
         {

@@ -18,7 +18,7 @@ from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.protocol import Schedule
 from lr.theory import predicted
-from lr.theory.trace_metrics import Answers, Load, PassCost, Passes, passes_of
+from lr.theory.trace_metrics import Answers, Load, PassCost
 from lr.tiny.language import Problem
 from lr.trace import Stats
 from lr.types import Role
@@ -57,7 +57,7 @@ def ways(k: int, step_k: int) -> list[Way]:
 
 @dataclass
 class Tally:
-    """What one way did: seconds and tokens per repeat, statistics and passes over all."""
+    """What one way did: seconds and tokens per repeat, statistics over all."""
 
     way: Way
     seconds: list[float] = field(default_factory=list)
@@ -65,7 +65,6 @@ class Tally:
     right: int = 0
     stats: Stats = field(default_factory=Stats)
     answers: Answers = field(default_factory=Answers)
-    passes: list[dict[Role, Passes]] = field(default_factory=list)
 
     def take(self, result: Result, seconds: float, right: bool) -> None:
         """One answer of the current repeat."""
@@ -73,8 +72,7 @@ class Tally:
         self.tokens[-1] += len(result.tokens)
         self.right += right
         self.stats += result.stats
-        self.answers.add(result.trace.events)
-        self.passes.append(passes_of(result.trace.events, alone=not self.way.overlapped))
+        self.answers.add(result.trace.events, alone=not self.way.overlapped)
 
     @property
     def rates(self) -> list[float]:
@@ -160,8 +158,9 @@ def fitted_costs(tallies: Sequence[Tally]) -> Costs:
     """What passes cost, from the ways that run one model at a time, if a model has passes there."""
 
     def fit(role: Role) -> PassCost:
-        alone = [p[role] for t in tallies if not t.way.overlapped for p in t.passes if p[role]]
-        return PassCost.fit(alone or [p[role] for t in tallies for p in t.passes])
+        runs = [(t.way.overlapped, run[role]) for t in tallies for run in t.answers.passes]
+        alone = [found for overlapped, found in runs if found and not overlapped]
+        return PassCost.fit(alone or [found for _, found in runs])
 
     return fit(Role.TARGET), fit(Role.DRAFT)
 

@@ -45,7 +45,7 @@ def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
     for number, turn in enumerate(run.turns):
         trace.start = -float(number)
         if turn.event is not None:
-            record_event(trace, turn.event)
+            record_event(trace.record, turn.event)
         for command in turn.commands:
             trace.record(command)
     if run.done:
