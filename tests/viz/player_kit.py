@@ -110,14 +110,19 @@ def simulated(steps: int = 60) -> TraceFile:
 
 @cache
 def tiny(mode: str) -> TraceFile:
-    """The tiny models, with tokens and caches."""
+    """The tiny models as they ship, with tokens and caches."""
+    from door_kit import with_loader
+
     from lr.lab.trace.replay import trace_of
+    from lr.model.weights import load_model
     from lr.reasoner import Reasoner
     from lr.tiny.language import Split, problem
 
     question = problem(Split.TEST, 0).question
     with_ahead = {"depth": 2, "width": 2} if mode.startswith("lr") else {}
-    run = Reasoner().run(
+    with with_loader(load_model):
+        reasoner = Reasoner()
+    run = reasoner.run(
         question, detailed=True, mode=mode, max_tokens=60, num_speculative_tokens=3, **with_ahead
     )
     run.finish()
