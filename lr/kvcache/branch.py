@@ -136,8 +136,8 @@ class CacheObserver:
     def restored(self, tables: Tables) -> None:
         """The batch that grew has failed: its tables are as they were before."""
 
-    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
-        """The branch on `table` goes on, on `heir`; `table` is about to be closed."""
+    def replaced(self, table: BlockTable, by: BlockTable) -> None:
+        """The branch on `table` goes on, on `by`; `table` is about to be closed."""
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
         """A branch holds the prefix of this node."""

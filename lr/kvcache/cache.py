@@ -123,10 +123,10 @@ class PagedKVCache:
         self._require_changeable(table)
         for block in table.blocks:
             self.pool.share(block)
-        twin = BlockTable(self.block_size, list(table.blocks), table.length)
-        self.live_tables.add(twin)
-        self.observer.forked(twin, table)
-        return twin
+        copy = BlockTable(self.block_size, list(table.blocks), table.length)
+        self.live_tables.add(copy)
+        self.observer.forked(copy, table)
+        return copy
 
     def truncate(self, table: BlockTable, length: int) -> None:
         """Keep the first `length` tokens of `table`. Raises `ProtocolError` if it has fewer."""

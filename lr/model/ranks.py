@@ -76,15 +76,15 @@ def load_parallel(
     patience: float = PATIENCE,
 ) -> LeaderLM:
     """A model over several ranks, as `load_model` on one: a process for each of the `devices`, this
-    one for the first; or those that torchrun has started. Ended as its `Team` is.
+    one for the first; or those that torchrun has started. Ended as its `RankGroup` is.
 
     Raises as `load_model`; `SettingError` if it cannot be divided; `WorkerError` if one is lost.
     """
     part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
-    return Team(devices, torchrun, patience).load(source, dtype)
+    return RankGroup(devices, torchrun, patience).load(source, dtype)
 
 
-class Team:
+class RankGroup:
     """Rank 0's side: the other ranks, and all models and caches that are spread over them. Ended by
     `close`, when it is forgotten, when the program ends, or when a rank is lost. Raises
     `SettingError` if there is another one already, `WorkerError` if a rank is lost on the way.
@@ -106,7 +106,7 @@ class Team:
             raise SettingError(
                 "this process belongs to a group of torch.distributed already, so that no "
                 "tensor-parallel model can be started here. Close the other one first "
-                "(Reasoner.close), or load this model on its team."
+                "(Reasoner.close), or load this model on its group."
             )
         size = len(devices) if torchrun is None else torchrun.size
         places = [Torchrun(rank, size, one.index or 0) for rank, one in enumerate(devices)]
@@ -134,7 +134,7 @@ class Team:
             threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
-        """Another model on this team. Under torchrun each machine finds `source` for itself."""
+        """Another model on this group. Under torchrun each machine finds `source` for itself."""
         part_of(config_of(source), self.ranks.size)
         if self.processes and not is_dummy(source):
             source = resolve(source).resolve()
@@ -142,21 +142,21 @@ class Team:
         with self.together("load", number, str(source), dtype):
             model = LeaderLM.load(source, self.ranks, dtype)
             together(dist.barrier)  # however long the others take
-        model.team, model.number = self, number
+        model.group, model.number = self, number
         return model
 
     @contextmanager
-    def together(self, *order: Any) -> Iterator[None]:
-        """Send an order, if there is one, and which caches there are. Rank 0 does its own part
-        inside the `with`; if that goes wrong the ranks are out of step: the team ends. Raises
+    def together(self, *call: Any) -> Iterator[None]:
+        """Send a call, if there is one, and which caches there are. Rank 0 does its own part
+        inside the `with`; if that goes wrong the ranks are out of step: the group ends. Raises
         `WorkerError` for a lost rank.
         """
         with self.lock:
             if error := self.error:
                 raise error
             try:
-                if order:
-                    self.ranks.tell((set(self.caches), *order))
+                if call:
+                    self.ranks.tell((set(self.caches), *call))
                 yield
             except RankLost as error:
                 cause = (self._cause() or str(error)).rstrip(".")
@@ -253,19 +253,19 @@ class LeaderCache(PagedKVCache):
 class LeaderLM(RankLM):
     """Rank 0's part of a spread model: to others a `CausalLM`, used with caches it has made."""
 
-    team: Team
-    number: int  # under which the other ranks of the team have the other parts
+    group: RankGroup
+    number: int  # under which the other ranks of the group have the other parts
 
     def close(self) -> None:
-        """End the team, with all its models."""
-        self.team.close()
+        """End the group, with all its models."""
+        self.group.close()
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A cache for the KV heads of all ranks. Raises `SettingError` for a size below 1."""
         sizes = {"num_blocks": num_blocks, "block_size": block_size, **self.cache_shape}
-        cache = LeaderCache(next(self.team.numbers), **sizes, device=self.device)
-        with self.team.lock:
-            self.team.caches[cache.number] = cache
+        cache = LeaderCache(next(self.group.numbers), **sizes, device=self.device)
+        with self.group.lock:
+            self.group.caches[cache.number] = cache
         return cache
 
     def forward(
@@ -276,7 +276,7 @@ class LeaderLM(RankLM):
             raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
         into = cache.number, (cache.num_blocks, cache.block_size), cache.prepared
         how = self.attention.name, attention or self.attention
-        with self.team.together("feed", self.number, *into, *how, batch.source):
+        with self.group.together("feed", self.number, *into, *how, batch.source):
             cache.prepared = []
             return super().forward(batch, cache, attention)
 
@@ -296,17 +296,17 @@ def _process(place: Torchrun, port: int) -> None:
 
 @torch.inference_mode()
 def follow(place: Torchrun, store: dist.Store | None = None) -> None:
-    """The whole life of a rank above 0: carry out orders until rank 0 or another rank is gone."""
+    """The whole life of a rank above 0: carry out calls until rank 0 or another rank is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
     models: dict[int, RankLM] = {}
     caches: dict[int, PagedKVCache] = {}
     try:
         ranks = _join(place, store)
         while True:
-            held, *order = ranks.tell()
+            held, *call = ranks.tell()
             for number in caches.keys() - held:
                 del caches[number]
-            match order:
+            match call:
                 case ("load", number, source, dtype):
                     with torch.inference_mode(False):
                         models[number] = RankLM.load(source, ranks, dtype)
@@ -320,9 +320,9 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
             dist.destroy_process_group()
 
 
-def _feed(model: RankLM, caches: dict[int, PagedKVCache], order: Sequence[Any]) -> None:
+def _feed(model: RankLM, caches: dict[int, PagedKVCache], call: Sequence[Any]) -> None:
     """A function of its own, so that nothing holds a cache that has been dropped."""
-    number, sizes, prepared, name, kind, source = order  # as `LeaderLM.forward` sends it
+    number, sizes, prepared, name, kind, source = call  # as `LeaderLM.forward` sends it
     if number not in caches:
         cache = caches[number] = model.make_cache(*sizes)
         cache.pool.allocate(cache.num_blocks)  # other ranks count no holders: all blocks are

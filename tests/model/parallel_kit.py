@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
-from lr.model.ranks import Team, load_parallel, spread_over
+from lr.model.ranks import RankGroup, load_parallel, spread_over
 from lr.parts.readings import read
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -72,9 +72,9 @@ def children(pid: int) -> set[int]:
     return found
 
 
-def pids_of(team: Team) -> list[int]:
+def pids_of(group: RankGroup) -> list[int]:
     """The processes of the other ranks that were started here, in order."""
-    return [process.pid for process in team.processes if process.pid is not None]
+    return [process.pid for process in group.processes if process.pid is not None]
 
 
 def lead(told: Connection) -> None:
@@ -84,7 +84,7 @@ def lead(told: Connection) -> None:
     server = multiprocessing.get_context("forkserver")
     multiprocessing.get_context = lambda how=None: server  # type: ignore[assignment]
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    told.send(pids_of(model.team))
+    told.send(pids_of(model.group))
     told.recv()
 
 

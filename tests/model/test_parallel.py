@@ -1,5 +1,5 @@
 """A model over two and four processes says what it says in one: forwards, whole answers, several
-models of one team.
+models of one group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parallel_kit import alive, pids_of, readings, shared_memory, wait_for
 from lr.engine.runner import ModelRunner
 from lr.errors import ProtocolError, SettingError
 from lr.model.attention import REFERENCE
-from lr.model.ranks import Team, WorkerError, load_parallel, spread_over
+from lr.model.ranks import RankGroup, WorkerError, load_parallel, spread_over
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.types import Origin
@@ -43,16 +43,16 @@ HOW = {"segmenter": "fixed", "segment_tokens": 6}
 @pytest.mark.parametrize("size", [2, 4])
 def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Path) -> None:
     """fp64, over prompts in pieces, forks, copies, cut branches: to 1e-10. The models share one
-    team.
+    group.
     """
     before = shared_memory()
-    team = Team(spread_over(size, "cpu"))
+    group = RankGroup(spread_over(size, "cpu"))
     try:
         for name, (kind, changes) in NETWORKS.items():
             path = tmp_path / name
             hf_model(kind, **changes).save_pretrained(path, max_shard_size="30KB")
             alone = readings(load_model(path), 61)
-            model = team.load(path)
+            model = group.load(path)
             spread = readings(model, 61)
             assert alone.shape == spread.shape
             assert (alone - spread).abs().max() < 1e-10, name
@@ -61,10 +61,10 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
             REFERENCE  # the followers follow in this too, with a second cache for the same model
         )
         assert (readings(model, 61) - alone).abs().max() < 1e-10
-        pids = pids_of(team)
+        pids = pids_of(group)
         assert len(pids) == size - 1
     finally:
-        team.close()
+        group.close()
     assert not any(map(alive, pids))
     assert shared_memory() <= before
 
@@ -97,7 +97,7 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     """
     model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.bfloat16)
     alone = load_model("tiny-target", dtype=torch.bfloat16)
-    (pid,) = pids_of(model.team)
+    (pid,) = pids_of(model.group)
     said = []
     for one in (model, alone):
         runner = ModelRunner(one, num_blocks=4)
@@ -113,14 +113,14 @@ def test_bf16_and_the_ends_of_a_team() -> None:
         load_parallel("tiny-target", spread_over(2, "cpu"))
     cache = model.make_cache(2, 16)
     number = cache.number
-    assert number in model.team.caches
+    assert number in model.group.caches
     del cache
     gc.collect()
-    assert number not in model.team.caches
+    assert number not in model.group.caches
     runner = ModelRunner(model, num_blocks=4)
     branch = runner.open([5])
     runner.forward([branch])
-    assert list(model.team.caches) == [runner.cache.number]
+    assert list(model.group.caches) == [runner.cache.number]
     model.close()
     branch.append(6)
     with pytest.raises(WorkerError, match="was closed"):
@@ -129,7 +129,7 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     assert wait_for(lambda: not alive(pid), 5)
     del model, runner, branch, one
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    (pid,) = pids_of(model.team)
+    (pid,) = pids_of(model.group)
     del model
     gc.collect()
     assert wait_for(lambda: not alive(pid), 10), "nobody holds the model, and nobody has closed it"

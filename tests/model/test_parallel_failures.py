@@ -56,7 +56,7 @@ def feed_for_ever(model: LeaderLM, middle: threading.Event | None = None) -> Non
 
 def fails_soon(model: LeaderLM, send: signal.Signals, to: int) -> WorkerError:
     """What a run raises when a signal is sent to a rank in its middle."""
-    pids, middle = pids_of(model.team), threading.Event()
+    pids, middle = pids_of(model.group), threading.Event()
 
     def strike() -> None:
         assert middle.wait(LIMIT)
@@ -107,16 +107,16 @@ def test_a_rank_that_does_not_start_is_not_waited_for() -> None:
 def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
     """Here: a checkpoint that it does not find, as it may be on several machines."""
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    (pid,) = pids_of(model.team)
+    (pid,) = pids_of(model.group)
     why = r"rank 1 \(process \d+\) failed: there is no checkpoint '[^']*elsewhere'"
     with (
         pytest.raises(WorkerError, match=why),
-        model.team.together("load", 99, str(tmp_path / "elsewhere"), None),
+        model.group.together("load", 99, str(tmp_path / "elsewhere"), None),
     ):
         together(dist.barrier)
     assert wait_for(lambda: not alive(pid), 5)
     with pytest.raises(WorkerError, match="elsewhere"):
-        model.team.load("tiny-draft")
+        model.group.load("tiny-draft")
 
 
 def test_an_interrupted_pass_ends_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_an_interrupted_pass_ends_the_team(monkeypatch: pytest.MonkeyPatch) -> N
     other.
     """
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    (pid,) = pids_of(model.team)
+    (pid,) = pids_of(model.group)
     monkeypatch.setattr(RankLM, "trunk", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         feed_for_ever(model)

@@ -16,7 +16,7 @@ from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import resolve
 from lr.model.parallel import RankLM, Ranks, cuts, part_of
-from lr.model.ranks import Team, load_parallel, spread_over
+from lr.model.ranks import RankGroup, load_parallel, spread_over
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -162,7 +162,7 @@ def test_what_cannot_be_divided_is_refused_before_anything_starts() -> None:
 )
 def test_a_spread_that_cannot_be(devices: list[str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
-        Team(tuple(map(torch.device, devices)))
+        RankGroup(tuple(map(torch.device, devices)))
 
 
 def test_a_part_of_a_model_without_a_checkpoint(tmp_path: Path) -> None:
