@@ -23,7 +23,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
 from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, fork_longest
-from lr.spec.sampling import distribution, make_noise, sample
+from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams, require
 
 
@@ -143,10 +143,6 @@ class ModelDrafter(OwnBranches):
         own = {i: self.follow(contexts[i].branch) for i in live}
         while live:
             logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
-            if not any(tokens) and self.coupling is Coupling.INDEPENDENT:
-                places = [(i, depth) for depth in range(k) for i in live if depth < depths[i]]
-                later = (draft_key(contexts[i], depth, self.coupling) for i, depth in places)
-                make_noise(later, logits, self.sampling)
             probs = distribution(logits, self.sampling)  # [b, v]
             keys = [draft_key(contexts[i], len(tokens[i]), self.coupling, tokens[i]) for i in live]
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):

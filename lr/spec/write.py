@@ -25,14 +25,11 @@ from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
-from lr.spec.sampling import distribution, draw, make_noise, sample
+from lr.spec.sampling import distribution, draw, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
-
-AHEAD = 16
-"""Tokens of a step for which noise is made at once."""
 
 
 @dataclass(eq=False)
@@ -173,10 +170,6 @@ class StepWriter:
     def _sample(self, logits: Sequence[Tensor]) -> None:
         """One token for each, from its logits [v]."""
         rows, config = torch.stack(tuple(logits)), self.config  # [b, v]
-        for job in self.live:
-            if len(job.tokens) % AHEAD == 0:
-                later = range(len(job.tokens), min(len(job.tokens) + AHEAD, job.limit))
-                make_noise(map(job.stream.key, later), rows, config.sampling)
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         reports = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
         if reports or config.keeps_entropies:
