@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lr.engine import load
+from lr import reasoner as front_door
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.tiny.saving import save_model
@@ -65,9 +65,9 @@ def with_small_target() -> Iterator[None]:
             weight.data *= 1 + 0.05 * torch.randn(weight.shape, generator=noise).to(weight)
         return model
 
-    load_model = load.load_model
+    load_model = front_door.load_model
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_model", smaller)
+        patch.setattr(front_door, "load_model", smaller)
         yield
 
 
