@@ -15,11 +15,11 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from lr.engine.drafts import DraftSide, LocalDrafts, Streams
+from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner, Runners, blocks_for, room
-from lr.engine.worker import DraftWorker, RemoteRun
+from lr.engine.worker import DraftWorker, RemoteDrafts, RemoteRun
 from lr.errors import CheckpointError, ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.device import own_stream
@@ -175,7 +175,7 @@ class Serving:
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
         guesses = options.drafts_tokens and Role.DRAFT in models.here
-        self.drafts: Callable[[Trace], DraftSide] | None = None
+        self.drafts: Callable[[Trace], LocalDrafts | RemoteDrafts] | None = None
         draft: Part | None = None
         if options.looks_ahead:
             config = run.writer_config(Role.DRAFT)
@@ -337,7 +337,7 @@ class Run:
         self.steps.append(made)
         return made
 
-    def request(self, target: StepWriter, drafts: DraftSide | None) -> Request:
+    def request(self, target: StepWriter, drafts: LocalDrafts | RemoteDrafts | None) -> Request:
         """The request of this answer, on a target and a draft that may serve others too."""
         options, verifier, variant = self.options, self.verifier, self.variant
         ahead = drafts is not None

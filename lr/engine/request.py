@@ -9,7 +9,7 @@ Example: root R, draft step a leads to node A, b from there to B. The target wro
 is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
 R's draft branch gets s as tokens to be computed. A and B are closed.
 
-A request moves branches and keeps the books; `loop.py` runs models. The draft is a `DraftSide`.
+A request moves branches and keeps the books; `loop.py` runs models. The draft is in `drafts.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from lr.engine.drafts import Ahead, DraftSide, Streams, Written
+from lr.engine.drafts import Ahead, LocalDrafts, Streams, Written
 from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.rng import Stream
@@ -33,6 +33,7 @@ from lr.trace import StepWritten, Trace
 from lr.types import EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
+    from lr.engine.worker import RemoteDrafts
     from lr.parts.steering import Corrections, Steering
 
 
@@ -64,7 +65,7 @@ class Request:
     prompt: Sequence[int]
     scheduler: LookaheadScheduler
     target: StepWriter
-    drafts: DraftSide | None
+    drafts: LocalDrafts | RemoteDrafts | None
     streams: Streams
     trace: Trace
     variant: Variant = field(default_factory=Variant)

@@ -127,10 +127,11 @@ def serve(connection: Connection, load: Load) -> None:
     def obey(number: int, method: str, arguments: tuple[Any, ...] = ()) -> None:
         """What fails costs the run, with its runner, whose cache may hold anything then."""
         try:
-            if method == "load":
-                load_file(*arguments)
-            elif method == "begin":
-                runs[number] = made = _Run(parts, *arguments)
+            if method == "begin":
+                file, config, *how = arguments
+                if file is not None:
+                    load_file(file)
+                runs[number] = made = _Run(parts, pickle.loads(config), *how)
                 connection.send((number, "begun", made.runner.failure))
             elif number not in runs:
                 pass  # it failed, and its owner will hear of it
@@ -237,23 +238,20 @@ class DraftWorker:
         """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
         `config` is defined, if not in a module. Raises as `start`, and what it raises there.
         """
-        if not self.as_thread:
-            try:
-                if b"__main__" in pickle.dumps(config):
-                    raise SettingError("a part of them is defined in the script that is run")
-            except Exception as error:  # what pickle raises differs with the object
-                raise SettingError(
-                    f"the draft's settings cannot be sent to its process ({error}). Define "
-                    "segmenters and drafters at the top level of a module, not as lambdas or "
-                    "inside functions; or use driver lockstep."
-                ) from error
+        try:
+            sent = pickle.dumps(config)
+            if b"__main__" in sent and not self.as_thread:
+                raise SettingError("a part of them is defined in the script that is run")
+        except Exception as error:  # what pickle raises differs with the object
+            raise SettingError(
+                f"the draft's settings cannot be sent to its process ({error}). Define segmenters "
+                "and drafters at the top level of a module, not as lambdas or inside functions; or "
+                "use driver lockstep."
+            ) from error
         self.start()
         number = next(self._numbers)
         run = self.runs[number] = RemoteRun(self, number)
-        if file is not None and not self.as_thread:
-            run.call("load", file)
-            run.flush()  # before what comes next is unpacked there
-        run.call("begin", config, blocks, detailed)
+        run.call("begin", file, sent, blocks, detailed)  # the file first: it unpacks what is sent
         while not run.begun:  # it records CUDA graphs, and not while the target runs here
             run.poll(None)
         return run
@@ -386,7 +384,7 @@ class RemoteRun:
 
 @dataclass
 class RemoteDrafts:
-    """See `DraftSide`: every call goes to the worker. `awaited`: steps that it is to write;
+    """As `LocalDrafts`: every call goes to the worker. `awaited`: steps that it is to write;
     `unasked`: steps that it wrote before they were asked for.
     """
 
