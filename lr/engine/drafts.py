@@ -26,12 +26,14 @@ AHEAD = 2
 @dataclass(frozen=True)
 class Streams:
     """The randomness of one question. With `coupling` shared, the first alternative of a draft step
-    is drawn with the target's noise; other alternatives never share noise.
+    is drawn with the target's noise; other alternatives never share noise. `ahead`: if steps may be
+    written that nobody has asked for yet, one alternative per position, how long they may become.
     """
 
     target: Stream
     draft: Stream
     coupling: Coupling = Coupling.INDEPENDENT
+    ahead: Limits | None = None
 
     def of_draft(self, index: int, sibling: int) -> Stream:
         if sibling:
@@ -51,16 +53,6 @@ class Written(NamedTuple):
     entropy: float | None = None
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """What a draft step that nobody has asked for yet would be asked for with: one alternative per
-    position, its randomness `streams`, and how long it may become.
-    """
-
-    streams: Streams
-    limits: Limits
-
-
 @dataclass
 class LocalDrafts:
     """The draft's side with its model at hand. Requests share the `writer`, which writes when the
@@ -71,50 +63,53 @@ class LocalDrafts:
     writer: StepWriter
     trace: Trace
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
-    ahead: Ahead | None = None
+    streams: Streams = field(init=False)
     _places: dict[NodeId, tuple[Branch, NodeId | None]] = field(default_factory=dict)
     _unasked: dict[NodeId, StepJob] = field(default_factory=dict)
     _prompt: int = 0  # tokens before the answer
     _tip: NodeId | None = None  # where the last step that was taken leads to
 
-    def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
-        """A branch for `node` of these tokens, at least one. `ahead`: steps may come unasked."""
+    def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
+        """A branch for `node` of these tokens, at least one, and the randomness of what follows."""
         self._give(node, self.writer.runner.open(tokens, shared=True), None)
-        self.ahead, self._prompt = ahead, len(tokens)
+        self.streams, self._prompt = streams, len(tokens)
 
     def write_ahead(self) -> None:
         """Begin the step that will be asked for next, if all goes well: the name, the randomness
         and the limit of it are known. So the draft need not wait for the target's forward to end.
         """
-        tip = self._tip
-        if self.ahead is None or tip not in self._places or len(self._unasked) >= AHEAD:
+        tip, limits = self._tip, self.streams.ahead
+        if limits is None or tip not in self._places or len(self._unasked) >= AHEAD:
             return
         node, branch = tip.child(0, 1), self._places[tip][0]
-        limit = self.ahead.limits.step_limit(len(branch) - self._prompt)
+        limit = limits.step_limit(len(branch) - self._prompt)
         if node not in self._places and limit > 0:
             unseen = Trace()
             unseen.start = self.trace.start
-            self._begin(node, tip, limit, self.ahead.streams.of_draft(tip.index, 0), unseen)
+            self._begin(node, tip, limit, self.streams.of_draft(tip.index, 0), unseen)
             self._unasked[node] = self.jobs[node]
 
-    def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
+    def draft(
+        self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
+    ) -> None:
         """Fork the parent's branch for each child and begin to write the step that leads there, of
-        at most `limit` tokens from the child's stream. A step instead of a stream is put there.
+        at most `limit` tokens; one that is among `steps` is put there.
         """
         above = self._places[parent][0]
         if len(children) > 1:  # what all of them would compute of it is computed once
             read_up_to(self.writer.runner, above, len(above) - 1)
-        for node, source in children.items():
+        for sibling, node in enumerate(children):
+            stream = self.streams.of_draft(parent.index, sibling)
             if (job := self._unasked.pop(node, None)) is not None:
-                assert (job.limit, job.stream) == (limit, source), "not what was to be asked for"
+                assert (job.limit, job.stream) == (limit, stream), "not what was to be asked for"
                 self.trace.events += job.trace.events
                 job.trace = self.trace
-            elif isinstance(source, Step):
+            elif node in steps:
                 branch = self.writer.runner.fork(above)
                 self._give(node, branch, parent)
-                branch.extend(source.tokens)
+                branch.extend(steps[node].tokens)
             else:
-                self._begin(node, parent, limit, source, self.trace)
+                self._begin(node, parent, limit, stream, self.trace)
 
     def _begin(
         self, node: NodeId, parent: NodeId, limit: int, stream: Stream, trace: Trace

@@ -36,12 +36,11 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from lr.engine.drafts import Ahead, LocalDrafts, Written
+from lr.engine.drafts import LocalDrafts, Streams, Written
 from lr.engine.runner import Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, start_process
 from lr.registry import find, load_file
-from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
 from lr.spec.write import StepWriter, WriterConfig
@@ -395,16 +394,18 @@ class RemoteDrafts:
     arrived: list[Written] = field(default_factory=list)
     unasked: dict[NodeId, Written] = field(default_factory=dict)
 
-    def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
-        self.run.call("open", self.number, node, tuple(tokens), ahead)
+    def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
+        self.run.call("open", self.number, node, tuple(tokens), streams)
 
-    def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
-        for node, source in children.items():
+    def draft(
+        self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
+    ) -> None:
+        for node in children:
             if node in self.unasked:
                 self.arrived.append(self.unasked.pop(node))
-            elif isinstance(source, Stream):
+            elif node not in steps:
                 self.awaited.add(node)
-        self.run.call("draft", self.number, parent, limit, children)
+        self.run.call("draft", self.number, parent, limit, children, steps)
 
     def hear(self, written: Written) -> None:
         """Take in a step, asked for or not (yet)."""

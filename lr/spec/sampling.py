@@ -157,25 +157,11 @@ def not_finite() -> NumericalError:
 
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     """-E / p, fp64 [b, v]: the scores whose largest `sample` takes; -inf where p is 0."""
-    if probs.is_cpu:
-        return _noise_on_cpu(keys, probs.shape[-1]).div_(probs)
-    ids = torch.arange(probs.shape[-1], device=probs.device)
-    return _noise(_words(keys, probs.device)[:, None], ids) / probs
-
-
-def _noise(words: Tensor, ids: Tensor) -> Tensor:
-    """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both
-    int64, shapes that broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
-    """
-    bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
-    uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
-    return uniform.log_()
-
-
-def _noise_on_cpu(keys: Sequence[int], size: int) -> Tensor:
-    """`_noise` of the token ids 0 to size - 1, [b, v] for b keys: the same numbers, bit for bit.
-    NumPy has unsigned words, and a call of it costs a tenth of PyTorch's.
-    """
+    size = probs.shape[-1]
+    if not probs.is_cpu:
+        ids = torch.arange(size, device=probs.device)
+        return _noise(_words(keys, probs.device)[:, None], ids) / probs
+    # The numbers of `_noise`, bit for bit, by NumPy: it has unsigned words, and calls cost less.
     if size not in _STEPS:
         _STEPS[size] = np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
     x = np.array(keys, dtype=np.uint64)[:, None] + _STEPS[size]
@@ -188,7 +174,16 @@ def _noise_on_cpu(keys: Sequence[int], size: int) -> Tensor:
     x |= _ONE  # now the bits of a number in [1, 2)
     uniform = x.view(np.float64)
     uniform -= 1 - 2.0**-53
-    return torch.from_numpy(uniform).log_()
+    return torch.from_numpy(uniform).log_().div_(probs)
+
+
+def _noise(words: Tensor, ids: Tensor) -> Tensor:
+    """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both
+    int64, shapes that broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
+    """
+    bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
+    uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
+    return uniform.log_()
 
 
 def _mix64(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, draw, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import RoundEnd, Speculation, speculate
+from lr.spec.token_sd import Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
 
@@ -151,10 +151,19 @@ class StepWriter:
             ]
             detailed = any(job.trace.detailed for job in self.live)
             describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
-            how = (self.runner, self.config.sampling, speculation)
-            ends = speculate(*how, contexts, describe=describe)
+            sampling = self.config.sampling
+            ends = speculate(self.runner, sampling, speculation, contexts, describe=describe)
             for job, end in zip(self.live, ends, strict=True):
-                self._take_round(job, end)
+                offset = len(job.tokens)
+                taken = self._take(job, end.tokens, goes_on=job.following is not None)
+                if end.proposed:
+                    detail = end.detail if job.trace.detailed else None
+                    how = (end.proposed, end.depth, end.accepted, taken, job.node, detail)
+                    job.trace.record(TokenRound(self.config.role, job.index, *how))
+                elif end.detail is not None:
+                    self._report(job, offset, end.tokens[0], end.detail.p, end.detail.key)
+                if end.note:
+                    job.trace.tell("rule", job.node, dict(end.note))
         self._part_with_finished()
 
     def end(self) -> None:
@@ -205,18 +214,6 @@ class StepWriter:
         if job.following is None or not end or not self.config.eos_ids.isdisjoint(guesses[:end]):
             return None
         return end, job.following
-
-    def _take_round(self, job: StepJob, end: RoundEnd) -> None:
-        offset = len(job.tokens)
-        taken = self._take(job, end.tokens, goes_on=job.following is not None)
-        if end.proposed:
-            detail = end.detail if job.trace.detailed else None
-            numbers = (end.proposed, end.depth, end.accepted, taken)
-            job.trace.record(TokenRound(self.config.role, job.index, *numbers, job.node, detail))
-        elif end.detail is not None:
-            self._report(job, offset, end.tokens[0], end.detail.p, end.detail.key)
-        if end.note:
-            job.trace.tell("rule", job.node, dict(end.note))
 
     def _report(self, job: StepJob, offset: int, token: int, p: float, key: int) -> None:
         """Tell a detailed trace of a token, its probability and its key."""
