@@ -135,16 +135,15 @@ class Reasoner:
         self.models, self.engine, self.codec = models, Engine(models), codec
         try:
             self.use_attention(attention, graphs=graphs)
+            if choice is not None and draft is not None:
+                build: Any = choice.build
+                if served_target is not None:
+                    build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
+                verifier = build(target_model)
+                models.judge = choice.model
         except BaseException:
-            if devices.ranks > 1:
-                target_model.close()
+            self.close()
             raise
-        if choice is not None and draft is not None:
-            build: Any = choice.build
-            if served_target is not None:
-                build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
-            verifier = build(target_model)
-            models.judge = choice.model
         self.verifier: str | Verifier = verifier
         find("lr.parts.generation_config:warn_unheeded")(codec)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
 from lr.engine.drafts import LocalDrafts, Streams, Written
@@ -169,6 +170,7 @@ class Request:
         self.places.clear()
         if self.drafts is not None:
             self.drafts.end()
+        self.trace.events.sort(key=itemgetter(0))
 
     def parent(self, node: NodeId) -> NodeId:
         """The node where the draft step that leads to `node` begins."""

@@ -24,14 +24,12 @@ import threading
 import time
 import traceback
 import weakref
-from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from operator import itemgetter
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -375,10 +373,7 @@ class RemoteRun:
                 event = replace(event, seconds=event.seconds / len(self.sides))
             for side in self.sides.values():
                 if number in (None, side.number):  # one clock serves a whole machine
-                    timed = (when - side.trace.start, event)
-                    insort(side.trace.events, timed, key=itemgetter(0))
-                    if side.trace.news is not None:
-                        side.trace.news.append(timed)
+                    side.trace.events.append((when - side.trace.start, event))
 
 
 @dataclass

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch
-from lr.registry import find
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
@@ -150,9 +149,8 @@ class StepWriter:
                 for job in self.live
             ]
             detailed = any(job.trace.detailed for job in self.live)
-            describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
             sampling = self.config.sampling
-            ends = speculate(self.runner, sampling, speculation, contexts, describe=describe)
+            ends = speculate(self.runner, sampling, speculation, contexts, detailed=detailed)
             for job, end in zip(self.live, ends, strict=True):
                 offset = len(job.tokens)
                 taken = self._take(job, end.tokens, goes_on=job.following is not None)
