@@ -120,7 +120,10 @@ def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[in
         tokens = draws(*logits.topk(HEAD, dim=-1), params, _words(keys, logits.device))
         if tokens is not None:
             return tokens
-    return sample(distribution(logits, params), keys)
+    probs = distribution(logits, params)
+    if probs.is_cpu and not params.greedy and probs.numel() <= SMALL:
+        return perturbed(probs, keys).argmax(-1).tolist()
+    return sample(probs, keys)
 
 
 @cache
