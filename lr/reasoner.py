@@ -6,30 +6,41 @@
     )
     print(result.answer, result.stats.step_acceptance)
 
-The algorithm itself is in `lookahead.py` (to read) and `spec/scheduler.py` (which runs).
+What is missing or does not fit is said before anything large is loaded: tokenizers first, then the
+verifier's name, then the target, the draft and what the verifier is made of. Verifiers by name
+(`lr/parts/verifiers.py`) and models behind servers are found through `lr/registry.py`. The
+algorithm itself is in `lookahead.py` (to read) and `spec/scheduler.py` (which runs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
-from lr.engine.engine import Engine, Run
-from lr.engine.load import load_models, use_attention
+from lr.engine.engine import Engine, Models, Run
+from lr.engine.runner import Runners
+from lr.engine.worker import DraftWorker, Parts
+from lr.errors import SettingError
+from lr.model.attention_choice import equip
+from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
 from lr.options import OptionArguments, make_options
-from lr.registry import find
+from lr.registry import find, is_served
 from lr.result import Result
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
+
+MOST_BLOCKS = 1 << 24  # Of a cache: 268 million tokens.
 
 
 class Reasoner:
@@ -70,12 +81,71 @@ class Reasoner:
         attention: str = "auto",
         graphs: bool = True,
     ) -> None:
-        self.models, self.verifier = load_models(
-            target, draft, verifier, judge, device, dtype, num_blocks, servers, attention, graphs
-        )
-        self.engine = Engine(self.models)
-        self.codec = self.models.codec
-        find("lr.parts.generation_config:warn_unheeded")(self.codec)
+        whole = num_blocks is None or 0 < num_blocks <= MOST_BLOCKS
+        require(whole, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
+        devices = DeviceMap.of(device)
+        if devices.ranks > 1 and is_served(target):
+            raise SettingError(
+                f"target {target} is behind a server, and tensor_parallel is {devices.ranks}: the "
+                "server spreads its models itself; leave tensor_parallel out."
+            )
+        served_target = _served(target, servers, "target")
+        codec: Codec = Codec.load(target) if served_target is None else served_target.codec
+        served_draft = _served(draft, servers, "draft", codec)
+        known_tokens = codec.vocab_size
+        if draft is not None and served_draft is None:
+            draft_codec = Codec.load(draft)
+            require_same(codec, draft_codec)
+            known_tokens = draft_codec.vocab_size
+        if dtype is None and devices.target[0].type == "cpu":
+            dtype = torch.float32
+
+        if verifier is None:
+            verifier = find("lr.parts.verifiers:usual_verifier")(codec, judge)
+        served_judge, choice = _served(judge, servers, "judge"), None
+        if not isinstance(verifier, str):
+            verifier = check_verifier(verifier)
+        elif served_judge is not None:
+            verifier = find("lr.lab.endpoint.judge:served_judge")(verifier, codec, served_judge)
+        elif draft is not None or judge is not None:
+            how = (devices.judge, dtype, num_blocks, attention, graphs)
+            choice = find("lr.parts.verifiers:VerifierChoice")(verifier, codec, judge, *how)
+        named = {"target": target, "draft": draft, "judge": judge}
+        named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
+        names = {role: None if name is None else str(name) for role, name in named.items()}
+
+        target_model = served_target
+        if devices.ranks > 1:
+            spread = find("lr.model.ranks:load_parallel")
+            target_model = spread(target, devices.target, dtype, devices.torchrun)
+        elif served_target is None:
+            target_model = load_model(target, device=devices.target[0], dtype=dtype)
+        draft_model = served_draft
+        if draft is not None and served_draft is None:
+            draft_model = load_model(draft, device=devices.draft, dtype=dtype)
+            if (rows := draft_model.config.vocab_size) < codec.vocab_size:
+                raise SettingError(
+                    f"draft {draft} embeds {rows} token ids, target {target} writes "
+                    f"{codec.vocab_size}. Choose a draft whose embedding has a row for each of the "
+                    "target's tokens."
+                )
+        models = Models(codec, target_model, draft_model, known_tokens, num_blocks, names=names)
+        if draft is not None and served_draft is None and served_target is None:
+            models.worker = draft_worker(draft, models, devices)
+        self.models, self.engine, self.codec = models, Engine(models), codec
+        try:
+            self.use_attention(attention, graphs=graphs)
+            if choice is not None and draft is not None:
+                build: Any = choice.build
+                if served_target is not None:
+                    build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
+                verifier = build(target_model)
+                models.judge = choice.model
+        except BaseException:
+            self.close()
+            raise
+        self.verifier: str | Verifier = verifier
+        find("lr.parts.generation_config:warn_unheeded")(codec)
 
     def generate(
         self,
@@ -120,7 +190,14 @@ class Reasoner:
         verifier asks keeps the one it has) and, with `graphs`, decode from CUDA graphs where there
         is CUDA. Raises SettingError for a kind that cannot run (`docs/attention.md` has all).
         """
-        use_attention(self.models, name, graphs=graphs)
+        worker = self.models.worker
+        for model in self.models.here.values():
+            equip(model, name, graphs=graphs)
+        if worker is not None:
+            worker.close()  # the next answer starts another, with this attention
+            if not worker.as_thread:
+                load: Any = worker.load
+                worker.load = partial(load, attention=name, graphs=graphs)
         self.engine.forget_caches()
 
     def close(self) -> None:
@@ -137,3 +214,42 @@ class Reasoner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftWorker:
+    """The worker of a loaded draft: a thread shares its weights, a process loads its own."""
+    model, codec = models.draft, models.codec
+    assert model is not None
+    how = (codec.vocab_size, models.known_tokens, models.num_blocks)
+    if devices.shares_gpu:
+        parts = (Runners(model, *how), codec.token_bytes)
+        return DraftWorker(lambda: parts, as_thread=True)
+    tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
+    return DraftWorker(partial(load_parts, name, devices.draft, model.dtype, tokens, how))
+
+
+def load_parts(
+    name: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    tokens: Sequence[bytes],
+    how: tuple[int, int, int | None],
+    attention: str = "auto",
+    graphs: bool = True,
+) -> Parts:
+    """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`:
+    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`.
+    """
+    model = load_model(name, device=device, dtype=dtype)
+    equip(model, attention, graphs=graphs)
+    return Runners(model, *how), tokens.__getitem__
+
+
+def _served(
+    name: str | Path | None, servers: Servers | None, role: str, codec: Codec | None = None
+) -> Any:
+    """The served model, where `name` is an address; `codec`: the target's."""
+    if not is_served(name):
+        return None
+    settings = servers or find("lr.lab.endpoint.address:Servers")()
+    return find("lr.lab.endpoint.models:ServedModel").open(name, settings, role, codec)

@@ -163,24 +163,20 @@ Event = Message | Statistic | Noted | TokenWritten | Warned | Ended
 
 @dataclass
 class Trace:
-    """The events of one run, with seconds since its start. `detailed`: with details. `news`, where
-    there is a list, gets every event too, in the order of arrival; whoever reads it empties it.
+    """The events of one run, with seconds since its start. `detailed`: with details. While it runs,
+    events are in the order of arrival (a worker's come later), then in that of time.
     """
 
     clock: Callable[[], float] = time.perf_counter
     events: list[tuple[float, Any]] = field(default_factory=list)
     start: float = field(init=False)
     detailed: bool = False
-    news: list[tuple[float, Any]] | None = None
 
     def __post_init__(self) -> None:
         self.start = self.clock()
 
     def record(self, event: object) -> None:
-        timed = (self.clock() - self.start, event)
-        self.events.append(timed)
-        if self.news is not None:
-            self.news.append(timed)
+        self.events.append((self.clock() - self.start, event))
 
     def tell(self, name: str, node: NodeId | None, fields: dict[str, object]) -> None:
         """Record an event of a variant's own among the details. Raises what `plain` raises."""
@@ -296,7 +292,7 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     drafted, by_target = ([len(e.step.tokens) for e in written if e.role is r] for r in Role)
     rounds = [e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET]
     return Stats(
-        seconds=counted[-1][0] if counted else 0.0,
+        seconds=max((when for when, _ in counted), default=0.0),
         steps=len(emits),
         tokens=sum(len(e.emitted.step.tokens) for e in emits),
         accepted=sum(e.emitted.origin is Origin.ACCEPTED for e in emits),

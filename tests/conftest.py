@@ -74,7 +74,7 @@ def quick_starts() -> Iterator[None]:
         "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else None
     )
     server.set_forkserver_preload(
-        ["lr.engine.worker", "lr.engine.load", "lr.model.ranks", "transformers"]
+        ["lr.engine.worker", "lr.reasoner", "lr.model.ranks", "transformers"]
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

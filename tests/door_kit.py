@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lr.engine import load
+from lr import reasoner as front_door
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -67,7 +67,7 @@ def load_small(name: str | Path, **how: Any) -> CausalLM:
 def with_loader(loader: Callable[..., CausalLM]) -> Iterator[None]:
     """Meanwhile a `Reasoner` loads its models by `loader`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_model", loader)
+        patch.setattr(front_door, "load_model", loader)
         yield
 
 

@@ -52,7 +52,7 @@ def test_lr_run_plans_before_it_loads(
         raise AssertionError("the plan comes first")
 
     monkeypatch.setattr("lr.lab.memory.free_bytes", lambda _: 8 << 30)
-    monkeypatch.setattr("lr.engine.load.load_model", no_loading)
+    monkeypatch.setattr("lr.reasoner.load_model", no_loading)
     flags = [
         "--dataset",
         "tiny:2",

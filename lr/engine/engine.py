@@ -15,11 +15,11 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from lr.engine.drafts import DraftSide, LocalDrafts, Streams
+from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner, Runners, blocks_for, room
-from lr.engine.worker import DraftWorker, RemoteRun
+from lr.engine.worker import DraftWorker, RemoteDrafts, RemoteRun
 from lr.errors import CheckpointError, ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.device import own_stream
@@ -36,7 +36,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Requires, Verifier, check_verifier
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import Trace, Warned
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
@@ -64,7 +64,7 @@ Steps: TypeAlias = "Iterator[tuple[Run, AnswerStep]]"
 """Steps as they are decided, each with the run that it belongs to."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Models:
     """What a `Reasoner` has loaded. A target or a draft that is not in this process is a
     `ModelElsewhere`, whatever the types below say: most uses need the network itself.
@@ -92,17 +92,18 @@ class Models:
 
 
 class Engine:
-    """Answers questions with the models of a `Reasoner`."""
+    """Answers questions with the models of a `Reasoner`. `runners`: of those in this process."""
 
     def __init__(self, models: Models) -> None:
-        self.models = models
-        self._runners: dict[Role, Runners] = {}
+        self.models, self.runners = models, dict[Role, Runners]()
+        for role, model in models.here.items():
+            known = models.known_tokens if role is Role.DRAFT else None
+            self.runners[role] = Runners(model, models.codec.vocab_size, known, models.num_blocks)
 
     def forget_caches(self) -> None:
         """Give up the caches and CUDA graphs that are idle; the next answer makes new ones."""
-        for runners in self._runners.values():
+        for runners in self.runners.values():
             runners.end()
-        self._runners.clear()
 
     def serve(self, runs: Sequence[Run], concurrency: int = 1) -> Steps:
         """Answer the runs, at most `concurrency` at a time, and yield their steps as they are
@@ -154,22 +155,13 @@ class Engine:
     def _caches(self, run: Run) -> list[Runners]:
         """The caches that answers like this one take, of models that are here."""
         here, options, worker = self.models.here, run.options, self.models.worker
-        found = [self.runners(Role.TARGET)] if Role.TARGET in here else []
+        found = [self.runners[Role.TARGET]] if Role.TARGET in here else []
         if Role.DRAFT in here:
-            draft = self.runners(Role.DRAFT)
+            draft = self.runners[Role.DRAFT]
             threaded = worker is not None and worker.as_thread and options.driver == "overlapped"
             writing = worker.load()[0] if worker is not None and threaded else draft
             found += [writing] * options.looks_ahead + [draft] * options.drafts_tokens
         return found
-
-    def runners(self, role: Role) -> Runners:
-        """The runners of a model of this process."""
-        models = self.models
-        if role not in self._runners:
-            known = models.known_tokens if role is Role.DRAFT else None
-            how = (models.codec.vocab_size, known, models.num_blocks)
-            self._runners[role] = Runners(models.here[role], *how)
-        return self._runners[role]
 
 
 class Serving:
@@ -183,7 +175,7 @@ class Serving:
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
         guesses = options.drafts_tokens and Role.DRAFT in models.here
-        self.drafts: Callable[[Trace], DraftSide] | None = None
+        self.drafts: Callable[[Trace], LocalDrafts | RemoteDrafts] | None = None
         draft: Part | None = None
         if options.looks_ahead:
             config = run.writer_config(Role.DRAFT)
@@ -234,7 +226,7 @@ class Serving:
         return [Warned(f"{name}: {why}") for name, why in dict.fromkeys(failures) if why]
 
     def _borrow(self, name: str, role: Role) -> ModelRunner:
-        runners = self.engine.runners(role)
+        runners = self.engine.runners[role]
         runner = self.borrowed[name] = runners.lend(self.blocks)
         runner.observer = lambda *seen: self.loop.passed(role, *seen)
         self.stack.callback(runners.take_back, runner)
@@ -276,7 +268,7 @@ class Run:
             options = find("lr.testing.guard:with_settings")(options, variant)
         control, own = self.variant.controller, self.variant.verifier
         self.controller = control(question) if callable(control) else control
-        self.verifier = verifier if own is None else check_verifier(own)
+        self.verifier = verifier if own is None else own
         self.options = options
         self.alone = True  # forwards and caches serve this answer only
         self.stopped = False  # set it to break the answer off after the steps so far
@@ -345,7 +337,7 @@ class Run:
         self.steps.append(made)
         return made
 
-    def request(self, target: StepWriter, drafts: DraftSide | None) -> Request:
+    def request(self, target: StepWriter, drafts: LocalDrafts | RemoteDrafts | None) -> Request:
         """The request of this answer, on a target and a draft that may serve others too."""
         options, verifier, variant = self.options, self.verifier, self.variant
         ahead = drafts is not None

@@ -9,19 +9,19 @@ Example: root R, draft step a leads to node A, b from there to B. The target wro
 is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
 R's draft branch gets s as tokens to be computed. A and B are closed.
 
-A request moves branches and keeps the books; `loop.py` runs models. The draft is a `DraftSide`.
+A request moves branches and keeps the books; `loop.py` runs models. The draft is in `drafts.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
-from lr.engine.drafts import Ahead, DraftSide, Streams, Written
+from lr.engine.drafts import LocalDrafts, Streams, Written
 from lr.kvcache.branch import Branch
 from lr.registry import find
-from lr.rng import Stream
 from lr.spec import protocol as messages
 from lr.spec.protocol import NodeId, Place, Wait
 from lr.spec.runner import read_up_to
@@ -33,6 +33,7 @@ from lr.trace import StepWritten, Trace
 from lr.types import EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
+    from lr.engine.worker import RemoteDrafts
     from lr.parts.steering import Corrections, Steering
 
 
@@ -64,7 +65,7 @@ class Request:
     prompt: Sequence[int]
     scheduler: LookaheadScheduler
     target: StepWriter
-    drafts: DraftSide | None
+    drafts: LocalDrafts | RemoteDrafts | None
     streams: Streams
     trace: Trace
     variant: Variant = field(default_factory=Variant)
@@ -105,8 +106,8 @@ class Request:
             # for a detailed trace, which shows steps that were asked for.
             plain = self.proposals is None and self.variant.may_follow is None and config.width == 1
             early = plain and not self.trace.detailed
-            ahead = Ahead(self.streams, config.limits) if early else None
-            self.drafts.open(root, self.prompt, ahead)
+            ahead = config.limits if early else None
+            self.drafts.open(root, self.prompt, replace(self.streams, ahead=ahead))
         self.places[root] = NodePlace(tuple(self.prompt))
         self.give(root, self.target.runner.open(self.prompt, shared=True))
         self._carry_out(self.scheduler.start())
@@ -169,6 +170,7 @@ class Request:
         self.places.clear()
         if self.drafts is not None:
             self.drafts.end()
+        self.trace.events.sort(key=itemgetter(0))
 
     def parent(self, node: NodeId) -> NodeId:
         """The node where the draft step that leads to `node` begins."""
@@ -218,18 +220,17 @@ class Request:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
             lengths = [None if step is None else len(step.tokens) for step in proposed]
             self.trace.tell("proposer", parent, {"tokens": lengths})
-        sources: dict[NodeId, Stream | Step] = {}
         width = None if self.steering is None else self.steering.width(parent)
-        self._proposed |= dict.fromkeys(command.children[width:] if width else ())
-        for sibling, child in enumerate(command.children[:width]):
-            self.places[child] = NodePlace(tokens)
-            step = proposed[sibling] if sibling < len(proposed) else None
-            sources[child] = self.streams.of_draft(parent.index, sibling) if step is None else step
-        self.drafts.draft(parent, limit, sources)
-        for child, source in sources.items():
-            if isinstance(source, Step):
-                self.trace.record(StepWritten(Role.DRAFT, parent.index, source, child))
-                self._proposed[child] = source
+        children = command.children[:width]
+        self._proposed |= dict.fromkeys(command.children[len(children) :])
+        self.places |= {child: NodePlace(tokens) for child in children}
+        steps = {
+            node: one for node, one in zip(children, proposed, strict=False) if one is not None
+        }
+        self.drafts.draft(parent, limit, children, steps)
+        for child, step in steps.items():
+            self.trace.record(StepWritten(Role.DRAFT, parent.index, step, child))
+        self._proposed |= steps
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)

@@ -24,24 +24,21 @@ import threading
 import time
 import traceback
 import weakref
-from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from operator import itemgetter
 from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from lr.engine.drafts import Ahead, LocalDrafts, Written
+from lr.engine.drafts import LocalDrafts, Streams, Written
 from lr.engine.runner import Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, start_process
 from lr.registry import find, load_file
-from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
 from lr.spec.write import StepWriter, WriterConfig
@@ -127,10 +124,11 @@ def serve(connection: Connection, load: Load) -> None:
     def obey(number: int, method: str, arguments: tuple[Any, ...] = ()) -> None:
         """What fails costs the run, with its runner, whose cache may hold anything then."""
         try:
-            if method == "load":
-                load_file(*arguments)
-            elif method == "begin":
-                runs[number] = made = _Run(parts, *arguments)
+            if method == "begin":
+                file, config, *how = arguments
+                if file is not None:
+                    load_file(file)
+                runs[number] = made = _Run(parts, pickle.loads(config), *how)
                 connection.send((number, "begun", made.runner.failure))
             elif number not in runs:
                 pass  # it failed, and its owner will hear of it
@@ -237,23 +235,20 @@ class DraftWorker:
         """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
         `config` is defined, if not in a module. Raises as `start`, and what it raises there.
         """
-        if not self.as_thread:
-            try:
-                if b"__main__" in pickle.dumps(config):
-                    raise SettingError("a part of them is defined in the script that is run")
-            except Exception as error:  # what pickle raises differs with the object
-                raise SettingError(
-                    f"the draft's settings cannot be sent to its process ({error}). Define "
-                    "segmenters and drafters at the top level of a module, not as lambdas or "
-                    "inside functions; or use driver lockstep."
-                ) from error
+        try:
+            sent = pickle.dumps(config)
+            if b"__main__" in sent and not self.as_thread:
+                raise SettingError("a part of them is defined in the script that is run")
+        except Exception as error:  # what pickle raises differs with the object
+            raise SettingError(
+                f"the draft's settings cannot be sent to its process ({error}). Define segmenters "
+                "and drafters at the top level of a module, not as lambdas or inside functions; or "
+                "use driver lockstep."
+            ) from error
         self.start()
         number = next(self._numbers)
         run = self.runs[number] = RemoteRun(self, number)
-        if file is not None and not self.as_thread:
-            run.call("load", file)
-            run.flush()  # before what comes next is unpacked there
-        run.call("begin", config, blocks, detailed)
+        run.call("begin", file, sent, blocks, detailed)  # the file first: it unpacks what is sent
         while not run.begun:  # it records CUDA graphs, and not while the target runs here
             run.poll(None)
         return run
@@ -378,15 +373,12 @@ class RemoteRun:
                 event = replace(event, seconds=event.seconds / len(self.sides))
             for side in self.sides.values():
                 if number in (None, side.number):  # one clock serves a whole machine
-                    timed = (when - side.trace.start, event)
-                    insort(side.trace.events, timed, key=itemgetter(0))
-                    if side.trace.news is not None:
-                        side.trace.news.append(timed)
+                    side.trace.events.append((when - side.trace.start, event))
 
 
 @dataclass
 class RemoteDrafts:
-    """See `DraftSide`: every call goes to the worker. `awaited`: steps that it is to write;
+    """As `LocalDrafts`: every call goes to the worker. `awaited`: steps that it is to write;
     `unasked`: steps that it wrote before they were asked for.
     """
 
@@ -397,16 +389,18 @@ class RemoteDrafts:
     arrived: list[Written] = field(default_factory=list)
     unasked: dict[NodeId, Written] = field(default_factory=dict)
 
-    def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
-        self.run.call("open", self.number, node, tuple(tokens), ahead)
+    def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
+        self.run.call("open", self.number, node, tuple(tokens), streams)
 
-    def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
-        for node, source in children.items():
+    def draft(
+        self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
+    ) -> None:
+        for node in children:
             if node in self.unasked:
                 self.arrived.append(self.unasked.pop(node))
-            elif isinstance(source, Stream):
+            elif node not in steps:
                 self.awaited.add(node)
-        self.run.call("draft", self.number, parent, limit, children)
+        self.run.call("draft", self.number, parent, limit, children, steps)
 
     def hear(self, written: Written) -> None:
         """Take in a step, asked for or not (yet)."""

@@ -83,7 +83,7 @@ class LookaheadLM(TemplateLM):
     def _loglikelihood_tokens(self, requests: Any, **_: object) -> list[tuple[float, bool]]:
         """log p(wanted | context) of the target, and whether each of these tokens is the likeliest.
         A context that is too long loses its beginning."""
-        found, longest, runners = [], self.context, self.engine.runners(Role.TARGET)
+        found, longest, runners = [], self.context, self.engine.runners[Role.TARGET]
         for _text, context, wanted in requests:
             tokens = [*context, *wanted][-longest - 1 :]
             runner = runners.lend(len(tokens) // BLOCK_SIZE + 1)

@@ -39,8 +39,8 @@ def serve_page(run: Run) -> Steps:
     with ExitStack() as stack:
 
         def lend(role: Role) -> ModelRunner:
-            runner = run.engine.runners(role).lend(run.blocks)
-            stack.callback(run.engine.runners(role).take_back, runner)
+            runner = run.engine.runners[role].lend(run.blocks)
+            stack.callback(run.engine.runners[role].take_back, runner)
             runner.observer = lambda *seen: run.trace.record(ForwardPass(role, *seen))
             return runner
 

@@ -86,10 +86,10 @@ class Steering:
     guesses: int | None = None
     entropies: dict[tuple[Role, NodeId], float | None] = field(default_factory=dict)
     _stats: Stats = field(default_factory=Stats)
+    _read: int = 0  # events of the trace that are in it
     _widths: dict[int, int | None] = field(default_factory=dict)  # by the index of the new root
 
     def __post_init__(self) -> None:
-        self.request.trace.news = []
         self._most = self.request.scheduler.config.depth
 
     def width(self, node: NodeId) -> int | None:
@@ -101,7 +101,8 @@ class Steering:
     def ask(self, emit: Emit) -> None:
         """The controller is told what is known as of this step, whatever else is decided by now."""
         request, controller = self.request, self.controller
-        news, request.trace.news = request.trace.news or [], []
+        news = request.trace.events[self._read :]
+        self._read += len(news)
         last, new = self._stats.seconds, stats_of(news)
         self._stats = replace(self._stats + new, seconds=max(last, new.seconds))
         config, kept = request.scheduler.config, emit.emitted.origin is Origin.ACCEPTED

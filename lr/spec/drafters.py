@@ -23,7 +23,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
 from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, fork_longest
-from lr.spec.sampling import distribution, make_noise, sample
+from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams, require
 
 
@@ -72,6 +72,7 @@ class Drafter(Protocol):
         return
 
 
+@dataclass(eq=False)
 class OwnBranches(Drafter):
     """The draft model's own branches, one for each branch of the target, kept in step with it.
 
@@ -79,9 +80,8 @@ class OwnBranches(Drafter):
     that it has not read (the token after a fully accepted proposal).
     """
 
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
-        self._own: dict[Branch, Branch] = {}
+    runner: Runner
+    _own: dict[Branch, Branch] = field(default_factory=dict, init=False)
 
     def follow(self, branch: Branch) -> Branch:
         """The draft's branch for `branch`, made to hold exactly its tokens: what it has beyond the
@@ -111,6 +111,7 @@ def draft_key(context: Context, depth: int, coupling: Coupling, tokens: Sequence
     return context.draws.stream.fold_in("token draft", context.draws.offset).key(depth)
 
 
+@dataclass(eq=False)
 class ModelDrafter(OwnBranches):
     """Chains of tokens, each with its distribution (`Proposal.q`), made as the target's is made.
 
@@ -121,19 +122,14 @@ class ModelDrafter(OwnBranches):
 
     name = "draft"
 
-    def __init__(
-        self,
-        runner: Runner,
-        sampling: SamplingParams,
-        coupling: Coupling = Coupling.INDEPENDENT,
-        min_confidence: float = 0.0,
-        eos_ids: frozenset[int] = frozenset(),
-    ) -> None:
-        expected = "a probability in [0, 1] (0 never stops early)"
-        require(0 <= min_confidence <= 1, "min_confidence", min_confidence, expected)
-        super().__init__(runner)
-        self.sampling, self.coupling = sampling, coupling
-        self.min_confidence, self.eos_ids = min_confidence, eos_ids
+    sampling: SamplingParams
+    coupling: Coupling = Coupling.INDEPENDENT
+    min_confidence: float = 0.0
+    eos_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        likely, expected = self.min_confidence, "a probability in [0, 1] (0 never stops early)"
+        require(0 <= likely <= 1, "min_confidence", likely, expected)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         depths = [min(k, context.limit) for context in contexts]
@@ -143,10 +139,6 @@ class ModelDrafter(OwnBranches):
         own = {i: self.follow(contexts[i].branch) for i in live}
         while live:
             logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
-            if not any(tokens) and self.coupling is Coupling.INDEPENDENT:
-                places = [(i, depth) for depth in range(k) for i in live if depth < depths[i]]
-                later = (draft_key(contexts[i], depth, self.coupling) for i, depth in places)
-                make_noise(later, logits, self.sampling)
             probs = distribution(logits, self.sampling)  # [b, v]
             keys = [draft_key(contexts[i], len(tokens[i]), self.coupling, tokens[i]) for i in live]
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):

@@ -11,10 +11,8 @@ the device or what else was drawn, and two models that hold the same key share t
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from itertools import islice
 
 import numpy as np
 import torch
@@ -29,9 +27,9 @@ from lr.types import SamplingParams
 
 _STEPS: dict[int, NDArray[np.uint64]] = {}
 """GOLDEN times the ids of a vocabulary of that size."""
-_AHEAD: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
-"""Noise [v] that `make_noise` has made, by key and v; each is used once."""
-NUMBERS_AHEAD, ROWS_AHEAD = 8192, 512  # at most so many numbers at once; so many rows are kept
+_30, _27, _31, _12, _MIX1, _MIX2 = map(np.uint64, (30, 27, 31, 12, MIX1, MIX2))
+_ONE = np.uint64(0x3FF << 52)  # the bits of 1.0
+SMALL = 4096  # so many numbers of noise are made faster than it is found out which are needed
 HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
 
 
@@ -95,7 +93,7 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     left = int(probs.count_nonzero())
     if left == len(keys):  # one candidate per row: nothing to draw
         return probs.argmax(-1).tolist()
-    if 4 * left > probs.numel():
+    if 4 * left > probs.numel() or probs.numel() <= SMALL:
         return perturbed(probs, keys).argmax(-1).tolist()
     # After top-k and top-p few tokens are left, and only those need noise.
     rows, ids = probs.nonzero(as_tuple=True)
@@ -122,7 +120,10 @@ def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[in
         tokens = draws(*logits.topk(HEAD, dim=-1), params, _words(keys, logits.device))
         if tokens is not None:
             return tokens
-    return sample(distribution(logits, params), keys)
+    probs = distribution(logits, params)
+    if probs.is_cpu and not params.greedy and probs.numel() <= SMALL:
+        return perturbed(probs, keys).argmax(-1).tolist()
+    return sample(probs, keys)
 
 
 @cache
@@ -159,16 +160,24 @@ def not_finite() -> NumericalError:
 
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     """-E / p, fp64 [b, v]: the scores whose largest `sample` takes; -inf where p is 0."""
-    if probs.is_cpu:
-        size = probs.shape[-1]
-        made = [_AHEAD.pop((key, size), None) for key in keys]
-        lacking = [key for key, row in zip(keys, made, strict=True) if row is None]
-        if len(lacking) == len(keys):
-            return _noise_on_cpu(keys, size).div_(probs)
-        fresh = iter(_noise_on_cpu(lacking, size) if lacking else ())
-        return torch.stack([next(fresh) if row is None else row for row in made]).div_(probs)
-    ids = torch.arange(probs.shape[-1], device=probs.device)
-    return _noise(_words(keys, probs.device)[:, None], ids) / probs
+    size = probs.shape[-1]
+    if not probs.is_cpu:
+        ids = torch.arange(size, device=probs.device)
+        return _noise(_words(keys, probs.device)[:, None], ids) / probs
+    # The numbers of `_noise`, bit for bit, by NumPy: it has unsigned words, and calls cost less.
+    if size not in _STEPS:
+        _STEPS[size] = np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
+    x = np.array(keys, dtype=np.uint64)[:, None] + _STEPS[size]
+    x ^= x >> _30
+    x *= _MIX1
+    x ^= x >> _27
+    x *= _MIX2
+    x ^= x >> _31
+    x >>= _12
+    x |= _ONE  # now the bits of a number in [1, 2)
+    uniform = x.view(np.float64)
+    uniform -= 1 - 2.0**-53
+    return torch.from_numpy(uniform).log_().div_(probs)
 
 
 def _noise(words: Tensor, ids: Tensor) -> Tensor:
@@ -178,41 +187,6 @@ def _noise(words: Tensor, ids: Tensor) -> Tensor:
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
     uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
     return uniform.log_()
-
-
-def make_noise(keys: Iterable[int], logits: Tensor, params: SamplingParams) -> None:
-    """Prepare the noise of draws to come, for the first of these keys, from logits like these [b,
-    v]. Many rows of noise take hardly longer than one, as long as they are short. Nothing is made
-    for CUDA, nor where filters leave few tokens.
-    """
-    filters = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-    if not logits.is_cpu or params.greedy or filters:
-        return
-    size = logits.shape[-1]
-    some = list(islice(keys, NUMBERS_AHEAD // size))
-    if len(some) > 1:
-        _AHEAD.update(zip([(key, size) for key in some], _noise_on_cpu(some, size), strict=True))
-        while len(_AHEAD) > ROWS_AHEAD:
-            _AHEAD.popitem(last=False)
-
-
-def _noise_on_cpu(keys: Sequence[int], size: int) -> Tensor:
-    """`_noise` of the token ids 0 to size - 1, [b, v] for b keys: the same numbers, bit for bit.
-    NumPy has unsigned words, and a call of it costs a tenth of PyTorch's.
-    """
-    if size not in _STEPS:
-        _STEPS[size] = np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
-    x = np.array(keys, dtype=np.uint64)[:, None] + _STEPS[size]
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(MIX1)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(MIX2)
-    x ^= x >> np.uint64(31)
-    x >>= np.uint64(12)
-    uniform = x.astype(np.float64)
-    uniform += 0.5
-    uniform *= 2.0**-52
-    return torch.from_numpy(uniform).log_()
 
 
 def _mix64(x: Tensor) -> Tensor:

@@ -111,9 +111,22 @@ class LookaheadScheduler:
         work = Work(_COMPLETES[type(event)], event.node)
         node = self.work.get(work)
         if node is None:
-            self._check_stale(work)
+            if work not in self._cancelled and work.node.index >= self.root.id.index - MEMORY:
+                in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self.work) or "nothing"
+                raise ProtocolError(
+                    f"an event reports the {work.kind.value} work for node {work.node}, but that "
+                    f"was never commanded or is done already. In work are: {in_work}."
+                )
+            self._cancelled.discard(work)  # a stale event comes only once
             return []
-        self._check_possible(event, node)
+        why = ""
+        match event:
+            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if not 0 < len(t) <= node.limit:
+                why = f"its step has {len(t)} tokens, expected 1 to {node.limit}"
+            case Judged(_, None) if not self._judged_alone(node):
+                why = "the verifier had both steps, so it must decide"
+        if why:
+            raise ProtocolError(f"{type(event).__name__} for node {event.node} cannot be: {why}.")
         del self.work[work]
         match event:
             case Drafted(_, None):
@@ -359,29 +372,6 @@ class LookaheadScheduler:
             self._prune(child)
         node.released, node.open = True, False
         self._commands.append(Release(node.id))
-
-    # Checks of events
-
-    def _check_stale(self, work: Work) -> None:
-        """Raise `ProtocolError` unless the work was cancelled. A stale event comes only once."""
-        if work in self._cancelled:
-            self._cancelled.discard(work)
-        elif work.node.index >= self.root.id.index - MEMORY:
-            in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self.work) or "nothing"
-            raise ProtocolError(
-                f"an event reports the {work.kind.value} work for node {work.node}, but that was "
-                f"never commanded or is done already. In work are: {in_work}."
-            )
-
-    def _check_possible(self, event: Event, node: Node) -> None:
-        match event:
-            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if not 0 < len(t) <= node.limit:
-                why = f"its step has {len(t)} tokens, expected 1 to {node.limit}"
-            case Judged(_, None) if not self._judged_alone(node):
-                why = "the verifier had both steps, so it must decide"
-            case _:
-                return
-        raise ProtocolError(f"{type(event).__name__} for node {event.node} cannot be: {why}.")
 
 
 def _open_nodes(root: Node) -> list[Node]:

@@ -8,7 +8,7 @@ here knows steps or texts. Read next: `acceptance.py`, `drafters.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,15 +16,13 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Decision, Draws, MatchRule, Proposal
+from lr.registry import find
+from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, MatchRule, Proposal
 from lr.spec.drafters import Context, Drafter
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
 from lr.trace import RoundDetail
 from lr.types import Coupling, SamplingParams, require_whole
-
-Describe = Callable[[AcceptanceRule, Tensor, Proposal, Draws, Decision], RoundDetail]
-"""From a rule, the target's rows [n + 1, v], and what was proposed, drawn and decided."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,10 @@ def speculate(
     speculation: Speculation,
     contexts: Sequence[Context],
     *,
-    describe: Describe | None = None,
+    detailed: bool = False,
 ) -> list[RoundEnd]:
     """One round on every context's branch. Afterwards each branch ends in its round's tokens, the
-    last of them pending. `describe` makes what a detailed trace records of every round.
+    last of them pending. `detailed`: with what a detailed trace records of every round.
     """
     made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
     proposals = [p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)]
@@ -94,6 +92,7 @@ def speculate(
     draws = [context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)]
     decisions = speculation.rule.verify(probs, proposals, draws)
 
+    describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
     ends = []
     p_rows = probs.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v] each
     for branch, start, proposal, (_, forks), decision, draw, p in zip(

@@ -19,20 +19,16 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch
-from lr.registry import find
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
-from lr.spec.sampling import distribution, draw, make_noise, sample
+from lr.spec.sampling import distribution, draw, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import RoundEnd, Speculation, speculate
+from lr.spec.token_sd import Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
-
-AHEAD = 16
-"""Tokens of a step for which noise is made at once."""
 
 
 @dataclass(eq=False)
@@ -153,11 +149,19 @@ class StepWriter:
                 for job in self.live
             ]
             detailed = any(job.trace.detailed for job in self.live)
-            describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
-            how = (self.runner, self.config.sampling, speculation)
-            ends = speculate(*how, contexts, describe=describe)
+            sampling = self.config.sampling
+            ends = speculate(self.runner, sampling, speculation, contexts, detailed=detailed)
             for job, end in zip(self.live, ends, strict=True):
-                self._take_round(job, end)
+                offset = len(job.tokens)
+                taken = self._take(job, end.tokens, goes_on=job.following is not None)
+                if end.proposed:
+                    detail = end.detail if job.trace.detailed else None
+                    how = (end.proposed, end.depth, end.accepted, taken, job.node, detail)
+                    job.trace.record(TokenRound(self.config.role, job.index, *how))
+                elif end.detail is not None:
+                    self._report(job, offset, end.tokens[0], end.detail.p, end.detail.key)
+                if end.note:
+                    job.trace.tell("rule", job.node, dict(end.note))
         self._part_with_finished()
 
     def end(self) -> None:
@@ -173,10 +177,6 @@ class StepWriter:
     def _sample(self, logits: Sequence[Tensor]) -> None:
         """One token for each, from its logits [v]."""
         rows, config = torch.stack(tuple(logits)), self.config  # [b, v]
-        for job in self.live:
-            if len(job.tokens) % AHEAD == 0:
-                later = range(len(job.tokens), min(len(job.tokens) + AHEAD, job.limit))
-                make_noise(map(job.stream.key, later), rows, config.sampling)
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         reports = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
         if reports or config.keeps_entropies:
@@ -212,18 +212,6 @@ class StepWriter:
         if job.following is None or not end or not self.config.eos_ids.isdisjoint(guesses[:end]):
             return None
         return end, job.following
-
-    def _take_round(self, job: StepJob, end: RoundEnd) -> None:
-        offset = len(job.tokens)
-        taken = self._take(job, end.tokens, goes_on=job.following is not None)
-        if end.proposed:
-            detail = end.detail if job.trace.detailed else None
-            numbers = (end.proposed, end.depth, end.accepted, taken)
-            job.trace.record(TokenRound(self.config.role, job.index, *numbers, job.node, detail))
-        elif end.detail is not None:
-            self._report(job, offset, end.tokens[0], end.detail.p, end.detail.key)
-        if end.note:
-            job.trace.tell("rule", job.node, dict(end.note))
 
     def _report(self, job: StepJob, offset: int, token: int, p: float, key: int) -> None:
         """Tell a detailed trace of a token, its probability and its key."""

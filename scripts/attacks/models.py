@@ -343,7 +343,7 @@ class soak(_Reasoners):
 
     def check(self, reasoner: Reasoner) -> None:
         for role in Role:
-            runners = reasoner.engine._runners.get(role)
+            runners = reasoner.engine.runners.get(role)
             for runner in [] if runners is None else runners.idle:
                 check_cache(runner.cache)
                 assert runner.cache.pool.num_used == 0

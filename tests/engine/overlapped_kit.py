@@ -191,8 +191,8 @@ def all_is_back(loop: Loop, writing: WriterConfig) -> bool:
     loop.draft.end()
     again = loop.draft.worker.begin(writing, 30)
     side, root = again.side(Trace()), NodeId(0, 0)
-    side.open(root, [5])
-    side.draft(root, 1, {NodeId(1, 1): Stream.root(0)})
+    side.open(root, [5], Streams(Stream.root(0), Stream.root(0)))
+    side.draft(root, 1, [NodeId(1, 1)], {})
     while not side.take():
         again.poll(None)
     side.end()

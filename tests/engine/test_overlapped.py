@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
 from spec_kit import PIECES, answered, decode_plainly, random_model
 
-from lr.engine.drafts import Ahead, LocalDrafts
+from lr.engine.drafts import LocalDrafts
 from lr.engine.loop import Loop
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
@@ -117,18 +118,18 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
     """
     setting = Setting(TARGET, temperature=0.8, endless=True)
     target = setting.target()
-    streams, limits = setting.streams(target, PROMPTS[0]), Limits(200, 12)
+    streams = setting.streams(target, PROMPTS[0])
 
-    def side(ahead: Ahead | None) -> LocalDrafts:
+    def side(ahead: Limits | None) -> LocalDrafts:
         runner = ModelRunner(DRAFT, num_blocks=100, block_size=4)
         made = LocalDrafts(StepWriter(setting.writing(), runner, PIECES.__getitem__), Trace())
-        made.open(NodeId(0, 0), PROMPTS[0], ahead)
+        made.open(NodeId(0, 0), PROMPTS[0], replace(streams, ahead=ahead))
         return made
 
     def ask(drafts: LocalDrafts, index: int) -> Step:
         """The step to node 0:index + 1."""
         parent, child = NodeId(0, index), NodeId(0, index + 1)
-        drafts.draft(parent, 12, {child: streams.of_draft(index, 0)})
+        drafts.draft(parent, 12, [child], {})
         return written(drafts)
 
     def written(drafts: LocalDrafts) -> Step:
@@ -137,7 +138,7 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
         [one] = drafts.take()
         return one.step
 
-    plain, early = side(None), side(Ahead(streams, limits))
+    plain, early = side(None), side(Limits(200, 12))
     expected = [ask(plain, index) for index in range(4)]
     assert all(step.finish is Finish.BOUNDARY for step in expected[:3])
 
@@ -151,7 +152,7 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
         :1
     ]
     parent, child = NodeId(0, 1), NodeId(0, 2)
-    early.draft(parent, 12, {child: streams.of_draft(1, 0)})
+    early.draft(parent, 12, [child], {})
     assert not early.writer.busy and not early.take()
     assert [event for _, event in early.trace.events] == [event for _, event in plain.trace.events][
         :2

@@ -18,7 +18,6 @@ from spec_kit import random_model
 
 from lr import Reasoner
 from lr.engine.engine import Models, Run
-from lr.engine.load import draft_worker
 from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
 from lr.errors import SettingError
@@ -28,6 +27,7 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import make_options
 from lr.parts.verifiers import VerifierChoice
+from lr.reasoner import draft_worker
 from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
 from lr.spec.drafters import Context, ModelDrafter
@@ -187,7 +187,7 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | Non
         judge = folders[1] if verifier == "judge" else None
         names, how = (folders[0], folders[0], verifier), {"judge": judge, "dtype": torch.float64}
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("lr.engine.load", "lr.parts.verifiers"):
+            for module in ("lr.reasoner", "lr.parts.verifiers"):
                 patch.setattr(f"{module}.load_model", loaded)
             reasoner = Reasoner(*names, device=where, **how)
         assert [model.device for model in models].count(ELSEWHERE) == (role is not None)

@@ -96,11 +96,11 @@ def test_caches_are_kept_from_answer_to_answer(options: dict) -> None:
         settings = {"seed": 3, "max_tokens": 30, **options}
         first = made.generate(QUESTIONS[0], **settings)
         roles = [Role.TARGET] + [Role.DRAFT] * (options["mode"] != "ar")
-        runners = {role: list(made.engine.runners(role).idle) for role in roles}
+        runners = {role: list(made.engine.runners[role].idle) for role in roles}
         assert all(runners.values())
         assert made.generate(QUESTIONS[0], **settings).tokens == first.tokens
         for role in roles:
-            assert set(made.engine.runners(role).idle) == set(runners[role])
+            assert set(made.engine.runners[role].idle) == set(runners[role])
 
 
 def test_an_answer_that_never_fits_is_refused_and_others_wait_for_room() -> None:

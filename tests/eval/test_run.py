@@ -342,7 +342,7 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
         seen[name] = str(device)
         return load_model(name, device="cpu", dtype=dtype)
 
-    monkeypatch.setattr("lr.engine.load.load_model", load)
+    monkeypatch.setattr("lr.reasoner.load_model", load)
     monkeypatch.setattr("lr.parts.verifiers.load_model", load)
     monkeypatch.setattr("lr.model.device.find_device", torch.device)
     monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))

@@ -139,10 +139,8 @@ def check_verifier(verifier: object) -> Verifier:
         )
     if getattr(type(verifier), "judge", None) is Verifier.judge:
         raise SettingError(f"the verifier {verifier!r} has no method judge(pairs).")
-    values = ("name", "requires", "early_requires", "fallible", "threaded", "passes")
-    missing = [
-        member for member in (*values, "judge", "judge_early") if not hasattr(verifier, member)
-    ]
+    members = (*Verifier.__annotations__, "judge", "judge_early")
+    missing = [member for member in members if not hasattr(verifier, member)]
     if missing:
         raise SettingError(
             f"the verifier {verifier!r} has no {', '.join(missing)}. Derive its class from "
