@@ -47,12 +47,9 @@ class EndpointError(LRError):
 class Refused(EndpointError):
     """The server refuses the request itself. `status` is the HTTP status."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int = 0) -> None:  # 0 while it is unpickled
         super().__init__(message)
         self.status = status
-
-    def __reduce__(self) -> tuple[type, tuple[str, int]]:
-        return type(self), (str(self), self.status)
 
 
 class Broken(Exception):
@@ -114,22 +111,17 @@ class Client:
     def wait(self, work: Coroutine[Any, Any, _Made]) -> _Made:
         """The outcome of a request. It is cancelled if the wait is interrupted (Ctrl-C), be it
         before the request has begun."""
-        begun, over = list["asyncio.Task[Any] | None"](), False
+        over = Future[None]()
 
-        async def cancellable() -> _Made:
-            begun.append(asyncio.current_task())
-            if over:
-                work.close()
-                raise asyncio.CancelledError
-            return await work
+        async def until_over() -> _Made:
+            task = asyncio.ensure_future(work)
+            over.add_done_callback(lambda _: self._loop.call_soon_threadsafe(task.cancel))
+            return await task
 
         try:
-            return self.start(cancellable()).result()
+            return self.start(until_over()).result()
         finally:
-            over = True
-            for task in begun:
-                if task is not None:
-                    self._loop.call_soon_threadsafe(task.cancel)
+            over.cancel()
 
     async def retried(
         self,
@@ -168,7 +160,7 @@ class Client:
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
         """The data of server-sent events, one attempt. Raises `Broken` or `Refused`. Lines that
         repeat the last one, or hold no data, are no news."""
-        async with self._exchange(path, body) as (response, heard):
+        async with self._exchange(path, body) as (response, limit):
             rest, last = b"", ""
             async for chunk in response.aiter_bytes():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -178,31 +170,27 @@ class Client:
                     name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
                     if name == "data":
                         if value != last:
-                            heard()
+                            limit.reschedule(self._loop.time() + self.retry.timeout)
                         last = value
                         yield value.removeprefix(" ")
 
     @asynccontextmanager
     async def _exchange(
         self, path: str, body: dict[str, Any] | None
-    ) -> AsyncIterator[tuple[httpx.Response, Callable[[], None]]]:
-        """One request and its response; and what to call when there is news, so that the time for
-        silence begins again. Raises `Broken` or `Refused`."""
+    ) -> AsyncIterator[tuple[httpx.Response, asyncio.Timeout]]:
+        """One request and its response; and its time for silence, which begins again when there is
+        news. Raises `Broken` or `Refused`."""
         import httpx
 
         try:
             async with asyncio.timeout(self.retry.timeout) as limit:
                 method = "GET" if body is None else "POST"
-
-                def heard() -> None:
-                    limit.reschedule(self._loop.time() + self.retry.timeout)
-
                 async with self._http.stream(method, path, json=body) as response:
                     if "," in response.headers.get("Content-Encoding", ""):
                         raise Broken("sent an answer that is compressed more than once")
                     if response.status_code >= 300:  # a redirect might lose the body, or the key
                         raise self._failure(response, await _read(response))
-                    yield response, heard
+                    yield response, limit
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise Broken(f"cannot be reached ({error or 'no connection in time'})") from error
         except (TimeoutError, httpx.TimeoutException):
