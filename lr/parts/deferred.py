@@ -4,11 +4,11 @@ server (`lr/lab/endpoint/judge.py`) or in a thread, as a judge on a GPU is.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import nullcontext
 
 import torch
@@ -25,7 +25,7 @@ class Deferred:
     """The questions of one loop to a verifier that is not waited for."""
 
     def __init__(self, verifier: DeferredVerifier) -> None:
-        self.verifier, self.bell = verifier, threading.Event()
+        self.verifier = verifier
         self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
         self._counted = verifier.passes  # its forwards so far, as far as a question has them
 
@@ -39,7 +39,7 @@ class Deferred:
             for node, pair in request.asked.items():
                 if (request, node) not in self.open:
                     before, began = self.verifier.passes, time.perf_counter()
-                    question = self.verifier.ask(pair, self.bell.set)
+                    question = self.verifier.ask(pair)
                     passes = self.verifier.passes - before
                     self._counted += passes
                     self.open[request, node] = pair, question, began, passes
@@ -47,9 +47,7 @@ class Deferred:
             if request.asked.get(node) is not pair:
                 question.cancel()
                 del self.open[request, node]
-        if self.open and wait != 0.0:
-            self.bell.wait(wait)
-        self.bell.clear()
+        wait_for([question for _, question, *_ in self.open.values()], wait, FIRST_COMPLETED)
         told = [
             Told(request, node, question.result(), time.perf_counter() - began, passes)
             for (request, node), (_, question, began, passes) in self.open.items()
@@ -93,9 +91,8 @@ class VerifierThread(DeferredVerifier):
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         return self.verifier.passes
 
-    def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
+    def ask(self, pair: Pair) -> Future[Verdict]:
         answer = Future[Verdict]()
-        answer.add_done_callback(lambda _: ring())
         self._waiting.append((pair, answer))
         self._thread.submit(self._work)
         return answer

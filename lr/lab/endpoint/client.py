@@ -41,15 +41,16 @@ _Made = TypeVar("_Made")
 
 
 class EndpointError(LRError):
-    """A server cannot be reached, refuses a request, breaks off, or sends no proper answer."""
+    """A server cannot be reached, refuses a request, breaks off, or sends no proper answer.
+    `status`: of its answer, if it gave one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Refused(EndpointError):
-    """The server refuses the request itself. `status` is the HTTP status."""
-
-    def __init__(self, message: str, status: int = 0) -> None:  # 0 while it is unpickled
-        super().__init__(message)
-        self.status = status
+    """The server refuses the request itself."""
 
 
 class Broken(Exception):
@@ -146,7 +147,7 @@ class Client:
                     tried = "" if number == 1 else f", {number} times in a row"
                     said = f"{self.address.server} {error}{tried}"
                     ask = "Is the server up, and is this its address?"
-                    raise EndpointError(f"{said}. {ask}") from error
+                    raise EndpointError(f"{said}. {ask}", error.status) from error
                 again(error)
                 await asyncio.sleep(self.retry.wait(number, error.wait))
         raise AssertionError("there is at least one attempt")
@@ -412,15 +413,10 @@ async def _listed(client: Client) -> dict[str, int | None]:
     cannot list them. Raises `EndpointError` if nobody answers at the address."""
     try:
         listed = await client.retried(lambda: client.fetch(MODELS), attempts=1)
-    except Refused as error:
-        if error.status in (401, 403):
-            raise
-        return {}
     except EndpointError as error:
-        cause = error.__cause__
-        if not isinstance(cause, Broken) or cause.status is None:
+        if error.status in (None, 401, 403):
             raise
-        if cause.status not in BUSY:
+        if error.status not in BUSY:
             return {}  # transformers serve without a connection to the hub answers 500
         listed = await client.retried(lambda: client.fetch(MODELS))
     entries = listed.get("data") if isinstance(listed, dict) else None

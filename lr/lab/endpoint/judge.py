@@ -14,7 +14,7 @@ speed; what becomes of the run then is `Retry.lost`. A refusal ends it at once."
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
@@ -64,7 +64,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
         """The score that the shares of the answers make."""
         raise NotImplementedError
 
-    def ask(self, pair: Pair, ring: Callable[[], object] = lambda: None) -> Future[Verdict]:
+    def ask(self, pair: Pair) -> Future[Verdict]:
         question, answer = self.question(pair), Future[Verdict]()
         if self.given_up is not None and not isinstance(question, Verdict):
             question = Verdict(aligned=False, why=self.given_up, failed=True)
@@ -75,11 +75,9 @@ class ServedVerifier(Verifier, DeferredVerifier):
                 question = Verdict(aligned=False, why=why, failed=True)
         if isinstance(question, Verdict):
             answer.set_result(question)
-        else:
-            self.passes += 1
-            answer = self.model.endpoint.client.start(self._decide(*question))
-        answer.add_done_callback(lambda _: ring())
-        return answer
+            return answer
+        self.passes += 1
+        return self.model.endpoint.client.start(self._decide(*question))
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """All pairs at once. Raises `EndpointError` as said above."""

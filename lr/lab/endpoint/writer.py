@@ -8,10 +8,10 @@ at characters, not at tokens: a step never has more than its boundary."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
@@ -105,7 +105,6 @@ class ServedWriter(StepWriter):
 
     here: ClassVar[bool] = False
     model: ServedModel
-    bell: threading.Event = field(default_factory=threading.Event)
     _inbox: SimpleQueue[tuple[_Writing, Message]] = field(default_factory=SimpleQueue)
     _writing: dict[StepJob, _Writing] = field(default_factory=dict)
 
@@ -128,16 +127,13 @@ class ServedWriter(StepWriter):
     def poll(self, wait: float | None = 0.0) -> None:
         """Wait until something comes, no longer than `wait` seconds unless that is None, and take
         it in. Raises what goes wrong on the server."""
-        if self.live and self._inbox.empty() and wait != 0.0:
-            self.bell.wait(wait)
-        self.bell.clear()
-        while True:
-            try:
-                writing, message = self._inbox.get_nowait()
-            except Empty:
-                break
-            if self._writing.get(writing.job) is writing:
-                self._take_in(writing, message)
+        wait = wait if self.live else 0.0
+        with suppress(Empty):
+            while True:
+                writing, message = self._inbox.get(wait != 0.0, wait)
+                wait = 0.0
+                if self._writing.get(writing.job) is writing:
+                    self._take_in(writing, message)
         self._part_with_finished()
 
     def end(self) -> None:
@@ -160,11 +156,9 @@ class ServedWriter(StepWriter):
             written = self.model.chain.decode(branch.tokens[branch.start :])
             prompt = branch.head + written + bytes(writing.units).decode()
 
-        def deliver(message: Message) -> None:
-            self._inbox.put((writing, message))
-            self.bell.set()
-
-        writing.call = self.model.endpoint.begin(prompt, fields, deliver, stream=can.streams)
+        writing.call = self.model.endpoint.begin(
+            prompt, fields, lambda message: self._inbox.put((writing, message)), stream=can.streams
+        )
 
     def _take_in(self, writing: _Writing, message: Message) -> None:
         job = writing.job
