@@ -93,22 +93,18 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
 
     `dtype` None: what config.json says, bfloat16 where it says nothing. Raises `CheckpointError`.
     """
-    found: torch.dtype | None
     if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
-        config, found = shape(name), dtype or torch.bfloat16
-    else:
-        folder = resolve(name, weights=False)
-        raw = read_json(folder / "config.json")
-        stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
-        config = read_config(folder)
-        found = dtype or getattr(torch, stated.removeprefix("torch."), None)
-        if not isinstance(found, torch.dtype):
-            raise CheckpointError(
-                f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or "
-                "the like."
-            )
-    assert found is not None
-    return Placed(str(name), config, found, devices)
+        return Placed(str(name), shape(name), dtype or torch.bfloat16, devices)
+    folder = resolve(name, weights=False)
+    raw = read_json(folder / "config.json")
+    stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
+    found = dtype or getattr(torch, stated.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(
+            f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or "
+            "the like."
+        )
+    return Placed(str(name), read_config(folder), found, devices)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:

@@ -42,7 +42,7 @@ from lr.rng import Stream, uniform
 from lr.spec.runner import Runner
 from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
-from lr.tiny.names import language_of
+from lr.tiny.names import companion, language_of
 from lr.types import Step, Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]  # n texts to their embeddings [n, e], each of length 1.
@@ -82,14 +82,13 @@ class ScoreVerifier(AskingVerifier):
         *,
         threshold: float = 7.0,
         reading: ScoreReading = ScoreReading.EXPECTED,
-        question: str = SCORE_QUESTION,
         least_mass: float = 0.01,
     ) -> None:
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
         self.threshold, self.reading, self.least_mass = threshold, reading, least_mass
         self.answers = AnswerTokens.of([target.encode(f" {digit}") for digit in range(10)])
-        self.question = [*target.encode(question), *self.answers.common]
+        self.question = [*target.encode(SCORE_QUESTION), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
     def row_of(self, pair: Pair) -> Row:
@@ -431,7 +430,4 @@ def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
 def own_judge(codec: Codec) -> str | None:
     """The judge that comes with the package for the tiny language of a checkpoint, if any."""
     language = language_of(codec)
-    if language is None:
-        return None
-    name: str | None = find("lr.tiny.names:companion")(f"{language.family}-target", "judge")
-    return name
+    return None if language is None else companion(f"{language.family}-target", "judge")

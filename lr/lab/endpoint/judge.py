@@ -66,18 +66,16 @@ class ServedVerifier(Verifier, DeferredVerifier):
 
     def ask(self, pair: Pair) -> Future[Verdict]:
         question, answer = self.question(pair), Future[Verdict]()
-        if self.given_up is not None and not isinstance(question, Verdict):
-            question = Verdict(aligned=False, why=self.given_up, failed=True)
         if not isinstance(question, Verdict):
             size, most = len(self.model.codec.encode(question[0])), self.model.context
-            if size >= most:
-                why = f"the question has {size} tokens, and the context of {self.model} is {most}"
-                question = Verdict(aligned=False, why=why, failed=True)
-        if isinstance(question, Verdict):
-            answer.set_result(question)
-            return answer
-        self.passes += 1
-        return self.model.endpoint.client.start(self._decide(*question))
+            long = f"the question has {size} tokens, and the context of {self.model} is {most}"
+            why = self.given_up or (long if size >= most else None)
+            if why is None:
+                self.passes += 1
+                return self.model.endpoint.client.start(self._decide(*question))
+            question = Verdict(aligned=False, why=why, failed=True)
+        answer.set_result(question)
+        return answer
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """All pairs at once. Raises `EndpointError` as said above."""

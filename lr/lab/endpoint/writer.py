@@ -31,7 +31,7 @@ UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class ServedBranch(Branch):
-    """A branch without a cache of ours: only its last token is ever pending. The first `start`
+    """A branch without a cache of ours: nothing is ever to be computed. The first `start`
     tokens, the prompt, are sent as `head`."""
 
     __slots__ = ("head", "start")
@@ -43,10 +43,6 @@ class ServedBranch(Branch):
     @property
     def num_computed_tokens(self) -> int:
         return max(0, len(self.tokens) - 1)
-
-    @property
-    def pending(self) -> list[int]:
-        return self.tokens[-1:]
 
 
 class ServedRunner:

@@ -107,7 +107,7 @@ def save_trace(path: str | Path, run: Run, why: str = "") -> None:
 
 def _needs(verifier: Verifier) -> Needs:
     def named(needs: Requires) -> list[str]:
-        return [str(one.name).lower() for one in Requires if one & needs]
+        return [str(one.name).lower() for one in needs]
 
     early = verifier.early_requires
     return Needs(named(verifier.requires), None if early is None else named(early))
