@@ -6,6 +6,8 @@ is asked for by name.
 
 from __future__ import annotations
 
+import re
+
 from lr.spec.segmenters import WHITE_SPACE, BlankLineSegmenter, Segmenter, SegmenterName, TokenBytes
 from lr.types import require
 
@@ -38,11 +40,9 @@ class FixedSegmenter:
 
 # Sentences
 
-MARKS = b".!?"
-CLOSERS = b")]\"'*$}"  # may stand between a sentence's mark and the white space after it
+MARKED = re.compile(rb"""(.*)([.!?])[)\]"'*$}]*""")  # a word with a mark, closed or quoted
 OPENERS = b"([\"'*"
 ABBREVIATIONS = frozenset(b"e.g i.e cf vs mr mrs ms dr fig eq".split())
-LONGEST_WORD = 8  # bytes of a word that are kept; no abbreviation and no list number is longer
 
 
 class SentenceSegmenter:
@@ -59,43 +59,35 @@ class SentenceSegmenter:
     """
 
     def __init__(self, token_bytes: TokenBytes) -> None:
-        self.token_bytes = token_bytes
+        self.token_bytes, self.text = token_bytes, b""
         self.visible = 0  # bytes so far that are not white space
         self.blank = False  # the last byte completed a blank line
-        self._word = b""
-        self._first_of_line = True
-        self._depth = 0  # open braces
-        self._marked = False  # the sentence's mark was read
-        self._newline = False  # the last visible line has ended
+        self._word = 0  # where the last word begins
 
     def feed(self, token: int) -> bool:
         return any(self.read(byte) for byte in self.token_bytes(token))
 
     def read(self, byte: int) -> bool:
         """Take a byte; True if a sentence or a paragraph ends with it."""
-        if byte in WHITE_SPACE:
-            newline = byte == ord("\n")
-            self.blank = newline and self._newline and self.visible > 0
-            ended = self.blank or self._marked
-            self._first_of_line = newline or (self._first_of_line and not self._word)
-            self._newline, self._marked, self._word = newline, False, b""
-            return ended
-        self.visible += 1
-        self.blank = self._newline = False
-        if byte == ord("{"):
-            self._depth += 1
-        elif byte == ord("}"):
-            self._depth = max(0, self._depth - 1)
-        if byte in MARKS:
-            list_number = self._first_of_line and self._word.isdigit()
-            abbreviation = self._word.lstrip(OPENERS).lower() in ABBREVIATIONS
-            point_only = byte == ord(".") and (list_number or abbreviation)
-            self._marked = self._depth == 0 and not point_only
-        elif byte not in CLOSERS:
-            self._marked = False
-        if len(self._word) <= LONGEST_WORD:
-            self._word += bytes([byte])
-        return False
+        self.text += bytes([byte])
+        if byte not in WHITE_SPACE:
+            self.visible, self.blank = self.visible + 1, False
+            return False
+        self.blank = self.visible > 0 and self.text.endswith(b"\n\n")
+        begin, self._word = self._word, len(self.text)
+        return self.blank or self._ends(self.text[:begin], self.text[begin:-1])
+
+    def _ends(self, before: bytes, word: bytes) -> bool:
+        """Whether a sentence ends with a word."""
+        marked, depth = MARKED.fullmatch(word), 0
+        if marked is None:
+            return False
+        stem, mark = marked.groups()
+        list_number = stem.isdigit() and not before.rpartition(b"\n")[2].strip(WHITE_SPACE)
+        abbreviation = stem.lstrip(OPENERS).lower() in ABBREVIATIONS
+        for brace in re.findall(rb"[{}]", before + stem):
+            depth = max(0, depth + (1 if brace == b"{" else -1))
+        return depth == 0 and not (mark == b"." and (list_number or abbreviation))
 
 
 # Turns of the reasoning

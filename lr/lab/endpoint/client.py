@@ -129,7 +129,7 @@ class Client:
         attempt: Callable[[], Awaitable[_Made]],
         *,
         attempts: int | None = None,
-        again: Callable[[Broken], object] = lambda error: None,
+        again: Callable[[], object] = lambda: None,
     ) -> _Made:
         """What `attempt` makes, tried again as long as it is `Broken`, after `again` was called.
         Raises `EndpointError` after the last attempt."""
@@ -148,7 +148,7 @@ class Client:
                     said = f"{self.address.server} {error}{tried}"
                     ask = "Is the server up, and is this its address?"
                     raise EndpointError(f"{said}. {ask}", error.status) from error
-                again(error)
+                again()
                 await asyncio.sleep(self.retry.wait(number, error.wait))
         raise AssertionError("there is at least one attempt")
 
@@ -212,7 +212,7 @@ class Client:
         said = f"answered {status} {response.reason_phrase}" + (f" ({detail})" if detail else "")
         said = "".join(filter(str.isprintable, said))
         if status in BUSY or status >= 500:
-            return Broken(said, _seconds(response.headers.get("Retry-After")), status)
+            return Broken(said, _seconds(response.headers.get("Retry-After", "")), status)
         if status in (401, 403):
             said += "; give the key with api_key (--api_key, or LR_API_KEY in the environment)"
         return Refused(f"{self.address.server}{response.url.path} {said}.", status)
@@ -251,14 +251,12 @@ async def _read(response: httpx.Response) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _seconds(header: str | None) -> float | None:
+def _seconds(header: str) -> float | None:
     """`Retry-After`: seconds, or a date."""
-    if header is None:
-        return None
     with suppress(ValueError):
         return float(header)
     with suppress(ValueError, TypeError, OverflowError):
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+        return parsedate_to_datetime(header).timestamp() - time.time()
     return None
 
 
@@ -286,9 +284,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Restart:
-    """The answer so far is void; it begins again. `why`: what broke."""
-
-    why: str
+    """The answer so far is void; it begins again."""
 
 
 Message = Piece | Restart | Exception
@@ -396,7 +392,7 @@ class Endpoint:
 
         async def work() -> None:
             try:
-                await self.client.retried(attempt, again=lambda why: deliver(Restart(str(why))))
+                await self.client.retried(attempt, again=lambda: deliver(Restart()))
             except Exception as error:
                 known = isinstance(error, LRError)
                 deliver(error if known else EndpointError(f"{self}: {error!r}"))
