@@ -15,7 +15,6 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
 from lr.commands.show import at_least, console, table
-from lr.lab.endpoint.address import Address
 from lr.lab.endpoint.models import ServedModel
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS, is_served
@@ -150,7 +149,7 @@ class Info:
 
     def _there(self, address: str) -> Iterator[str]:
         """What an endpoint was found to do, and how steps would go over it."""
-        model = ServedModel.open(str(Address.parse(address)), self.server.servers())
+        model = ServedModel.open(address, self.server.servers())
         yield f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}"
         for name, found in model.can.lines():
             yield f"  {name:<18} {found}"

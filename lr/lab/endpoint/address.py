@@ -18,12 +18,10 @@ EXAMPLE = "openai:http://localhost:8000/Qwen/Qwen3-32B"
 
 @dataclass(frozen=True)
 class Address:
-    """A model on a server. `base` is the path before `/v1`; `model` None: the server's only one."""
+    """A model on a server. `server`: what comes before `/v1`, the port included; `model` None: the
+    server's only one."""
 
-    scheme: str
-    host: str
-    port: int
-    base: str = ""
+    server: str
     model: str | None = None
 
     @classmethod
@@ -50,13 +48,8 @@ class Address:
         base, versioned, name = f"{url.path}/".partition("/v1/")
         if not versioned:
             base, name = "", url.path[1:]
-        return cls(url.scheme, url.host, port, base, name.removesuffix("/") or None)
-
-    @property
-    def server(self) -> str:
-        """The server without the model."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.base}"
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        return cls(f"{url.scheme}://{host}:{port}{base}", name.removesuffix("/") or None)
 
     def __str__(self) -> str:
         return f"{PREFIX}{self.server}/{self.model or ''}"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -35,16 +35,7 @@ from lr.trace import Event, Stats, stats_of
 from lr.types import Step
 
 FORMAT, VERSION = "lr trace", 2
-KINDS: dict[str, type] = {
-    "draft": messages.Draft,
-    "target": messages.Target,
-    "judge": messages.Judge,
-    "cancel": messages.Cancel,
-    "emit": messages.Emit,
-    "release": messages.Release,
-    "drafted": messages.Drafted,
-    "targeted": messages.Targeted,
-    "judged": messages.Judged,
+KINDS: dict[str, type] = {made.__name__.lower(): made for made in get_args(messages.Message)} | {
     "forward": events.ForwardPass,
     "written": events.StepWritten,
     "verifier": events.VerifierCall,
