@@ -96,7 +96,6 @@ CUES = frozenset(
     b"wait so therefore thus hence alternatively but however now then next finally actually "
     b"hmm".split()
 )
-LONGEST_CUE = max(map(len, CUES))
 LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -116,21 +115,16 @@ class DiscourseSegmenter:
         require(least >= 1, "least", least, "a number of visible bytes >= 1")
         self.token_bytes, self.least = token_bytes, least
         self.sentence = SentenceSegmenter(token_bytes)
-        self.opening: bytes | None = b""  # a sentence's first word as read so far; None inside it
+        self._begin = 0  # where the last sentence or line begins
 
     def feed(self, token: int) -> bool:
         return any(self._read(byte) for byte in self.token_bytes(token))
 
     def _read(self, byte: int) -> bool:
-        before, opening = self.sentence.visible, self.opening
-        goes_on = byte in LETTERS or byte in b"-'" or byte >= 128  # beyond ASCII: part of a word
-        is_cue = opening is not None and not goes_on and opening.lower() in CUES
-        at_cue = is_cue and before - len(opening or b"") >= self.least
-        if self.sentence.read(byte) or byte == ord("\n"):
-            self.opening = b""  # a sentence or a line begins
-        elif opening is not None:
-            if byte in LETTERS:
-                self.opening = opening + bytes([byte]) if len(opening) < LONGEST_CUE else None
-            elif opening or byte not in WHITE_SPACE + OPENERS:
-                self.opening = None
-        return at_cue or (self.sentence.blank and before >= self.least)
+        sentence, before, at_cue = self.sentence, self.sentence.visible, False
+        if not (byte in LETTERS or byte in b"-'" or byte >= 128):  # beyond ASCII: part of a word
+            first = sentence.text[self._begin :].lstrip(WHITE_SPACE + OPENERS)
+            at_cue = first.lower() in CUES and before - len(first) >= self.least
+        if sentence.read(byte) or byte == ord("\n"):
+            self._begin = len(sentence.text)
+        return at_cue or (sentence.blank and before >= self.least)
