@@ -13,7 +13,6 @@ from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -281,25 +280,24 @@ class TimedVerifier(Around):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         why = f"is still busy with pairs of {self.seconds:g} s ago"
         if self.last is None or self.last.done():
-            self.last = Future()
-            here = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
-            work = partial(self._work, self.last, list(pairs), here)
+            answer, asked = Future[list[Verdict]](), list(pairs)
+            self.last = answer
+            # in the caller's stream, since the default one would hold up all others
+            stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+
+            def work() -> None:
+                try:
+                    with nullcontext() if stream is None else torch.cuda.stream(stream):
+                        answer.set_result(verdicts_of(self.verifier, asked))
+                except BaseException as error:
+                    answer.set_exception(error)
+
             threading.Thread(target=work, name=f"verifier {self.name}", daemon=True).start()
-            wait([self.last], self.seconds)
-            if self.last.done():
-                return self.last.result()
+            wait([answer], self.seconds)
+            if answer.done():
+                return answer.result()
             why = f"did not answer within {self.seconds:g} s"
         return [Verdict(False, why=f"verifier {self.name} {why}", failed=True) for _ in pairs]
-
-    def _work(
-        self, answer: Future[list[Verdict]], pairs: Sequence[Pair], stream: torch.cuda.Stream | None
-    ) -> None:
-        """On CUDA in the caller's stream, since the default one would hold up all others."""
-        try:
-            with nullcontext() if stream is None else torch.cuda.stream(stream):
-                answer.set_result(verdicts_of(self.verifier, pairs))
-        except BaseException as error:
-            answer.set_exception(error)
 
 
 # By name
