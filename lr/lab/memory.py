@@ -76,7 +76,6 @@ class ModelNeed:
 
     role: str
     name: str
-    device: str
     weights: int
     cache: int
     working: int
@@ -195,13 +194,12 @@ def plan_run(
         the longest chain, the logits of `rows` rows."""
         ranks, config, dtype = len(model.devices), model.config, model.dtype
         per_block = cache_bytes(config, dtype, 1, BLOCK_SIZE, ranks)
+        weights = copies * weight_bytes(config, dtype, ranks)
+        working = working_bytes(config, dtype, longest, rows)
+        per_token = caches * chains * per_block // BLOCK_SIZE
+        need = ModelNeed(role, model.name, weights, held * per_block, working, per_token)
         for device in model.devices:
             name = "cuda:0" if device == "cuda" else device  # two names, one GPU
-            weights = copies * weight_bytes(config, dtype, ranks)
-            working = working_bytes(config, dtype, longest, rows)
-            per_token = caches * chains * per_block // BLOCK_SIZE
-            cache = held * per_block
-            need = ModelNeed(role, model.name, name, weights, cache, working, per_token)
             by_device.setdefault(name, []).append(need)
 
     held = each
