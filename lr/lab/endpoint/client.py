@@ -158,22 +158,28 @@ class Client:
         async with self._exchange(path, body) as (response, _):
             return parse_json(await _read(response))
 
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """The data of server-sent events, one attempt. Raises `Broken` or `Refused`. Lines that
-        repeat the last one, or hold no data, are no news."""
-        async with self._exchange(path, body) as (response, limit):
-            rest, last = b"", ""
+    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+        """A completion as a stream, one attempt. Raises `Broken` or `Refused`. Lines that repeat
+        the last one, bring nothing of the answer, or come after its end are no news."""
+        stream = body | {"stream": True}
+        async with self._exchange(COMPLETIONS, stream) as (response, limit):
+            rest, last, over = b"", "", False
             async for chunk in response.aiter_bytes():
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > LONGEST_ANSWER:
                     raise Broken(f"sent a line of more than {LONGEST_ANSWER >> 20} MiB")
                 for line in lines:
                     name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
-                    if name == "data":
-                        if value != last:
-                            limit.reschedule(self._loop.time() + self.retry.timeout)
-                        last = value
-                        yield value.removeprefix(" ")
+                    if name != "data":
+                        continue
+                    if value.removeprefix(" ") == "[DONE]":
+                        return
+                    piece = read_piece(parse_json(value))
+                    over = over or piece.finish is not None
+                    if value != last and not over and (piece.text or piece.ids):
+                        limit.reschedule(self._loop.time() + self.retry.timeout)
+                    last = value
+                    yield piece
 
     @asynccontextmanager
     async def _exchange(
@@ -349,14 +355,6 @@ class Endpoint:
             raise EndpointError(f"{self} answered with no completion ({str(answer)[:120]}).")
         return answer
 
-    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
-        """A stream, one attempt. Raises `Broken` or `Refused`."""
-        async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
-            async for data in events:
-                if data == "[DONE]":
-                    break
-                yield read_piece(parse_json(data))
-
     def begin(
         self, prompt: Prompt, settings: dict[str, Any], deliver: Deliver, *, stream: bool = True
     ) -> Future[None]:
@@ -370,22 +368,19 @@ class Endpoint:
                 deliver(replace(piece, finish=piece.finish or "length"))
                 return
             last: Piece | None = None  # kept until the end: the usage may come after it
-            news, timeout = time.monotonic(), self.client.retry.timeout
-            async with aclosing(self.pieces(body)) as pieces:
-                async for piece in pieces:
-                    late = time.monotonic() - news > timeout
-                    if last is not None:
-                        usage = piece.usage or last.usage
-                        last = replace(last, text=last.text + piece.text, usage=usage)
-                        if late:
-                            break
-                    elif piece.finish is not None:
-                        last = piece
-                    elif piece.text or piece.ids:
-                        news = time.monotonic()
-                        deliver(piece)
-                    elif late:
-                        raise Broken(f"sent nothing of an answer for {timeout:g} seconds")
+            try:
+                async with aclosing(self.client.pieces(body)) as pieces:
+                    async for piece in pieces:
+                        if last is not None:
+                            usage = piece.usage or last.usage
+                            last = replace(last, text=last.text + piece.text, usage=usage)
+                        elif piece.finish is not None:
+                            last = piece
+                        elif piece.text or piece.ids:
+                            deliver(piece)
+            except Broken:
+                if last is None:
+                    raise
             if last is None:
                 raise Broken("ended a stream in the middle of an answer")
             deliver(last)

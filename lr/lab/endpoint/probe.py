@@ -185,7 +185,7 @@ class Capabilities:
         body = self.endpoint.body(TEXT, {"max_tokens": LENGTH, "temperature": 0, **settings})
 
         async def listen() -> str:
-            async with aclosing(self.endpoint.pieces(body)) as pieces:
+            async with aclosing(self.endpoint.client.pieces(body)) as pieces:
                 return "".join([piece.text async for piece in pieces])
 
         try:
