@@ -372,7 +372,7 @@ class VerifierChoice:
         if self.judge is not None and self.kind not in EXAMPLES:
             raise SettingError(
                 f"judge is {str(self.judge)!r}, but verifier {self.name!r} uses no judge model; "
-                "leave judge out."
+                "leave judge out, or take verifier judge."
             )
         if self.judge is None and self.kind == "judge":
             self.judge = own_judge(codec)

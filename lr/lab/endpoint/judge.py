@@ -21,15 +21,8 @@ from typing import Any, ClassVar
 from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
-from lr.model.codec import Codec
 from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, Decode
-from lr.parts.verifiers import (
-    SCORE_QUESTION,
-    THRESHOLDS,
-    ScoreReading,
-    VerifierChoice,
-    parse_verifier,
-)
+from lr.parts.verifiers import SCORE_QUESTION, THRESHOLDS, ScoreReading, VerifierChoice
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
 from lr.tiny.names import language_of
 from lr.types import Verdict, require
@@ -195,22 +188,20 @@ def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list
     return ([one / whole for one in held] if whole > 0 else [0.0] * len(answers)), min(1.0, whole)
 
 
-def served_judge(name: str, codec: Codec, judge: ServedModel) -> Verifier:
-    """The verifier `name` with a judge behind a server. Raises `SettingError` for a verifier that
-    has none, or for a judge that cannot give what it needs."""
-    tiny = language_of(codec) is not None
-    kind, threshold = parse_verifier(name, speaks_tiny=tiny, checkpoint=codec.name)
-    if kind != "judge":
-        encodes = kind == "embedding"
-        uses = "needs a sentence encoder in this process" if encodes else "uses no judge model"
-        remedy = "take verifier judge, or leave the judge out"
-        raise SettingError(f"judge is {judge}, but verifier {name!r} {uses}; {remedy}.")
-    assert threshold is not None
-    if threshold != THRESHOLDS["judge"]:
+def served_judge(choice: VerifierChoice, judge: ServedModel) -> Verifier:
+    """The chosen verifier with a judge behind a server. Raises `SettingError` for one that needs
+    something else, or for a judge that cannot give what it needs."""
+    if choice.kind == "embedding":
+        raise SettingError(
+            f"judge is {judge}, but verifier {choice.name!r} needs a sentence encoder in this "
+            "process; take verifier judge, or leave the judge out."
+        )
+    assert choice.threshold is not None, "it is a judge, which has one"
+    if choice.threshold != THRESHOLDS["judge"]:
         remedy = "Take verifier 'judge' without a threshold, which reads the answer as text"
-        refuse_for_logprobs(judge, f"verifier {name!r}", remedy)
+        refuse_for_logprobs(judge, f"verifier {choice.name!r}", remedy)
     tiny = language_of(judge.codec) is not None
-    return ServedJudge(judge, codec.decode, threshold=threshold, tiny=tiny)
+    return ServedJudge(judge, choice.codec.decode, threshold=choice.threshold, tiny=tiny)
 
 
 def beside_served_target(choice: VerifierChoice, target: ServedModel) -> Verifier:
