@@ -48,13 +48,11 @@ class Deferred:
                 question.cancel()
                 del self.open[request, node]
         wait_for([question for _, question, *_ in self.open.values()], wait, FIRST_COMPLETED)
-        told = [
-            Told(request, node, question.result(), time.perf_counter() - began, passes)
-            for (request, node), (_, question, began, passes) in self.open.items()
-            if question.done()
-        ]
-        for one in told:
-            del self.open[one.request, one.node]
+        told = []
+        for key, (_, question, began, passes) in list(self.open.items()):
+            if question.done():
+                del self.open[key]
+                told.append(Told(*key, question.result(), time.perf_counter() - began, passes))
         if told:  # forwards of a thread, which begin after the question was put
             later = self.verifier.passes - self._counted
             self._counted += later
