@@ -182,14 +182,15 @@ class ServedWriter(StepWriter):
         if ids and piece.ids is None and piece.text:
             sent = f"text without token ids ({piece.text[:40]!r})"
             raise EndpointError(f"{self.model} sent {sent}, though it has them.")
-        for token in piece.ids or () if ids else ():
-            if not 0 <= token < chain.vocab_size:
-                raise EndpointError(
-                    f"{self.model} wrote token id {token}; the tokenizer of {chain.name} has ids 0 "
-                    f"to {chain.vocab_size - 1}. Name the tokenizer of the server's checkpoint."
-                )
+        units: Sequence[int] = (piece.ids or ()) if ids else piece.text.encode()
+        unknown = [unit for unit in units if ids and not 0 <= unit < chain.vocab_size]
+        if unknown:
+            raise EndpointError(
+                f"{self.model} wrote token id {unknown[0]}; the tokenizer of {chain.name} has ids "
+                f"0 to {chain.vocab_size - 1}. Name the tokenizer of the server's checkpoint."
+            )
         most = (job.limit - len(job.tokens)) * (1 if ids else LONGEST_TOKEN)
-        for unit in (piece.ids or ()) if ids else piece.text.encode():
+        for unit in units:
             writing.units.append(unit)
             if ids and unit in self.config.eos_ids:
                 return Finish.EOS
@@ -230,7 +231,8 @@ class ServedWriter(StepWriter):
                 text = text if before.endswith("\n") else before
             ids = exact_ids(chain, text)
         if finish is Finish.EOS and self.config.eos_ids.isdisjoint(ids[-1:]):
-            ids.append(self._eos)
+            own = chain.tokenizer.eos_token_id
+            ids.append(own if own in self.config.eos_ids else min(self.config.eos_ids))
         most = job.limit - len(job.tokens)
         if len(ids) > most:
             ids, finish = ids[:most], Finish.LENGTH
@@ -239,11 +241,6 @@ class ServedWriter(StepWriter):
         job.tokens += ids
         job.branch.extend(ids)
         job.finish = finish
-
-    @property
-    def _eos(self) -> int:
-        own = self.model.chain.tokenizer.eos_token_id
-        return own if own in self.config.eos_ids else min(self.config.eos_ids)
 
     def _hang_up(self, job: StepJob) -> None:
         writing = self._writing.pop(job, None)
