@@ -105,11 +105,12 @@ class Reasoner:
         served_judge, choice = _served(judge, servers, "judge"), None
         if not isinstance(verifier, str):
             verifier = check_verifier(verifier)
-        elif served_judge is not None:
-            verifier = find("lr.lab.endpoint.judge:served_judge")(verifier, codec, served_judge)
         elif draft is not None or judge is not None:
             how = (devices.judge, dtype, num_blocks, attention, graphs)
             choice = find("lr.parts.verifiers:VerifierChoice")(verifier, codec, judge, *how)
+            if served_judge is not None:
+                verifier = find("lr.lab.endpoint.judge:served_judge")(choice, served_judge)
+                choice = None
         named = {"target": target, "draft": draft, "judge": judge}
         named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
         names = {role: None if name is None else str(name) for role, name in named.items()}

@@ -15,7 +15,6 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
 from lr.commands.show import at_least, console, table
-from lr.lab.endpoint.address import Address
 from lr.lab.endpoint.models import ServedModel
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS, is_served
@@ -119,8 +118,7 @@ class Info:
     def run(self) -> None:
         out = console()
         if self.endpoint is not None:
-            address = str(Address.parse(self.endpoint))
-            model = ServedModel.open(address, self.server.servers())
+            model = ServedModel.open(self.endpoint, self.server.servers())
             out.print(f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}")
             for name, found in model.can.lines():
                 out.print(f"  {name:<18} {found}")

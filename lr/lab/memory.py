@@ -76,7 +76,6 @@ class ModelNeed:
 
     role: str
     name: str
-    device: str
     weights: int
     cache: int
     working: int
@@ -93,22 +92,18 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
 
     `dtype` None: what config.json says, bfloat16 where it says nothing. Raises `CheckpointError`.
     """
-    found: torch.dtype | None
     if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
-        config, found = shape(name), dtype or torch.bfloat16
-    else:
-        folder = resolve(name, weights=False)
-        raw = read_json(folder / "config.json")
-        stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
-        config = read_config(folder)
-        found = dtype or getattr(torch, stated.removeprefix("torch."), None)
-        if not isinstance(found, torch.dtype):
-            raise CheckpointError(
-                f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or "
-                "the like."
-            )
-    assert found is not None
-    return Placed(str(name), config, found, devices)
+        return Placed(str(name), shape(name), dtype or torch.bfloat16, devices)
+    folder = resolve(name, weights=False)
+    raw = read_json(folder / "config.json")
+    stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
+    found = dtype or getattr(torch, stated.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(
+            f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or "
+            "the like."
+        )
+    return Placed(str(name), read_config(folder), found, devices)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:
@@ -199,13 +194,12 @@ def plan_run(
         the longest chain, the logits of `rows` rows."""
         ranks, config, dtype = len(model.devices), model.config, model.dtype
         per_block = cache_bytes(config, dtype, 1, BLOCK_SIZE, ranks)
+        weights = copies * weight_bytes(config, dtype, ranks)
+        working = working_bytes(config, dtype, longest, rows)
+        per_token = caches * chains * per_block // BLOCK_SIZE
+        need = ModelNeed(role, model.name, weights, held * per_block, working, per_token)
         for device in model.devices:
             name = "cuda:0" if device == "cuda" else device  # two names, one GPU
-            weights = copies * weight_bytes(config, dtype, ranks)
-            working = working_bytes(config, dtype, longest, rows)
-            per_token = caches * chains * per_block // BLOCK_SIZE
-            cache = held * per_block
-            need = ModelNeed(role, model.name, name, weights, cache, working, per_token)
             by_device.setdefault(name, []).append(need)
 
     held = each

@@ -1,14 +1,13 @@
 """Verifiers that are not waited for: the target writes on while a pair is judged elsewhere, on a
-server (`lr/lab/endpoint/judge.py`) or in a thread, as a judge on a GPU is.
-"""
+server (`lr/lab/endpoint/judge.py`) or in a thread, as a judge on a GPU is."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import nullcontext
 
 import torch
@@ -25,7 +24,7 @@ class Deferred:
     """The questions of one loop to a verifier that is not waited for."""
 
     def __init__(self, verifier: DeferredVerifier) -> None:
-        self.verifier, self.bell = verifier, threading.Event()
+        self.verifier = verifier
         self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
         self._counted = verifier.passes  # its forwards so far, as far as a question has them
 
@@ -39,7 +38,7 @@ class Deferred:
             for node, pair in request.asked.items():
                 if (request, node) not in self.open:
                     before, began = self.verifier.passes, time.perf_counter()
-                    question = self.verifier.ask(pair, self.bell.set)
+                    question = self.verifier.ask(pair)
                     passes = self.verifier.passes - before
                     self._counted += passes
                     self.open[request, node] = pair, question, began, passes
@@ -47,16 +46,12 @@ class Deferred:
             if request.asked.get(node) is not pair:
                 question.cancel()
                 del self.open[request, node]
-        if self.open and wait != 0.0:
-            self.bell.wait(wait)
-        self.bell.clear()
-        told = [
-            Told(request, node, question.result(), time.perf_counter() - began, passes)
-            for (request, node), (_, question, began, passes) in self.open.items()
-            if question.done()
-        ]
-        for one in told:
-            del self.open[one.request, one.node]
+        wait_for([question for _, question, *_ in self.open.values()], wait, FIRST_COMPLETED)
+        told = []
+        for key, (_, question, began, passes) in list(self.open.items()):
+            if question.done():
+                del self.open[key]
+                told.append(Told(*key, question.result(), time.perf_counter() - began, passes))
         if told:  # forwards of a thread, which begin after the question was put
             later = self.verifier.passes - self._counted
             self._counted += later
@@ -73,8 +68,7 @@ class Deferred:
 class VerifierThread(DeferredVerifier):
     """A `threaded` verifier in a thread, on CUDA with a stream of its own. Pairs that come while it
     is busy are judged together, in the next batch. Raises `SettingError` for one that needs more
-    than the two steps.
-    """
+    than the two steps."""
 
     def __init__(self, verifier: Verifier) -> None:
         if verifier.requires & ~Requires.TARGET_STEP or verifier.early_requires is not None:
@@ -93,9 +87,8 @@ class VerifierThread(DeferredVerifier):
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         return self.verifier.passes
 
-    def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
+    def ask(self, pair: Pair) -> Future[Verdict]:
         answer = Future[Verdict]()
-        answer.add_done_callback(lambda _: ring())
         self._waiting.append((pair, answer))
         self._thread.submit(self._work)
         return answer

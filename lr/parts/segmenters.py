@@ -1,10 +1,11 @@
 """Other rules for where a step ends: a sentence, a fixed length, a turn of the reasoning.
 
 What holds for every rule is said in `lr/spec/segmenters.py`. This file is loaded when one of them
-is asked for by name.
-"""
+is asked for by name."""
 
 from __future__ import annotations
+
+import re
 
 from lr.spec.segmenters import WHITE_SPACE, BlankLineSegmenter, Segmenter, SegmenterName, TokenBytes
 from lr.types import require
@@ -23,8 +24,7 @@ class FixedSegmenter:
     """A step is `tokens` tokens, longer only until something is visible.
 
     The control of every experiment with segmenters: steps end in the middle of a thought, so draft
-    and target steps rarely say the same.
-    """
+    and target steps rarely say the same."""
 
     def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
         require(tokens >= 1, "segment_tokens", tokens, "a whole number >= 1")
@@ -38,11 +38,9 @@ class FixedSegmenter:
 
 # Sentences
 
-MARKS = b".!?"
-CLOSERS = b")]\"'*$}"  # may stand between a sentence's mark and the white space after it
+MARKED = re.compile(rb"""(.*)([.!?])[)\]"'*$}]*""")  # a word with a mark, closed or quoted
 OPENERS = b"([\"'*"
 ABBREVIATIONS = frozenset(b"e.g i.e cf vs mr mrs ms dr fig eq".split())
-LONGEST_WORD = 8  # bytes of a word that are kept; no abbreviation and no list number is longer
 
 
 class SentenceSegmenter:
@@ -55,47 +53,38 @@ class SentenceSegmenter:
 
     No sentence ends inside braces (`\boxed{A. B}`), after an abbreviation of the list above, or
     after the number of a list item ("2. Then" at the start of a line). A step begins without memory
-    of the line, the braces or the word before it.
-    """
+    of the line, the braces or the word before it."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
-        self.token_bytes = token_bytes
+        self.token_bytes, self.text = token_bytes, b""
         self.visible = 0  # bytes so far that are not white space
         self.blank = False  # the last byte completed a blank line
-        self._word = b""
-        self._first_of_line = True
-        self._depth = 0  # open braces
-        self._marked = False  # the sentence's mark was read
-        self._newline = False  # the last visible line has ended
+        self._word = 0  # where the last word begins
 
     def feed(self, token: int) -> bool:
         return any(self.read(byte) for byte in self.token_bytes(token))
 
     def read(self, byte: int) -> bool:
         """Take a byte; True if a sentence or a paragraph ends with it."""
-        if byte in WHITE_SPACE:
-            newline = byte == ord("\n")
-            self.blank = newline and self._newline and self.visible > 0
-            ended = self.blank or self._marked
-            self._first_of_line = newline or (self._first_of_line and not self._word)
-            self._newline, self._marked, self._word = newline, False, b""
-            return ended
-        self.visible += 1
-        self.blank = self._newline = False
-        if byte == ord("{"):
-            self._depth += 1
-        elif byte == ord("}"):
-            self._depth = max(0, self._depth - 1)
-        if byte in MARKS:
-            list_number = self._first_of_line and self._word.isdigit()
-            abbreviation = self._word.lstrip(OPENERS).lower() in ABBREVIATIONS
-            point_only = byte == ord(".") and (list_number or abbreviation)
-            self._marked = self._depth == 0 and not point_only
-        elif byte not in CLOSERS:
-            self._marked = False
-        if len(self._word) <= LONGEST_WORD:
-            self._word += bytes([byte])
-        return False
+        self.text += bytes([byte])
+        if byte not in WHITE_SPACE:
+            self.visible, self.blank = self.visible + 1, False
+            return False
+        self.blank = self.visible > 0 and self.text.endswith(b"\n\n")
+        begin, self._word = self._word, len(self.text)
+        return self.blank or self._ends(self.text[:begin], self.text[begin:-1])
+
+    def _ends(self, before: bytes, word: bytes) -> bool:
+        """Whether a sentence ends with a word."""
+        marked, depth = MARKED.fullmatch(word), 0
+        if marked is None:
+            return False
+        stem, mark = marked.groups()
+        list_number = stem.isdigit() and not before.rpartition(b"\n")[2].strip(WHITE_SPACE)
+        abbreviation = stem.lstrip(OPENERS).lower() in ABBREVIATIONS
+        for brace in re.findall(rb"[{}]", before + stem):
+            depth = max(0, depth + (1 if brace == b"{" else -1))
+        return depth == 0 and not (mark == b"." and (list_number or abbreviation))
 
 
 # Turns of the reasoning
@@ -104,7 +93,6 @@ CUES = frozenset(
     b"wait so therefore thus hence alternatively but however now then next finally actually "
     b"hmm".split()
 )
-LONGEST_CUE = max(map(len, CUES))
 LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -117,28 +105,22 @@ class DiscourseSegmenter:
     complete with the first byte that is no letter ("Some" and "So-called" are no cues).
 
     Example, least = 10: "Six plus one is 7.\n\n" ends at the blank line; "Hmm.\n\nSix plus one is
-    8. Wait, no" at the comma; "Wait, six plus one" not at all, its cue comes too early.
-    """
+    8. Wait, no" at the comma; "Wait, six plus one" not at all, its cue comes too early."""
 
     def __init__(self, token_bytes: TokenBytes, least: int = 40) -> None:
         require(least >= 1, "least", least, "a number of visible bytes >= 1")
         self.token_bytes, self.least = token_bytes, least
         self.sentence = SentenceSegmenter(token_bytes)
-        self.opening: bytes | None = b""  # a sentence's first word as read so far; None inside it
+        self._begin = 0  # where the last sentence or line begins
 
     def feed(self, token: int) -> bool:
         return any(self._read(byte) for byte in self.token_bytes(token))
 
     def _read(self, byte: int) -> bool:
-        before, opening = self.sentence.visible, self.opening
-        goes_on = byte in LETTERS or byte in b"-'" or byte >= 128  # beyond ASCII: part of a word
-        is_cue = opening is not None and not goes_on and opening.lower() in CUES
-        at_cue = is_cue and before - len(opening or b"") >= self.least
-        if self.sentence.read(byte) or byte == ord("\n"):
-            self.opening = b""  # a sentence or a line begins
-        elif opening is not None:
-            if byte in LETTERS:
-                self.opening = opening + bytes([byte]) if len(opening) < LONGEST_CUE else None
-            elif opening or byte not in WHITE_SPACE + OPENERS:
-                self.opening = None
-        return at_cue or (self.sentence.blank and before >= self.least)
+        sentence, before, at_cue = self.sentence, self.sentence.visible, False
+        if not (byte in LETTERS or byte in b"-'" or byte >= 128):  # beyond ASCII: part of a word
+            first = sentence.text[self._begin :].lstrip(WHITE_SPACE + OPENERS)
+            at_cue = first.lower() in CUES and before - len(first) >= self.least
+        if sentence.read(byte) or byte == ord("\n"):
+            self._begin = len(sentence.text)
+        return at_cue or (sentence.blank and before >= self.least)

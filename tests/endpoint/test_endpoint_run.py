@@ -31,7 +31,7 @@ from lr.lab.endpoint.models import exact_ids, spell
 from lr.model.codec import Codec
 from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Finish, Origin, Verdict
 
 SCHEDULES = ("sync", "paper", "depth")
@@ -385,3 +385,15 @@ def test_verifiers_that_read_what_is_not_given(verifier: str) -> None:
             SettingError, match=rf"verifier '{verifier}' needs of tiny-.* at .*log-probabilities"
         ):
             Reasoner(*names, verifier, judge=judge, servers=Servers(retry=QUICK))
+
+
+@pytest.mark.parametrize("served", ["target", "draft"])
+def test_probabilities_that_no_server_gives_are_refused(tmp_path: Path, served: str) -> None:
+    """A verifier that needs what target and draft sample from."""
+    local, verifier = str(write_checkpoint(tmp_path / "local", seed=3)), Sees()
+    verifier.requires = Requires.SAMPLING_LOGPROBS
+    with serving(IDS) as server:
+        models = (server, local) if served == "target" else (local, server)
+        says = f"verifier 'sees' needs of tiny-{served} at .*log-probabilities"
+        with reasoner(*models, verifier) as mixed, pytest.raises(SettingError, match=says):
+            mixed.generate(QUESTION, temperature=0)

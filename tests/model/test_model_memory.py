@@ -236,7 +236,7 @@ def test_answers_that_wait_for_room_need_it_for_one_alone() -> None:
 def test_free_bytes_and_the_unknown() -> None:
     found = free_bytes("cpu")
     assert found is None or found > 0
-    need = ModelNeed("target", "x", "mps", 10 * GIB, 0, 0)
+    need = ModelNeed("target", "x", 10 * GIB, 0, 0)
     plan = MemoryPlan((DevicePlan("mps", None, (need,)),), 100)
     plan.check()  # nobody says what is free: nothing is refused
     assert plan.rows()[-1][-1] == "not known"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from lr.errors import SettingError
 from lr.registry import is_served
@@ -19,53 +18,38 @@ EXAMPLE = "openai:http://localhost:8000/Qwen/Qwen3-32B"
 
 @dataclass(frozen=True)
 class Address:
-    """A model on a server. `base` is the path before `/v1`; `model` None: the server's only one."""
+    """A model on a server. `server`: what comes before `/v1`, the port included; `model` None: the
+    server's only one."""
 
-    scheme: str
-    host: str
-    port: int
-    base: str = ""
+    server: str
     model: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """Raises `SettingError` for what is no address."""
-        wrong = ""
-        try:
-            parts = urlsplit(text.removeprefix(PREFIX))
-        except ValueError as error:
-            raise SettingError(f"{text!r} is no address: {error}.") from None
-        host, port = parts.hostname or "", 443 if parts.scheme == "https" else 80
-        try:
-            port = port if parts.port is None else parts.port
-        except ValueError:
-            port = 0
-        if not port:
-            wrong = "has an impossible port; expected a number from 1 to 65535"
-        if parts.query or parts.fragment or parts.username:
-            wrong = f"has a user, a query or a fragment; expected {EXAMPLE}. A key is --api_key"
-        if not text.startswith(PREFIX):
-            wrong = f"is a web address; a model behind a server is written {PREFIX}{text}"
-        if not is_served(text) or parts.scheme not in ("http", "https") or not host:
-            wrong = f"is no address of a served model, expected one such as {EXAMPLE}"
-        if wrong:
-            raise SettingError(f"{text!r} {wrong}.")
         import httpx  # takes a tenth of a second, which only served models need
 
         try:
-            httpx.URL(text.removeprefix(PREFIX))
+            url = httpx.URL(text.removeprefix(PREFIX))
         except httpx.InvalidURL as error:
             raise SettingError(f"{text[:200]!r} is no address: {error}.") from None
-        base, versioned, name = f"{parts.path}/".partition("/v1/")
+        port = {"http": 80, "https": 443}.get(url.scheme, 0) if url.port is None else url.port
+        wrong = ""
+        if not is_served(text) or url.scheme not in ("http", "https") or not url.host:
+            wrong = f"is no address of a served model, expected one such as {EXAMPLE}"
+        elif not text.startswith(PREFIX):
+            wrong = f"is a web address; a model behind a server is written {PREFIX}{text}"
+        elif url.query or url.fragment or url.userinfo:
+            wrong = f"has a user, a query or a fragment; expected {EXAMPLE}. A key is --api_key"
+        elif not 0 < port < 2**16:
+            wrong = "has an impossible port; expected a number from 1 to 65535"
+        if wrong:
+            raise SettingError(f"{text!r} {wrong}.")
+        base, versioned, name = f"{url.path}/".partition("/v1/")
         if not versioned:
-            base, name = "", parts.path[1:]
-        return cls(parts.scheme, host, port, base, name.removesuffix("/") or None)
-
-    @property
-    def server(self) -> str:
-        """The server without the model."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.base}"
+            base, name = "", url.path[1:]
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        return cls(f"{url.scheme}://{host}:{port}{base}", name.removesuffix("/") or None)
 
     def __str__(self) -> str:
         return f"{PREFIX}{self.server}/{self.model or ''}"

@@ -41,18 +41,16 @@ _Made = TypeVar("_Made")
 
 
 class EndpointError(LRError):
-    """A server cannot be reached, refuses a request, breaks off, or sends no proper answer."""
+    """A server cannot be reached, refuses a request, breaks off, or sends no proper answer.
+    `status`: of its answer, if it gave one."""
 
-
-class Refused(EndpointError):
-    """The server refuses the request itself. `status` is the HTTP status."""
-
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
 
-    def __reduce__(self) -> tuple[type, tuple[str, int]]:
-        return type(self), (str(self), self.status)
+
+class Refused(EndpointError):
+    """The server refuses the request itself."""
 
 
 class Broken(Exception):
@@ -114,29 +112,24 @@ class Client:
     def wait(self, work: Coroutine[Any, Any, _Made]) -> _Made:
         """The outcome of a request. It is cancelled if the wait is interrupted (Ctrl-C), be it
         before the request has begun."""
-        begun, over = list["asyncio.Task[Any] | None"](), False
+        over = Future[None]()
 
-        async def cancellable() -> _Made:
-            begun.append(asyncio.current_task())
-            if over:
-                work.close()
-                raise asyncio.CancelledError
-            return await work
+        async def until_over() -> _Made:
+            task = asyncio.ensure_future(work)
+            over.add_done_callback(lambda _: self._loop.call_soon_threadsafe(task.cancel))
+            return await task
 
         try:
-            return self.start(cancellable()).result()
+            return self.start(until_over()).result()
         finally:
-            over = True
-            for task in begun:
-                if task is not None:
-                    self._loop.call_soon_threadsafe(task.cancel)
+            over.cancel()
 
     async def retried(
         self,
         attempt: Callable[[], Awaitable[_Made]],
         *,
         attempts: int | None = None,
-        again: Callable[[Broken], object] = lambda error: None,
+        again: Callable[[], object] = lambda: None,
     ) -> _Made:
         """What `attempt` makes, tried again as long as it is `Broken`, after `again` was called.
         Raises `EndpointError` after the last attempt."""
@@ -154,8 +147,8 @@ class Client:
                     tried = "" if number == 1 else f", {number} times in a row"
                     said = f"{self.address.server} {error}{tried}"
                     ask = "Is the server up, and is this its address?"
-                    raise EndpointError(f"{said}. {ask}") from error
-                again(error)
+                    raise EndpointError(f"{said}. {ask}", error.status) from error
+                again()
                 await asyncio.sleep(self.retry.wait(number, error.wait))
         raise AssertionError("there is at least one attempt")
 
@@ -165,44 +158,46 @@ class Client:
         async with self._exchange(path, body) as (response, _):
             return parse_json(await _read(response))
 
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """The data of server-sent events, one attempt. Raises `Broken` or `Refused`. Lines that
-        repeat the last one, or hold no data, are no news."""
-        async with self._exchange(path, body) as (response, heard):
-            rest, last = b"", ""
+    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+        """A completion as a stream, one attempt. Raises `Broken` or `Refused`. Lines that repeat
+        the last one, bring nothing of the answer, or come after its end are no news."""
+        stream = body | {"stream": True}
+        async with self._exchange(COMPLETIONS, stream) as (response, limit):
+            rest, last, over = b"", "", False
             async for chunk in response.aiter_bytes():
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > LONGEST_ANSWER:
                     raise Broken(f"sent a line of more than {LONGEST_ANSWER >> 20} MiB")
                 for line in lines:
                     name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
-                    if name == "data":
-                        if value != last:
-                            heard()
-                        last = value
-                        yield value.removeprefix(" ")
+                    if name != "data":
+                        continue
+                    if value.removeprefix(" ") == "[DONE]":
+                        return
+                    piece = read_piece(parse_json(value))
+                    over = over or piece.finish is not None
+                    if value != last and not over and (piece.text or piece.ids):
+                        limit.reschedule(self._loop.time() + self.retry.timeout)
+                    last = value
+                    yield piece
 
     @asynccontextmanager
     async def _exchange(
         self, path: str, body: dict[str, Any] | None
-    ) -> AsyncIterator[tuple[httpx.Response, Callable[[], None]]]:
-        """One request and its response; and what to call when there is news, so that the time for
-        silence begins again. Raises `Broken` or `Refused`."""
+    ) -> AsyncIterator[tuple[httpx.Response, asyncio.Timeout]]:
+        """One request and its response; and its time for silence, which begins again when there is
+        news. Raises `Broken` or `Refused`."""
         import httpx
 
         try:
             async with asyncio.timeout(self.retry.timeout) as limit:
                 method = "GET" if body is None else "POST"
-
-                def heard() -> None:
-                    limit.reschedule(self._loop.time() + self.retry.timeout)
-
                 async with self._http.stream(method, path, json=body) as response:
                     if "," in response.headers.get("Content-Encoding", ""):
                         raise Broken("sent an answer that is compressed more than once")
                     if response.status_code >= 300:  # a redirect might lose the body, or the key
                         raise self._failure(response, await _read(response))
-                    yield response, heard
+                    yield response, limit
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise Broken(f"cannot be reached ({error or 'no connection in time'})") from error
         except (TimeoutError, httpx.TimeoutException):
@@ -223,7 +218,7 @@ class Client:
         said = f"answered {status} {response.reason_phrase}" + (f" ({detail})" if detail else "")
         said = "".join(filter(str.isprintable, said))
         if status in BUSY or status >= 500:
-            return Broken(said, _seconds(response.headers.get("Retry-After")), status)
+            return Broken(said, _seconds(response.headers.get("Retry-After", "")), status)
         if status in (401, 403):
             said += "; give the key with api_key (--api_key, or LR_API_KEY in the environment)"
         return Refused(f"{self.address.server}{response.url.path} {said}.", status)
@@ -262,14 +257,12 @@ async def _read(response: httpx.Response) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _seconds(header: str | None) -> float | None:
+def _seconds(header: str) -> float | None:
     """`Retry-After`: seconds, or a date."""
-    if header is None:
-        return None
     with suppress(ValueError):
         return float(header)
     with suppress(ValueError, TypeError, OverflowError):
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+        return parsedate_to_datetime(header).timestamp() - time.time()
     return None
 
 
@@ -297,9 +290,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Restart:
-    """The answer so far is void; it begins again. `why`: what broke."""
-
-    why: str
+    """The answer so far is void; it begins again."""
 
 
 Message = Piece | Restart | Exception
@@ -364,14 +355,6 @@ class Endpoint:
             raise EndpointError(f"{self} answered with no completion ({str(answer)[:120]}).")
         return answer
 
-    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
-        """A stream, one attempt. Raises `Broken` or `Refused`."""
-        async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
-            async for data in events:
-                if data == "[DONE]":
-                    break
-                yield read_piece(parse_json(data))
-
     def begin(
         self, prompt: Prompt, settings: dict[str, Any], deliver: Deliver, *, stream: bool = True
     ) -> Future[None]:
@@ -385,29 +368,26 @@ class Endpoint:
                 deliver(replace(piece, finish=piece.finish or "length"))
                 return
             last: Piece | None = None  # kept until the end: the usage may come after it
-            news, timeout = time.monotonic(), self.client.retry.timeout
-            async with aclosing(self.pieces(body)) as pieces:
-                async for piece in pieces:
-                    late = time.monotonic() - news > timeout
-                    if last is not None:
-                        usage = piece.usage or last.usage
-                        last = replace(last, text=last.text + piece.text, usage=usage)
-                        if late:
-                            break
-                    elif piece.finish is not None:
-                        last = piece
-                    elif piece.text or piece.ids:
-                        news = time.monotonic()
-                        deliver(piece)
-                    elif late:
-                        raise Broken(f"sent nothing of an answer for {timeout:g} seconds")
+            try:
+                async with aclosing(self.client.pieces(body)) as pieces:
+                    async for piece in pieces:
+                        if last is not None:
+                            usage = piece.usage or last.usage
+                            last = replace(last, text=last.text + piece.text, usage=usage)
+                        elif piece.finish is not None:
+                            last = piece
+                        elif piece.text or piece.ids:
+                            deliver(piece)
+            except Broken:
+                if last is None:
+                    raise
             if last is None:
                 raise Broken("ended a stream in the middle of an answer")
             deliver(last)
 
         async def work() -> None:
             try:
-                await self.client.retried(attempt, again=lambda why: deliver(Restart(str(why))))
+                await self.client.retried(attempt, again=lambda: deliver(Restart()))
             except Exception as error:
                 known = isinstance(error, LRError)
                 deliver(error if known else EndpointError(f"{self}: {error!r}"))
@@ -424,15 +404,10 @@ async def _listed(client: Client) -> dict[str, int | None]:
     cannot list them. Raises `EndpointError` if nobody answers at the address."""
     try:
         listed = await client.retried(lambda: client.fetch(MODELS), attempts=1)
-    except Refused as error:
-        if error.status in (401, 403):
-            raise
-        return {}
     except EndpointError as error:
-        cause = error.__cause__
-        if not isinstance(cause, Broken) or cause.status is None:
+        if error.status in (None, 401, 403):
             raise
-        if cause.status not in BUSY:
+        if error.status not in BUSY:
             return {}  # transformers serve without a connection to the hub answers 500
         listed = await client.retried(lambda: client.fetch(MODELS))
     entries = listed.get("data") if isinstance(listed, dict) else None

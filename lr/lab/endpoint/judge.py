@@ -14,22 +14,15 @@ speed; what becomes of the run then is `Retry.lost`. A refusal ends it at once."
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
-from lr.model.codec import Codec
 from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, Decode
-from lr.parts.verifiers import (
-    SCORE_QUESTION,
-    THRESHOLDS,
-    ScoreReading,
-    VerifierChoice,
-    parse_verifier,
-)
+from lr.parts.verifiers import SCORE_QUESTION, THRESHOLDS, ScoreReading, VerifierChoice
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
 from lr.tiny.names import language_of
 from lr.types import Verdict, require
@@ -64,21 +57,17 @@ class ServedVerifier(Verifier, DeferredVerifier):
         """The score that the shares of the answers make."""
         raise NotImplementedError
 
-    def ask(self, pair: Pair, ring: Callable[[], object] = lambda: None) -> Future[Verdict]:
+    def ask(self, pair: Pair) -> Future[Verdict]:
         question, answer = self.question(pair), Future[Verdict]()
-        if self.given_up is not None and not isinstance(question, Verdict):
-            question = Verdict(aligned=False, why=self.given_up, failed=True)
         if not isinstance(question, Verdict):
             size, most = len(self.model.codec.encode(question[0])), self.model.context
-            if size >= most:
-                why = f"the question has {size} tokens, and the context of {self.model} is {most}"
-                question = Verdict(aligned=False, why=why, failed=True)
-        if isinstance(question, Verdict):
-            answer.set_result(question)
-        else:
-            self.passes += 1
-            answer = self.model.endpoint.client.start(self._decide(*question))
-        answer.add_done_callback(lambda _: ring())
+            long = f"the question has {size} tokens, and the context of {self.model} is {most}"
+            why = self.given_up or (long if size >= most else None)
+            if why is None:
+                self.passes += 1
+                return self.model.endpoint.client.start(self._decide(*question))
+            question = Verdict(aligned=False, why=why, failed=True)
+        answer.set_result(question)
         return answer
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -199,22 +188,20 @@ def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list
     return ([one / whole for one in held] if whole > 0 else [0.0] * len(answers)), min(1.0, whole)
 
 
-def served_judge(name: str, codec: Codec, judge: ServedModel) -> Verifier:
-    """The verifier `name` with a judge behind a server. Raises `SettingError` for a verifier that
-    has none, or for a judge that cannot give what it needs."""
-    tiny = language_of(codec) is not None
-    kind, threshold = parse_verifier(name, speaks_tiny=tiny, checkpoint=codec.name)
-    if kind != "judge":
-        encodes = kind == "embedding"
-        uses = "needs a sentence encoder in this process" if encodes else "uses no judge model"
-        remedy = "take verifier judge, or leave the judge out"
-        raise SettingError(f"judge is {judge}, but verifier {name!r} {uses}; {remedy}.")
-    assert threshold is not None
-    if threshold != THRESHOLDS["judge"]:
+def served_judge(choice: VerifierChoice, judge: ServedModel) -> Verifier:
+    """The chosen verifier with a judge behind a server. Raises `SettingError` for one that needs
+    something else, or for a judge that cannot give what it needs."""
+    if choice.kind == "embedding":
+        raise SettingError(
+            f"judge is {judge}, but verifier {choice.name!r} needs a sentence encoder in this "
+            "process; take verifier judge, or leave the judge out."
+        )
+    assert choice.threshold is not None, "it is a judge, which has one"
+    if choice.threshold != THRESHOLDS["judge"]:
         remedy = "Take verifier 'judge' without a threshold, which reads the answer as text"
-        refuse_for_logprobs(judge, f"verifier {name!r}", remedy)
+        refuse_for_logprobs(judge, f"verifier {choice.name!r}", remedy)
     tiny = language_of(judge.codec) is not None
-    return ServedJudge(judge, codec.decode, threshold=threshold, tiny=tiny)
+    return ServedJudge(judge, choice.codec.decode, threshold=choice.threshold, tiny=tiny)
 
 
 def beside_served_target(choice: VerifierChoice, target: ServedModel) -> Verifier:

@@ -158,19 +158,20 @@ def check_run(run: Run) -> None:
     target: object = run.models.target
     draft: object = run.models.draft if options.needs_draft else None
     served = [model for model in (target, draft) if isinstance(model, ServedModel)]
-    if isinstance(target, ServedModel):
-        if options.looks_ahead and not isinstance(verifier, str):
-            what, remedy = f"verifier {verifier.name!r}", "Use exact, judge or score"
-            if verifier.requires & Requires.TARGET_LOGPROBS:
-                refuse(target, what, "the log-probabilities of given tokens", remedy)
-            if verifier.requires & Requires.HIDDEN:
-                refuse(target, what, "hidden states", remedy)
-        if options.speculates:
-            how = f"drafter {options.drafter!r} and acceptance {options.acceptance!r}"
-            lack = "the probabilities of tokens that were guessed elsewhere"
-            mode = "lr" if options.mode == "lr+sd" else "ar"
-            remedy = f"Use mode {mode!r}, and start the server with its own speculative decoding"
-            refuse(target, f"mode {options.mode!r} with {how}", lack, remedy)
+    if options.looks_ahead and not isinstance(verifier, str):
+        what, remedy = f"verifier {verifier.name!r}", "Use exact, judge or score"
+        for model in served:
+            given = Requires.TARGET_LOGPROBS if model is target else Requires.NOTHING
+            if verifier.requires & (given | Requires.SAMPLING_LOGPROBS):
+                refuse(model, what, "the log-probabilities of given tokens", remedy)
+            if model is target and verifier.requires & Requires.HIDDEN:
+                refuse(model, what, "hidden states", remedy)
+    if isinstance(target, ServedModel) and options.speculates:
+        how = f"drafter {options.drafter!r} and acceptance {options.acceptance!r}"
+        lack = "the probabilities of tokens that were guessed elsewhere"
+        mode = "lr" if options.mode == "lr+sd" else "ar"
+        remedy = f"Use mode {mode!r}, and start the server with its own speculative decoding"
+        refuse(target, f"mode {options.mode!r} with {how}", lack, remedy)
     if isinstance(draft, ServedModel) and options.drafts_tokens:
         remedy = "Use drafter ngram, suffix or step (lr+sd)"
         refuse(draft, f"drafter {options.drafter!r}", "logits", remedy)

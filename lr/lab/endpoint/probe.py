@@ -165,11 +165,8 @@ class Capabilities:
         self.greedy  # noqa: B018  # raises if the server is not there at all
         try:
             return self.endpoint.complete(prompt, **{"max_tokens": LENGTH, **settings})
-        except Refused:
-            return None
         except EndpointError as error:
-            status = error.__cause__.status if isinstance(error.__cause__, Broken) else None
-            if status is None or status in BUSY:
+            if error.status is None or error.status in BUSY:
                 raise
             return None
 
@@ -188,7 +185,7 @@ class Capabilities:
         body = self.endpoint.body(TEXT, {"max_tokens": LENGTH, "temperature": 0, **settings})
 
         async def listen() -> str:
-            async with aclosing(self.endpoint.pieces(body)) as pieces:
+            async with aclosing(self.endpoint.client.pieces(body)) as pieces:
                 return "".join([piece.text async for piece in pieces])
 
         try:

@@ -8,10 +8,10 @@ at characters, not at tokens: a step never has more than its boundary."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
@@ -26,12 +26,12 @@ from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
 from lr.types import Finish, require
 
-LONGEST_TOKEN = 256  # Characters of a text for each token that it may have; more is cut off.
+LONGEST_TOKEN = 256  # Bytes of a text for each token that it may have; more is cut off.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class ServedBranch(Branch):
-    """A branch without a cache of ours: only its last token is ever pending. The first `start`
+    """A branch without a cache of ours: nothing is ever to be computed. The first `start`
     tokens, the prompt, are sent as `head`."""
 
     __slots__ = ("head", "start")
@@ -43,10 +43,6 @@ class ServedBranch(Branch):
     @property
     def num_computed_tokens(self) -> int:
         return max(0, len(self.tokens) - 1)
-
-    @property
-    def pending(self) -> list[int]:
-        return self.tokens[-1:]
 
 
 class ServedRunner:
@@ -85,20 +81,17 @@ class ServedRunner:
 
 @dataclass(eq=False)
 class _Writing:
-    """A step in the making: since when, from which length of its branch, and what the requests so
-    far have brought. `settled`, `tokens`, `kept`: text, token count and (in id mode) kept tokens of
-    earlier requests; `text`: of the one in flight; `stopping`: it was sent with the stop string."""
+    """A step in the making. `units`: what has come of it, token ids or, in text mode, bytes, the
+    first `settled` of them by an earlier request, which cost `spent` tokens; `stopping`: the
+    request is sent with the stop string."""
 
     job: StepJob
-    length: int
+    stopping: bool
+    units: list[int] = field(default_factory=list)
+    settled: int = 0
+    spent: int = 0
     started: float = field(default_factory=time.perf_counter)
     call: Future[None] | None = None
-    requests: int = 0
-    stopping: bool = False
-    settled: str = ""
-    text: str = ""
-    tokens: int = 0
-    kept: int = 0
 
 
 @dataclass(kw_only=True)
@@ -108,8 +101,7 @@ class ServedWriter(StepWriter):
 
     here: ClassVar[bool] = False
     model: ServedModel
-    bell: threading.Event = field(default_factory=threading.Event)
-    _inbox: SimpleQueue[tuple[_Writing, int, Message]] = field(default_factory=SimpleQueue)
+    _inbox: SimpleQueue[tuple[_Writing, Message]] = field(default_factory=SimpleQueue)
     _writing: dict[StepJob, _Writing] = field(default_factory=dict)
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
@@ -120,8 +112,8 @@ class ServedWriter(StepWriter):
             can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS) or can.stop_is_kept
         )
         for job in self.live[before:]:
-            writing = self._writing[job] = _Writing(job, len(job.branch))
-            self._ask(writing, stopping=stopping)
+            self._writing[job] = _Writing(job, stopping)
+            self._ask(self._writing[job])
 
     def cancel(self, job: StepJob) -> None:
         """Hang up. The server stops writing when it notices."""
@@ -131,16 +123,13 @@ class ServedWriter(StepWriter):
     def poll(self, wait: float | None = 0.0) -> None:
         """Wait until something comes, no longer than `wait` seconds unless that is None, and take
         it in. Raises what goes wrong on the server."""
-        if self.live and self._inbox.empty() and wait != 0.0:
-            self.bell.wait(wait)
-        self.bell.clear()
-        while True:
-            try:
-                writing, request, message = self._inbox.get_nowait()
-            except Empty:
-                break
-            if writing.requests == request and self._writing.get(writing.job) is writing:
-                self._take_in(writing, message)
+        wait = wait if self.live else 0.0
+        with suppress(Empty):
+            while True:
+                writing, message = self._inbox.get(wait != 0.0, wait)
+                wait = 0.0
+                if self._writing.get(writing.job) is writing:
+                    self._take_in(writing, message)
         self._part_with_finished()
 
     def end(self) -> None:
@@ -149,127 +138,109 @@ class ServedWriter(StepWriter):
             self._hang_up(job)
         super().end()
 
-    def _ask(self, writing: _Writing, *, stopping: bool) -> None:
+    def _ask(self, writing: _Writing) -> None:
         job, branch, can = writing.job, writing.job.branch, self.model.can
         assert isinstance(branch, ServedBranch)
-        number = writing.requests = writing.requests + 1
-        writing.stopping, writing.text = stopping, ""
-        writing.kept = len(job.tokens)
-        limit = job.limit - writing.tokens
-        fields = self.model.settings(self.config.sampling, limit, job.stream.key(number - 1))
-        if stopping:
+        limit, key = job.limit - writing.spent, job.stream.key(int(writing.settled > 0))
+        fields = self.model.settings(self.config.sampling, limit, key)
+        if writing.stopping:
             fields["stop"] = [BLANK_LINE.decode()]
             if can.stops is Stops.CUT_BEFORE:
                 fields["include_stop_str_in_output"] = True
-        prompt: Prompt = branch.tokens
+        prompt: Prompt = [*branch.tokens, *writing.units]
         if not self.model.ids:
             written = self.model.chain.decode(branch.tokens[branch.start :])
-            prompt = branch.head + written + writing.settled
+            prompt = branch.head + written + bytes(writing.units).decode()
 
-        def deliver(message: Message) -> None:
-            self._inbox.put((writing, number, message))
-            self.bell.set()
-
-        writing.call = self.model.endpoint.begin(prompt, fields, deliver, stream=can.streams)
+        writing.call = self.model.endpoint.begin(
+            prompt, fields, lambda message: self._inbox.put((writing, message)), stream=can.streams
+        )
 
     def _take_in(self, writing: _Writing, message: Message) -> None:
+        job = writing.job
         if isinstance(message, Exception):
             raise message
-        if isinstance(message, Restart):
-            self._start_over(writing)
+        if isinstance(message, Restart):  # what the request in flight has brought is void
+            del writing.units[writing.settled :]
+            job.segmenter = self.config.segmenter(self.token_bytes)
+            for unit in (*job.tokens, *writing.units):
+                job.segmenter.feed(unit)
             return
-        (self._take_ids if self.model.ids else self._take_text)(writing, message)
-        job = writing.job
-        if job.finish is None and message.finish is not None:
-            self._end_request(writing, message)
-        if job.finish is not None:  # report the request as a forward
+        finish = self._read(writing, message)
+        if finish is None and message.finish is not None:
+            finish = self._end_request(writing, message)
+        if finish is not None:  # report the request as a forward
+            self._write_down(writing, finish)
             self._hang_up(job)
             tokens = message.usage.completion if message.usage else len(job.tokens)
             seconds = time.perf_counter() - writing.started
             job.trace.record(ForwardPass(self.config.role, 1, tokens, seconds))
 
-    def _start_over(self, writing: _Writing) -> None:
-        """What the request in flight has brought is void. The step's segmenter is made anew, and
-        reads what is settled of the step."""
-        job, writing.text = writing.job, ""
-        del job.tokens[writing.kept :]
-        self.runner.rewind(job.branch, writing.length + writing.kept)
-        job.segmenter = self.config.segmenter(self.token_bytes)
-        for token in job.tokens if self.model.ids else writing.settled.encode():
-            job.segmenter.feed(token)
-
-    def _take_ids(self, writing: _Writing, piece: Piece) -> None:
-        job, chain = writing.job, self.model.chain
-        if piece.ids is None and piece.text:
+    def _read(self, writing: _Writing, piece: Piece) -> Finish | None:
+        """Take a piece in, up to the token or the byte with which the step ends, if it does."""
+        job, chain, ids = writing.job, self.model.chain, self.model.ids
+        if ids and piece.ids is None and piece.text:
             sent = f"text without token ids ({piece.text[:40]!r})"
             raise EndpointError(f"{self.model} sent {sent}, though it has them.")
-        for token in piece.ids or ():
-            if not 0 <= token < chain.vocab_size:
-                raise EndpointError(
-                    f"{self.model} wrote token id {token}; the tokenizer of {chain.name} has ids 0 "
-                    f"to {chain.vocab_size - 1}. Name the tokenizer of the server's checkpoint."
-                )
-            if job.finish is None:
-                job.branch.append(token)
-                self._take(job, (token,))
+        units: Sequence[int] = (piece.ids or ()) if ids else piece.text.encode()
+        unknown = [unit for unit in units if ids and not 0 <= unit < chain.vocab_size]
+        if unknown:
+            raise EndpointError(
+                f"{self.model} wrote token id {unknown[0]}; the tokenizer of {chain.name} has ids "
+                f"0 to {chain.vocab_size - 1}. Name the tokenizer of the server's checkpoint."
+            )
+        most = (job.limit - len(job.tokens)) * (1 if ids else LONGEST_TOKEN)
+        for unit in units:
+            writing.units.append(unit)
+            if ids and unit in self.config.eos_ids:
+                return Finish.EOS
+            if job.segmenter.feed(unit):
+                return Finish.BOUNDARY
+            if len(writing.units) >= most:
+                return Finish.LENGTH  # of a text: the server does not heed max_tokens
+        return None
 
-    def _take_text(self, writing: _Writing, piece: Piece) -> None:
-        """Take text up to the character with which the boundary is complete.
-
-        A white space that does not end a blank line is left to the next step, which begins with it,
-        as tokens do. Example, sentences: a server goes on with "He ran." and " Then" by itself, but
-        not after "He ran. ", which ends with a lone space."""
-        for place, character in enumerate(piece.text):
-            if any(writing.job.segmenter.feed(byte) for byte in character.encode()):
-                before = writing.settled + writing.text + piece.text[:place]
-                left = character.isspace() and before.strip() and not before.endswith("\n")
-                writing.text += piece.text[: place if left else place + 1]
-                self._write_down(writing, Finish.BOUNDARY)
-                return
-        writing.text += piece.text
-        if len(writing.settled + writing.text) > LONGEST_TOKEN * writing.job.limit:
-            self._write_down(writing, Finish.LENGTH)  # the server does not heed max_tokens
-
-    def _end_request(self, writing: _Writing, piece: Piece) -> None:
+    def _end_request(self, writing: _Writing, piece: Piece) -> Finish | None:
         """The request is over and the step has no boundary: it was cut, the text has ended, or a
         leading blank line stopped the server; then the rest is asked for."""
-        job, cut = writing.job, piece.finish == "length"
-        fresh = job.tokens[writing.kept :]
-        text = b"".join(map(self.model.chain.token_bytes, fresh))
-        text = text if self.model.ids else writing.text.encode()
-        if writing.stopping and not cut and BLANK_LINE in text:
-            writing.settled += writing.text
-            writing.tokens += piece.usage.completion if piece.usage else max(1, len(fresh))
-            if writing.tokens < job.limit:
-                self._ask(writing, stopping=False)
-                return
+        fresh, cut = writing.units[writing.settled :], piece.finish == "length"
+        if writing.stopping and not cut and BLANK_LINE in b"".join(map(self.token_bytes, fresh)):
+            writing.settled, writing.stopping = len(writing.units), False
+            counted = len(fresh) if self.model.ids else 1
+            writing.spent = piece.usage.completion if piece.usage else counted
+            if writing.spent < writing.job.limit:
+                self._ask(writing)
+                return None
             cut = True
-        if not self.model.ids:
-            self._write_down(writing, Finish.LENGTH if cut else Finish.EOS)
-        elif cut and job.tokens:
-            job.finish = Finish.LENGTH
-        else:
-            job.branch.append(self._eos)
-            self._take(job, (self._eos,))
+        nothing = self.model.ids and not writing.units
+        return Finish.LENGTH if cut and not nothing else Finish.EOS
 
     def _write_down(self, writing: _Writing, finish: Finish) -> None:
-        """The step's ids, from its text; at most as many as it may have."""
-        job, chain = writing.job, self.model.chain
-        text = writing.settled + writing.text
-        if finish is Finish.LENGTH:  # a character that the cut has torn comes again, whole
-            text = text.rstrip(UNREADABLE) or UNREADABLE
-        ids = exact_ids(chain, text) + ([self._eos] if finish is Finish.EOS else [])
-        if len(ids) > job.limit:
-            ids, finish = ids[: job.limit], Finish.LENGTH
+        """The step's ids, at most as many as it may have.
+
+        In text mode a white space that does not end a blank line is left to the next step, which
+        begins with it, as tokens do. Example, sentences: a server goes on with "He ran." and
+        " Then" by itself, but not after "He ran. ", which ends with a lone space."""
+        job, chain, ids = writing.job, self.model.chain, writing.units
+        if not self.model.ids:
+            text = bytes(ids).decode(errors="replace")
+            before = text[:-1]
+            if finish is Finish.LENGTH:  # a character that the cut has torn comes again, whole
+                text = text.rstrip(UNREADABLE) or UNREADABLE
+            elif finish is Finish.BOUNDARY and text[-1].isspace() and before.strip():
+                text = text if before.endswith("\n") else before
+            ids = exact_ids(chain, text)
+        if finish is Finish.EOS and self.config.eos_ids.isdisjoint(ids[-1:]):
+            own = chain.tokenizer.eos_token_id
+            ids.append(own if own in self.config.eos_ids else min(self.config.eos_ids))
+        most = job.limit - len(job.tokens)
+        if len(ids) > most:
+            ids, finish = ids[:most], Finish.LENGTH
             while len(ids) > 1 and chain.decode(ids).endswith(UNREADABLE):
                 ids.pop()
-        job.tokens[:], job.finish = ids, finish
+        job.tokens += ids
         job.branch.extend(ids)
-
-    @property
-    def _eos(self) -> int:
-        own = self.model.chain.tokenizer.eos_token_id
-        return own if own in self.config.eos_ids else min(self.config.eos_ids)
+        job.finish = finish
 
     def _hang_up(self, job: StepJob) -> None:
         writing = self._writing.pop(job, None)

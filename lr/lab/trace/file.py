@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -35,16 +35,7 @@ from lr.trace import Event, Stats, stats_of
 from lr.types import Step
 
 FORMAT, VERSION = "lr trace", 2
-KINDS: dict[str, type] = {
-    "draft": messages.Draft,
-    "target": messages.Target,
-    "judge": messages.Judge,
-    "cancel": messages.Cancel,
-    "emit": messages.Emit,
-    "release": messages.Release,
-    "drafted": messages.Drafted,
-    "targeted": messages.Targeted,
-    "judged": messages.Judged,
+KINDS: dict[str, type] = {made.__name__.lower(): made for made in get_args(messages.Message)} | {
     "forward": events.ForwardPass,
     "written": events.StepWritten,
     "verifier": events.VerifierCall,
@@ -215,22 +206,17 @@ def _shown(value: Any, token_bytes: Bytes) -> Any:
     return shown
 
 
-def _tokens(event: TraceEvent) -> Iterable[int]:
+def _tokens(value: Any) -> Iterator[int]:
     """All tokens in an event."""
-    match event:
-        case events.TokenWritten():
-            return (event.token,)
-        case events.TokenRound(detail=events.RoundDetail() as detail):
-            return (detail.token, *(one.token for one in detail.guesses))
-        case events.StepWritten() | messages.Targeted():
-            return event.step.tokens
-        case messages.Drafted(_, step) if step is not None:
-            return step.tokens
-        case messages.Emit(emitted):
-            rejected = () if emitted.rejected is None else emitted.rejected.tokens
-            return emitted.step.tokens + rejected
-        case _:  # the steps of a `Judge` have been told before
-            return ()
+    if isinstance(value, Step):
+        yield from value.tokens
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _tokens(one)
+    elif is_dataclass(value):
+        for one in fields(value):
+            content = getattr(value, one.name)
+            yield from (content,) if one.name == "token" else _tokens(content)
 
 
 # Writing

@@ -14,7 +14,7 @@ are compared, not the order. Runs without models: `virtual.py`."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
@@ -62,9 +62,8 @@ def header_of(run: Run) -> Header:
     verifier = models.names.get("verifier")
     if variant.verifier is not None and variant.name is None:  # a named one brings its own again
         verifier = variant.verifier.name
-    parts = {one.name: getattr(variant, one.name) for one in fields(variant)}
     replaced = [f"{name}={getattr(part, '__name__', type(part).__name__)}"
-                for name, part in parts.items()
+                for name, part in vars(variant).items()
                 if part and name not in ("settings", "costs", "name", "file")]  # fmt: skip
     pieces = pieces_of(run.prompt, models.codec.token_bytes)
     return Header(
@@ -107,7 +106,7 @@ def save_trace(path: str | Path, run: Run, why: str = "") -> None:
 
 def _needs(verifier: Verifier) -> Needs:
     def named(needs: Requires) -> list[str]:
-        return [str(one.name).lower() for one in Requires if one & needs]
+        return [str(one.name).lower() for one in needs]
 
     early = verifier.early_requires
     return Needs(named(verifier.requires), None if early is None else named(early))

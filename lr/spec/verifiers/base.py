@@ -11,7 +11,7 @@ Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Flag, auto
@@ -126,8 +126,8 @@ class DeferredVerifier(ABC):
     passes: int = 0
 
     @abstractmethod
-    def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
-        """Begin to judge a pair; `ring` is called at the end. Cancel what is no longer wanted."""
+    def ask(self, pair: Pair) -> Future[Verdict]:
+        """Begin to judge a pair. Cancel what is no longer wanted."""
 
 
 def check_verifier(verifier: object) -> Verifier:
