@@ -40,7 +40,8 @@ class BlockRule(AcceptanceRule):
 
     *A trap.* The decision depends on drafts after the cut. Their noise is then no longer fresh: if
     the next round drew its drafts at those places with the same keys, they would be correlated with
-    the cut, and the output biased. Hence `needs_fresh_noise`."""
+    the cut, and the output biased. Hence `needs_fresh_noise`.
+    """
 
     name = "block"
     lossless = True
@@ -73,7 +74,8 @@ def block_weights(ps: list[float], qs: list[float]) -> list[float]:
 
     Example: p/q = 2, then 1/2: token-wise rejection keeps the second draft with 1/2; w = 1, 1, 1/2
     does, too. The other way round, p/q = 1/2, then 2: token-wise both stay with 1/2; w = 1, 1/2, 1
-    keeps them for sure."""
+    keeps them for sure.
+    """
     weights = [1.0]
     for p, q in zip(ps, qs, strict=True):
         weights.append(accept_prob(weights[-1] * p, q))

@@ -1,5 +1,6 @@
 """Verifiers that are not waited for: the target writes on while a pair is judged elsewhere, on a
-server (`lr/lab/endpoint/judge.py`) or in a thread, as a judge on a GPU is."""
+server (`lr/lab/endpoint/judge.py`) or in a thread, as a judge on a GPU is.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class Deferred:
 class VerifierThread(DeferredVerifier):
     """A `threaded` verifier in a thread, on CUDA with a stream of its own. Pairs that come while it
     is busy are judged together, in the next batch. Raises `SettingError` for one that needs more
-    than the two steps."""
+    than the two steps.
+    """
 
     def __init__(self, verifier: Verifier) -> None:
         if verifier.requires & ~Requires.TARGET_STEP or verifier.early_requires is not None:

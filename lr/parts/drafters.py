@@ -1,7 +1,8 @@
 """Other drafters: lookup in the text so far, the draft's version of the same step, and trees of the
 draft model's likeliest tokens. And draft steps without a model, those of a `StepProposer`.
 
-`lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for."""
+`lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class LookupDrafter(Drafter):
     The paper's token-level method (n-gram speculation; Saxena's prompt lookup decoding, and vLLM's
     `ngram`). The longest n-gram wins, n from `prompt_lookup_max` down to `prompt_lookup_min`, and
     of its occurrences the most recent. Example: tokens 5 8 9 1 5 8, n = 2: the pair "5 8" stood at
-    the beginning, so 9 1 5 8 is proposed, cut to k."""
+    the beginning, so 9 1 5 8 is proposed, cut to k.
+    """
 
     name = "ngram"
 
@@ -71,7 +73,8 @@ class SuffixDrafter(LookupDrafter):
     """Lookup of the longest suffix that occurred before, of any length from `min_match` tokens on
     (the idea: SuffixDecoding, arXiv 2411.04975).
 
-    Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", so 9 1 2 3 is proposed."""
+    Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", so 9 1 2 3 is proposed.
+    """
 
     name = "suffix"
 
@@ -87,7 +90,8 @@ class StepDrafter(Drafter):
     Lookahead Reasoning has the draft's version at hand anyway, and its tokens must pass through the
     target for the next node. They do not depend on the target's draws, so the proposal is certain
     and a lossless rule keeps the target's distribution. With rule "match" and coupling "shared" the
-    two versions agree for long stretches."""
+    two versions agree for long stretches.
+    """
 
     name = "step"
 
@@ -109,7 +113,8 @@ class StepDrafter(Drafter):
         """What the draft wrote after the tokens on which both agree.
 
         Example: offered (5, 6, 7, 8) from position 10 on; the branch has 12 tokens and ends in 5 6:
-        (7, 8). If it ends in 5 9: nothing."""
+        (7, 8). If it ends in 5 9: nothing.
+        """
         start, tokens = self._offers.get(context.branch, (0, ()))
         written = context.tokens[start:]
         if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
@@ -125,7 +130,8 @@ class TreeDrafter(OwnBranches):
     is drawn), so `Proposal.q` is None. With coupling "shared" the ranking is by log q plus the
     target's own noise at that place: the first candidate is then what the draft would draw with the
     target's keys, the others follow in that order (Gumbel top-k). The draft's cache is forked like
-    the tree; each level is one forward."""
+    the tree; each level is one forward.
+    """
 
     name = "tree"
     trees = True
@@ -186,7 +192,8 @@ class TreeDrafter(OwnBranches):
         self, probs: Tensor, places: Sequence[tuple[Context, int, int]], width: int
     ) -> list[tuple[list[int], list[Tensor]]]:
         """For each place (branch, node, level), with its row of `probs` [b, v]: up to `width`
-        tokens, and the row of q [v] of each. Here there are none: the tokens are certain."""
+        tokens, and the row of q [v] of each. Here there are none: the tokens are certain.
+        """
         if self.coupling is Coupling.SHARED:
             keys = [draft_key(context, level, self.coupling) for context, _, level in places]
             probs = perturbed(probs, keys)
@@ -205,7 +212,8 @@ class Proposals:
 
     def after(self, prefix: Sequence[int], width: int, limit: int) -> list[Step | None]:
         """Up to `width` steps after a prefix, each at most `limit` tokens long; None where what is
-        proposed does not end a step. Raises `SettingError` for a token that does not exist."""
+        proposed does not end a step. Raises `SettingError` for a token that does not exist.
+        """
         return [self._step(made, limit) for made in self.proposer.propose(prefix, width)]
 
     def _step(self, tokens: Sequence[int] | None, limit: int) -> Step | None:

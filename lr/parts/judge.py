@@ -7,7 +7,8 @@ answers are known, so the answer is begun for the model, and the probability of 
 read from one row of logits (`AnswerTokens`). Prompts share long beginnings, which are computed once
 and forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that does not
 fit the model's context or cache is rejected alone, with that reason. `verifiers.py` has others
-that ask a model."""
+that ask a model.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class PromptedModel:
 
     `encode` turns text into token ids and adds nothing; `chat` turns a question into a prompt in
     the model's chat format, up to where the assistant begins. `tiny`: it was trained for the pairs
-    of a tiny language only and takes no instructions."""
+    of a tiny language only and takes no instructions.
+    """
 
     runner: Runner
     encode: Callable[[str], list[int]]
@@ -52,7 +54,8 @@ class PromptedModel:
 
 def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
     """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
-    None: room for the longest answer and the questions about its steps."""
+    None: room for the longest answer and the questions about its steps.
+    """
     if num_blocks is None:
         num_blocks = -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
     runner = ModelRunner(model, num_blocks=num_blocks, vocab_size=codec.vocab_size)
@@ -67,7 +70,8 @@ class AnswerTokens:
 
     None: the answer ends there. Example: "aligned]" may be the tokens (al, igned, ]) and
     "unaligned]" (un, al, igned, ]); then `common` is empty and `tokens` is (al, un). " 7" and " 8"
-    may be (space, 7) and (space, 8): the space is common, 7 and 8 decide."""
+    may be (space, 7) and (space, 8): the space is common, 7 and 8 decide.
+    """
 
     common: tuple[int, ...]
     tokens: tuple[int | None, ...]
@@ -114,7 +118,8 @@ class PrefixCache:
 
     A new row starts as a fork of the branch it shares most with, cut back to the common part, so
     only what is new is computed. Example: kept are the 40 tokens of a prompt's instructions. Two
-    rows of 95 and 90 tokens begin with them: two forks, one forward of 55 + 50 tokens."""
+    rows of 95 and 90 tokens begin with them: two forks, one forward of 55 + 50 tokens.
+    """
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
         require(slots > 0, "slots", slots, "a whole number > 0")
@@ -125,7 +130,8 @@ class PrefixCache:
         """Per row the logits [wanted, v] after its last tokens, in one ragged forward.
 
         Rows that do not fit the cache together run in halves. A row that cannot run even alone gets
-        the error instead: `OutOfBlocks`, or `ContextError` if it is longer than the context."""
+        the error instead: `OutOfBlocks`, or `ContextError` if it is longer than the context.
+        """
         if not rows:
             return []
         branches: list[Branch] = []
@@ -223,7 +229,8 @@ TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
 
 class AskingVerifier(Verifier):
     """One row per pair is run, and the verdict read from its logits. `head`: the tokens with which
-    all rows begin."""
+    all rows begin.
+    """
 
     prefixes: PrefixCache
     head: Sequence[int] = ()
@@ -267,7 +274,8 @@ class JudgeVerifier(AskingVerifier):
 
     In the prompt the target's step comes first, the draft's second. `prompt` None takes the one
     made for `judge`. A pair is rejected if the two answers together hold less than `least_mass` of
-    the probability: then the judge says something else."""
+    the probability: then the judge says something else.
+    """
 
     name = "judge"
 

@@ -1,5 +1,6 @@
 """What the target makes of draft steps, for verifiers that ask for it (`Requires.TARGET_LOGPROBS`,
-`HIDDEN`, `SAMPLING_LOGPROBS`). This file is loaded when one of them is used."""
+`HIDDEN`, `SAMPLING_LOGPROBS`). This file is loaded when one of them is used.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
     Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c. The logits after x,
     a, b are those of a, b, c, and the hidden states after a, b, c are those of the step. Then the
     branch is cut back by one, since the last token of a branch is always still to be computed.
-    `sampling`: the log-probabilities under the sampling distribution, too."""
+    `sampling`: the log-probabilities under the sampling distribution, too.
+    """
     unread = [(request, node) for request, node in waiting if request.asked[node].logprobs is None]
     if not unread:
         return
@@ -61,7 +63,8 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
 
 def read(runner: ModelRunner, branches: Sequence[Branch]) -> list[tuple[Tensor, Tensor]]:
     """As `runner.forward` with logits "all" [t, v], and with the hidden states [t, e] that they are
-    made from: what a forward hook on the last norm sees. No forward is replayed."""
+    made from: what a forward hook on the last norm sees. No forward is replayed.
+    """
     if not branches:
         return []
     lengths = [len(branch.pending) for branch in branches]

@@ -1,7 +1,8 @@
 """Other rules for where a step ends: a sentence, a fixed length, a turn of the reasoning.
 
 What holds for every rule is said in `lr/spec/segmenters.py`. This file is loaded when one of them
-is asked for by name."""
+is asked for by name.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class FixedSegmenter:
     """A step is `tokens` tokens, longer only until something is visible.
 
     The control of every experiment with segmenters: steps end in the middle of a thought, so draft
-    and target steps rarely say the same."""
+    and target steps rarely say the same.
+    """
 
     def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
         require(tokens >= 1, "segment_tokens", tokens, "a whole number >= 1")
@@ -53,7 +55,8 @@ class SentenceSegmenter:
 
     No sentence ends inside braces (`\boxed{A. B}`), after an abbreviation of the list above, or
     after the number of a list item ("2. Then" at the start of a line). A step begins without memory
-    of the line, the braces or the word before it."""
+    of the line, the braces or the word before it.
+    """
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self.token_bytes, self.text = token_bytes, b""
@@ -105,7 +108,8 @@ class DiscourseSegmenter:
     complete with the first byte that is no letter ("Some" and "So-called" are no cues).
 
     Example, least = 10: "Six plus one is 7.\n\n" ends at the blank line; "Hmm.\n\nSix plus one is
-    8. Wait, no" at the comma; "Wait, six plus one" not at all, its cue comes too early."""
+    8. Wait, no" at the comma; "Wait, six plus one" not at all, its cue comes too early.
+    """
 
     def __init__(self, token_bytes: TokenBytes, least: int = 40) -> None:
         require(least >= 1, "least", least, "a number of visible bytes >= 1")

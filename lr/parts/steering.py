@@ -1,6 +1,7 @@
 """Two parts of a variant at work in a request: its corrector and its controller.
 
-`spec/variant.py` says what each is asked. This file is loaded when a variant has one of them."""
+`spec/variant.py` says what each is asked. This file is loaded when a variant has one of them.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class Corrections:
 class Steering:
     """A controller, and what it has said: `guesses`, how many tokens a round of the steps that
     begin now may guess. `entropies`: of the step that the draft wrote to a node, of the step that
-    the target wrote after one."""
+    the target wrote after one.
+    """
 
     request: Request
     controller: Controller
@@ -92,7 +94,8 @@ class Steering:
 
     def width(self, node: NodeId) -> int | None:
         """How many drafts may follow a node: the last answer that came before it could begin,
-        whoever is faster. None: all."""
+        whoever is faster. None: all.
+        """
         return self._widths.get(max(node.stem, node.index - self._most + 1))
 
     def ask(self, emit: Emit) -> None:

@@ -1,5 +1,6 @@
 """The verifiers that the paper (arXiv 2506.19830, Table 2) compares the judge with; two that stand
-around another one; and all verifiers by name (`VerifierChoice`)."""
+around another one; and all verifiers by name (`VerifierChoice`).
+"""
 
 from __future__ import annotations
 
@@ -137,7 +138,8 @@ class LikelihoodVerifier(AskingVerifier):
 
     def row_of(self, pair: Pair) -> Row:
         """Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
-        tokens; the logits after its last 4 tokens are those of the 4 draft tokens."""
+        tokens; the logits after its last 4 tokens are those of the 4 draft tokens.
+        """
         tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
         return Row(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
@@ -155,7 +157,8 @@ class RandomVerifier(Verifier):
 
     The draw is keyed by seed, prefix and draft step: the same step always gets the same verdict, in
     any order and batch. As a control it stands in for a verifier that compares, so by default it
-    requires the target's step, although it does not look at it."""
+    requires the target's step, although it does not look at it.
+    """
 
     def __init__(
         self, rho: float, seed: int = 0, *, requires: Requires = Requires.TARGET_STEP
@@ -177,7 +180,8 @@ class RandomVerifier(Verifier):
 
 class EmbeddingVerifier(Verifier):
     """Accepts if the cosine of the two steps' embeddings is at least `threshold` (the paper: 0.85
-    and 0.95). Cheap, but one wrong digit hardly moves an embedding."""
+    and 0.95). Cheap, but one wrong digit hardly moves an embedding.
+    """
 
     name = "embedding"
 
@@ -198,7 +202,8 @@ class EmbeddingVerifier(Verifier):
 def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
     """The sentence encoder of a directory or hub id, by the library sentence-transformers.
 
-    Raises `CheckpointError` if the library is not installed or the checkpoint cannot be loaded."""
+    Raises `CheckpointError` if the library is not installed or the checkpoint cannot be loaded.
+    """
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
@@ -243,7 +248,8 @@ class NormalisedMatch(Around):
     """Accepts equal texts, ignoring case and outer white space; asks `verifier` about the others.
 
     A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1" is not
-    "x = 11", unlike in the official code, which deletes all white space."""
+    "x = 11", unlike in the official code, which deletes all white space.
+    """
 
     def __init__(self, verifier: Verifier, decode: Decode) -> None:
         super().__init__(verifier)
@@ -263,7 +269,8 @@ class TimedVerifier(Around):
     """`verifier` with at most `seconds` for each batch; after that every pair is rejected.
 
     The call runs in a thread, which cannot be stopped: until it ends, further pairs are rejected at
-    once. What is rejected depends on the machine's speed, so such runs are not reproducible."""
+    once. What is rejected depends on the machine's speed, so such runs are not reproducible.
+    """
 
     def __init__(self, verifier: Verifier, seconds: float) -> None:
         require(seconds > 0, "seconds", seconds, "a time > 0")
@@ -309,7 +316,8 @@ PLAIN = ("exact", "oracle", "always", "never")
 def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> tuple[str, float | None]:
     """Kind and threshold of a verifier: exact, judge, judge:0.8, embedding:0.85, score:9,
     likelihood:-0.5, random:0.3. Raises `SettingError`, with the choices, if it does not exist or
-    does not suit the checkpoint: "oracle" reads the tiny languages only."""
+    does not suit the checkpoint: "oracle" reads the tiny languages only.
+    """
     kind, colon, number = text.partition(":")
     numbered = [f"{known}:{default:g}" for known, default in THRESHOLDS.items()]
     plain = [known for known in PLAIN if known != "oracle" or speaks_tiny]
@@ -342,7 +350,8 @@ class VerifierChoice:
     target's tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge
     with this `attention` and `graphs`. `num_blocks` cache blocks of 16 tokens for the model that
     the verifier asks; None: as many as it needs. `model`: the judge, once it is loaded. Raises
-    `SettingError` where the verifier makes no sense for this target or with this `judge`."""
+    `SettingError` where the verifier makes no sense for this target or with this `judge`.
+    """
 
     name: str
     codec: Codec
@@ -376,7 +385,8 @@ class VerifierChoice:
 
     def build(self, target: CausalLM) -> Verifier:
         """Load what the verifier is made of. Some ask the `target`. Those that compare texts accept
-        equal ones without a model. Raises `SettingError` for an impossible threshold."""
+        equal ones without a model. Raises `SettingError` for an impossible threshold.
+        """
         kind, decode = self.kind, self.codec.decode
         threshold = float(kind == "always") if self.threshold is None else self.threshold
         made: Verifier
