@@ -44,10 +44,9 @@ from lr.spec.drafters import Context
 from lr.spec.protocol import Limits, Schedule
 from lr.spec.runner import read_up_to
 from lr.spec.sampling import distribution, sample
-from lr.spec.scheduler import verdict_by_form
 from lr.spec.segmenters import Segmenter
 from lr.spec.token_sd import Speculation, speculate
-from lr.spec.verifiers.base import Pair, Verifier, verdicts_of
+from lr.spec.verifiers.base import Pair, Verifier, verdict_by_form, verdicts_of
 from lr.types import Coupling, EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
 
 QUESTION = (

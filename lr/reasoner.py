@@ -9,7 +9,7 @@
 What is missing or does not fit is said before anything large is loaded: tokenizers first, then the
 verifier's name, then the target, the draft and what the verifier is made of. Verifiers by name
 (`lr/parts/verifiers.py`) and models behind servers are found through `lr/registry.py`. The
-algorithm itself is in `lookahead.py` (to read) and `spec/scheduler.py` (which runs).
+algorithm itself is in `lookahead.py`, on one page. Read next: `engine/engine.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nodes are names there and steps are token ids, so the model may just as well be in another process:
 `worker.py` has `RemoteDrafts`, with the methods that a request calls here. The worker uses the very
-same `LocalDrafts`, so what is drafted does not depend on where.
+same `LocalDrafts`, so what is drafted does not depend on where. Read next: `spec/write.py`.
 """
 
 from __future__ import annotations

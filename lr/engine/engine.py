@@ -188,7 +188,7 @@ class Serving:
                 assert models.draft is not None
                 draft = self._writer(config, models.draft)
                 self.drafts = partial(LocalDrafts, draft)
-        # a worker has begun and waits: what is recorded here is recorded alone
+        # The draft's worker has recorded its CUDA graphs and waits: no two record at once.
         draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
         self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         verifier = None if isinstance(run.verifier, str) else run.verifier

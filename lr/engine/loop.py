@@ -1,8 +1,8 @@
 """The loop that runs the models, for one question or many, the draft in turn or at the same time.
 
-Draft, target and verifier each offer `busy` and `poll`. For a model of this thread a poll is one
-forward, over everything that is being written for all requests; for one that works elsewhere (the
-draft's worker, a server) it takes in what has arrived. So there is one loop:
+Draft and target offer `busy` and `poll`, and so does a verifier that is not waited for. For a model
+of this thread a poll is one forward, over everything that is being written for all requests; for
+what works elsewhere (a worker, a server) it takes in what has arrived. So there is one loop:
 
     verdicts on complete pairs;  the draft, up to `draft_ticks` times;
     verdicts on complete pairs;  the target, once;  and again
@@ -10,7 +10,7 @@ draft's worker, a server) it takes in what has arrived. So there is one loop:
 On one thread target rows are cheap to add and a forward is not, so the draft may run ahead. What is
 emitted depends neither on who shares a forward nor on who is faster: draws are keyed, rows are
 ragged, and the scheduler ignores late events. Two options are exceptions, and say so: late drafts
-that are rejected, and drafter "step". Read next: `engine.py`, which makes the parts.
+that are rejected, and drafter "step". Read next: `request.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAP = 0.002
 """Seconds between two looks where several parts work elsewhere."""
 
 
-class Told(NamedTuple):
+class Judgement(NamedTuple):
     """A verdict (None: unsure) that a request is to be told, the seconds that it took, and the
     verifier's forwards, told to every request once."""
 
@@ -48,7 +48,7 @@ class Told(NamedTuple):
 
 class Loop:
     """Answers `live` requests, which share a target writer, the draft (None: nothing looks ahead)
-    and a verifier. `told`: verdicts that are there and not told yet.
+    and a verifier. `judgements`: those that are there and not told yet.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Loop:
         self.target, self.draft, self.verifier = target, draft, verifier
         self.draft_ticks = draft_ticks if draft is None or draft.here else 1
         self.live: list[Request] = []
-        self.told: list[Told] = []
+        self.judgements: list[Judgement] = []
         served = isinstance(verifier, DeferredVerifier)
         self.deferred = find("lr.parts.deferred:Deferred")(verifier) if served else None
         self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
@@ -88,8 +88,8 @@ class Loop:
             self.draft.flush()
         busy = self.draft is not None and self.draft.busy
         draft = self.draft if busy and self._ticks > 0 else None
-        if self.told:
-            told = self.told.pop(0)
+        if self.judgements:
+            told = self.judgements.pop(0)
             told.request.trace.record(VerifierCall(1, told.seconds, told.passes))
             told.request.judged(told.node, told.verdict)
         elif (self._ticks == self.draft_ticks or draft is None) and self._judge():
@@ -98,7 +98,7 @@ class Loop:
             self._ticks -= 1
             self._poll(draft)
         else:
-            waits = busy or (self.deferred is not None and self.deferred.wanted(self.live))
+            waits = busy or (self.deferred is not None and self.deferred.busy(self.live))
             self._ticks = self.draft_ticks
             if self.target.busy:
                 self._poll(self.target)
@@ -124,8 +124,8 @@ class Loop:
     def _judge(self) -> bool:
         """Ask about all complete pairs of all requests at once. Whether there was any news."""
         if self.deferred is not None:
-            self.told = self.deferred.poll(self.live, self._patience())
-            return bool(self.told)
+            self.judgements = self.deferred.poll(self.live, self._patience())
+            return bool(self.judgements)
         waiting = [(request, node) for request in self.live for node in request.asked]
         if not waiting:
             return False
@@ -141,8 +141,8 @@ class Loop:
         seconds = time.perf_counter() - started - (self._passed - passed)  # forwards are counted
         share = seconds / len(waiting)
         passes = {request: self.verifier.passes - before for request, _ in waiting}
-        self.told = [
-            Told(request, node, verdict, share, passes.pop(request, 0))
+        self.judgements = [
+            Judgement(request, node, verdict, share, passes.pop(request, 0))
             for (request, node), verdict in zip(waiting, verdicts, strict=True)
         ]
         return True
@@ -153,5 +153,5 @@ class Loop:
         if any(part.here and part.busy for part in parts):
             return 0.0
         elsewhere = sum(part.busy for part in parts)
-        elsewhere += self.deferred is not None and self.deferred.wanted(self.live)
+        elsewhere += self.deferred is not None and self.deferred.busy(self.live)
         return None if elsewhere < 2 else NAP

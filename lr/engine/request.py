@@ -9,7 +9,7 @@ Example: root R, draft step a leads to node A, b from there to B. The target wro
 is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
 R's draft branch gets s as tokens to be computed. A and B are closed.
 
-A request moves branches and keeps the books; `loop.py` runs models. The draft is in `drafts.py`.
+Read next: `spec/protocol.py` and `spec/scheduler.py`, which decide; `drafts.py`, the draft's side.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Request:
                 self._offer(node)
             self.tell(messages.Drafted(node, step))
         for node in written:
-            # A step that was finished with it may have cancelled it.
+            # What was told about the others may have cancelled it.
             job = self.jobs.get(node)
             if job is not None and (self.corrections is None or self.corrections.keeps(job)):
                 del self.jobs[node]

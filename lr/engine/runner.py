@@ -6,7 +6,7 @@ with many pending tokens, a decoded token is one more, a corrected step is a few
 of 10 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits after the
 last. Rewind it to 11 tokens: 11 are cached and nothing is pending.
 
-`Runners` keeps the runners of a model from answer to answer. Read next: `spec/write.py`.
+`Runners` keeps the runners of a model from answer to answer. Read next: `model/qwen.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 positions and slots, and the cache that holds what came before. `trunk` is the same network for any
 other rule of who attends to whom (training uses plain causal rows). To see hidden states, register
 forward hooks: on `model.norm` for the final ones [n, e], on `model.layers[i]` for a layer's. A
-forward that is replayed from a CUDA graph runs no Python and so no hooks. Read next:
+forward that is replayed from a CUDA graph runs no Python and so no hooks. Read next: `layers.py`,
 `attention.py`.
 """
 

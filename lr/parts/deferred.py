@@ -13,7 +13,7 @@ from contextlib import nullcontext
 
 import torch
 
-from lr.engine.loop import Told
+from lr.engine.loop import Judgement
 from lr.engine.request import Request
 from lr.errors import SettingError
 from lr.spec.protocol import NodeId
@@ -29,11 +29,11 @@ class Deferred:
         self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
         self._counted = verifier.passes  # its forwards so far, as far as a question has them
 
-    def wanted(self, live: Sequence[Request]) -> bool:
+    def busy(self, live: Sequence[Request]) -> bool:
         """Whether an answer is waited for."""
         return bool(self.open) or any(request.asked for request in live)
 
-    def poll(self, live: Sequence[Request], wait: float | None) -> list[Told]:
+    def poll(self, live: Sequence[Request], wait: float | None) -> list[Judgement]:
         """Ask what is new, take in what is answered, drop what nobody asks any more."""
         for request in live:
             for node, pair in request.asked.items():
@@ -47,12 +47,13 @@ class Deferred:
             if request.asked.get(node) is not pair:
                 question.cancel()
                 del self.open[request, node]
-        wait_for([question for _, question, *_ in self.open.values()], wait, FIRST_COMPLETED)
+        if self.open and wait != 0.0:
+            wait_for([question for _, question, *_ in self.open.values()], wait, FIRST_COMPLETED)
         told = []
         for key, (_, question, began, passes) in list(self.open.items()):
             if question.done():
                 del self.open[key]
-                told.append(Told(*key, question.result(), time.perf_counter() - began, passes))
+                told.append(Judgement(*key, question.result(), time.perf_counter() - began, passes))
         if told:  # forwards of a thread, which begin after the question was put
             later = self.verifier.passes - self._counted
             self._counted += later

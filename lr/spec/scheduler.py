@@ -48,6 +48,7 @@ from lr.spec.protocol import (
     Wait,
     Work,
 )
+from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require_whole
 
 MEMORY = 1000
@@ -167,7 +168,7 @@ class LookaheadScheduler:
                     raise ProtocolError(
                         f"nothing is in work and the answer is not complete: schedule "
                         f"{type(self.config).__name__} allows neither drafts nor a target step at "
-                        f"the root {self.root.id}. `targets_at(0)` must be true."
+                        f"the root {self.root.id}: `targets_at({self._level(self.root)})` is False."
                     )
         commands, self._commands = self._commands, []
         return commands
@@ -320,7 +321,8 @@ class LookaheadScheduler:
 
     def _may_draft(self, node: Node) -> bool:
         """Whether drafts after `node` may start and have not started yet."""
-        if node.children or not self.config.drafts_at(self._level(node)):
+        level = self._level(node)  # memory is reserved for a tree of `depth`
+        if node.children or level >= self.config.depth or not self.config.drafts_at(level):
             return False
         if not self.config.limits.may_be_drafted(node.previous):
             return False
@@ -380,19 +382,3 @@ def _open_nodes(root: Node) -> list[Node]:
     for node in found:  # it grows meanwhile
         found += [child for child in node.children if child.open]
     return found
-
-
-def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
-    """The verdict that follows from how two steps end; None: the verifier has to decide.
-
-    A cut step (`Finish.LENGTH`) is half a sentence: as a draft it is never accepted, as a target
-    step it proves nothing. A step that ends the text and one that does not are never the same.
-    """
-    if draft.finish is Finish.LENGTH:
-        return Verdict(aligned=False, why="the draft step was cut")
-    if target.finish is Finish.LENGTH:
-        return Verdict(aligned=False, why="the target step was cut")
-    if (draft.finish is Finish.EOS) != (target.finish is Finish.EOS):
-        ending = "draft" if draft.finish is Finish.EOS else "target"
-        return Verdict(aligned=False, why=f"only the {ending} step ends the text")
-    return None

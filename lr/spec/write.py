@@ -3,7 +3,7 @@
 A `StepWriter` writes one token (or one round of token-level speculation) on every branch per ragged
 forward; a job that is finished leaves the batch. A branch then ends in its new step (or goes on in
 the next, by rule "match"), cached but for the last token: deciding about steps moves no cache.
-Read next: `lr/lookahead.py`, `lr/engine/loop.py`.
+Read next: `engine/runner.py`.
 """
 
 from __future__ import annotations

@@ -165,6 +165,7 @@ def test_what_does_not_fit_is_said_with_all_numbers_and_what_helps() -> None:
     assert "--max_tokens_len" not in str(caught.value)  # the weights alone are too large
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
     """The twin on the CPU: given a number of free bytes, a run that is said to fit takes no more
     for weights and cache.

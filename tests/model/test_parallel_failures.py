@@ -209,6 +209,7 @@ def test_ranks_end_when_their_leader_is_killed() -> None:
     assert wait_for(lambda: not alive(rank), LIMIT)
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> None:
     question = (
         "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins "

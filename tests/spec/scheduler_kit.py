@@ -29,7 +29,7 @@ from lr.spec.protocol import (
     Targeted,
     Work,
 )
-from lr.spec.scheduler import verdict_by_form
+from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
 

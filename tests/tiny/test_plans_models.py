@@ -55,6 +55,7 @@ def test_a_checkpoint_says_what_it_speaks() -> None:
         VerifierChoice("judge", Codec.load("plans-target"))
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_the_reasoner_judges_plans_by_their_oracle() -> None:
     what = PLANS.problem(Split.TEST, 2, 0)
     with Reasoner("plans-target", "plans-draft") as reasoner:
@@ -96,6 +97,7 @@ def test_which_models_a_run_takes() -> None:
     assert (tiny.model, tiny.judge_model, tiny.verifier) == ("tiny-target", "tiny-judge", "judge")
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     question = PLANS.problem(Split.TEST, 2, 0).question
     assert main(["generate", question, "--model", "plans-target", "--temperature", "0"]) == 0

@@ -8,6 +8,7 @@ import io
 from collections.abc import Iterable
 from functools import cache
 
+from door_kit import with_loader
 from rich.console import Console
 
 from lr.commands.trace import Prompt
@@ -15,6 +16,7 @@ from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import ScriptSource
+from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, SchedulerConfig
 
@@ -32,7 +34,9 @@ def script_session(width: int = 1) -> Session:
 
 @cache
 def tiny_reasoner() -> Reasoner:
-    return Reasoner(verifier="oracle")
+    """The tiny models as they ship: they disagree now and then."""
+    with with_loader(load_model):
+        return Reasoner(verifier="oracle")
 
 
 def live_session(mode: str = "lr", **options: object) -> Session:

@@ -88,7 +88,6 @@ def test_help_names_every_letter_and_fits_80_columns() -> None:
     assert HELP in talk(script_session(), ["?"])
 
 
-@pytest.mark.usefixtures("whole_targets")
 def test_inside_a_node_are_both_texts_the_verdict_and_the_numbers() -> None:
     session = live_session("lr+sd")
     session.go("verdict")

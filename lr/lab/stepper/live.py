@@ -64,8 +64,8 @@ class LiveSource(Source):
     @property
     def waiting(self) -> list[str]:
         loop, asked = self.loop, self.request.asked
-        told = [one.node for one in loop.told if one.node in asked]
-        return [str(node) for node in (told if loop.told else asked)]
+        told = [one.node for one in loop.judgements if one.node in asked]
+        return [str(node) for node in (told if loop.judgements else asked)]
 
     def advance(self) -> bool:
         """One forward of one model, or one verdict. Raises what a forward raises."""
@@ -75,7 +75,7 @@ class LiveSource(Source):
         self._resume()
         try:
             self._piece()
-            if self.request.done and not self.loop.told:
+            if self.request.done and not self.loop.judgements:
                 self.loop.close()
                 self.request.trace.record(Ended(done=True))
         finally:
@@ -121,13 +121,13 @@ class LiveSource(Source):
     def _piece(self) -> None:
         """One step of the loop; pairs that were judged are told one by one, and as was forced."""
         loop = self.loop
-        if not loop.told:
+        if not loop.judgements:
             loop.step()
-            if not loop.told:
+            if not loop.judgements:
                 return
-        told = loop.told[0]
+        told = loop.judgements[0]
         if told.node in self.request.asked:
-            loop.told[0] = told._replace(verdict=self.verdict(str(told.node), told.verdict))
+            loop.judgements[0] = told._replace(verdict=self.verdict(str(told.node), told.verdict))
         loop.step()
 
     def _watch(self) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from lr.errors import ProtocolError, SettingError
 from lr.kvcache.branch import common_length
 from lr.spec.protocol import Note, silent
-from lr.types import Step, Verdict
+from lr.types import Finish, Step, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,6 +147,22 @@ def check_verifier(verifier: object) -> Verifier:
             "lr.spec.verifiers.base.Verifier, which has defaults, and give it `name` and `judge`."
         )
     return verifier  # type: ignore[return-value]
+
+
+def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
+    """The verdict that follows from how two steps end; None: the verifier has to decide.
+
+    A cut step (`Finish.LENGTH`) is half a sentence: as a draft it is never accepted, as a target
+    step it proves nothing. A step that ends the text and one that does not are never the same.
+    """
+    if draft.finish is Finish.LENGTH:
+        return Verdict(aligned=False, why="the draft step was cut")
+    if target.finish is Finish.LENGTH:
+        return Verdict(aligned=False, why="the target step was cut")
+    if (draft.finish is Finish.EOS) != (target.finish is Finish.EOS):
+        ending = "draft" if draft.finish is Finish.EOS else "target"
+        return Verdict(aligned=False, why=f"only the {ending} step ends the text")
+    return None
 
 
 def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
