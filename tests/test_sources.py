@@ -131,14 +131,43 @@ def lines_of(paths: list[Path]) -> int:
 
 
 def test_sizes() -> None:
-    """The page fits 400 lines. The aim is a core of 8,500 lines and 26,000 in all, variants and the
-    kit that checks them not counted. It is not reached yet.
+    """What is there today may only shrink. CONTRIBUTING.md has the goals, and why some are missed.
+    Variants and the kit that checks them are not counted.
     """
     rest = [p for p in PACKAGE if p.relative_to(ROOT).parts[1] not in ("variants", "testing")]
     core = [p for p in PACKAGE if p.parent == ROOT / "lr" or p.relative_to(ROOT).parts[1] in CORE]
     assert lines_of([ROOT / "lr" / "lookahead.py"]) <= 400
     assert len(core) <= 80 and len(PACKAGE) <= 190
-    assert lines_of(core) <= 9_650 and lines_of(rest) <= 31_015
+    assert lines_of(core) <= 9_463 and lines_of(rest) <= 30_332
+    assert lines_of([p for p in PACKAGE if p.parent.name == "commands"]) <= 3_463
+    shown = [p for p in (ROOT / "lr").rglob("*") if p.suffix in (".js", ".css", ".html")]
+    assert lines_of(shown) <= 1_600
+
+
+def test_how_many_files_a_call_enters() -> None:
+    """From `generate` to the first attention call. Fifteen do the work (README names them), the
+    others are small: settings, types, text, randomness, devices.
+    """
+    program = """
+import sys
+from lr.reasoner import Reasoner
+reasoner, entered, there = Reasoner(), set(), []
+
+def watch(frame, event, _):
+    before, _, name = frame.f_code.co_filename.rpartition("/lr/")
+    if event == "call" and before and not there:
+        entered.add(name)
+        there.extend([name] * (frame.f_code.co_name == "attend"))
+
+sys.setprofile(watch)
+reasoner.generate("At first Ann has 7 coins. How many has Ann?", mode="lr", max_tokens=2)
+sys.setprofile(None)
+print(*sorted(entered))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    entered = set(done.stdout.split())
+    assert {"engine/request.py", "spec/scheduler.py", "model/attention.py"} <= entered, done.stderr
+    assert len(entered) <= 23
 
 
 def test_the_front_door_loads_the_core_alone() -> None:
