@@ -25,10 +25,6 @@ from lr.registry import find
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-_STEPS: dict[int, NDArray[np.uint64]] = {}
-"""GOLDEN times the ids of a vocabulary of that size."""
-_30, _27, _31, _12, _MIX1, _MIX2 = map(np.uint64, (30, 27, 31, 12, MIX1, MIX2))
-_ONE = np.uint64(0x3FF << 52)  # the bits of 1.0
 SMALL = 4096  # so many numbers of noise are made faster than it is found out which are needed
 HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
 
@@ -165,19 +161,23 @@ def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
         ids = torch.arange(size, device=probs.device)
         return _noise(_words(keys, probs.device)[:, None], ids) / probs
     # The numbers of `_noise`, bit for bit, by NumPy: it has unsigned words, and calls cost less.
-    if size not in _STEPS:
-        _STEPS[size] = np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
-    x = np.array(keys, dtype=np.uint64)[:, None] + _STEPS[size]
-    x ^= x >> _30
-    x *= _MIX1
-    x ^= x >> _27
-    x *= _MIX2
-    x ^= x >> _31
-    x >>= _12
-    x |= _ONE  # now the bits of a number in [1, 2)
+    x = np.array(keys, dtype=np.uint64)[:, None] + _steps(size)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(MIX1)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(MIX2)
+    x ^= x >> np.uint64(31)
+    x >>= np.uint64(12)
+    x |= np.uint64(0x3FF << 52)  # the bits of 1.0: now they are those of a number in [1, 2)
     uniform = x.view(np.float64)
     uniform -= 1 - 2.0**-53
     return torch.from_numpy(uniform).log_().div_(probs)
+
+
+@cache
+def _steps(size: int) -> NDArray[np.uint64]:
+    """What the generator adds for each id of a vocabulary."""
+    return np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 def _noise(words: Tensor, ids: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from lr.spec.protocol import Drafted
 from lr.types import Finish, Step
 
 
+@pytest.mark.usefixtures("whole_targets")
 def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) -> None:
     run = tiny_reasoner().run(
         QUESTION, detailed=True, mode="lr", depth=3, temperature=0.6, seed=1, max_tokens=60
