@@ -18,7 +18,7 @@ import torch
 from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
-from lr.engine.runner import ModelRunner, Runners, blocks_for, room
+from lr.engine.runner import ModelRunner, Runners, num_kv_blocks_needed, room
 from lr.engine.worker import DraftWorker, RemoteDrafts, RemoteRun
 from lr.errors import CheckpointError, ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
@@ -297,7 +297,7 @@ class Run:
         self.limits = Limits(most, options.max_step_tokens, options.ignore_half_sentence)
         judge = self.verifier
         reads = not isinstance(judge, str) and bool(judge.requires & READINGS)
-        self.blocks = blocks_for(options, length + most, reads=reads)
+        self.blocks = num_kv_blocks_needed(options, length + most, reads=reads)
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
         self._serving = engine.serve([self]) if serve is None else serve(self)

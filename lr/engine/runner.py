@@ -138,8 +138,8 @@ class ModelRunner:
         if they exceed `max_batch_tokens`).
 
         Returns one tensor per branch: "last": logits [v] of the token after its last one; "all":
-        logits [t, v] after each of its t pending tokens; a list of numbers: logits [r, v] after
-        each of the last r of branch i, r = logits[i]. Raises `OutOfBlocks` or `ContextError` with
+        logits [t, v] after each of its t pending tokens; a list of numbers: logits [m, v] after
+        each of the last m of branch i, m = logits[i]. Raises `OutOfBlocks` or `ContextError` with
         nothing changed by the failing forward, `ProtocolError` where nothing is pending.
         """
         if not branches:
@@ -161,7 +161,7 @@ class ModelRunner:
         if sum(map(len, pending)) <= self.max_batch_tokens:
             together = self._forward(branches, pending, wanted)  # [sum of wanted, v]
             return list(together if logits == "last" else together.split(wanted))
-        rows = [self._in_pieces(branch, r) for branch, r in zip(branches, wanted, strict=True)]
+        rows = [self._in_pieces(branch, m) for branch, m in zip(branches, wanted, strict=True)]
         return [row[0] for row in rows] if logits == "last" else rows
 
     def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
@@ -211,7 +211,7 @@ class ModelRunner:
 # Caches: how large one has to be, and who has one
 
 
-def blocks_for(options: GenerateOptions, tokens: int, *, reads: bool = False) -> int:
+def num_kv_blocks_needed(options: GenerateOptions, tokens: int, *, reads: bool = False) -> int:
     """Cache blocks of one model that suffice for an answer which is, with its prompt, at most
     `tokens` long. What is admitted with so many never runs out of them.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from lr.engine.runner import RESERVE, blocks_for
+from lr.engine.runner import RESERVE, num_kv_blocks_needed
 from lr.errors import CheckpointError, LRError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import bytes_per_block
@@ -185,7 +185,7 @@ def plan_run(
     writers = [target] if draft is None else [target, draft]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
     chains = share if num_blocks is None else 0
-    each = share * blocks_for(options, tokens) if num_blocks is None else num_blocks
+    each = share * num_kv_blocks_needed(options, tokens) if num_blocks is None else num_blocks
     by_device: dict[str, list[ModelNeed]] = {}  # in the order in which devices come
 
     def add(role: str, model: Placed, held: int, rows: int, caches: int = 0, copies: int = 1,

@@ -44,16 +44,16 @@ def serve_page(run: Run) -> Steps:
             runner.observer = lambda *seen: run.trace.record(ForwardPass(role, *seen))
             return runner
 
-        def writer(role: Role, guesser: ModelRunner | None) -> Writer:
-            how, token_bytes = run.writer_config(role, guesser), run.models.codec.token_bytes
+        def writer(role: Role, draft_runner: ModelRunner | None) -> Writer:
+            how, token_bytes = run.writer_config(role, draft_runner), run.models.codec.token_bytes
             segmenter, stream = partial(how.segmenter, token_bytes), run.stream(role)
             return Writer(lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation)
 
-        guesser = lend(Role.DRAFT) if options.drafts_tokens else None
+        draft_runner = lend(Role.DRAFT) if options.drafts_tokens else None
         page = Lookahead(
             run.prompt,
             writer(Role.DRAFT, None),
-            writer(Role.TARGET, guesser),
+            writer(Role.TARGET, draft_runner),
             verifier,
             run.limits,
             schedule=Schedule(options.schedule),

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lr.engine.runner import blocks_for
+from lr.engine.runner import num_kv_blocks_needed
 from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
 from lr.lab.dummy import SHAPES, shape
@@ -110,7 +110,7 @@ def test_needs_add_up_where_models_share_a_device() -> None:
     target = [device.needs[0] for device in apart.devices[:2]]
     assert target[0].weights == target[1].weights < together.devices[0].needs[0].weights
     assert 2 * target[0].cache == together.devices[0].needs[0].cache
-    blocks = blocks_for(PAPER, 37000)
+    blocks = num_kv_blocks_needed(PAPER, 37000)
     assert together.devices[0].needs[0].cache == cache_bytes(SHAPES["Qwen3-32B"], BF16, blocks, 16)
 
 

@@ -135,17 +135,17 @@ class SyntheticRun(Run):
 
     verifier: SyntheticVerifier
 
-    def writer_config(self, role: Role, guesser: Runner | None = None) -> WriterConfig:
+    def writer_config(self, role: Role, draft_runner: Runner | None = None) -> WriterConfig:
         """As the engine's, but steps have drawn lengths and no token ends the sequence."""
-        made = super().writer_config(role, guesser)
+        made = super().writer_config(role, draft_runner)
         return replace(made, segmenter=self.verifier.synthetic.segmenter(role), eos_ids=frozenset())
 
-    def speculation(self, role: Role, guesser: Runner | None) -> Speculation | None:
+    def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
         """As the engine's, with our rule; without a draft model something is always found."""
         k, rule = self.options.num_speculative_tokens, SyntheticRule(self.verifier.synthetic.alpha2)
         if not self.options.drafts_tokens:
             return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
-        made = super().speculation(role, guesser)
+        made = super().speculation(role, draft_runner)
         return None if made is None else replace(made, rule=rule)
 
 
