@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 2
+WORKERS ?= 3
 DEMO ?=
 JUPYTER ?=
 PYTEST ?=
@@ -12,8 +12,8 @@ HINT ?=
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-# The models are tiny: one thread a process is the fastest, and the processes share the cores. Many tests start Python:
-# what it compiles is kept.
+# The models are tiny: one thread a process is the fastest, and the processes share the cores: three on two, since some
+# tests wait for programs. Many tests start Python: what it compiles is kept.
 FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: help demo notebooks slides grade test lint format site clean
@@ -35,8 +35,8 @@ notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab (JUPYTER="--n
 slides: $(VENV)/learn.stamp ## write the slides of the two lectures into slides/
 	@$(BIN)/python scripts/slides.py slides
 
-test: $(VENV)/dev.stamp ## run every test, about 10 minutes (PYTEST="-m core": forty seconds)
-	@echo "Every test: about 10 minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
+test: $(VENV)/dev.stamp ## run every test, about 7 minutes (PYTEST="-m core": forty seconds)
+	@echo "Every test: about 7 minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
 	@$(FOR_TESTS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 lint: $(VENV)/dev.stamp ## check style, format and types
