@@ -13,7 +13,7 @@ from lr.types import SamplingParams, require, require_whole
 
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
 TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]
-Acceptance = Literal["reject", "block", "match"]
+AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
 Late = Literal["wait", "reject"]
@@ -46,7 +46,7 @@ class GenerateOptions:
     """Drafter draft stops after a token when no token was as likely as this; 0: never early."""
     branching: tuple[int, ...] = (3, 2, 1, 1)
     """Drafter tree: how many candidates at each place."""
-    acceptance: Acceptance = "reject"
+    acceptance: AcceptanceName = "reject"
     """The rule that decides about guessed tokens: reject (rejection sampling), block (block
     verification), match (sample matching: emits exactly what plain decoding would)."""
     coupling: CouplingName = "independent"
@@ -180,7 +180,7 @@ class OptionArguments(TypedDict, total=False):
     prompt_lookup_min: int
     min_confidence: float
     branching: tuple[int, ...]
-    acceptance: Acceptance
+    acceptance: AcceptanceName
     coupling: CouplingName
     mode: Mode
     depth: int

@@ -158,7 +158,7 @@ class Ended:
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
 """The events from which statistics follow."""
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
-Event = Message | Statistic | Noted | TokenWritten | Warned | Ended
+RunEvent = Message | Statistic | Noted | TokenWritten | Warned | Ended
 
 
 @dataclass

@@ -21,7 +21,7 @@ from typing import Any
 
 from lr.lab.eval.datasets import read_item, read_lines
 from lr.lab.eval.grading import Grader
-from lr.lab.eval.sandbox import Limits, open_sandbox
+from lr.lab.eval.sandbox import SandboxLimits, open_sandbox
 
 
 class Altered(ast.NodeTransformer):
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         str(line["question_id"]): str(line["solution"]) for line in read_lines(asked.solutions)
     }  # fmt: skip
     seen, wrong = Counter[str](), 0
-    box = open_sandbox(Limits(asked.seconds), unsafe=asked.allow_unsafe_code)
+    box = open_sandbox(SandboxLimits(asked.seconds), unsafe=asked.allow_unsafe_code)
     for name, kind, good, why in grades(read_lines(asked.file), others, Grader(box)):
         seen[kind] += 1
         if not good:

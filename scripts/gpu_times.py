@@ -32,8 +32,8 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
 from lr.kvcache.cache import PagedKVCache
-from lr.lab.bench.gpu import GOAL, Plan, bench, measure_peaks, pass_cost, report, ways
-from lr.lab.bench.report import Way, timed, wait_for
+from lr.lab.bench.gpu import GOAL, GpuPlan, bench, measure_peaks, pass_cost, report, ways
+from lr.lab.bench.report import BenchWay, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic
 from lr.lab.eval.report import table
 from lr.model.attention import AttentionKind, RowPages
@@ -323,11 +323,11 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
         for mode, settings in zip(("lr", "lr+sd"), more, strict=True):
             named = ", ".join(f"{name} {value}" for name, value in settings.items())
             how = {"driver": "overlapped", **settings}
-            chosen.append(Way(f"{mode}, overlapped, {named}", mode, how))
+            chosen.append(BenchWay(f"{mode}, overlapped, {named}", mode, how))
     # alpha1: Qwen3 on GSM8K in the paper's Table 1; alpha2 makes its SD speedup
     synthetic = Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K")
     what = options, chosen, synthetic
-    plan = Plan(*what, (1, 8)) if sizes.full else Plan(*what, (1,), 20, 8, 2)
+    plan = GpuPlan(*what, (1, 8)) if sizes.full else GpuPlan(*what, (1,), 20, 8, 2)
     found = bench(names, DeviceMap.of(device), sizes.dtype, plan)
     for line in report(found).splitlines():
         tell(line)

@@ -12,7 +12,7 @@ import pytest
 from lr.commands.bench import BenchGpu
 from lr.commands.cli import main
 from lr.commands.eval import Table1
-from lr.commands.run import RunModels, Tally
+from lr.commands.run import RunModels, RunTally
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.eval.report import Record
 from lr.tiny.language import Split, problem
@@ -81,15 +81,15 @@ def test_real_models_go_on_where_they_were_interrupted(
     (data / "GSM8K.jsonl").write_text("\n".join(lines), encoding="utf-8")
     command = ["reproduce", "table1", "--model", "tiny-target", "--datasets", "GSM8K"]
     command += ["--data", str(data), "--device", "cpu", "--output", str(tmp_path / "out")]
-    add, count = Tally.add, [0]
+    add, count = RunTally.add, [0]
 
-    def interrupt(tally: Tally, done: Record) -> None:
+    def interrupt(tally: RunTally, done: Record) -> None:
         add(tally, done)
         count[0] += 1
         if count[0] == 5:  # in the second of the four modes
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Tally, "add", interrupt)
+    monkeypatch.setattr(RunTally, "add", interrupt)
     assert main(command) == 130
     monkeypatch.undo()
     folder = tmp_path / "out" / "qwen3"

@@ -8,8 +8,8 @@ import pytest
 
 from lr.lab.page import emission
 from lr.trace import (
-    Event,
     ForwardPass,
+    RunEvent,
     Stats,
     StepWritten,
     TokenRound,
@@ -24,7 +24,7 @@ STEP = Step((1, 2, 3), Finish.BOUNDARY)
 AGREED, REFUSED = Verdict(True, ""), Verdict(False, "")
 
 
-def trace_of(*events: Event) -> list[tuple[float, Any]]:
+def trace_of(*events: RunEvent) -> list[tuple[float, Any]]:
     """One event per second."""
     seconds = iter(range(100))
     trace = Trace(clock=lambda: float(next(seconds)))

@@ -30,11 +30,11 @@ from lr.spec.protocol import (
     Emit,
     Judge,
     Judged,
-    Kind,
     Limits,
     NodeId,
     SchedulerConfig,
     Work,
+    WorkKind,
 )
 from lr.trace import (
     Ended,
@@ -74,7 +74,7 @@ EVENTS = [
     (0.75, Drafted(NodeId(0, 1), None)),
     (1.0, Judge(CHILD, ROOT, STEP, None)),
     (1.0, Judged(CHILD, NO)),
-    (1.0, Cancel(Work(Kind.TARGET, CHILD))),
+    (1.0, Cancel(Work(WorkKind.TARGET, CHILD))),
     (2.0, Emit(CORRECTED, (NO,), ROOT, None)),
     (2.0, Ended(True)),
 ]

@@ -17,11 +17,11 @@ from rich.console import Console
 
 from lr.commands import show
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import Device, DtypeName, ModelChoice, torch_dtype
+from lr.commands.options import DeviceOptions, DtypeName, ModelChoice, torch_dtype
 from lr.commands.run import TINY
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
-from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, in_turn, write_json
+from lr.lab.bench.report import BenchWay, Spread, acceptance_of, conditions, in_turn, write_json
 from lr.lab.eval.report import cell
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.calibration import Calibration
@@ -49,7 +49,7 @@ class Bench:
         """Refuse impossible flags and set the threads; the head of the JSON file."""
         show.at_least(self, **least)
         show.require_files(json=self.json, figure=vars(self).get("figure"))
-        Device(threads=self.threads).set_threads()
+        DeviceOptions(threads=self.threads).set_threads()
         return {"conditions": conditions(), "settings": show.settings_of(self)}
 
 
@@ -80,7 +80,7 @@ class BenchDecode(Bench):
         timings: list[decode.Timing] = []
         for names, plan in self._groups():
             torch.set_num_threads(plan.threads)
-            lanes: list[decode.Lane] = []
+            lanes: list[decode.DecodeLane] = []
             for name in names:
                 try:
                     lanes += decode.lanes(name)
@@ -98,7 +98,7 @@ class BenchDecode(Bench):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
         write_json(content | decode.document(timings), self.json)
 
-    def _groups(self) -> Iterator[tuple[list[str], decode.Plan]]:
+    def _groups(self) -> Iterator[tuple[list[str], decode.DecodePlan]]:
         """What is measured in turns: all small models; each large one alone, for its memory."""
         from lr.lab.bench import decode
 
@@ -106,10 +106,13 @@ class BenchDecode(Bench):
         names = list(dict.fromkeys(self.models))
         if small := [name for name in names if name not in large]:
             batches, tokens = self.batches or (1, 2, 4, 8), self.tokens or 64
-            yield small, decode.Plan(batches, tokens, self.repeats, self.threads or 1)
+            yield small, decode.DecodePlan(batches, tokens, self.repeats, self.threads or 1)
         for name in (name for name in names if name in large):
             batches, threads = self.batches or (1,), self.threads or os.cpu_count() or 1
-            yield [name], decode.Plan(batches, self.tokens or 8, self.repeats, threads, warm_up=1)
+            yield (
+                [name],
+                decode.DecodePlan(batches, self.tokens or 8, self.repeats, threads, warm_up=1),
+            )
 
 
 def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
@@ -179,7 +182,7 @@ class BenchToken(Bench):
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
 
-def verdict(rows: Sequence[token.Row]) -> str:
+def verdict(rows: Sequence[token.TokenRow]) -> str:
     """Whether we are ahead in every row, and where not."""
     behind = [f"{r.name} at temperature {r.temperature:g} ({r.to_peer})" for r in rows if r.behind]
     if not behind:
@@ -258,7 +261,7 @@ class BenchStep(Bench):
         content["pass_seconds"] = {"target": asdict(costs[0]), "draft": asdict(costs[1])}
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
-    def _chosen(self) -> list[Way]:
+    def _chosen(self) -> list[BenchWay]:
         """The rows that are asked for."""
         from lr.lab.bench import step
 
@@ -270,7 +273,7 @@ class BenchStep(Bench):
 
         chosen = [way for way in every if way.mode == "ar" or asked(way.name)]
         for name in self.variant:
-            chosen += [Way(name, "lr", step.OVERLAPPED, variant=name)]
+            chosen += [BenchWay(name, "lr", step.OVERLAPPED, variant=name)]
         require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(names)}")
         return chosen
 
@@ -464,7 +467,7 @@ class BenchGpu:
         usual = LARGE if first.type == "cuda" else TINY
         target, draft = self.target or usual[0], self.draft or usual[1]
         judge = None if self.judge == "none" else self.judge or usual[2]
-        Device(threads=self.threads).set_threads(target, draft, judge)
+        DeviceOptions(threads=self.threads).set_threads(target, draft, judge)
         options = GenerateOptions(
             mode="lr+sd",
             driver="overlapped" if "overlapped" in self.drivers else "lockstep",
@@ -488,7 +491,7 @@ class BenchGpu:
         runs = (2 * (len(self.batches) + 1) + len(chosen)) * (self.repeats + 1)
         with show.progress("timing", runs) as advance:
             sizes = self.batches, self.prompt, min(self.tokens, 64), self.repeats
-            plan = gpu.Plan(options, chosen, self._synthetic(), *sizes, advance)
+            plan = gpu.GpuPlan(options, chosen, self._synthetic(), *sizes, advance)
             found = gpu.bench((target, draft, judge), layout, dtype, plan)
         out.print(gpu.report(found), highlight=False)
         out.print(GPU_NOTES, style="dim")

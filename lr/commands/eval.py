@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from lr.commands.bench import BenchGpu
-from lr.commands.options import Device, torch_dtype
-from lr.commands.run import OFFICIAL, Run, RunModels
+from lr.commands.options import DeviceOptions, torch_dtype
+from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.commands.show import at_least, console, in_words, progress, require_files, table
 from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
@@ -83,7 +83,7 @@ def _draw(panels: Sequence[Panel], path: Path) -> None:
         console(stderr=True).print(f"drawn: {drawn}")
 
 
-def _bars(rows: Sequence[report.Row]) -> list[Panel]:
+def _bars(rows: Sequence[report.ReportRow]) -> list[Panel]:
     """Accuracy and speed as bars, and speedups where there is a baseline."""
     names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
     panels: list[Panel] = [
@@ -103,7 +103,7 @@ class LabChoice:
     model: str | None = None  # The target. None: that of the run.
     judge_model: str | None = None  # The judge. None: that of the run; tiny-judge for tiny-target.
     encoder: str | None = None  # The sentence encoder of verifier embedding.
-    place: Device = field(default_factory=Device)
+    place: DeviceOptions = field(default_factory=DeviceOptions)
 
     def lab(self, run: Path) -> Lab:
         """A lab with the target alone; verifiers are loaded when they are named."""
@@ -166,7 +166,7 @@ class Verify:
             _draw(_panels(said, truth), self.figure)
 
 
-def _panels(judged: Mapping[str, ev.Replayed], truth: Sequence[bool]) -> list[Panel]:
+def _panels(judged: Mapping[str, ev.ReplayedVerdicts], truth: Sequence[bool]) -> list[Panel]:
     """`judged`: by verifier what it said."""
     from lr.lab.eval import verifier_eval as ev
 
@@ -234,7 +234,7 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ExperimentRun:
     """Run one of the paper's experiments, or all of them. Interrupted, the same command goes on."""
 
     name: tyro.conf.Positional[str]
@@ -258,7 +258,7 @@ class Experiment:
     seed: int = 0  # Same seed, same answers.
     output: Path = Path("results")  # Where tables, figures and JSON go.
     work: Path = Path("runs/experiments")  # Where the answers are kept and found again.
-    place: Device = field(default_factory=Device)
+    place: DeviceOptions = field(default_factory=DeviceOptions)
 
     def run(self) -> None:
         from lr.lab.eval.experiment import Arm, Outcome, write_finding
@@ -274,7 +274,7 @@ class Experiment:
         drafts = self.model == "tiny" or self.draft_model is not None
         require(drafts, "draft_model", None, f"a draft for {self.model}")
         flags = ("model", "draft_model", "judge_model", "dataset")
-        own = [flag for flag in flags if getattr(self, flag) != getattr(Experiment, flag)]
+        own = [flag for flag in flags if getattr(self, flag) != getattr(ExperimentRun, flag)]
         if self.name == "domains" and own:
             raise SettingError(
                 "experiment domains takes each tiny language with its own models and problems; "
@@ -441,7 +441,7 @@ class Table1:
             how: dict[str, Any] = {"mode": mode, "max_depth": self.depth}
             how |= {"num_speculative_tokens": self.k, "driver": "overlapped"}
             how |= {"dataset": str(self.data / f"{dataset}.jsonl"), "end_qid": self.problems}
-            Run(output=folders[-1], models=models, **how).run()
+            RunCommand(output=folders[-1], models=models, **how).run()
         with Grader() as grader:
             runs = [report.read_run(folder, grader) for folder in folders]
         baseline = report.choose_baseline(runs)
@@ -452,6 +452,6 @@ class Table1:
         """The models of the pair, or those that were named."""
         own, named = self.models, RunModels(*TARGETS[self.pair])
         if own.model is not None:
-            named, _ = replace(own, judge_port=None).chosen("table1")  # `Run` asks the port
+            named, _ = replace(own, judge_port=None).chosen("table1")  # `RunCommand` asks the port
         draft, judge = own.draft_model or named.draft_model, own.judge_model or named.judge_model
         return replace(own, model=own.model or named.model, draft_model=draft, judge_model=judge)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from lr import __version__
-from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
+from lr.commands.options import DeviceOptions, DtypeName, ServerChoice, torch_dtype
 from lr.commands.show import at_least, console, table
 from lr.lab.endpoint.models import ServedModel
 from lr.options import GenerateOptions, Mode
@@ -143,7 +143,7 @@ class Info:
                 yield f"  {package} {version(package)}"
             except PackageNotFoundError:
                 yield f"  {package} is not installed"
-        device = Device().torch_device()
+        device = DeviceOptions().torch_device()
         yield f"device: {device}, {torch.get_num_threads()} CPU threads"
         for index in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(index)
@@ -243,7 +243,7 @@ class TinyEval:
         at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
         own = EvalSettings(**{one.name: getattr(self, one.name) for one in fields(EvalSettings)})
-        threads = Device(threads=self.threads).set_threads()
+        threads = DeviceOptions(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):
             report = evaluate(self.target, draft, own)

@@ -36,7 +36,7 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceOptions:
     """Where and in which precision models run."""
 
     device: str = "auto"  # auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1.
@@ -70,7 +70,7 @@ def torch_dtype(name: DtypeName | None, device: str = "") -> torch.dtype | None:
 
 
 @dataclass(frozen=True)
-class Placement(Device):
+class Placement(DeviceOptions):
     """Where models run, and how they use their device."""
 
     num_blocks: int | None = None  # Cache blocks of 16 tokens per model; None: as many as needed.

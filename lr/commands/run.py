@@ -21,7 +21,7 @@ from lr.lab.dummy import DUMMY_NOTE, dummy_name
 from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.report import Record
-from lr.lab.eval.sandbox import Limits
+from lr.lab.eval.sandbox import SandboxLimits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
 from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
@@ -209,7 +209,7 @@ class RunModels:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCommand:
     """Answer the problems of a data set and grade the answers. The same command again goes on where
     it was interrupted."""
 
@@ -270,7 +270,7 @@ class Run:
         models = models.used_in(mode, self._options(mode))
         data = fingerprint(load_items(self.dataset, seed=self.seed))
         items = load_items(self.dataset, seed=self.seed, start=self.start_qid, end=self.end_qid)
-        limits = Limits(self.code_seconds, self.code_memory_mb)
+        limits = SandboxLimits(self.code_seconds, self.code_memory_mb)
         if note:
             notes.print(f"note: {note}", style="yellow")
         run, unsafe = self.run_code, self.allow_unsafe_code
@@ -291,7 +291,7 @@ class Run:
                     sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
                     variant = running.variant_of(mode, reasoner, self.own.variant)
                     kept = {"pairs": self.save_pairs, "traces": self.save_traces}
-                    plan = running.Plan(items, mode, options, *sizes, variant, **kept)
+                    plan = running.EvalPlan(items, mode, options, *sizes, variant, **kept)
                     evaluation = running.Evaluation(reasoner, plan, store, grader)
                     total, left = len(plan.keys), len(evaluation.missing)
                     there = f", {total - left} of them there already" if left < total else ""
@@ -359,7 +359,7 @@ class Run:
 
 
 @dataclass
-class Tally:
+class RunTally:
     """Sums over the answers so far: `rights` of earlier sessions too, `stats` of this one."""
 
     rights: list[bool | None]
@@ -390,7 +390,7 @@ class Tally:
 def watch(evaluation: running.Evaluation, notes: Console) -> None:
     """Run an evaluation to its end with a progress bar, and say at the end how it went."""
     keys, there, session = set(evaluation.plan.keys), evaluation.store.results(), evaluation.session
-    tally = Tally([record.get("right") for key, record in there if key in keys])
+    tally = RunTally([record.get("right") for key, record in there if key in keys])
     try:
         with (
             progress("answers", len(keys), len(keys) - len(evaluation.missing)) as advance,

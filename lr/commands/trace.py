@@ -196,7 +196,7 @@ MOMENTS = {"tree": (telling_moment, tree_figure), "cache": (sharing_moment, cach
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawCommand:
     """Draw a trace as SVG and PNG: who worked when, the tree at one moment, who held which block.
     Needs matplotlib (the extra `plot`)."""
 
@@ -262,7 +262,7 @@ class StepCommand:
             source = Recorded(trace, remaking(trace))
         session = Session(source)
         try:
-            Prompt(session, _reader(out), out).run()
+            StepPrompt(session, _reader(out), out).run()
         except KeyboardInterrupt:
             out.print()
         finally:
@@ -329,7 +329,7 @@ MOVES = {
 MOST = 10_000  # Moves that one line may ask for.
 
 
-class Prompt:
+class StepPrompt:
     """One session at a terminal or a pipe. `read` gets a line, given the prompt, and raises
     `EOFError` at the end; `out` shows."""
 

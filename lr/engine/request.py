@@ -190,11 +190,11 @@ class Request:
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
                     self.asked[node] = replace(pair, note=self.trace.at(node), index=parent.index)
-                case messages.Cancel((messages.Kind.DRAFT, node)):
+                case messages.Cancel((messages.WorkKind.DRAFT, node)):
                     assert self.drafts is not None
                     if self._proposed.pop(node, None) is None:
                         self.drafts.cancel(node)
-                case messages.Cancel((messages.Kind.TARGET, node)):
+                case messages.Cancel((messages.WorkKind.TARGET, node)):
                     self.target.cancel(self.jobs.pop(node))
                 case messages.Cancel((_, node)):
                     self.asked.pop(node, None)

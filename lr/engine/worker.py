@@ -59,7 +59,7 @@ class DraftWorkerError(LRError):
 
 Parts = tuple[Runners, TokenBytes]
 """What a worker has: the runners of the draft model, and the bytes of the tokens."""
-Load = Callable[[], Parts]
+LoadParts = Callable[[], Parts]
 """Makes the parts, in the worker. It is pickled where the worker is a process."""
 
 
@@ -117,7 +117,7 @@ class _Run:
         self.runners.take_back(self.runner)
 
 
-def serve(connection: Connection, load: Load) -> None:
+def serve(connection: Connection, load: LoadParts) -> None:
     """The life of a worker: load, then work until the other end of the connection closes."""
     runs: dict[int, _Run] = {}
 
@@ -170,7 +170,7 @@ def presentable(error: Exception) -> Exception:
     return DraftWorkerError(f"the draft worker failed:\n{trace}")
 
 
-def process_main(connection: Connection, load: Load) -> None:
+def process_main(connection: Connection, load: LoadParts) -> None:
     """What a worker process runs. Ctrl-C is the parent's to answer: a terminal sends it to both."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -181,7 +181,7 @@ def process_main(connection: Connection, load: Load) -> None:
 # Our end
 
 
-def launch(load: Load, *, as_thread: bool) -> tuple[Connection, Callable[[], None]]:
+def launch(load: LoadParts, *, as_thread: bool) -> tuple[Connection, Callable[[], None]]:
     """Start a worker: our end of the connection, and what ends the worker for certain."""
     ours, theirs = Pipe()
     name, parent = "lr draft", os.getpid()
@@ -212,7 +212,9 @@ class DraftWorker:
     `runs`: by their numbers.
     """
 
-    def __init__(self, load: Load, *, as_thread: bool = False, patience: float = 120.0) -> None:
+    def __init__(
+        self, load: LoadParts, *, as_thread: bool = False, patience: float = 120.0
+    ) -> None:
         require(patience > 0, "patience", patience, "a number of seconds > 0")
         self.load, self.as_thread, self.patience = load, as_thread, patience
         self.pid: int | None = None

@@ -30,13 +30,13 @@ from lr.spec.protocol import (
     Event,
     Judge,
     Judged,
-    Kind,
     NodeId,
     Release,
     SchedulerConfig,
     Target,
     Targeted,
     Work,
+    WorkKind,
 )
 from lr.spec.scheduler import LookaheadScheduler
 from lr.types import EmittedStep, Finish, Step, Verdict
@@ -151,11 +151,11 @@ class ScriptedRun:
                 case Draft(node, children):
                     for child in children:
                         self.prefixes[child] = self.prefixes[node]
-                        self._asked[Work(Kind.DRAFT, child)] = self.prefixes[node], command
+                        self._asked[Work(WorkKind.DRAFT, child)] = self.prefixes[node], command
                 case Target(node):
-                    self._asked[Work(Kind.TARGET, node)] = self.prefixes[node], command
+                    self._asked[Work(WorkKind.TARGET, node)] = self.prefixes[node], command
                 case Judge(node, parent):
-                    self._asked[Work(Kind.JUDGE, node)] = self.prefixes[parent], command
+                    self._asked[Work(WorkKind.JUDGE, node)] = self.prefixes[parent], command
                 case Emit(emitted, _, node, root):
                     self.emitted.append(emitted)
                     if root is not None:

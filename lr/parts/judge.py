@@ -105,7 +105,7 @@ class AnswerTokens:
 
 
 @dataclass(frozen=True)
-class Row:
+class PromptRow:
     """Token ids to run: logits after the last `wanted` of them; the first `keep` are cached."""
 
     tokens: list[int]
@@ -126,7 +126,7 @@ class PrefixCache:
         self.runner, self.slots, self.passes = runner, slots, 0
         self.kept: list[Branch] = []
 
-    def logits(self, rows: Sequence[Row]) -> list[Tensor | LRError]:
+    def logits(self, rows: Sequence[PromptRow]) -> list[Tensor | LRError]:
         """Per row the logits [wanted, v] after its last tokens, in one ragged forward.
 
         Rows that do not fit the cache together run in halves. A row that cannot run even alone gets
@@ -162,7 +162,7 @@ class PrefixCache:
     def warm(self, tokens: list[int]) -> None:
         """Cache `tokens` (at least one), so that rows that begin with them can fork."""
         if all(common_length(branch.tokens, tokens) < len(tokens) for branch in self.kept):
-            self.logits([Row(tokens, keep=len(tokens))])
+            self.logits([PromptRow(tokens, keep=len(tokens))])
 
     def close(self) -> None:
         """Release all kept branches. The next call computes them again."""
@@ -170,7 +170,7 @@ class PrefixCache:
             self.runner.close(branch)
         self.kept = []
 
-    def _keep(self, row: Row, branch: Branch) -> None:
+    def _keep(self, row: PromptRow, branch: Branch) -> None:
         """Keep the first tokens of a row that ran, in place of kept branches that they extend."""
         if row.keep == 0:
             self.runner.close(branch)
@@ -254,7 +254,7 @@ class AskingVerifier(Verifier):
         return self.prefixes.passes
 
     @abstractmethod
-    def row_of(self, pair: Pair) -> Row:
+    def row_of(self, pair: Pair) -> PromptRow:
         """What the model reads about a pair."""
 
     @abstractmethod
@@ -304,9 +304,9 @@ class JudgeVerifier(AskingVerifier):
         """The token ids of the prompt about two texts, with the answer begun."""
         return [*self.model.chat(self.prompt.about(first, second)), *self.begun]
 
-    def row_of(self, pair: Pair) -> Row:
+    def row_of(self, pair: Pair) -> PromptRow:
         steps = (pair.target_step, pair.draft)
-        return Row(self.row(*(self.decode(step.tokens).strip() for step in steps)))
+        return PromptRow(self.row(*(self.decode(step.tokens).strip() for step in steps)))
 
     def read(self, pair: Pair, logits: Tensor) -> Verdict:
         (score, _), mass = self.answers.read(logits[-1])

@@ -32,7 +32,7 @@ from lr.parts.judge import (
     JudgeVerifier,
     PrefixCache,
     PromptedModel,
-    Row,
+    PromptRow,
     asked_model,
     at_least,
 )
@@ -91,9 +91,9 @@ class ScoreVerifier(AskingVerifier):
         self.question = [*target.encode(question), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
-    def row_of(self, pair: Pair) -> Row:
+    def row_of(self, pair: Pair) -> PromptRow:
         chain = [*pair.prefix, *pair.draft.tokens]
-        return Row([*chain, *self.question], keep=len(chain))
+        return PromptRow([*chain, *self.question], keep=len(chain))
 
     def read(self, pair: Pair, logits: Tensor) -> Verdict:
         p, mass = self.answers.read(logits[-1])
@@ -136,12 +136,12 @@ class LikelihoodVerifier(AskingVerifier):
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         return self.prefixes.passes if self.asks else 0
 
-    def row_of(self, pair: Pair) -> Row:
+    def row_of(self, pair: Pair) -> PromptRow:
         """Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
         tokens; the logits after its last 4 tokens are those of the 4 draft tokens.
         """
         tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
-        return Row(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
+        return PromptRow(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
     def read(self, pair: Pair, logits: Tensor) -> Verdict:
         return self.mean(step_logprobs(logits, pair.draft.tokens))

@@ -55,7 +55,7 @@ class NodeId(NamedTuple):
         return f"{self.stem}:{self.index}" + (f".{self.number}" if self.number else "")
 
 
-class Kind(StrEnum):
+class WorkKind(StrEnum):
     """The kinds of work. They are strings because these hash fast."""
 
     DRAFT = "draft"
@@ -66,7 +66,7 @@ class Kind(StrEnum):
 class Work(NamedTuple):
     """One piece of work. A `Draft` for W children is W pieces, named by the children."""
 
-    kind: Kind
+    kind: WorkKind
     node: NodeId
 
 

@@ -38,7 +38,6 @@ from lr.spec.protocol import (
     Event,
     Judge,
     Judged,
-    Kind,
     NodeId,
     Place,
     Release,
@@ -47,13 +46,14 @@ from lr.spec.protocol import (
     Targeted,
     Wait,
     Work,
+    WorkKind,
 )
 from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require_whole
 
 MEMORY = 1000
 """Cancelled work is remembered for this many steps; an event for older work is taken as stale."""
-_COMPLETES = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
+_COMPLETES = {Drafted: WorkKind.DRAFT, Targeted: WorkKind.TARGET, Judged: WorkKind.JUDGE}
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +93,7 @@ class LookaheadScheduler:
     def rows(self) -> int:
         """Rows of the target in work: target steps, and judgements without target step."""
         return sum(
-            kind is Kind.TARGET or (kind is Kind.JUDGE and self._judged_alone(node))
+            kind is WorkKind.TARGET or (kind is WorkKind.JUDGE and self._judged_alone(node))
             for (kind, _), node in self.work.items()
         )
 
@@ -190,14 +190,16 @@ class LookaheadScheduler:
                 if verdict is not None:
                     self._settle(child, verdict)
                 elif not alone:
-                    self._begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, target))
+                    self._begin(
+                        WorkKind.JUDGE, child, Judge(child.id, node.id, child.draft, target)
+                    )
 
     def _decide(self) -> bool:
         """Emit the next step if it is decided, and move the root after it. Returns whether."""
         root, settled, width = self.root, list[Node](), len(self.root.children)
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
-            awaited = Work(Kind.DRAFT, child.id) in self.work
+            awaited = Work(WorkKind.DRAFT, child.id) in self.work
             if self.config.reject_late and awaited and root.target is not None:
                 self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
@@ -296,7 +298,7 @@ class LookaheadScheduler:
             for name in [node.id.child(j, width) for j in range(count)]:
                 child = Node(name, node.written, node.limit, open=False)
                 node.children.append(child)
-                self.work[Work(Kind.DRAFT, name)] = child
+                self.work[Work(WorkKind.DRAFT, name)] = child
             names = tuple(child.id for child in node.children)
             self._commands.append(Draft(node.id, names, node.limit))
 
@@ -307,12 +309,12 @@ class LookaheadScheduler:
         for node in _open_nodes(self.root):
             if free > 0 and node.target is None and self._target_is_due(node):
                 free -= 1
-                self._begin(Kind.TARGET, node, Target(node.id, node.limit))
+                self._begin(WorkKind.TARGET, node, Target(node.id, node.limit))
             for child in node.children:
                 alone = self._judged_alone(child) and self._unjudged(child)
                 if free > 0 and alone and child.draft is not None:
                     free -= 1
-                    self._begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, None))
+                    self._begin(WorkKind.JUDGE, child, Judge(child.id, node.id, child.draft, None))
 
     # What may happen at a node
 
@@ -336,7 +338,7 @@ class LookaheadScheduler:
         """Whether the target's step after `node` may start and has not started yet. If the verifier
         needs none: only after a doubt, and at a root that has no draft step left.
         """
-        if node.target is not None or Work(Kind.TARGET, node.id) in self.work:
+        if node.target is not None or Work(WorkKind.TARGET, node.id) in self.work:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self._level(node))
@@ -348,12 +350,12 @@ class LookaheadScheduler:
 
     def _unjudged(self, child: Node) -> bool:
         """Whether the verifier is still to be asked about the draft step that leads here."""
-        asked = Work(Kind.JUDGE, child.id) in self.work
+        asked = Work(WorkKind.JUDGE, child.id) in self.work
         return not (asked or child.verdict or child.released)
 
     # Changes to the tree and to what is in work
 
-    def _begin(self, kind: Kind, node: Node, command: Command) -> None:
+    def _begin(self, kind: WorkKind, node: Node, command: Command) -> None:
         self.work[Work(kind, node.id)] = node
         self._commands.append(command)
 
@@ -366,7 +368,7 @@ class LookaheadScheduler:
         """Cancel and release `node` and everything below it, unless that has happened before."""
         if node.released:
             return
-        for work in [Work(kind, node.id) for kind in Kind]:
+        for work in [Work(kind, node.id) for kind in WorkKind]:
             if self.work.pop(work, None) is not None:
                 self._cancelled.add(work)
                 self._commands.append(Cancel(work))

@@ -16,7 +16,7 @@ from lr.spec.protocol import Schedule, SchedulerConfig
 from lr.theory import acceptance, asynchronous, hybrid, synchronous
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant, JudgeErrors
 from lr.theory.domain import Reals
-from lr.theory.simulate import ENDLESS, Outcome, World, simulate
+from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
 from lr.types import Origin
 
 
@@ -57,7 +57,7 @@ class Formula:
     simulated: Callable[[Point], Measured] | None = None
 
 
-def rate(outcome: Outcome) -> Measured:
+def rate(outcome: SimulationOutcome) -> Measured:
     """Steps per time over whole stages, and its standard error."""
     seconds = sum(stage.seconds for stage in outcome.stages)
     if len(outcome.stages) < 2:
@@ -75,7 +75,9 @@ def share(hits: int, trials: int) -> Measured:
     return Measured(value, math.sqrt(value * (1 - value) / trials))
 
 
-def run(at: Point, schedule: Schedule, depth: int, width: int = 1, **changes: Any) -> Outcome:
+def run(
+    at: Point, schedule: Schedule, depth: int, width: int = 1, **changes: Any
+) -> SimulationOutcome:
     """The scheduler in the world of a point, which `changes` alter."""
     world = World(
         Bernoulli(at.alpha),
@@ -89,13 +91,13 @@ def run(at: Point, schedule: Schedule, depth: int, width: int = 1, **changes: An
     return simulate(config, replace(world, **changes), at.steps)
 
 
-def erring(at: Point) -> Outcome:
+def erring(at: Point) -> SimulationOutcome:
     """A verifier that errs, drafts being equivalent with probability alpha."""
     errors = JudgeErrors(at.false_reject, at.false_accept)
     return run(at, Schedule.PAPER, at.k, errors=errors)
 
 
-def accepted(outcome: Outcome) -> Measured:
+def accepted(outcome: SimulationOutcome) -> Measured:
     """Accepted per position, for schedules in which every position is judged."""
     return share(outcome.origins[Origin.ACCEPTED], outcome.steps)
 
@@ -105,7 +107,7 @@ def siblings(at: Point) -> tuple[float, float]:
     return at.alpha * at.beta, (1 - at.alpha) * at.beta
 
 
-def cycles(at: Point, depth: int) -> Outcome:
+def cycles(at: Point, depth: int) -> SimulationOutcome:
     """Synchronous cycles of `depth` drafts with a free verifier and free batches."""
     return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
 

@@ -39,13 +39,13 @@ from lr.theory.domain import (
 )
 from lr.theory.synchronous import lr_sync_speedup, sd_speedup_of_positions
 
-Kind = Literal["sync", "async"]
+ScheduleKind = Literal["sync", "async"]
 Inner = Literal["both", "target"]
 THRESHOLD = 1.157
 """Condition (6) asks for more than this: the maximum of `lemma6`, 1.1562281731, rounded up."""
 
 
-def step_speedup(alpha1: Reals, k1: Reals, c1: Reals, schedule: Kind) -> Reals:
+def step_speedup(alpha1: Reals, k1: Reals, c1: Reals, schedule: ScheduleKind) -> Reals:
     """f(k1), k1 >= 1 target steps in flight: printed f_sync, or the asynchronous `paper` window."""
     if schedule not in ("sync", "async"):
         raise DomainError("schedule", schedule, "sync or async")
@@ -61,7 +61,7 @@ def hybrid_speedup(
     c2: Reals,
     k1: Reals,
     k2: Reals,
-    schedule: Kind = "sync",
+    schedule: ScheduleKind = "sync",
     inner: Inner = "both",
 ) -> Reals:
     """h(k1, k2) = f(k1) g(k2). `inner` "target": only the target speculates, h = g f(k1; c1 g).
@@ -76,7 +76,7 @@ def hybrid_speedup(
 
 
 @dataclass(frozen=True)
-class Split:
+class RowSplit:
     """The best split of a budget: `k1` steps in flight, `k2` positions per pass; smallest first.
     Others at their best: token-level speculation alone (k1 = 1), lookahead alone (k2 = 1)."""
 
@@ -93,8 +93,8 @@ class Split:
 
 
 def best_split(
-    alpha1: float, alpha2: float, c1: float, c2: float, budget: int, schedule: Kind = "sync"
-) -> Split:
+    alpha1: float, alpha2: float, c1: float, c2: float, budget: int, schedule: ScheduleKind = "sync"
+) -> RowSplit:
     """The integers k1, k2 >= 1 with ParallelDim_f(k1) k2 <= `budget` that maximise h; tries all.
 
     Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: (4, 4) 3.1468492801,
@@ -111,7 +111,7 @@ def best_split(
     h = np.round(h, 13)  # f is constant beyond ceil(1/c1): of equal values take the first
     i, j = np.unravel_index(int(np.argmax(h)), h.shape)
     token_only, step_only = f[0] * g[np.argmax(h[0])], f[np.argmax(h[:, 0])] * g[0]
-    return Split(int(i) + 1, int(j) + 1, float(f[i] * g[j]), float(token_only), float(step_only))
+    return RowSplit(int(i) + 1, int(j) + 1, float(f[i] * g[j]), float(token_only), float(step_only))
 
 
 def lemma6(y: Reals) -> Reals:

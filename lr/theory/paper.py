@@ -30,7 +30,7 @@ LOOKUP_TOKENS = 8
 
 
 @dataclass(frozen=True)
-class Pair:
+class ModelPair:
     """A block of Table 1, by data set: acceptance of draft steps, and three speedups."""
 
     name: str
@@ -41,14 +41,14 @@ class Pair:
 
 
 TABLE_1 = {
-    "r1": Pair(
+    "r1": ModelPair(
         "DeepSeek-R1-Distill 1.5B / 32B",
         (0.47, 0.58, 0.63, 0.44, 0.35, 0.48, 0.47),
         (1.36, 1.48, 1.71, 1.27, 1.14, 1.27, 1.21),
         (1.53, 1.50, 1.39, 1.32, 1.48, 1.25, 1.45),
         (1.82, 2.00, 2.11, 1.54, 1.63, 1.51, 1.58),
     ),
-    "qwen3": Pair(
+    "qwen3": ModelPair(
         "Qwen3 1.7B / 32B",
         (0.43, 0.53, 0.50, 0.39, 0.30, 0.38, 0.40),
         (1.12, 1.22, 1.32, 1.13, 1.04, 1.10, 1.08),
@@ -88,7 +88,7 @@ class SpeedFit:
     r_squared: float
 
 
-def fit_speedups(pair: Pair) -> SpeedFit:
+def fit_speedups(pair: ModelPair) -> SpeedFit:
     """The c and v that explain the lookahead speedups of a pair best, given its acceptance."""
     alpha, printed, most = np.array(pair.acceptance), np.array(pair.lookahead), (0.999, np.inf)
     (c, v), _ = curve_fit(lr_async_limit, alpha, printed, (0.3, 0.2), bounds=(0, most), xtol=1e-12)

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from lr.options import Driver
-from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig, WorkKind
 from lr.theory.acceptance import beta_width_acceptance
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, Resampled
@@ -163,7 +163,7 @@ def seconds_per_step(
         if draft_ticks is None:
             seconds += run.seconds
         else:
-            reads, writes = run.workers[Kind.TARGET], run.workers[Kind.DRAFT]
+            reads, writes = run.workers[WorkKind.TARGET], run.workers[WorkKind.DRAFT]
             seconds += reads.occupied * each.seconds(reads.mean_rows) + run.judged * load.verdict
             pass_seconds = draft.seconds(writes.mean_rows) + writing - draft.first
             seconds += writes.occupied * draft_ticks * pass_seconds

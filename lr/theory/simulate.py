@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from lr.rng import Stream
 from lr.spec import protocol as messages
-from lr.spec.protocol import Emit, Kind, Limits, NodeId, SchedulerConfig, Work
+from lr.spec.protocol import Emit, Limits, NodeId, SchedulerConfig, Work, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
 from lr.trace import Stats, StepWritten, Trace
@@ -199,7 +199,7 @@ class Stage(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class SimulationOutcome:
     """What came out. `seconds`: time of the last step; `wrong`: accepted, but not equivalent."""
 
     seconds: float = 0.0
@@ -207,7 +207,7 @@ class Outcome:
     judged: int = 0
     wrong: int = 0
     stages: list[Stage] = field(default_factory=list)
-    workers: dict[Kind, Workers] = field(default_factory=dict)
+    workers: dict[WorkKind, Workers] = field(default_factory=dict)
     """By DRAFT, TARGET (judging without a target step included) and JUDGE."""
 
     @property
@@ -231,7 +231,7 @@ def simulate(
     steps: int,
     trace: Trace | None = None,
     control: Control | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """Emit `steps` steps, or fewer where the limits of `config` end the chain. `control`, a
     controller's, is told the counts and the time after every step.
 
@@ -269,16 +269,18 @@ class _Simulation:
         draft = Workers(world.draft_workers, world.draft_overhead)
         target, judge = Workers(None, world.target_overhead), Workers(world.judge_workers)
         # of simultaneous completions, those come first that make room for the others
-        self.outcome = Outcome(workers={Kind.JUDGE: judge, Kind.TARGET: target, Kind.DRAFT: draft})
+        self.outcome = SimulationOutcome(
+            workers={WorkKind.JUDGE: judge, WorkKind.TARGET: target, WorkKind.DRAFT: draft}
+        )
         alone = not config.needs_target_step  # drafts are judged by a prefill of the target
         self.kinds = {
-            Kind.DRAFT: (draft, world.draft),
-            Kind.TARGET: (target, world.target),
-            Kind.JUDGE: (target, world.score) if alone else (judge, world.judge),
+            WorkKind.DRAFT: (draft, world.draft),
+            WorkKind.TARGET: (target, world.target),
+            WorkKind.JUDGE: (target, world.score) if alone else (judge, world.judge),
         }
         self.stream = Stream.root(world.seed)
 
-    def run(self, steps: int) -> Outcome:
+    def run(self, steps: int) -> SimulationOutcome:
         self._obey(self.scheduler.start(), steps)
         while self.outcome.steps < steps and not self.scheduler.done:
             if self.declined:
@@ -315,12 +317,12 @@ class _Simulation:
                 case messages.Draft(parent, children):
                     # as in `Request`: the last answer before this node could begin
                     width = self.widths.get(max(parent.stem, parent.index - self.most + 1))
-                    self._submit(*(Work(Kind.DRAFT, child) for child in children[:width]))
+                    self._submit(*(Work(WorkKind.DRAFT, child) for child in children[:width]))
                     self.declined |= dict.fromkeys(children[width:] if width else ())
                 case messages.Target(node):
-                    self._submit(Work(Kind.TARGET, node))
+                    self._submit(Work(WorkKind.TARGET, node))
                 case messages.Judge(node):
-                    self._submit(Work(Kind.JUDGE, node))
+                    self._submit(Work(WorkKind.JUDGE, node))
                 case messages.Cancel(work):
                     self.declined.pop(work.node, None)
                     if span := self.kinds[work.kind][0].cancel(self.now, work):
@@ -335,7 +337,7 @@ class _Simulation:
     def _length(self, duration: Duration, work: Work) -> float:
         node, reading = work.node, 0.0
         level = node.index - node.stem  # draft steps since the last correction
-        if work.kind is Kind.TARGET and level:
+        if work.kind is WorkKind.TARGET and level:
             reading = self.world.reading + self.world.reading_before * (level - 1)
         if isinstance(duration, Constant):
             return duration.value + reading
@@ -345,9 +347,9 @@ class _Simulation:
         return drawn + reading
 
     def _event(self, work: Work) -> messages.Event:
-        if work.kind is Kind.JUDGE:
+        if work.kind is WorkKind.JUDGE:
             return messages.Judged(work.node, self._verdict(work.node))
-        done = messages.Drafted if work.kind is Kind.DRAFT else messages.Targeted
+        done = messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
         return done(work.node, STEP)
 
     def _verdict(self, node: NodeId) -> Verdict:

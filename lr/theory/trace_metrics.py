@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lr.spec.protocol import Emit
-from lr.trace import Event, ForwardPass, StepWritten, TokenRound, TokenRounds, VerifierCall
+from lr.trace import ForwardPass, RunEvent, StepWritten, TokenRound, TokenRounds, VerifierCall
 from lr.types import Role
 
-Timed = tuple[float, Event]
+Timed = tuple[float, RunEvent]
 """(time of the event in seconds, event)."""
 Passes = dict[tuple[int, int], tuple[int, float]]
 """By (rows, tokens more than one per row): how many passes, and their seconds together."""

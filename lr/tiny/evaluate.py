@@ -47,7 +47,7 @@ Tokens = tuple[int, ...]
 
 
 @dataclass
-class Tally:
+class StepSums:
     """Sums over steps of one kind. `positions` and `overlap` come from the target's own solutions,
     the rest from the judged chain.
 
@@ -65,9 +65,9 @@ class Tally:
     positions: int = 0
     overlap: float = 0.0
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: StepSums) -> StepSums:
         mine, theirs = vars(self), vars(other)
-        return Tally(**{name: mine[name] + theirs[name] for name in mine})
+        return StepSums(**{name: mine[name] + theirs[name] for name in mine})
 
     def rates(self) -> dict[str, float]:
         """Every rate by name; NaN where nothing was counted."""
@@ -105,12 +105,12 @@ class TinyReport:
     temperature: float
     target_right: int
     draft_right: int
-    tallies: dict[str, Tally]
+    tallies: dict[str, StepSums]
     ablation: tuple[LayerSkipped, ...] = ()
 
     @property
-    def total(self) -> Tally:
-        return sum(self.tallies.values(), Tally())
+    def total(self) -> StepSums:
+        return sum(self.tallies.values(), StepSums())
 
     def table(self) -> str:
         """The report as Markdown: accuracy, then the rates by kind of step, then the ablation."""
@@ -211,7 +211,7 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
     layers = own.runner.model.config.num_layers
     for layer in settings.ablation_layers:
         require(0 <= layer < layers, "ablation_layers", layer, f"layers 0 to {layers - 1}")
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, StepSums] = {}
     right, drafts_right = 0, 0
     for first in range(0, settings.problems, BATCH):
         indices = range(first, min(first + BATCH, settings.problems))
@@ -272,7 +272,11 @@ def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
 
 
 def _token_acceptance(
-    target: Voice, draft: Voice, what: Problem[Any], steps: list[Tokens], tallies: dict[str, Tally]
+    target: Voice,
+    draft: Voice,
+    what: Problem[Any],
+    steps: list[Tokens],
+    tallies: dict[str, StepSums],
 ) -> None:
     """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's
     kind."""
@@ -281,7 +285,7 @@ def _token_acceptance(
     overlaps = torch.minimum(p, q).sum(-1).tolist()
     at = 0
     for step in steps:
-        tally = tallies.setdefault(target.kind_of(target.codec.decode(step)), Tally())
+        tally = tallies.setdefault(target.kind_of(target.codec.decode(step)), StepSums())
         tally.positions += len(step)
         tally.overlap += sum(overlaps[at : at + len(step)])
         at += len(step)
@@ -329,7 +333,7 @@ def grow_chains(
 
 
 def _step_acceptance(
-    target: Voice, draft: Voice, problems: Sequence[Problem[Any]], tallies: dict[str, Tally]
+    target: Voice, draft: Voice, problems: Sequence[Problem[Any]], tallies: dict[str, StepSums]
 ) -> None:
     """Add up, by kind of the target's step, what the oracle says of the draft's step, and of the
     target's second try, against the target's step."""
@@ -337,7 +341,7 @@ def _step_acceptance(
     def accepts(mine: Tokens, drafted: Tokens, other: Tokens) -> bool:
         text, said, again = (target.codec.decode(step) for step in (mine, drafted, other))
         same = target.language.same_meaning
-        tally = tallies.setdefault(target.kind_of(text), Tally())
+        tally = tallies.setdefault(target.kind_of(text), StepSums())
         accepted = target.ended(mine) == target.ended(drafted) and same(text, said)
         tally.steps += 1
         tally.tokens += len(mine)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
-from lr.tiny.language import Kind, Meaning
+from lr.tiny.language import Meaning, StepKind
 
 RATIO = 0.65  # weight of an alternative relative to the one before it in the order of preference
 
@@ -68,66 +68,66 @@ CHANGED = {
 }
 
 
-def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
+def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
     """All templates of every (kind, operation), the target's favourite first."""
-    table: dict[tuple[Kind, str], tuple[str, ...]] = {}
+    table: dict[tuple[StepKind, str], tuple[str, ...]] = {}
     for query, asked in QUESTIONS.items():
-        table[Kind.GOAL, query] = (
+        table[StepKind.GOAL, query] = (
             f"[We|You|I] [need|want|have] to [find|determine|compute] {asked} .",
             f"The [question|text|story] [asks|says] to [find|determine|compute] {asked} .",
             f"[Our|My|One] [goal|task|aim] is to [find|determine|compute] {asked} .",
         )
-    table[Kind.GIVEN, ""] = (
+    table[StepKind.GIVEN, ""] = (
         "[Initially|Originally|First] {A} has {z} {item} @END",
         "The [question|text|story] [says|states] that {A} has {z} {item} @END",
         "[We|You|I] [know|see|read] that {A} has {z} {item} @END",
     )
     for operation, (relation, expression) in RELATIONS.items():
-        table[Kind.OPERATION, operation] = (
+        table[StepKind.OPERATION, operation] = (
             f"[Then|Next|Now] {{B}} @HAS {relation} , @SO @WE @GET {expression} {{item}} @END",
             f"[Since|As|Because] {{B}} @HAS {relation} , the [number|count|tally] [is|becomes] "
             f"{expression} {{item}} @END",
             f"[We|You|I] [know|see|read] that {{B}} @HAS {relation} [,|:] @WE @GET "
             f"{expression} {{item}} @END",
         )
-    table[Kind.ANSWER, "value"] = (
+    table[StepKind.ANSWER, "value"] = (
         "[So|Thus] the [answer|result] [is|equals] @BOX .",
         "[Finally|Therefore] , @WE @GET @BOX .",
     )
     for query, (words, expression) in CALCULATIONS.items():
-        table[Kind.ANSWER, query] = (
+        table[StepKind.ANSWER, query] = (
             f"[So|Thus] {words} {expression} , and the [answer|result] [is|equals] @BOX .",
             f"[Finally|Therefore] , {words} {expression} , [giving|making] @BOX .",
         )
-    table[Kind.GOAL, "jar"] = (
+    table[StepKind.GOAL, "jar"] = (
         "[We|I] [need|want] to find how many {item} are in the jar in the end .",
         "The [question|text] [asks|says] to find how many {item} are in the jar in the end .",
     )
-    table[Kind.GIVEN, "jar"] = (
+    table[StepKind.GIVEN, "jar"] = (
         "[Initially|First] the jar has {z} {item} .",
         "We [know|see] that the jar has {z} {item} .",
     )
-    table[Kind.ANSWER, "jar"] = (
+    table[StepKind.ANSWER, "jar"] = (
         "[So|Thus] in the end the jar has {z} {item} , and the [answer|result] [is|equals] @BOX .",
     )
     for what, told in TURNS.items():
-        table[Kind.NOTE, what] = (f"Turn {{k}} : {told} .",)
+        table[StepKind.NOTE, what] = (f"Turn {{k}} : {told} .",)
     for operation, expression in CHANGED.items():
-        table[Kind.OPERATION, operation] = (
+        table[StepKind.OPERATION, operation] = (
             f"The jar had {{x}} {{item}} [,|:] {{x}} {expression} [=|is] {{z}} , [so|and] now the "
             "jar has {z} {item} .",
         )
     return table
 
 
-Piece = tuple[str, ...]
+TemplatePiece = tuple[str, ...]
 """One place of a template: its alternatives. Each is a run of words; a slot is a word such as
 `{B}`; one alternative = no choice."""
 
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 
-def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[Piece, ...]:
+def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[TemplatePiece, ...]:
     """The places of a template in order, phrases expanded: "{B} [has|owns] ." -> ("{B}",), ("has",
     "owns"), (".",)."""
     expanded = re.sub(r"@(\w+)", lambda match: phrases[match.group(1)], template)
@@ -167,7 +167,7 @@ def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
 
 
 def say(
-    options: Sequence[tuple[Piece, ...]],
+    options: Sequence[tuple[TemplatePiece, ...]],
     values: Mapping[str, str],
     style: Style,
     rng: random.Random,
@@ -183,11 +183,11 @@ def _pick(rng: random.Random, style: Style, count: int) -> int:
 
 
 ROLES = {
-    Kind.GOAL: ("", "AB"),
-    Kind.GIVEN: ("A", ""),
-    Kind.NOTE: ("A", "B"),
-    Kind.OPERATION: ("B", "AC"),
-    Kind.ANSWER: ("B", "AC"),
+    StepKind.GOAL: ("", "AB"),
+    StepKind.GIVEN: ("A", ""),
+    StepKind.NOTE: ("A", "B"),
+    StepKind.OPERATION: ("B", "AC"),
+    StepKind.ANSWER: ("B", "AC"),
 }
 """By kind: the slot that holds the entity, and those that hold the references."""
 

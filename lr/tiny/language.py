@@ -27,7 +27,7 @@ MAX_OPERATIONS = 6
 TEST_SHARE = 16  # one question in sixteen belongs to the test split
 
 
-class Kind(Enum):
+class StepKind(Enum):
     """What a step of a solution is for."""
 
     GOAL = "goal"
@@ -57,7 +57,7 @@ class Meaning(NamedTuple):
     has none). `item`: what is counted ("" in a short answer). `note`: the letter of the turn, with
     ", the last" after the last one."""
 
-    kind: Kind
+    kind: StepKind
     operation: str
     entity: str = ""
     references: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
     if asked is None:
         return None
     goal, answer = asked
-    given = Meaning(Kind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item)
+    given = Meaning(StepKind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item)
     assert answer.result is not None
     return Problem(
         _question(given, operations, goal), (goal, given, *operations, answer), answer.result
@@ -149,7 +149,9 @@ def random_operation(
             continue
         result = calculate(operation, operands)
         if LOWEST <= result <= HIGHEST:
-            return Meaning(Kind.OPERATION, operation, person, references, operands, result, item)
+            return Meaning(
+                StepKind.OPERATION, operation, person, references, operands, result, item
+            )
 
 
 def calculate(operation: str, operands: tuple[int, ...]) -> int:
@@ -170,14 +172,14 @@ def query(
     (first, a), (second, b) = people
     operation = ("value", "total", "difference")[rng.randrange(3)]
     if operation == "value":
-        answer = Meaning(Kind.ANSWER, operation, result=b)
-        return Meaning(Kind.GOAL, operation, references=(second,), item=item), answer
+        answer = Meaning(StepKind.ANSWER, operation, result=b)
+        return Meaning(StepKind.GOAL, operation, references=(second,), item=item), answer
     operands = (max(a, b), min(a, b)) if operation == "difference" else (a, b)
     result = calculate(operation, operands)
     if not LOWEST <= result <= HIGHEST:
         return None
-    goal = Meaning(Kind.GOAL, operation, references=(first, second), item=item)
-    return goal, Meaning(Kind.ANSWER, operation, operands=operands, result=result)
+    goal = Meaning(StepKind.GOAL, operation, references=(first, second), item=item)
+    return goal, Meaning(StepKind.ANSWER, operation, operands=operands, result=result)
 
 
 def one_of(words: Iterable[str], **places: str) -> str:

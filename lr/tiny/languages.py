@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr.tiny import grammar, language, oracle, plans, stories
-from lr.tiny.grammar import Piece, Style
-from lr.tiny.language import Kind, Problem, Split
+from lr.tiny.grammar import Style, TemplatePiece
+from lr.tiny.language import Problem, Split, StepKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class TinyLanguage:
     render: Callable[[Any, Style, random.Random], str]
     parse: Callable[[str], Any]
     boxed: Callable[[str], int | str | None]
-    templates: Mapping[tuple[Kind, str], Sequence[tuple[Piece, ...]]]
+    templates: Mapping[tuple[StepKind, str], Sequence[tuple[TemplatePiece, ...]]]
     slot_words: tuple[str, ...]
     boxed_words: tuple[str, ...]
 

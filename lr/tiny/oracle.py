@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.tiny.grammar import PIECES, ROLES, Piece, glue, unglue
-from lr.tiny.language import ITEMS, NAMES, NOTES, Kind, Meaning
+from lr.tiny.grammar import PIECES, ROLES, TemplatePiece, glue, unglue
+from lr.tiny.language import ITEMS, NAMES, NOTES, Meaning, StepKind
 from lr.types import Verdict
 
-Key = tuple[Kind, str]
+WordingKey = tuple[StepKind, str]
 """Kind and operation."""
 _VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|".join(NAMES))
 _VALUES["{k}"] = f"(?:{'|'.join(NOTES)})(?: , the last)?"
 
 
-def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
+def pattern(template: tuple[TemplatePiece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
     """The regular expression of a template over unglued text; every word is followed by one space.
     `values`: what a slot may hold."""
     parts, seen = [], set()
@@ -53,8 +53,8 @@ def parse(text: str) -> Meaning | None:
 
 
 def read(
-    text: str, patterns: Sequence[tuple[Key, re.Pattern[str]]]
-) -> tuple[Key, dict[str, str]] | None:
+    text: str, patterns: Sequence[tuple[WordingKey, re.Pattern[str]]]
+) -> tuple[WordingKey, dict[str, str]] | None:
     """The first pattern that reads a step, by its kind and operation, and what stands in its slots;
     None if there is none."""
     text = text.strip()
@@ -68,7 +68,7 @@ def read(
     return None
 
 
-def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
+def _meaning(kind: StepKind, operation: str, found: dict[str, str]) -> Meaning:
     """The meaning behind the slots of a matched template (the inverse of `grammar.slots`)."""
     entity, references = ROLES[kind]
     operands = [int(found[slot]) for slot in "xny" if slot in found]

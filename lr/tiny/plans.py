@@ -22,7 +22,7 @@ import re
 from typing import NamedTuple
 
 from lr.tiny.grammar import Style, pieces, say
-from lr.tiny.language import Kind, Problem, Split, first_in, one_of
+from lr.tiny.language import Problem, Split, StepKind, first_in, one_of
 from lr.tiny.oracle import pattern, read
 
 HOUSE = (
@@ -50,7 +50,7 @@ class Deed(NamedTuple):
     dropped, asked about or held. `room`: where it happens, or where that leads, right or wrong; a
     goal has none."""
 
-    kind: Kind
+    kind: StepKind
     operation: str
     number: str = ""
     direction: str = ""
@@ -83,14 +83,14 @@ def _draw(rng: random.Random) -> Problem[Deed]:
             deed = walk(rng, room)._replace(number=number)
             room = deed.room
         elif held:
-            deed = Deed(Kind.OPERATION, "drop", number, thing=held, room=room)
+            deed = Deed(StepKind.OPERATION, "drop", number, thing=held, room=room)
             lying[held], held = room, ""
         else:
             held = things.pop()
-            deed = Deed(Kind.OPERATION, "take", number, thing=held, room=room)
+            deed = Deed(StepKind.OPERATION, "take", number, thing=held, room=room)
         orders.append(deed)
     goal, answer = _query(rng, room, held, lying)
-    given = Deed(Kind.GIVEN, "", room=start)
+    given = Deed(StepKind.GIVEN, "", room=start)
     solution = goal, given, *orders, answer
     return Problem(_question(given, orders, goal), solution, answer.room or answer.thing)
 
@@ -101,7 +101,9 @@ def walk(rng: random.Random, room: str) -> Deed:
         side: found for side in DIRECTIONS if (found := neighbour(room, side)) is not None
     }
     direction = rng.choice(sorted(open_sides))
-    return Deed(Kind.OPERATION, "go", direction=direction, origin=room, room=open_sides[direction])
+    return Deed(
+        StepKind.OPERATION, "go", direction=direction, origin=room, room=open_sides[direction]
+    )
 
 
 def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> tuple[Deed, Deed]:
@@ -111,10 +113,10 @@ def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> t
     operation = rng.choice(possible)
     if operation == "thing":
         thing = list(lying)[-1]
-        answer = Deed(Kind.ANSWER, operation, thing=thing, room=lying[thing])
-        return Deed(Kind.GOAL, operation, thing=thing), answer
+        answer = Deed(StepKind.ANSWER, operation, thing=thing, room=lying[thing])
+        return Deed(StepKind.GOAL, operation, thing=thing), answer
     found = {"thing": held} if operation == "held" else {"room": room}
-    return Deed(Kind.GOAL, operation), Deed(Kind.ANSWER, operation, **found)
+    return Deed(StepKind.GOAL, operation), Deed(StepKind.ANSWER, operation, **found)
 
 
 THING = one_of(THINGS)
@@ -163,37 +165,37 @@ FOUND = {
 }
 
 
-def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
+def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
     """All templates of every (kind, operation), the target's favourite first."""
-    table: dict[tuple[Kind, str], tuple[str, ...]] = {}
+    table: dict[tuple[StepKind, str], tuple[str, ...]] = {}
     for query, (clause, noun) in ASKED.items():
-        table[Kind.GOAL, query] = (
+        table[StepKind.GOAL, query] = (
             f"[We|You|I] [need|want|have] to [find|learn|say] {clause} @END .",
             f"The [question|task|puzzle] [asks|says] to [find|learn|say] {noun} @END .",
             f"[Our|My|One] [goal|task|aim] is to [find|learn|say] {clause} @END .",
         )
-    table[Kind.GIVEN, ""] = (
+    table[StepKind.GIVEN, ""] = (
         "[Initially|Originally|First] the robot @IS in the {B} .",
         "The [question|task|puzzle] [says|states] that @BOT [starts|begins] in the {B} .",
         "[We|You|I] [know|see|read] that @BOT [starts|begins|appears] in the {B} .",
     )
-    table[Kind.OPERATION, "go"] = (
+    table[StepKind.OPERATION, "go"] = (
         "@BY @BOT [goes|moves|walks] {d} from the {A} and [reaches|enters|finds] the {B} .",
         "@SAYS {d} , so @BOT [leaves|quits|exits] the {A} and [reaches|enters|finds] the {B} .",
         "@OBEYING , @BOT [turns|heads|steps] {d} , out of the {A} [into|towards] the {B} .",
     )
-    table[Kind.OPERATION, "take"] = (
+    table[StepKind.OPERATION, "take"] = (
         "@BY @BOT [takes|grabs|lifts] the {t} that [is|lies|rests] in the {B} .",
         "@SAYS [take|grab|lift] , so @BOT [holds|has|keeps] the {t} , still in the {B} .",
         "@OBEYING , @BOT , @STAYING , [takes|grabs|lifts] the {t} .",
     )
-    table[Kind.OPERATION, "drop"] = (
+    table[StepKind.OPERATION, "drop"] = (
         "@BY @BOT [drops|leaves|releases] the {t} [here|there] in the {B} .",
         "@SAYS [drop|leave|release] , so the {t} [is|lies|rests] in the {B} from now on .",
         "@OBEYING , @BOT , @STAYING , [drops|leaves|releases] the {t} .",
     )
     for query, found in FOUND.items():
-        table[Kind.ANSWER, query] = (
+        table[StepKind.ANSWER, query] = (
             f"[So|Thus|Hence] {found} @END .",
             f"[Finally|Therefore|Lastly] , [we|you|I] [know|see|read] that {found} .",
         )
@@ -233,7 +235,7 @@ def parse(text: str) -> Deed | None:
         return None
     key, words = found
     deed = Deed(*key, *(words.get(slot, "") for slot in SLOTS))
-    if deed.kind is not Kind.ANSWER:
+    if deed.kind is not StepKind.ANSWER:
         return deed
     box, held = words["z"], deed.operation == "held"
     if (box in THINGS) != held:

@@ -29,10 +29,10 @@ from lr.tiny.language import (
     NAMES,
     NOTES,
     PERSON,
-    Kind,
     Meaning,
     Problem,
     Split,
+    StepKind,
     calculate,
     first_in,
     one_of,
@@ -73,7 +73,9 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
             what, amount = rules[person]
             operation = f"then {what}" if before else what
             others = (before,) if before else ()
-            step = Meaning(Kind.NOTE, operation, person, others, (amount,), item=item, note=letter)
+            step = Meaning(
+                StepKind.NOTE, operation, person, others, (amount,), item=item, note=letter
+            )
             at, before = at + 1, person
         after = consequence(step, jar)
         assert after.result is not None
@@ -81,9 +83,9 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
         if not LOWEST <= jar <= HIGHEST:
             return None
         steps += [step, after]
-    goal = Meaning(Kind.GOAL, "jar", item=item)
-    given = Meaning(Kind.GIVEN, "jar", result=start, item=item)
-    answer = Meaning(Kind.ANSWER, "jar", result=jar, item=item)
+    goal = Meaning(StepKind.GOAL, "jar", item=item)
+    given = Meaning(StepKind.GIVEN, "jar", result=start, item=item)
+    answer = Meaning(StepKind.ANSWER, "jar", result=jar, item=item)
     question = " ".join(_sentences(start, rules, special, item))
     return Problem(question, (goal, given, *steps, answer), jar)
 
@@ -102,7 +104,7 @@ def _special(rng: random.Random, jar: int, item: str) -> Meaning:
     """What happens in a turn of its own; it leaves the jar within the bounds."""
     while True:
         what = rng.choice(("put", "put", "take", "take", "doubles", "halves"))
-        step = Meaning(Kind.NOTE, what, rng.choice(NAMES), item=item)
+        step = Meaning(StepKind.NOTE, what, rng.choice(NAMES), item=item)
         if what in ("put", "take"):
             step = step._replace(operands=(rng.randrange(LOWEST, MOST_CHANGED + 1),))
         if what == "halves" and jar % 2:
@@ -117,7 +119,7 @@ def consequence(turn: Meaning, jar: int) -> Meaning:
     operation = CHANGES[turn.operation.removeprefix("then ")]
     operands = (jar, turn.operands[0] if turn.operands else 2)
     result = calculate(operation, operands)
-    return Meaning(Kind.OPERATION, operation, "", (), operands, result, turn.item)
+    return Meaning(StepKind.OPERATION, operation, "", (), operands, result, turn.item)
 
 
 SAID = {

@@ -19,13 +19,13 @@ from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
-from lr.spec.protocol import Chooser, FirstAligned, Kind, Place, Schedule, SchedulerConfig, Wait
+from lr.spec.protocol import Chooser, FirstAligned, Place, Schedule, SchedulerConfig, Wait, WorkKind
 from lr.spec.variant import Controller, StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires
 from lr.testing.guard import guarded
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant
 from lr.theory.formula_vs_simulation import Point, rate, siblings
-from lr.theory.simulate import ENDLESS, Outcome, World, simulate
+from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
 from lr.trace import Stats
 from lr.types import require
 from lr.variants.door import load_variant
@@ -71,7 +71,7 @@ def costs_of(variant: Variant, at: Point) -> dict[str, float]:
     return known | dict(variant.costs)
 
 
-def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, Outcome]:
+def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, SimulationOutcome]:
     """The variant's scheduler in the world of a point. Depth and width are the variant's settings,
     else --k and 1.
     """
@@ -141,10 +141,10 @@ def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]
         costs, speed, accepted = costs_of(variant, at), rate(outcome), outcome.acceptance
         shape = f"{config.schedule.value} {config.depth}"
         shape += f", width {config.width}" if config.width > 1 else ""
-        begun = {kind: outcome.workers[kind].begun / outcome.steps for kind in Kind}
+        begun = {kind: outcome.workers[kind].begun / outcome.steps for kind in WorkKind}
         cells = [name, shape, f"{speed.value:.3f}", f"{speed.error:.3f}"]
         cells += ["" if accepted is None else f"{accepted:.3f}"]
-        cells += [f"{begun[Kind.TARGET]:.2f}", f"{begun[Kind.DRAFT]:.2f}"]
+        cells += [f"{begun[WorkKind.TARGET]:.2f}", f"{begun[WorkKind.DRAFT]:.2f}"]
         cells += [
             f"{costs['judge']:.3g}",
             "" if config.needs_target_step else f"{costs['score']:.3g}",

@@ -28,7 +28,7 @@ from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
 
-class Measured(Verifier):
+class RewardedVerifier(Verifier):
     """Everything that has a score stays in the draw."""
 
     def __init__(self, reward: Verifier) -> None:
@@ -75,5 +75,5 @@ def gsi(
     """Draw one of `n` draft steps by its tilted reward; it stays from `threshold` on."""
     require(beta > 0, "beta", beta, "a number > 0")
     settings = {"width": n, "depth": 1, "schedule": "sync"}
-    verifier = Measured(make_scorer(reasoner, scorer, None))
+    verifier = RewardedVerifier(make_scorer(reasoner, scorer, None))
     return Variant(verifier, chooser=Tilted(beta, threshold), settings=settings)

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 
 from lr.errors import SettingError
-from lr.parts.judge import PrefixCache, Row, asked_model
+from lr.parts.judge import PrefixCache, PromptRow, asked_model
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.sampling import distribution, step_logprobs
@@ -65,7 +65,7 @@ class StepRejection(Verifier, Corrector):
 
     def log_q(self, prefix: Sequence[int], step: Step, sampling: SamplingParams) -> float:
         """log q of a whole step, under the distribution from which the draft samples."""
-        row = Row([*prefix, *step.tokens[:-1]], wanted=len(step.tokens), keep=len(prefix))
+        row = PromptRow([*prefix, *step.tokens[:-1]], wanted=len(step.tokens), keep=len(prefix))
         [logits] = self.draft.logits([row])
         assert not isinstance(logits, Exception), logits
         return math.fsum(step_logprobs(distribution(logits, sampling).log(), step.tokens))

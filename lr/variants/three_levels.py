@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from lr.errors import SettingError
 from lr.parts.drafters import earlier_end
-from lr.parts.judge import PrefixCache, Row, asked_model
+from lr.parts.judge import PrefixCache, PromptRow, asked_model
 from lr.reasoner import Reasoner
 from lr.spec.sampling import step_logprobs
 from lr.spec.segmenters import BlankLineSegmenter, TokenBytes
@@ -59,7 +59,7 @@ class RepeatedSteps(StepProposer):
         """Whether the draft takes the step over; without a draft, always."""
         if self.draft is None:
             return True
-        row = Row([*tokens, *step[:-1]], wanted=len(step), keep=len(tokens))
+        row = PromptRow([*tokens, *step[:-1]], wanted=len(step), keep=len(tokens))
         [logits] = self.draft.logits([row])
         if isinstance(logits, Exception):
             return False

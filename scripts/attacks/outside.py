@@ -34,7 +34,7 @@ from lr.engine.engine import recommended_sampling
 from lr.errors import LRError, SettingError
 from lr.lab.endpoint.client import Refused
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.sandbox import Limits, Sandbox, open_sandbox
+from lr.lab.eval.sandbox import Sandbox, SandboxLimits, open_sandbox
 from lr.lab.trace.file import read_trace
 from lr.model.codec import Codec
 from lr.model.weights import load_model
@@ -442,12 +442,12 @@ class sandbox:
         self.folder, self.outside = folder, folder / "outside"
         self.precious = folder / "precious"
         self.precious.write_text("kept", "utf-8")
-        limits = Limits(seconds=2, memory_mb=400)
+        limits = SandboxLimits(seconds=2, memory_mb=400)
         try:
             self.box, self.contained = open_sandbox(limits), True
         except SettingError:  # no bubblewrap here: what its limits alone must stop
             self.box, self.contained = open_sandbox(limits, unsafe=True), False
-        self.patient = Sandbox(self.box.bwrap, Limits(seconds=60, memory_mb=400))
+        self.patient = Sandbox(self.box.bwrap, SandboxLimits(seconds=60, memory_mb=400))
 
     def close(self) -> None:
         pass

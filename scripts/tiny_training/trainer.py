@@ -35,7 +35,7 @@ from lr.model.layers import DecoderLayer, rotation
 from lr.model.qwen import CausalLM
 from lr.tiny.evaluate import BATCH, EvalSettings, Voice, count_right, draw, draw_number, solve
 from lr.tiny.grammar import Style
-from lr.tiny.language import Kind
+from lr.tiny.language import StepKind
 from lr.types import Role, require
 from tiny_training.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
 
@@ -260,7 +260,7 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
             language.parse(codec.decode(step)) == meaning
             for step, meaning in zip(written, wanted, strict=True)
         ]
-        hard = [r for r, step in zip(same, wanted, strict=True) if step.kind is Kind.OPERATION]
+        hard = [r for r, step in zip(same, wanted, strict=True) if step.kind is StepKind.OPERATION]
         new = (len(some), right, len(same), sum(same), len(hard), sum(hard))
         counts = [old + more for old, more in zip(counts, new, strict=True)]
     return counts

@@ -20,9 +20,9 @@ from lr.lab.bench.decode import (
     SAMPLED,
     BareLoop,
     Decoded,
+    DecodeLane,
+    DecodePlan,
     Goal,
-    Lane,
-    Plan,
     Timing,
     contenders,
     goals,
@@ -106,9 +106,9 @@ def test_contenders_take_turns_and_the_warm_up_is_dropped() -> None:
         calls.append((name, rows, steps))
         return Decoded(float(rows * steps), [])
 
-    lanes = [Lane("m", name, partial(counting, name), (1,)) for name in "ab"]
+    lanes = [DecodeLane("m", name, partial(counting, name), (1,)) for name in "ab"]
     done: list[None] = []
-    plan = Plan(batches=(1, 4), tokens=6, repeats=3, threads=1, warm_up=2)
+    plan = DecodePlan(batches=(1, 4), tokens=6, repeats=3, threads=1, warm_up=2)
     timings = measure(lanes, plan, lambda: done.append(None))
     runs = [(batch, steps) for batch in (1, 4) for steps in (2, 6, 6, 6)]
     assert calls == [(name, *run) for run in runs for name in "ab"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lr.commands.cli import main
-from lr.lab.bench.gpu import ModeRow, Peaks, Plan, figures, measure_peaks, pass_cost, ways
-from lr.lab.bench.report import Way
+from lr.lab.bench.gpu import GpuPlan, ModeRow, Peaks, figures, measure_peaks, pass_cost, ways
+from lr.lab.bench.report import BenchWay
 from lr.lab.bench.synthetic import Synthetic
 from lr.lab.dummy import SHAPES, shape
 from lr.model.weights import load_model
@@ -92,20 +92,22 @@ def lookahead_row(depth: int) -> ModeRow:
     answers = Answers(judged=20, accepted=20, chain_lengths=[20], emitted=[10] * 20)
     answers.lengths |= {Role.TARGET: [10] * 20, Role.DRAFT: [10] * 20}
     settings = {"driver": "overlapped", "drafter": "ngram", "depth": depth}
-    way = Way(f"lr, {depth}", "lr", settings)
+    way = BenchWay(f"lr, {depth}", "lr", settings)
     return ModeRow(way, [1.0, 2.0], [300, 600], answers=answers, of_limit=[0.5, 0.5])
 
 
 def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
     """Passes of the target take 10 ms, and 1 ms more for each further row; of the draft 0.1 ms."""
-    plain = ModeRow(Way("ar", "ar"), [1.0, 2.0], [100, 200], of_limit=[0.5, 0.5])
+    plain = ModeRow(BenchWay("ar", "ar"), [1.0, 2.0], [100, 200], of_limit=[0.5, 0.5])
     passes = [{Role.TARGET: {(1, 0): (200, 2.0)}, Role.DRAFT: {}}]
     plain.answers = Answers(chain_lengths=[20], emitted=[10] * 20, passes=passes)
     four = {"what": "decode, batch 4", "tokens_per_step": 4, "seconds": [0.013] * 2}
     prompt = {"what": "prompt of 9", "tokens_per_step": 9, "seconds": [9.0] * 2}
     single = {"what": "decode, batch 1", "tokens_per_step": 1, "seconds": [1e-4] * 2}
     measured = [four, prompt], [single, prompt]
-    plan = Plan(GenerateOptions(mode="lr"), (), Synthetic(1.0, 0.0), (1, 4), steps=100, repeats=2)
+    plan = GpuPlan(
+        GenerateOptions(mode="lr"), (), Synthetic(1.0, 0.0), (1, 4), steps=100, repeats=2
+    )
     found = figures([plain, lookahead_row(1), lookahead_row(3)], measured, plan)
     ar, one, three = (row["predicted_tokens_per_second"] for row in found)
     assert ar == pytest.approx(100)

@@ -9,7 +9,7 @@ import pytest
 from door_kit import write_checkpoint
 
 from lr.commands.cli import main
-from lr.lab.bench.report import Way
+from lr.lab.bench.report import BenchWay
 from lr.lab.bench.step import fitted_costs, measure, rows, ways
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
@@ -17,7 +17,7 @@ from lr.tiny.language import Split, problem
 
 def test_every_way_has_its_own_name_and_settings() -> None:
     made = ways(3, 20)
-    assert made[0] == Way("ar", "ar")
+    assert made[0] == BenchWay("ar", "ar")
     assert len({way.name for way in made}) == len(made)
     assert len({(way.mode, repr(sorted(way.settings.items()))) for way in made}) == len(made)
     assert all(way.overlapped == way.name.endswith("overlapped") for way in made)
@@ -27,9 +27,9 @@ def test_measuring(tmp_path: Path) -> None:
     target = write_checkpoint(tmp_path / "target", seed=1, layers=2)
     draft = write_checkpoint(tmp_path / "draft", seed=2)
     chosen = [
-        Way("ar", "ar"),
-        Way("lr", "lr", {"schedule": "sync"}),
-        Way("both", "lr+sd", {"drafter": "ngram", "driver": "overlapped"}),
+        BenchWay("ar", "ar"),
+        BenchWay("lr", "lr", {"schedule": "sync"}),
+        BenchWay("both", "lr+sd", {"drafter": "ngram", "driver": "overlapped"}),
     ]
     calls: list[None] = []
     settings = {

@@ -15,8 +15,8 @@ import torch
 from lr import Reasoner
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.lab.bench.gpu import Peaks, Plan, time_modes
-from lr.lab.bench.report import Way
+from lr.lab.bench.gpu import GpuPlan, Peaks, time_modes
+from lr.lab.bench.report import BenchWay
 from lr.lab.bench.synthetic import (
     INSTRUCTIONS,
     STEPS,
@@ -127,8 +127,8 @@ def test_steps_and_tokens_are_drawn_apart(reasoner: Reasoner) -> None:
 def test_the_answers_of_a_way_keep_the_share_together(reasoner: Reasoner) -> None:
     synthetic = Synthetic(0.45, 0.5, Constant(6), Constant(6))
     options = GenerateOptions(mode="lr", max_tokens=27, drafter="ngram", temperature=0.6)
-    ways = (Way("ar", "ar", {}), Way("lr", "lr", {}), Way("lr, again", "lr", {}))
-    plan = Plan(options, ways, synthetic, (1,), prompt=20, repeats=5)
+    ways = (BenchWay("ar", "ar", {}), BenchWay("lr", "lr", {}), BenchWay("lr, again", "lr", {}))
+    plan = GpuPlan(options, ways, synthetic, (1,), prompt=20, repeats=5)
     verifier = SyntheticVerifier(synthetic)
     lent = cast("Reasoner", SimpleNamespace(engine=reasoner.engine, verifier=verifier))
     _, lookahead, again = time_modes(lent, plan, (Peaks(1e9, 1e9),) * 2)

@@ -25,10 +25,10 @@ from lr.lab.endpoint.client import (
     Client,
     Endpoint,
     EndpointError,
-    Message,
-    Piece,
     Refused,
+    RequestNews,
     Restart,
+    StreamPiece,
 )
 from lr.registry import is_served
 
@@ -183,14 +183,14 @@ def test_what_is_no_json(server: FakeServer) -> None:
             Client(address, retry=Retry(timeout=1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
 
 
-def gather(server: FakeServer, retry: Retry = QUICK, **body: object) -> list[Message]:
+def gather(server: FakeServer, retry: Retry = QUICK, **body: object) -> list[RequestNews]:
     """All messages about one streamed request."""
-    messages: list[Message] = []
+    messages: list[RequestNews] = []
     over = threading.Event()
 
-    def deliver(message: Message) -> None:
+    def deliver(message: RequestNews) -> None:
         messages.append(message)
-        if isinstance(message, Exception) or (isinstance(message, Piece) and message.finish):
+        if isinstance(message, Exception) or (isinstance(message, StreamPiece) and message.finish):
             over.set()
 
     endpoint(server, retry).begin("So", {"max_tokens": 12, "temperature": 0, **body}, deliver)
@@ -198,14 +198,14 @@ def gather(server: FakeServer, retry: Retry = QUICK, **body: object) -> list[Mes
     return messages
 
 
-def text_of(messages: list[Message]) -> str:
+def text_of(messages: list[RequestNews]) -> str:
     """The text after the last restart."""
     text = ""
     for message in messages:
         text = (
             ""
             if isinstance(message, Restart)
-            else text + (message.text if isinstance(message, Piece) else "")
+            else text + (message.text if isinstance(message, StreamPiece) else "")
         )
     return text
 
@@ -239,29 +239,31 @@ def test_streams_end_in_different_ways(server: FakeServer, manners: dict[str, bo
     assert text_of(messages) == whole
     if manners.get("usage"):
         last = messages[-1]
-        assert isinstance(last, Piece) and last.usage is not None and last.usage.completion == 12
+        assert (
+            isinstance(last, StreamPiece) and last.usage is not None and last.usage.completion == 12
+        )
 
 
 def test_a_server_that_does_not_stream_answers_in_one_piece(server: FakeServer) -> None:
     whole = text_of(gather(server))
     server.behave(streams=False)
-    over, messages = threading.Event(), list[Message]()
+    over, messages = threading.Event(), list[RequestNews]()
 
-    def deliver(message: Message) -> None:
+    def deliver(message: RequestNews) -> None:
         messages.append(message)
         over.set()
 
     endpoint(server).begin("So", {"max_tokens": 12, "temperature": 0}, deliver, stream=False)
     assert over.wait(60)
-    assert [type(message) for message in messages] == [Piece] and text_of(messages) == whole
+    assert [type(message) for message in messages] == [StreamPiece] and text_of(messages) == whole
 
 
 def test_cancelling_hangs_up(server: FakeServer) -> None:
     server.behave(pause=0.05)
     heard = threading.Event()
-    messages: list[Message] = []
+    messages: list[RequestNews] = []
 
-    def deliver(message: Message) -> None:
+    def deliver(message: RequestNews) -> None:
         messages.append(message)
         heard.set()
 
@@ -273,7 +275,7 @@ def test_cancelling_hangs_up(server: FakeServer) -> None:
     while server.log.open and time.monotonic() < deadline:
         time.sleep(0.01)
     assert (server.log.open, server.log.abandoned, server.log.ended) == (0, 1, 0)
-    assert all(isinstance(message, Piece) and message.finish is None for message in messages)
+    assert all(isinstance(message, StreamPiece) and message.finish is None for message in messages)
 
 
 def test_cancelling_ends_a_wait_between_attempts(server: FakeServer) -> None:

@@ -10,7 +10,7 @@ from endpoint_kit import IDS, PLAIN, QUICK, TEXT, capabilities, endpoint, served
 from fake_server import Manners
 
 from lr.errors import SettingError
-from lr.lab.endpoint.client import Broken, Piece, Usage, read_piece
+from lr.lab.endpoint.client import Broken, StreamPiece, Usage, read_piece
 from lr.lab.endpoint.probe import TEXT as SAMPLE
 from lr.lab.endpoint.probe import Filters, Seeds, Stops
 from lr.model.codec import Codec
@@ -132,7 +132,7 @@ def test_pieces() -> None:
     piece = read_piece({**raw, "usage": usage})
     assert (piece.text, piece.ids, piece.finish) == ("a", (3,), "stop")
     assert piece.usage == Usage(5, 1)
-    assert read_piece({"choices": [], "usage": usage}) == Piece("", usage=piece.usage)
+    assert read_piece({"choices": [], "usage": usage}) == StreamPiece("", usage=piece.usage)
     with pytest.raises(Broken, match="gave an answer up"):
         read_piece({"choices": [{"text": "a", "finish_reason": "abort"}]})
     with pytest.raises(Broken, match="reported an error"):

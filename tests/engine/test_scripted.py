@@ -21,13 +21,13 @@ from lr.lab.scripted import (
 from lr.spec.protocol import (
     Cancel,
     Drafted,
-    Kind,
     Limits,
     NodeId,
     Schedule,
     SchedulerConfig,
     Targeted,
     Work,
+    WorkKind,
 )
 from lr.types import Finish
 
@@ -52,7 +52,7 @@ def test_the_document_shows_what_the_code_prints(
 
 
 def test_orders() -> None:
-    work = [Work(Kind.TARGET, NodeId(0, i)) for i in range(5)]
+    work = [Work(WorkKind.TARGET, NodeId(0, i)) for i in range(5)]
     assert (oldest(work), newest(work)) == (0, 4)
     one, again, other = shuffled(1), shuffled(1), shuffled(2)
     picks = [one(work) for _ in range(50)]
@@ -75,7 +75,7 @@ def test_one_event_at_a_time() -> None:
     """
     run = ScriptedRun(SchedulerConfig(Limits(100), Schedule.DEPTH, 1), SCRIPT)
     assert [text_of(step) for step in run.prefixes[NodeId(0, 1)]] == []
-    turn = run.step(Work(Kind.DRAFT, NodeId(0, 1)))
+    turn = run.step(Work(WorkKind.DRAFT, NodeId(0, 1)))
     assert turn is run.turns[1] and len(turn.commands) == 1
     assert [text_of(step) for step in run.prefixes[NodeId(0, 1)]] == ["A."]
     run.run()

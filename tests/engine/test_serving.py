@@ -12,8 +12,8 @@ import torch
 from lr.engine.engine import Run
 from lr.errors import OutOfBlocks
 from lr.lab.eval.datasets import Item, Task
-from lr.lab.eval.running import Plan
-from lr.lab.eval.store import Key
+from lr.lab.eval.running import EvalPlan
+from lr.lab.eval.store import AnswerKey
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
@@ -77,7 +77,12 @@ def test_samples_differ_and_are_numbered(reasoner: Reasoner) -> None:
     first, second = [r.result.tokens for r, _ in reasoner.engine.serve(asked, 2) if r.done]
     assert first != second
     items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
-    assert Plan(items, "ar", made[0], samples=2).keys == [Key(4), Key(4, 1), Key(5), Key(5, 1)]
+    assert EvalPlan(items, "ar", made[0], samples=2).keys == [
+        AnswerKey(4),
+        AnswerKey(4, 1),
+        AnswerKey(5),
+        AnswerKey(5, 1),
+    ]
 
 
 @pytest.mark.parametrize(

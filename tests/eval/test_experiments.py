@@ -13,11 +13,11 @@ import pytest
 
 from lr.commands.cli import main
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.experiment import Answers, Finding, Lab, Outcome, write_finding
+from lr.lab.eval.experiment import ArmAnswers, Finding, Lab, Outcome, write_finding
 from lr.lab.eval.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits
 from lr.lab.eval.failure_modes import covered
 from lr.lab.eval.report import RunResults, cell, make_row
-from lr.lab.eval.store import Key
+from lr.lab.eval.store import AnswerKey
 from lr.lab.viz.plots import Bars
 
 
@@ -78,13 +78,13 @@ def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
         }
         made |= {"stats": stats, "steps": [["accepted", 20], ["correction", 40]]}
         runs[arm.name] = RunResults(
-            Path(arm.name), {Key(0): made, Key(1): made}, {"mode": arm.mode}, ("cpu",)
+            Path(arm.name), {AnswerKey(0): made, AnswerKey(1): made}, {"mode": arm.mode}, ("cpu",)
         )
     baseline = next(run for run in runs.values() if run.mode == "ar")
     outcome = Outcome()
     for arm in experiment.arms(lab):
         run = runs[arm.name]
-        outcome[arm.name] = Answers(lab, arm, run, make_row(run, baseline))
+        outcome[arm.name] = ArmAnswers(lab, arm, run, make_row(run, baseline))
     finding = experiment.find(outcome)
     assert len(finding.rows) >= 6 and all(
         row.keys() == finding.rows[0].keys() for row in finding.rows

@@ -8,22 +8,22 @@ import pytest
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, codec, pair
 
 from lr.lab.eval.failure_modes import cascade_rejection, draft_bottleneck, failure_modes
-from lr.lab.eval.verifier_eval import Quality, Recorder, Replayed, quality, replay
+from lr.lab.eval.verifier_eval import PairRecorder, Quality, ReplayedVerdicts, quality, replay
 from lr.lab.page import emission
 from lr.parts.verifiers import RandomVerifier
 from lr.spec.verifiers.base import ExactVerifier, Requires, Verifier
 from lr.tiny.oracle import OracleVerifier, parse
-from lr.trace import Event, ForwardPass, Trace
+from lr.trace import ForwardPass, RunEvent, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 
-def trace_of(*events: tuple[float, Event]) -> Trace:
+def trace_of(*events: tuple[float, RunEvent]) -> Trace:
     trace = Trace(clock=lambda: 0.0)
     trace.events.extend(events)
     return trace
 
 
-def judged_at(index: int, *verdicts: Verdict) -> Event:
+def judged_at(index: int, *verdicts: Verdict) -> RunEvent:
     step = Step((0,), Finish.BOUNDARY)
     return emission(EmittedStep(index, step, Origin.ACCEPTED, verdicts[-1]), *verdicts)
 
@@ -34,7 +34,7 @@ def judged(marks: str) -> Trace:
     )
 
 
-def forward(role: Role, begin: float, end: float) -> tuple[float, Event]:
+def forward(role: Role, begin: float, end: float) -> tuple[float, RunEvent]:
     return end, ForwardPass(role, 1, 1, end - begin)
 
 
@@ -127,11 +127,11 @@ def test_an_audit_changes_no_verdict_and_finds_what_is_accepted_wrongly() -> Non
     oracle = OracleVerifier(codec().decode, parse)
 
     def audited(verifier: Verifier) -> Quality:
-        audit = Recorder(verifier, oracle.requires)
+        audit = PairRecorder(verifier, oracle.requires)
         assert audit.requires is Requires.TARGET_STEP and audit.name == verifier.name
         assert [*audit.judge(pairs[:4]), *audit.judge(pairs[4:])] == verifier.judge(pairs)
         again = replay(oracle, [pair for pair, _ in audit.seen])
-        said = Replayed(tuple(verdict for _, verdict in audit.seen), 0.0)
+        said = ReplayedVerdicts(tuple(verdict for _, verdict in audit.seen), 0.0)
         return quality(said, [verdict.aligned for verdict in again.verdicts])
 
     loose = audited(RandomVerifier(1.0, 0, requires=Requires.NOTHING))

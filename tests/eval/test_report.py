@@ -25,7 +25,7 @@ from lr.lab.eval.report import (
     read_run,
     speedup_of,
 )
-from lr.lab.eval.store import Key
+from lr.lab.eval.store import AnswerKey
 
 SETTINGS = {"data": "d", "seed": 0, "temperature": 0.6, "model": "m", "mode": "ar"}
 
@@ -42,7 +42,7 @@ def record(tokens: int, seconds: float, right: bool | None = True, **more: Any) 
 
 
 def made(mode: str, records: list[dict[str, Any]], **settings: Any) -> RunResults:
-    keys = {Key(number): one for number, one in enumerate(records)}
+    keys = {AnswerKey(number): one for number, one in enumerate(records)}
     return RunResults(Path(mode), keys, SETTINGS | {"mode": mode} | settings, ("cpu",))
 
 

@@ -22,7 +22,7 @@ from tests_root import ROOT
 
 from lr.commands.cli import main
 from lr.commands.options import Placement
-from lr.commands.run import OFFICIAL, TINY, Run, RunModels, Tally
+from lr.commands.run import OFFICIAL, TINY, RunCommand, RunModels, RunTally
 from lr.engine.engine import Engine
 from lr.engine.engine import Run as Answer
 from lr.errors import LRError, SettingError
@@ -166,14 +166,14 @@ def test_kill_9_in_the_middle_and_again(tmp_path: Path) -> None:
 def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add = Tally.add
+    add = RunTally.add
 
-    def interrupt(tally: Tally, done: Record) -> None:
+    def interrupt(tally: RunTally, done: Record) -> None:
         add(tally, done)
         if len(tally.rights) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Tally, "add", interrupt)
+    monkeypatch.setattr(RunTally, "add", interrupt)
     words = ["run", "--dataset", "tiny:6", "--mode", "draft", "--output", str(tmp_path)]
     assert main(words) == 130
     said = capsys.readouterr().err
@@ -292,7 +292,7 @@ def test_unknown_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_official_defaults() -> None:
-    flags = Run()
+    flags = RunCommand()
     assert (flags.dataset, flags.prefix, flags.max_depth, flags.width) == (
         "aime-2024.jsonl",
         "AIME",
@@ -305,9 +305,9 @@ def test_official_defaults() -> None:
         37000,
     )
     assert (flags.models.target_gpu_id, flags.models.draft_gpu_id) == ("0,1", "2")
-    assert Run(use_spec=True, mode="lr+sd").chosen_mode() == "lr+sd"
+    assert RunCommand(use_spec=True, mode="lr+sd").chosen_mode() == "lr+sd"
     with pytest.raises(SettingError):
-        Run(enable_n_gram=True, mode="lr").chosen_mode()
+        RunCommand(enable_n_gram=True, mode="lr").chosen_mode()
 
 
 def test_the_models_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,11 @@ import pytest
 from lr.errors import SettingError
 from lr.lab.eval.datasets import CodeTests, Item, Task
 from lr.lab.eval.grading import Grader, grader_for, whole_program
-from lr.lab.eval.sandbox import Limits, Sandbox, contains, open_sandbox
+from lr.lab.eval.sandbox import Sandbox, SandboxLimits, contains, open_sandbox
 
 BWRAP = shutil.which("bwrap") if sys.platform == "linux" else None
-CONTAINED = BWRAP is not None and contains(Sandbox(BWRAP, Limits(seconds=20)))
-LIMITS = Limits(seconds=3, memory_mb=400)
+CONTAINED = BWRAP is not None and contains(Sandbox(BWRAP, SandboxLimits(seconds=20)))
+LIMITS = SandboxLimits(seconds=3, memory_mb=400)
 needs_bwrap = pytest.mark.skipif(
     not CONTAINED, reason="bubblewrap is missing or does not work here"
 )
@@ -90,12 +90,12 @@ def attack(sandbox: Sandbox, attacks: dict[str, str], folder: Path) -> None:
 
 @needs_bwrap
 def test_every_attack_is_contained_and_the_run_goes_on(tmp_path: Path) -> None:
-    attack(Sandbox(BWRAP, Limits(seconds=1.5, memory_mb=300)), ATTACKS, tmp_path)
+    attack(Sandbox(BWRAP, SandboxLimits(seconds=1.5, memory_mb=300)), ATTACKS, tmp_path)
 
 
 @needs_linux
 def test_the_limits_hold_without_bubblewrap(tmp_path: Path) -> None:
-    attack(Sandbox(None, Limits(seconds=1.5, memory_mb=300)), LIMITED, tmp_path)
+    attack(Sandbox(None, SandboxLimits(seconds=1.5, memory_mb=300)), LIMITED, tmp_path)
 
 
 @needs_linux
@@ -106,13 +106,13 @@ def test_nothing_of_a_program_is_left_afterwards(
     """Neither a process nor its folder, even one that is deeper than Python can call."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sleeps = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
-    assert Sandbox(bwrap, Limits(seconds=1)).run(sleeps + "while True: pass").code is None
+    assert Sandbox(bwrap, SandboxLimits(seconds=1)).run(sleeps + "while True: pass").code is None
     deadline = time.monotonic() + 30
     while (alive := _alive(str(tmp_path / "lr-code-"))) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive
     deep = "import os\nfor _ in range(1200): os.mkdir('d'); os.chdir('d')"
-    assert Sandbox(bwrap, Limits(seconds=20)).run(deep).code == 0
+    assert Sandbox(bwrap, SandboxLimits(seconds=20)).run(deep).code == 0
     assert not list(tmp_path.iterdir())
 
 
@@ -193,4 +193,4 @@ def test_a_sandbox_that_does_not_contain_is_noticed(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("seconds", "memory"), [(0, 400), (-1, 400), (1, 10)])
 def test_impossible_limits(seconds: float, memory: int) -> None:
     with pytest.raises(SettingError):
-        Limits(seconds, memory)
+        SandboxLimits(seconds, memory)

@@ -14,15 +14,15 @@ import pytest
 
 from lr.commands.cli import main
 from lr.errors import SettingError
-from lr.lab.eval.store import Key, StorageError, Store
+from lr.lab.eval.store import AnswerKey, StorageError, Store
 
 HEAD = {"settings": {"mode": "lr", "seed": 0}, "versions": {}}
 
 
 def test_names_of_files() -> None:
-    for key in (Key(0), Key(7), Key(7, 3), Key(120, 15)):
-        assert Key.of(key.file) == key
-    assert Key(7).file == "7.json", "the official tool's name"
+    for key in (AnswerKey(0), AnswerKey(7), AnswerKey(7, 3), AnswerKey(120, 15)):
+        assert AnswerKey.of(key.file) == key
+    assert AnswerKey(7).file == "7.json", "the official tool's name"
     for other in (
         "run.json",
         "session-0.json",
@@ -32,15 +32,15 @@ def test_names_of_files() -> None:
         ".7.json.4.tmp",
         "7.txt",
     ):
-        assert Key.of(other) is None
+        assert AnswerKey.of(other) is None
 
 
 def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "a" / "run", HEAD)
-    store.write(Key(1, 2).file, {"right": True})
+    store.write(AnswerKey(1, 2).file, {"right": True})
     again = Store.open(tmp_path / "a" / "run", HEAD)
-    assert again.done() == {Key(1, 2)}
-    assert dict(again.results()) == {Key(1, 2): {"right": True}}
+    assert again.done() == {AnswerKey(1, 2)}
+    assert dict(again.results()) == {AnswerKey(1, 2): {"right": True}}
     with pytest.raises(SettingError, match="seed was 0 and is 1"):
         Store.open(store.path, {"settings": {"mode": "lr", "seed": 1}})
 
@@ -52,7 +52,7 @@ def test_what_a_killed_process_left_is_swept_and_a_torn_file_is_put_aside(tmp_pa
     (tmp_path / "5.json").write_text('{"right": tr', encoding="utf-8")
     store.write("6.json", {})
     store = Store.open(tmp_path, HEAD)
-    assert store.done() == {Key(6)}
+    assert store.done() == {AnswerKey(6)}
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [f".4.json.{os.getppid()}.tmp", "5.json.broken", "6.json", "run.json"], (
         "another live process is writing 4"

@@ -16,10 +16,10 @@ from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.report import read_run
-from lr.lab.eval.store import Key
+from lr.lab.eval.store import AnswerKey
 from lr.lab.eval.verifier_eval import (
     ProblemDrift,
-    Replayed,
+    ReplayedVerdicts,
     accepted_pairs,
     auc,
     average_precision,
@@ -65,8 +65,8 @@ def test_curves_by_hand() -> None:
 
 
 def test_quality_by_hand() -> None:
-    made = Replayed(tuple(Verdict(s >= 0.5, "", s) for s in (0.9, 0.8, 0.2, 0.1)), 0.4)
-    other = Replayed(tuple(Verdict(s >= 0.5, "", s) for s in (0.9, 0.4, 0.2, 0.1)), 0.4)
+    made = ReplayedVerdicts(tuple(Verdict(s >= 0.5, "", s) for s in (0.9, 0.8, 0.2, 0.1)), 0.4)
+    other = ReplayedVerdicts(tuple(Verdict(s >= 0.5, "", s) for s in (0.9, 0.4, 0.2, 0.1)), 0.4)
     found = quality(made, HALF, other)
     assert (found.accepted, found.precision, found.recall, found.error) == (0.5, 0.5, 0.5, 0.5)
     assert (
@@ -74,11 +74,11 @@ def test_quality_by_hand() -> None:
         and found.order_flips == 0.25
         and found.order_shift == pytest.approx(0.1)
     )
-    folded = Replayed(
+    folded = ReplayedVerdicts(
         (Verdict(True, "equal"), Verdict(False, "", 0.2), Verdict(False, "fails")), 0.1
     )
     assert folded.scores == [1.0, 0.2, 0.0], "what was decided without a score stands at the edge"
-    nothing = quality(Replayed((Verdict(False, ""),) * 4, 1.0), HALF)
+    nothing = quality(ReplayedVerdicts((Verdict(False, ""),) * 4, 1.0), HALF)
     assert nothing.precision is None and nothing.error is None and nothing.auc == 0.5
 
 
@@ -214,9 +214,9 @@ def test_the_ledger_is_what_one_forward_says(
 
 def test_flips() -> None:
     pages = [
-        ProblemDrift(Key(0), 2, -3.0, True, True),
-        ProblemDrift(Key(1), 1, -9.0, False, True),
-        ProblemDrift(Key(2), 0, 0.0, True, None),
+        ProblemDrift(AnswerKey(0), 2, -3.0, True, True),
+        ProblemDrift(AnswerKey(1), 1, -9.0, False, True),
+        ProblemDrift(AnswerKey(2), 0, 0.0, True, None),
     ]
     assert [page.flipped for page in pages] == ["same", "lost", ""]
     assert summary(pages) == {

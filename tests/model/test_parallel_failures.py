@@ -22,7 +22,7 @@ import torch.distributed as dist
 from parallel_kit import alive, children, lead, pids_of, ranks_of, shared_memory, wait_for
 
 from lr.commands.cli import main
-from lr.commands.run import Tally
+from lr.commands.run import RunTally
 from lr.engine.runner import ModelRunner
 from lr.lab.eval.report import Record
 from lr.model.parallel import RankLM, together
@@ -166,14 +166,14 @@ def test_the_command_line_when_a_rank_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the first answer is there; in this process, whose ranks start quickly."""
-    before, add, killed = shared_memory(), Tally.add, []
+    before, add, killed = shared_memory(), RunTally.add, []
 
-    def kill(tally: Tally, done: Record) -> None:
+    def kill(tally: RunTally, done: Record) -> None:
         add(tally, done)
         killed.extend(one.pid for one in active_children() if one.name == "lr rank 1")
         os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr(Tally, "add", kill)
+    monkeypatch.setattr(RunTally, "add", kill)
     assert main([*RUN, "--output", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert f"error: rank 1 (process {killed[0]}) was killed by SIGKILL" in said.replace("\n", " ")

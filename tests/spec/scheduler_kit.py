@@ -20,7 +20,6 @@ from lr.spec.protocol import (
     Event,
     Judge,
     Judged,
-    Kind,
     NodeId,
     Release,
     Schedule,
@@ -28,6 +27,7 @@ from lr.spec.protocol import (
     Target,
     Targeted,
     Work,
+    WorkKind,
 )
 from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
@@ -170,7 +170,7 @@ class Clerk:
             self._end(work_of(turn.event))
         for command in turn.commands:
             self._enter(command)
-        rows = sum(work.kind is Kind.TARGET or work in self.alone for work in self.running)
+        rows = sum(work.kind is WorkKind.TARGET or work in self.alone for work in self.running)
         self.most_rows = max(self.most_rows, rows)
         assert self.config.max_target_rows is None or rows <= self.config.max_target_rows
 
@@ -180,15 +180,15 @@ class Clerk:
                 assert limit > 0
                 self._announce(*children)
                 for child in children:
-                    self._begin(Work(Kind.DRAFT, child), node)
+                    self._begin(Work(WorkKind.DRAFT, child), node)
             case Target(node, limit):
                 assert limit > 0
-                self._begin(Work(Kind.TARGET, node), node)
+                self._begin(Work(WorkKind.TARGET, node), node)
             case Judge(node, parent, _, None):
-                self._begin(Work(Kind.JUDGE, node), parent)
-                self.alone.add(Work(Kind.JUDGE, node))
+                self._begin(Work(WorkKind.JUDGE, node), parent)
+                self.alone.add(Work(WorkKind.JUDGE, node))
             case Judge(node, parent):
-                work = Work(Kind.JUDGE, node)
+                work = Work(WorkKind.JUDGE, node)
                 if work in self.alone:  # the verifier was unsure: the second time, with both steps
                     self.alone.remove(work)
                     self.ended.remove(work)
@@ -232,7 +232,7 @@ class Clerk:
 
 def work_of(event: Event) -> Work:
     """The work that an event reports."""
-    kinds = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
+    kinds = {Drafted: WorkKind.DRAFT, Targeted: WorkKind.TARGET, Judged: WorkKind.JUDGE}
     return Work(kinds[type(event)], event.node)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
 from lr.lab.exact import certain_drafts, drawn_drafts, plain_distribution, round_distribution
-from lr.options import Acceptance, make_options
+from lr.options import AcceptanceName, make_options
 from lr.spec.acceptance import EMPTY, ROOT, RULES, AcceptanceRule, Decision, Draws, Proposal
 from lr.spec.sampling import sample
 
@@ -57,7 +57,7 @@ def test_an_unknown_rule_is_refused() -> None:
     expected = r"acceptance is 'nonesuch', expected one of reject, block, match"
     with pytest.raises(SettingError, match=expected):
         make_options(acceptance="nonesuch")  # type: ignore[arg-type]
-    assert set(RULES) == set(get_args(Acceptance))
+    assert set(RULES) == set(get_args(AcceptanceName))
 
 
 def test_nothing_proposed_is_plain_sampling(rule: AcceptanceRule) -> None:

@@ -12,7 +12,6 @@ from lr.spec.protocol import (
     Draft,
     Drafted,
     Judge,
-    Kind,
     Limits,
     NodeId,
     Schedule,
@@ -20,6 +19,7 @@ from lr.spec.protocol import (
     Target,
     Targeted,
     Work,
+    WorkKind,
 )
 
 SYNC, PAPER, DEPTH = Schedule
@@ -128,7 +128,7 @@ def test_an_accepted_sibling_does_not_wait_for_later_ones() -> None:
     do(run, "draft 0:1")
     do(run, "target 0:0")
     assert do(run, "judge 0:1") == "draft 0:2, draft 0:2.1, target 0:1"  # draft 0:1.1 is cancelled
-    assert Work(Kind.DRAFT, NodeId(0, 1, 1)) not in run.work
+    assert Work(WorkKind.DRAFT, NodeId(0, 1, 1)) not in run.work
 
 
 def test_a_late_draft_is_waited_for_or_rejected() -> None:
@@ -199,7 +199,7 @@ def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
     assert do(run, "judge 0:1.1") == "draft 0:1, target 0:0"
     do(run, "draft 0:1")
     assert do(run, "judge 0:1") == "draft 0:2, draft 0:2.1"
-    assert Cancel(Work(Kind.TARGET, NodeId(0, 0))) in run.turns[-1].commands
+    assert Cancel(Work(WorkKind.TARGET, NodeId(0, 0))) in run.turns[-1].commands
 
 
 def test_a_pair_that_needs_no_verifier_is_decided_at_once() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
-from lr.parts.judge import AnswerTokens, PrefixCache, Row
+from lr.parts.judge import AnswerTokens, PrefixCache, PromptRow
 from lr.parts.verifiers import SCORE_QUESTION, LikelihoodVerifier, ScoreReading, ScoreVerifier
 from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires
@@ -89,7 +89,7 @@ def test_kept_prefixes_change_nothing_but_the_work(
     prefixes = kept(watched, slots)
     for call in calls:
         rows = [
-            Row(tokens, min(wanted, len(tokens)), min(keep, len(tokens)))
+            PromptRow(tokens, min(wanted, len(tokens)), min(keep, len(tokens)))
             for tokens, wanted, keep in call
         ]
         logits = prefixes.logits(rows)
@@ -109,7 +109,7 @@ def test_a_growing_chain_is_computed_once() -> None:
     prefixes = kept(watched)
     chain = [5, 6, 7]
     for length in (3, 2, 4):
-        prefixes.logits([Row([*chain, 9, 9], keep=len(chain))])
+        prefixes.logits([PromptRow([*chain, 9, 9], keep=len(chain))])
         assert [branch.tokens for branch in prefixes.kept] == [chain]
         chain = [*chain, *range(10, 10 + length)]
     assert watched.forwards == [(1, 5), (1, 3 + 2), (1, 2 + 2)]
@@ -118,19 +118,19 @@ def test_a_growing_chain_is_computed_once() -> None:
 def test_the_longest_unused_goes_first() -> None:
     prefixes = kept(Watched(), slots=2)
     for first in (1, 2, 1, 3):
-        prefixes.logits([Row([first, 0], keep=1)])
+        prefixes.logits([PromptRow([first, 0], keep=1)])
     assert [branch.tokens for branch in prefixes.kept] == [[1], [3]]
 
 
 def test_failures_leave_nothing_behind() -> None:
     watched = Watched(num_blocks=4, block_size=2)
     prefixes = kept(watched)
-    prefixes.logits([Row([1, 2, 3], keep=3)])
-    prefixes.logits([Row([4, 5, 6, 7, 8, 9])])  # fits only without what is kept
+    prefixes.logits([PromptRow([1, 2, 3], keep=3)])
+    prefixes.logits([PromptRow([4, 5, 6, 7, 8, 9])])  # fits only without what is kept
     assert prefixes.kept == [] and watched.used == 0
-    fits, fails = prefixes.logits([Row([1]), Row([1] * 9)])
+    fits, fails = prefixes.logits([PromptRow([1]), PromptRow([1] * 9)])
     assert isinstance(fits, torch.Tensor) and isinstance(fails, OutOfBlocks)
-    fits, fails = kept(Watched()).logits([Row([1]), Row([1] * 600)])
+    fits, fails = kept(Watched()).logits([PromptRow([1]), PromptRow([1] * 600)])
     assert isinstance(fits, torch.Tensor) and isinstance(fails, ContextError)
     assert watched.used == 0
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from theory_kit import rate_is, share_is, spans_of
 
-from lr.spec.protocol import Kind, Schedule, SchedulerConfig
+from lr.spec.protocol import Schedule, SchedulerConfig, WorkKind
 from lr.theory.acceptance import (
     beta_width_acceptance,
     judged_acceptance,
@@ -37,7 +37,7 @@ from lr.theory.asynchronous import (
 )
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant, JudgeErrors, Replay
 from lr.theory.hybrid import hybrid_speedup
-from lr.theory.simulate import ENDLESS, Outcome, World, simulate
+from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
 from lr.theory.synchronous import (
     lr_sync_cycle_speedup,
     lr_sync_speedup,
@@ -54,7 +54,9 @@ WINDOWS = {"paper": Schedule.PAPER, "depth": Schedule.DEPTH}
 
 
 @cache
-def stage(schedule: Schedule, depth: int, accepted: int, c: float, v: float = 0.0) -> Outcome:
+def stage(
+    schedule: Schedule, depth: int, accepted: int, c: float, v: float = 0.0
+) -> SimulationOutcome:
     """One stage (or cycle) in which so many drafts are accepted and the next is not."""
     world = World(Replay([True] * accepted + [False]), draft=Constant(c), judge=Constant(v))
     return simulate(SchedulerConfig(ENDLESS, schedule, depth), world, accepted + 1)
@@ -94,7 +96,7 @@ def test_the_synchronous_scheduler_obeys_algorithm_1_and_not_the_text() -> None:
             world = World(Replay([True] * x + [False] * 9), draft=Constant(c), judge=Constant(v))
             outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, g), world, x + 1)
             assert outcome.seconds == pytest.approx(1 + c * g + v, abs=1e-12)
-            assert outcome.workers[Kind.TARGET].peak == g + 1 != g
+            assert outcome.workers[WorkKind.TARGET].peak == g + 1 != g
             assert outcome.stages[0].accepted + 1 == min(x, g) + 1
         for a in (0.3, 0.8):
             p = np.array([a**x * (1 - a) for x in range(g)] + [a**g])
@@ -110,14 +112,14 @@ def test_the_synchronous_scheduler_obeys_algorithm_1_and_not_the_text() -> None:
 def test_parallel_target_steps_exactly() -> None:
     for k, c in product((1, 2, 4, 7), (0.1, 0.2, 0.3, 0.5, 0.9)):
         for window, schedule in WINDOWS.items():
-            assert stage(schedule, k, 20, c).workers[Kind.TARGET].peak == async_parallelism(
+            assert stage(schedule, k, 20, c).workers[WorkKind.TARGET].peak == async_parallelism(
                 k, c, window
             )
 
 
 def test_work_of_a_stage_exactly() -> None:
     for c, x in product((0.2, 0.3, 0.45), (0, 1, 4)):
-        target = stage(Schedule.DEPTH, 40, x, c).workers[Kind.TARGET]
+        target = stage(Schedule.DEPTH, 40, x, c).workers[WorkKind.TARGET]
         m = math.ceil(1 / c - 1e-9)
         begun, used = async_work(0.5, c)  # E X = 1
         assert target.begun - 1 == pytest.approx(begun - 1 + x)  # one belongs to the next stage
@@ -147,7 +149,7 @@ def test_speedups_of_long_runs(a: float, k: int, c: float, v: float) -> None:
         sync_draft_share(a, k), abs=0.05
     )
     assert sync.judged / cycles == pytest.approx(sync_judged(a, k), rel=0.12)
-    wasted = sync.workers[Kind.TARGET].begun - sync.steps
+    wasted = sync.workers[WorkKind.TARGET].begun - sync.steps
     assert wasted / cycles == pytest.approx(sync_wasted(a, k), rel=0.12)
 
 
@@ -161,7 +163,7 @@ def test_batches_that_are_not_free(b: float, g: int) -> None:
     crowd = World(Bernoulli(1), draft=Constant(0.1), target_overhead=b / 6)
     trace = Trace()
     simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 100), crowd, 500, trace)
-    spans = spans_of(trace, Kind.TARGET)
+    spans = spans_of(trace, WorkKind.TARGET)
     steady = [end - start for start, end, completed in spans if completed][250:]
     assert sum(steady) / len(steady) == pytest.approx(crowded_step_time(b / 6, 0.1), rel=0.05)
 
@@ -186,7 +188,7 @@ def test_alternatives(width: int) -> None:
     sync = SchedulerConfig(ENDLESS, Schedule.SYNC, 2, width)
     outcome = simulate(sync, world, 500)
     rate_is(outcome, tree_sync_speedup(width_acceptance(0.4, width), width, 2, 0.1))
-    assert outcome.workers[Kind.TARGET].peak == tree_rows(width, 2)
+    assert outcome.workers[WorkKind.TARGET].peak == tree_rows(width, 2)
     alike = simulate(
         SchedulerConfig(ENDLESS, Schedule.DEPTH, 1, width), World(BetaSiblings(0.35, 0.2)), 800
     )

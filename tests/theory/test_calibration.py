@@ -35,7 +35,7 @@ from lr.theory.predicted import (
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.trace_metrics import Answers, Load, PassCost, Seen, Timed, passes_of
-from lr.trace import Event, ForwardPass, StepWritten, TokenRound, Trace, VerifierCall
+from lr.trace import ForwardPass, RunEvent, StepWritten, TokenRound, Trace, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
@@ -50,7 +50,7 @@ class Tape:
     def __init__(self) -> None:
         self.now, self.events = 0.0, list[Timed]()
 
-    def add(self, seconds: float, event: Event) -> None:
+    def add(self, seconds: float, event: RunEvent) -> None:
         self.now += seconds
         self.events.append((self.now, event))
 

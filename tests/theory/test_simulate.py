@@ -17,7 +17,7 @@ from theory_kit import emitted_steps, spans_of
 
 from lr.errors import SettingError
 from lr.rng import Stream, uniform
-from lr.spec.protocol import Kind, Limits, NodeId, Schedule, SchedulerConfig, Work
+from lr.spec.protocol import Limits, NodeId, Schedule, SchedulerConfig, Work, WorkKind
 from lr.theory.distributions import (
     Bernoulli,
     BetaSiblings,
@@ -27,7 +27,7 @@ from lr.theory.distributions import (
     Replay,
     Resampled,
 )
-from lr.theory.simulate import ENDLESS, Outcome, Workers, World, simulate
+from lr.theory.simulate import ENDLESS, SimulationOutcome, Workers, World, simulate
 from lr.trace import Trace
 from lr.types import Origin
 
@@ -37,7 +37,7 @@ STEPS = 1500
 
 
 def work(number: int) -> Work:
-    return Work(Kind.TARGET, NodeId(0, 0, number))
+    return Work(WorkKind.TARGET, NodeId(0, 0, number))
 
 
 def test_the_worked_example() -> None:
@@ -199,7 +199,7 @@ def test_settings_are_checked(make) -> None:
 
 def stage(
     schedule: Schedule, depth: int, accepted: int, c: float, v: float = 0.0, **settings
-) -> Outcome:
+) -> SimulationOutcome:
     """One stage in which so many draft steps are accepted before the first is rejected. Target
     steps take 1, drafts c, the judge v.
     """
@@ -239,11 +239,11 @@ def test_peak_target_rows(depth: int, c: float) -> None:
     """
     enough = math.ceil(1 / c - 1e-9)
     for schedule, widest in ((Schedule.PAPER, depth), (Schedule.DEPTH, depth + 1)):
-        assert stage(schedule, depth, 30, c).workers[Kind.TARGET].peak == min(widest, enough)
+        assert stage(schedule, depth, 30, c).workers[WorkKind.TARGET].peak == min(widest, enough)
     sync = simulate(
         SchedulerConfig(ENDLESS, Schedule.SYNC, depth), World(Bernoulli(1), draft=Constant(c)), 30
     )
-    assert sync.workers[Kind.TARGET].peak == depth + 1
+    assert sync.workers[WorkKind.TARGET].peak == depth + 1
 
 
 @pytest.mark.parametrize("accepted", range(6))
@@ -274,7 +274,7 @@ def test_a_synchronous_cycle_on_few_rows_goes_in_waves(rows: int) -> None:
     world = World(Bernoulli(1), draft=Constant(0.1))
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 5, max_target_rows=rows), world, 6)
     assert outcome.seconds == pytest.approx(5 * 0.1 + math.ceil(6 / rows), abs=1e-12)
-    assert outcome.workers[Kind.TARGET].peak == min(rows, 6)
+    assert outcome.workers[WorkKind.TARGET].peak == min(rows, 6)
 
 
 def test_a_wave_that_is_decided_spares_the_next() -> None:
@@ -282,7 +282,7 @@ def test_a_wave_that_is_decided_spares_the_next() -> None:
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 5, max_target_rows=2), world, 1)
     assert (
         outcome.seconds == pytest.approx(0.5 + 1, abs=1e-12)
-        and outcome.workers[Kind.TARGET].completed == 2
+        and outcome.workers[WorkKind.TARGET].completed == 2
     )
 
 
@@ -348,7 +348,7 @@ def test_what_a_trace_holds() -> None:
         assert len(spans) == worker.begun
         assert sum(completed for _, _, completed in spans) == worker.completed
         assert sum(end - start for start, end, _ in spans) == pytest.approx(worker.busy)
-    drafts = sorted(spans_of(trace, Kind.DRAFT))
+    drafts = sorted(spans_of(trace, WorkKind.DRAFT))
     assert all(one[1] <= other[0] for one, other in pairwise(drafts))
     assert [step.index for step in emitted_steps(trace)] == list(range(60))
 
@@ -364,7 +364,7 @@ def test_a_synchronous_tree_on_batches_that_are_not_free() -> None:
         Bernoulli(a), draft=Constant(c), target_overhead=b, draft_overhead=b_d, draft_workers=None
     )
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, g, width), world, STEPS)
-    assert outcome.workers[Kind.TARGET].peak == rows
+    assert outcome.workers[WorkKind.TARGET].peak == rows
     assert outcome.stages[0].seconds == pytest.approx(drafting + 1 + b * (rows - 1), abs=1e-12)
 
 

@@ -14,8 +14,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from lr.spec.protocol import Emit, Kind
-from lr.theory.simulate import Outcome, WorkSpan
+from lr.spec.protocol import Emit, WorkKind
+from lr.theory.simulate import SimulationOutcome, WorkSpan
 from lr.trace import Trace
 from lr.types import EmittedStep
 
@@ -37,7 +37,7 @@ def mean_is(values: Sequence[float], mean: float) -> None:
     assert abs(fmean(values) - mean) < SIGMAS * stdev(values) / math.sqrt(len(values)) + 1e-12
 
 
-def rate_is(outcome: Outcome, rate: float) -> None:
+def rate_is(outcome: SimulationOutcome, rate: float) -> None:
     """Steps per time: over independent stages, steps - rate * time has mean 0 exactly if `rate` is
     right.
     """
@@ -50,7 +50,7 @@ def share_is(hits: int, trials: int, share: float) -> None:
     assert abs(hits - trials * share) <= SIGMAS * math.sqrt(trials * share * (1 - share)) + 1e-9
 
 
-def spans_of(trace: Trace, kind: Kind) -> list[tuple[float, float, bool]]:
+def spans_of(trace: Trace, kind: WorkKind) -> list[tuple[float, float, bool]]:
     """All work of a kind in the order in which it ended: start, end, and whether it was
     completed.
     """

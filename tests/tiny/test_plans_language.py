@@ -11,7 +11,7 @@ import pytest
 from tiny_training.drills import PRACTICE
 
 from lr.tiny.grammar import Style, glue
-from lr.tiny.language import Kind, Split, split_of
+from lr.tiny.language import Split, StepKind, split_of
 from lr.tiny.languages import LANGUAGES, PLANS, QUANTITIES
 from lr.tiny.plans import (
     DIRECTIONS,
@@ -85,7 +85,7 @@ def test_every_solution_is_right() -> None:
         room, held, lying = re.findall(r"starts in the (\w+)\.", what.question)[0], "", {}
         assert given.room == room
         for deed, (number, verb, word) in zip(orders, said, strict=True):
-            assert (deed.kind, deed.number, deed.operation) == (Kind.OPERATION, number, verb)
+            assert (deed.kind, deed.number, deed.operation) == (StepKind.OPERATION, number, verb)
             if verb == "go":
                 assert (deed.origin, deed.direction) == (room, word)
                 room = str(neighbour(room, word))

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from lr.tiny.grammar import Style, render
-from lr.tiny.language import HIGHEST, LOWEST, NOTES, Kind, Meaning, Problem, Split
+from lr.tiny.language import HIGHEST, LOWEST, NOTES, Meaning, Problem, Split, StepKind
 from lr.tiny.languages import QUANTITIES
 from lr.tiny.oracle import parse
 from lr.tiny.stories import LAST, QUESTION, story
@@ -47,7 +47,7 @@ def test_every_step_follows_from_the_question(stories: list[Problem[Meaning]]) -
     """The question is played by rules written anew, and gives the numbers of the solution."""
     for what in stories:
         results = played(what.question)
-        told = [step.result for step in what.steps if step.kind is Kind.OPERATION]
+        told = [step.result for step in what.steps if step.kind is StepKind.OPERATION]
         assert told == results
         assert what.answer == results[-1]
         assert all(LOWEST <= result <= HIGHEST for result in results)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from lr.tiny.language import HIGHEST, LOWEST, Kind, Split, calculate, problem, split_of
+from lr.tiny.language import HIGHEST, LOWEST, Split, StepKind, calculate, problem, split_of
 
 
 def test_a_problem_is_a_function_of_split_index_and_seed() -> None:
@@ -40,11 +40,15 @@ def test_every_solution_is_right_and_within_bounds() -> None:
     for i in range(500):
         what = problem(Split.TRAIN, i)
         goal, given, *operations, answer = what.steps
-        assert (goal.kind, given.kind, answer.kind) == (Kind.GOAL, Kind.GIVEN, Kind.ANSWER)
+        assert (goal.kind, given.kind, answer.kind) == (
+            StepKind.GOAL,
+            StepKind.GIVEN,
+            StepKind.ANSWER,
+        )
         owned = {given.entity: given.result}
         assert 1 <= len(operations) <= 6
         for step in operations:
-            assert step.kind is Kind.OPERATION and step.entity not in owned
+            assert step.kind is StepKind.OPERATION and step.entity not in owned
             known = [owned[person] for person in step.references]
             assert list(step.operands[: len(known)]) == known
             assert step.references[-1] == list(owned)[-1], "each step uses the latest person"

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from lr.tiny.grammar import PIECES, Style, glue, render, unglue, weights
-from lr.tiny.language import ITEMS, NAMES, Kind, Meaning, Split, problem
+from lr.tiny.language import ITEMS, NAMES, Meaning, Split, StepKind, problem
 from lr.tiny.oracle import boxed, parse, same_meaning
 from lr.tiny.stories import story
 
@@ -51,7 +51,7 @@ def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
 
 def test_the_styles_differ_but_overlap(meanings: list[Meaning]) -> None:
     rng = random.Random(1)
-    step = next(m for m in meanings if m.kind is Kind.OPERATION)
+    step = next(m for m in meanings if m.kind is StepKind.OPERATION)
     mine = {render(step, Style.TARGET, rng) for _ in range(300)}
     theirs = {render(step, Style.DRAFT, rng) for _ in range(300)}
     assert len(mine & theirs) < 0.05 * len(mine | theirs)
@@ -83,7 +83,7 @@ def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
 
 
 def test_other_operations_mean_other_things() -> None:
-    step = Meaning(Kind.OPERATION, "add", "Bob", ("Ann",), (12, 5), 17, "apples")
+    step = Meaning(StepKind.OPERATION, "add", "Bob", ("Ann",), (12, 5), 17, "apples")
     text = "Then Eva has 5 more than Ann, so we get 12 + 5 = 17 apples."
     assert parse(text) == step._replace(entity="Eva")
     assert not same_meaning(text, "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples.")

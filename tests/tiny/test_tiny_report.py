@@ -7,12 +7,12 @@ import math
 import pytest
 
 from lr.errors import SettingError
-from lr.tiny.evaluate import EvalSettings, LayerSkipped, Tally, TinyReport
+from lr.tiny.evaluate import EvalSettings, LayerSkipped, StepSums, TinyReport
 
 
 def test_tallies_add_up_and_become_rates() -> None:
-    goal = Tally(steps=2, accepted=2, exact=1, tokens=20, positions=20, overlap=15.0)
-    operation = Tally(steps=6, accepted=3, tokens=140, positions=180, overlap=105.0)
+    goal = StepSums(steps=2, accepted=2, exact=1, tokens=20, positions=20, overlap=15.0)
+    operation = StepSums(steps=6, accepted=3, tokens=140, positions=180, overlap=105.0)
     ablation = (LayerSkipped(None, 0.5, 0.36), LayerSkipped(0, 0.25, 1.5))
     report = TinyReport(2, 0.6, 2, 1, {"operation": operation, "goal": goal}, ablation)
     rates = report.total.rates()
@@ -28,7 +28,7 @@ def test_tallies_add_up_and_become_rates() -> None:
 
 
 def test_nothing_counted_is_not_a_number() -> None:
-    assert all(math.isnan(rate) for rate in Tally().rates().values())
+    assert all(math.isnan(rate) for rate in StepSums().rates().values())
 
 
 def test_impossible_settings() -> None:

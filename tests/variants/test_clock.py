@@ -10,7 +10,7 @@ import pytest
 
 from lr.commands.theory import Theory
 from lr.errors import SettingError
-from lr.spec.protocol import Kind, Place
+from lr.spec.protocol import Place, WorkKind
 from lr.spec.variant import StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.theory.asynchronous import lr_async_speedup
@@ -97,7 +97,7 @@ def test_a_controllers_width_is_heeded(schedule: str) -> None:
     for control, width in ((One(), 3), (Narrow(), 1)):
         outcome = simulated(Variant(controller=control, settings=settings), at)[1]
         places = len(outcome.stages) if schedule == "sync" else outcome.steps  # no bonus there
-        assert abs(outcome.workers[Kind.DRAFT].begun - width * places) <= 6
+        assert abs(outcome.workers[WorkKind.DRAFT].begun - width * places) <= 6
     alone = simulated(Variant(settings=settings | {"width": 1}), at)[1]
     narrow = simulated(Variant(controller=Narrow(), settings=settings), at)[1]
     assert narrow.acceptance == pytest.approx(alone.acceptance, abs=0.1)

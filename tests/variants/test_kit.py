@@ -36,7 +36,7 @@ from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
 from lr.variants.adaptive import Halving, adaptive
 from lr.variants.choosers import Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
-from lr.variants.gsi import Measured
+from lr.variants.gsi import RewardedVerifier
 from lr.variants.lossless import StepRejection
 from lr.variants.narrowing import narrowing
 from lr.variants.rsd import Clipped
@@ -70,7 +70,7 @@ GOOD: dict[str, Callable[..., Any]] = {
         Confidence(-3.0, asked().runner), ExactVerifier(), low=-4.0, high=-3.0
     ),
     "rsd, clip": lambda: Clipped(Likely()),
-    "gsi, verifier": lambda: Measured(Likely()),
+    "gsi, verifier": lambda: RewardedVerifier(Likely()),
     "speculative thinking": lambda: Reflection(letters, ("a", "bc")),
     "lossless": lambda: StepRejection(asked()),
     "first aligned": FirstAligned,

@@ -32,7 +32,7 @@ from lr.spec.protocol import (
 )
 from lr.theory.distributions import Bernoulli, Constant
 from lr.theory.simulate import ENDLESS, World
-from lr.trace import Ended, Event, ForwardPass, StepWritten, TokenWritten, VerifierCall
+from lr.trace import Ended, ForwardPass, RunEvent, StepWritten, TokenWritten, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -164,7 +164,7 @@ def long(steps: int = 420) -> TraceFile:
         depth=1,
         caches={"target": {"blocks": 2 * steps + 8, "block_size": BLOCK}},
     )
-    made: list[Event] = [BranchOpened("target", 0), BranchHolds("target", 0, NodeId(0, 0))]
+    made: list[RunEvent] = [BranchOpened("target", 0), BranchHolds("target", 0, NodeId(0, 0))]
     made.append(BranchesGrew("target", ((0, BLOCK // 2),), (), ((0, 0),)))
     for i in range(steps):
         made += _a_step(i, last=i == steps - 1)
@@ -176,7 +176,7 @@ def long(steps: int = 420) -> TraceFile:
 WORDS = [f" word{place}" for place in range(7)] + ["\n\n"]
 
 
-def _a_step(i: int, *, last: bool) -> list[Event]:
+def _a_step(i: int, *, last: bool) -> list[RunEvent]:
     node, child, old, branch = NodeId(0, i), NodeId(0, i + 1), 2 * i, i + 1
     step, verdict = Step(tuple(range(8)), Finish.BOUNDARY), Verdict(True, "the same")
     emitted = EmittedStep(i, step, Origin.ACCEPTED, verdict)

@@ -35,7 +35,7 @@ from lr.lab.viz.plots import (
 )
 from lr.lab.viz.style import COLOURS, PAPER, SERIES, WASHES, write
 from lr.lab.viz.tree import draw_tree, places_of, telling_moment, tree_figure
-from lr.spec.protocol import Kind, Limits, NodeId, SchedulerConfig, Work
+from lr.spec.protocol import Limits, NodeId, SchedulerConfig, Work, WorkKind
 
 SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|X.", "Y.|B.", "C$|Z$"])
 
@@ -166,9 +166,9 @@ def colours(figure: Any) -> dict[str, str]:
 def test_the_tree_of_a_scripted_run_shows_who_wrote_what() -> None:
     run = a_run()
     assert words(draw_tree(run)).count("… writing") == 2, "both first steps are being written"
-    run.step(Work(Kind.DRAFT, NodeId(0, 1)))
+    run.step(Work(WorkKind.DRAFT, NodeId(0, 1)))
     assert colours(draw_tree(run))["A."] == COLOURS["draft"]
-    run.step(Work(Kind.TARGET, NodeId(0, 0)))
+    run.step(Work(WorkKind.TARGET, NodeId(0, 0)))
     shown = colours(draw_tree(run))
     assert "? judging" in shown
     assert shown["a."] == COLOURS["target"]
@@ -186,7 +186,7 @@ def test_a_rejected_step_is_still_seen_beside_its_correction() -> None:
 
 def test_alternatives_stand_below_each_other() -> None:
     run = a_run(width=2)
-    for work in (Work(Kind.DRAFT, NodeId(0, 1)), Work(Kind.DRAFT, NodeId(0, 1, 1))):
+    for work in (Work(WorkKind.DRAFT, NodeId(0, 1)), Work(WorkKind.DRAFT, NodeId(0, 1, 1))):
         run.step(work)
     trace = scripted_trace(run)
     places, _ = places_of(state_at(trace, len(trace.records)))
@@ -218,7 +218,7 @@ def test_a_stale_event_moves_no_bar() -> None:
     late = next(span for span in before if span.outcome == CANCELLED)
     index, _, number = late.node.split(":")[1].partition(".")
     stem = int(late.node.split(":")[0])
-    run.tell(run.event_of(Work(Kind(late.work), NodeId(stem, int(index), int(number or 0)))))
+    run.tell(run.event_of(Work(WorkKind(late.work), NodeId(stem, int(index), int(number or 0)))))
     assert timeline_of(scripted_trace(run)).spans == before
 
 

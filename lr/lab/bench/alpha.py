@@ -90,7 +90,7 @@ def by_place(parts: Sequence[Places]) -> float:
 
 
 @dataclass(frozen=True)
-class Point:
+class AlphaPoint:
     """What was measured and predicted for one k. `cut`: share of rounds with a short proposal.
     `constant_as_offered`: the same constant alpha, with the short proposals as they came.
 
@@ -118,14 +118,14 @@ class Point:
         return off[0] / self.error, off[1] / self.error
 
 
-def point(k: int, parts: Sequence[Places]) -> Point:
+def point(k: int, parts: Sequence[Places]) -> AlphaPoint:
     """Everything about one k from the rounds of each problem; at least four problems."""
     whole = Places.total(parts)
 
     def error(estimate: Callable[[Places], float]) -> float:
         return standard_error(lambda some: estimate(Places.total(some)), parts)
 
-    return Point(
+    return AlphaPoint(
         k=k,
         rounds=whole.rounds,
         cut=1 - int(whole.offered[-1]) / whole.rounds,

@@ -50,7 +50,7 @@ class Decoded:
     tokens: list[list[int]]
 
 
-Decode = Callable[[Sequence[int], int, int], Decoded]
+Decoder = Callable[[Sequence[int], int, int], Decoded]
 """A contender on a model: continues copies of a prompt, so many in one batch, by so many tokens."""
 
 
@@ -211,16 +211,16 @@ def random_model(config: ModelConfig, dtype: torch.dtype, device: torch.device =
 
 
 @dataclass(frozen=True)
-class Lane:
+class DecodeLane:
     """One contender on one model: `prompt` is what it continues."""
 
     model: str
     contender: str
-    decode: Decode
+    decode: Decoder
     prompt: tuple[int, ...]
 
 
-def contenders(model: CausalLM, sampling: SamplingParams) -> dict[str, Decode]:
+def contenders(model: CausalLM, sampling: SamplingParams) -> dict[str, Decoder]:
     """All ways to decode with a model, by name; on its own weights, nothing is copied."""
 
     def sampled(prompt: Sequence[int], rows: int, steps: int) -> Decoded:
@@ -235,7 +235,7 @@ def contenders(model: CausalLM, sampling: SamplingParams) -> dict[str, Decode]:
     }
 
 
-def lanes(name: str) -> list[Lane]:
+def lanes(name: str) -> list[DecodeLane]:
     """All contenders on a model of `NAMES`. `CheckpointError` for a tiny model that is missing."""
     if name in CHECKPOINTS:
         model = load_model(name, dtype=torch.float32)
@@ -249,7 +249,9 @@ def lanes(name: str) -> list[Lane]:
     length = 8 if name in SHAPES else PROMPT_TOKENS
     # which tokens does not matter to the speed
     prompt = tuple((7 * i + 3) % model.config.vocab_size for i in range(length))
-    return [Lane(name, who, decode, prompt) for who, decode in contenders(model, sampling).items()]
+    return [
+        DecodeLane(name, who, decode, prompt) for who, decode in contenders(model, sampling).items()
+    ]
 
 
 @dataclass
@@ -277,7 +279,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DecodePlan:
     """`repeats` of `tokens` steps at each batch size, after `warm_up` steps that do not count."""
 
     batches: tuple[int, ...]
@@ -293,7 +295,7 @@ class Plan:
 
 
 def measure(
-    lanes: Sequence[Lane], plan: Plan, progress: Callable[[], None] = lambda: None
+    lanes: Sequence[DecodeLane], plan: DecodePlan, progress: Callable[[], None] = lambda: None
 ) -> list[Timing]:
     """Time all lanes at every batch size; `progress` is called after each of their runs."""
     timings: list[Timing] = []

@@ -24,7 +24,7 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.lab.bench import step
 from lr.lab.bench.decode import runner_for, written_steps
-from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed
+from lr.lab.bench.report import BenchWay, Spread, acceptance_of, conditions, timed
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
 from lr.lab.eval.report import cell, table
 from lr.model.attention_choice import equip
@@ -98,12 +98,12 @@ def measure_peaks(device: torch.device, dtype: torch.dtype, *, small: bool = Fal
 
 
 @dataclass(frozen=True)
-class Plan:
+class GpuPlan:
     """What is timed, and how often. `options` are the engine's, but for mode and driver; `ways`
     have plain decoding first; `synthetic` decides. `progress` is called after each run."""
 
     options: GenerateOptions
-    ways: Sequence[Way]
+    ways: Sequence[BenchWay]
     synthetic: Synthetic
     batches: Sequence[int] = (1, 2, 4, 8)
     prompt: int = 512  # Tokens before the answer.
@@ -112,7 +112,7 @@ class Plan:
     progress: Callable[[], None] = lambda: None
 
 
-def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[dict[str, Any]]:
+def time_passes(name: str, model: CausalLM, plan: GpuPlan, peaks: Peaks) -> list[dict[str, Any]]:
     """Figures of plain decoding at each batch size, as it is used, and of reading a prompt."""
     prompt = [(7 * i + 3) % model.config.vocab_size for i in range(plan.prompt)]
     sampling = plan.options.sampling(SamplingParams())
@@ -152,23 +152,23 @@ def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[di
     return rows
 
 
-def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[Way]:
+def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[BenchWay]:
     """Every mode, those that look ahead with every driver."""
     return [
-        Way(f"{mode}, {driver}" if mode in LOOKAHEAD else mode, mode, {"driver": driver})
+        BenchWay(f"{mode}, {driver}" if mode in LOOKAHEAD else mode, mode, {"driver": driver})
         for mode in modes
         for driver in (drivers if mode in LOOKAHEAD else ["lockstep"])
     ]
 
 
 @dataclass
-class ModeRow(step.Tally):
+class ModeRow(step.StepTally):
     """What was measured of a way. `of_limit`: the share of the limit, by repeat."""
 
     of_limit: list[float] = field(default_factory=list)
 
 
-def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: Plan) -> list[Any]:
+def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: GpuPlan) -> list[Any]:
     """The ways for a report; the first is plain decoding. `passes`: of target and draft.
 
     The prediction is that of `lr bench step`, each model by itself, at costs fitted to the plain
@@ -179,7 +179,7 @@ def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: Plan) ->
         plain = [row for row in found if row["what"].startswith("decode")]
         seconds = {row["tokens_per_step"]: row["seconds"] for row in plain}
         decoded[role] = {(b, 0): (n * len(each), n * sum(each)) for b, each in seconds.items()}
-    decode = step.Tally(Way("decode", "ar"), answers=Answers(passes=[decoded]))
+    decode = step.StepTally(BenchWay("decode", "ar"), answers=Answers(passes=[decoded]))
     alone = [row for row in rows if not row.stats.draft_passes]
     costs = step.fitted_costs([*alone, decode])
     depth, ticks = plan.options.depth, plan.options.draft_ticks
@@ -198,7 +198,7 @@ def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: Plan) ->
     ]
 
 
-def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> list[ModeRow]:
+def time_modes(reasoner: Reasoner, plan: GpuPlan, peaks: tuple[Peaks, Peaks]) -> list[ModeRow]:
     """Run every way `plan.repeats` times, each repeat with other draws; one more does not count.
 
     `peaks`: of target's and draft's device. A way keeps its caches from answer to answer."""
@@ -222,7 +222,7 @@ def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> li
     return rows
 
 
-def _answers(reasoner: Reasoner, way: Way, plan: Plan) -> Generator[Run, None, None]:
+def _answers(reasoner: Reasoner, way: BenchWay, plan: GpuPlan) -> Generator[Run, None, None]:
     """Answers in one way, one after the other, on the same caches. Step draws continue from answer
     to answer; the warm-up answer and steps that were cut, always rejected, use up none."""
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ def _answers(reasoner: Reasoner, way: Way, plan: Plan) -> Generator[Run, None, N
             verifier.first = first  # meanwhile others were answered
 
 
-def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> float:
+def _limit(asked: Run, stats: Stats, plan: GpuPlan, peaks: tuple[Peaks, Peaks]) -> float:
     """Seconds that all passes of an answer take at least; sequences count at their mean length."""
     target, draft = asked.models.target, asked.models.draft
     assert draft is not None
@@ -257,7 +257,7 @@ def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> 
 
 
 def bench(
-    names: tuple[str, str, str | None], layout: DeviceMap, dtype: torch.dtype, plan: Plan
+    names: tuple[str, str, str | None], layout: DeviceMap, dtype: torch.dtype, plan: GpuPlan
 ) -> dict[str, Any]:
     """Time the passes of both models and the ways of the plan; one document.
 

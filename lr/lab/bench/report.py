@@ -56,7 +56,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Way:
+class BenchWay:
     """A way to answer. `settings` are those of `Reasoner.generate`; `variant` as for --variant."""
 
     name: str

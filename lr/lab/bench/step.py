@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from lr.lab.bench.report import Spread, Way, acceptance_of, in_turn
+from lr.lab.bench.report import BenchWay, Spread, acceptance_of, in_turn
 from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
@@ -29,7 +29,7 @@ SYNC: dict[str, Any] = {"schedule": "sync"}
 OVERLAPPED = {"driver": "overlapped"}
 
 
-def ways(k: int, step_k: int) -> list[Way]:
+def ways(k: int, step_k: int) -> list[BenchWay]:
     """All rows, plain decoding first. `k`: drafted tokens; `step_k`: of drafter "step".
 
     "sync" is Algorithm 1 as printed, "paper" the paper's rolling window, the others our own window
@@ -39,27 +39,27 @@ def ways(k: int, step_k: int) -> list[Way]:
     step = {"drafter": "step", "num_speculative_tokens": step_k}
     ngram = {"drafter": "ngram"}
     return [
-        Way("ar", "ar", {}),
-        Way("sd", "sd", chain),
-        Way("sd, shared noise", "sd", chain | SHARED),
-        Way("sd, n-gram", "sd", ngram),
-        Way("lr, sync, lockstep", "lr", SYNC),
-        Way("lr, lockstep", "lr", {}),
-        Way("lr, sync, overlapped", "lr", SYNC | OVERLAPPED),
-        Way("lr, paper, overlapped", "lr", {"schedule": "paper"} | OVERLAPPED),
-        Way("lr, overlapped", "lr", OVERLAPPED),
-        Way("lr+sd, lockstep", "lr+sd", chain),
-        Way("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED),
-        Way("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED),
-        Way("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED),
+        BenchWay("ar", "ar", {}),
+        BenchWay("sd", "sd", chain),
+        BenchWay("sd, shared noise", "sd", chain | SHARED),
+        BenchWay("sd, n-gram", "sd", ngram),
+        BenchWay("lr, sync, lockstep", "lr", SYNC),
+        BenchWay("lr, lockstep", "lr", {}),
+        BenchWay("lr, sync, overlapped", "lr", SYNC | OVERLAPPED),
+        BenchWay("lr, paper, overlapped", "lr", {"schedule": "paper"} | OVERLAPPED),
+        BenchWay("lr, overlapped", "lr", OVERLAPPED),
+        BenchWay("lr+sd, lockstep", "lr+sd", chain),
+        BenchWay("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED),
+        BenchWay("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED),
+        BenchWay("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED),
     ]
 
 
 @dataclass
-class Tally:
+class StepTally:
     """What one way did: seconds and tokens per repeat, statistics over all."""
 
-    way: Way
+    way: BenchWay
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     right: int = 0
@@ -95,7 +95,7 @@ class Tally:
 class StepRow:
     """One way: tokens/s, the ratio to plain decoding, predicted tokens/s (None: not modelled)."""
 
-    tally: Tally
+    tally: StepTally
     rate: Spread
     speedup: Spread
     predicted: float | None
@@ -116,20 +116,20 @@ class StepRow:
 
 def measure(
     reasoner: Reasoner,
-    ways: Sequence[Way],
+    ways: Sequence[BenchWay],
     problems: Sequence[Problem[Any]],
     repeats: int,
     settings: dict[str, Any],
     progress: Callable[[], None] = lambda: None,
-) -> list[Tally]:
+) -> list[StepTally]:
     """Answer `problems` in all `ways`, `repeats` times; `settings` are shared by all ways.
 
     The first problem warms up and is answered again. `progress` is called after each of the
     len(ways) (1 + repeats len(problems)) answers."""
-    tallies = [Tally(way) for way in ways]
+    tallies = [StepTally(way) for way in ways]
     variants = {way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant}
 
-    def answer(way: Way, problem: Problem[Any], sample: int) -> tuple[Result, float]:
+    def answer(way: BenchWay, problem: Problem[Any], sample: int) -> tuple[Result, float]:
         started = time.perf_counter()
         variant = None if way.variant is None else variants[way.variant]
         own = {} if variant is None else variant.settings  # a method's, not the bench's
@@ -154,7 +154,7 @@ def measure(
 Costs = tuple[PassCost, PassCost]  # Of a pass of the target, and of the draft.
 
 
-def fitted_costs(tallies: Sequence[Tally]) -> Costs:
+def fitted_costs(tallies: Sequence[StepTally]) -> Costs:
     """What passes cost, from the ways that run one model at a time, if a model has passes there."""
 
     def fit(role: Role) -> PassCost:
@@ -165,7 +165,7 @@ def fitted_costs(tallies: Sequence[Tally]) -> Costs:
     return fit(Role.TARGET), fit(Role.DRAFT)
 
 
-def rows(tallies: Sequence[Tally], costs: Costs, depth: int, draft_ticks: int) -> list[StepRow]:
+def rows(tallies: Sequence[StepTally], costs: Costs, depth: int, draft_ticks: int) -> list[StepRow]:
     """The rows of the table; the first tally is plain decoding."""
     made, plain = [], tallies[0].rates
     for tally in tallies:
@@ -179,7 +179,7 @@ def rows(tallies: Sequence[Tally], costs: Costs, depth: int, draft_ticks: int) -
 
 
 def modelled(
-    tally: Tally, costs: Costs, depth: int, draft_ticks: int
+    tally: StepTally, costs: Costs, depth: int, draft_ticks: int
 ) -> tuple[predicted.Way, Load, Costs, int | None]:
     """What `predicted.seconds_per_step` takes: the way, its answers' work, costs and ticks."""
     way, settings = tally.way, tally.way.settings
@@ -190,7 +190,7 @@ def modelled(
     return plain, load, costs, None if way.overlapped else draft_ticks
 
 
-def what_if(tally: Tally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
+def what_if(tally: StepTally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
     """Predicted tokens per second if one thing were different, and if all were."""
     cases = predicted.what_if(*modelled(tally, costs, depth, draft_ticks))
     return {name: fmean(tally.answers.emitted) / seconds for name, seconds in cases.items()}

@@ -26,7 +26,7 @@ from torch import Tensor
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
 from lr.errors import LRError
-from lr.parts.judge import PrefixCache, Row
+from lr.parts.judge import PrefixCache, PromptRow
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
 from lr.spec.drafters import Context, Drafter
@@ -227,7 +227,9 @@ class SyntheticVerifier(Verifier):
         how, places = (self.stream, self.synthetic.alpha1, STEPS), [pair.index for pair in pairs]
         return [Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}") for p in places]
 
-    def _row(self, pair: Pair) -> Row:
+    def _row(self, pair: Pair) -> PromptRow:
         assert self.runner is not None
         steps = (*pair.target_step.tokens, *pair.draft.tokens)
-        return Row([*INSTRUCTIONS, *(token % self.runner.vocab_size for token in steps), *FRAME])
+        return PromptRow(
+            [*INSTRUCTIONS, *(token % self.runner.vocab_size for token in steps), *FRAME]
+        )

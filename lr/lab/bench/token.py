@@ -132,7 +132,7 @@ def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[An
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenRow:
     """One contender at one temperature. `to_plain`: its tokens/s over our plain decoding's.
 
     `peer`: the fastest contender of the other side and the same kind; `to_peer`: tokens/s over its.
@@ -165,7 +165,7 @@ def measure(
     problems: int,
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
-) -> list[Row]:
+) -> list[TokenRow]:
     """All contenders on held-out problems 0, 1, ... at every temperature, problem n with seed
     `seed + n`; problem `problems` warms up. `progress` is called after each answer."""
 
@@ -188,7 +188,7 @@ def measure(
 
 def rows(
     contenders: Sequence[Answerer], temperature: float, answers: Sequence[Sequence[Stats]]
-) -> list[Row]:
+) -> list[TokenRow]:
     """The rows of one temperature; the first contender is our plain decoding."""
     rates = [tuple(one.tokens / one.seconds for one in mine) for mine in answers]
     made = []
@@ -200,5 +200,7 @@ def rows(
             peer, to_peer = contenders[best].name, Spread.of_ratios(mine, rates[best])
         to_plain = Spread.of_ratios(mine, rates[0])
         names = (one.side, one.name, one.kind, temperature)
-        made.append(Row(*names, mine, sum(some, Stats()), Spread.of(mine), to_plain, peer, to_peer))
+        made.append(
+            TokenRow(*names, mine, sum(some, Stats()), Spread.of(mine), to_plain, peer, to_peer)
+        )
     return made

@@ -1,7 +1,7 @@
 """Requests to one OpenAI-compatible server, and one served model that completes texts.
 
-An answer comes as `Piece`s, text and, if the server has them, token ids; the last one says why it
-ended. A request that breaks is sent again, after a `Restart`, so nothing is lost and nothing
+An answer comes as `StreamPiece`s, text and, if the server has them, token ids; the last one says
+why it ended. A request that breaks is sent again, after a `Restart`, so nothing is lost and nothing
 doubled. What goes wrong is of two kinds (the table is in docs/engines.md): *Broken*, another
 attempt may do better; *Refused*, it would not. Users see `EndpointError`.
 
@@ -158,7 +158,7 @@ class Client:
         async with self._exchange(path, body) as (response, _):
             return parse_json(await _read(response))
 
-    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[StreamPiece, None]:
         """A completion as a stream, one attempt. Raises `Broken` or `Refused`. Lines that repeat
         the last one, bring nothing of the answer, or come after its end are no news."""
         stream = body | {"stream": True}
@@ -278,7 +278,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Piece:
+class StreamPiece:
     """Some of an answer. `ids` None: the server gives no token ids. `finish`: why the answer ends
     here, None if it goes on."""
 
@@ -293,13 +293,13 @@ class Restart:
     """The answer so far is void; it begins again."""
 
 
-Message = Piece | Restart | Exception
+RequestNews = StreamPiece | Restart | Exception
 """What becomes of a request, in order: pieces, the last of which has a `finish`; or an error, which
 comes last."""
-Deliver = Callable[[Message], None]
+Deliver = Callable[[RequestNews], None]
 
 
-def read_piece(raw: Any) -> Piece:
+def read_piece(raw: Any) -> StreamPiece:
     """The piece in a chunk of a stream, or in a whole answer. Raises `Broken` if there is none."""
     if isinstance(raw, dict) and raw.get("error"):
         raise Broken(f"reported an error in the middle of an answer ({str(raw['error'])[:200]})")
@@ -309,7 +309,7 @@ def read_piece(raw: Any) -> Piece:
             numbers = (counts["prompt_tokens"], counts.get("completion_tokens"))
             usage = Usage(*(int(number or 0) for number in numbers))
         if not raw["choices"]:  # a last chunk that holds nothing but the usage
-            return Piece("", usage=usage)
+            return StreamPiece("", usage=usage)
         choice = raw["choices"][0]
         text, ids, finish = choice.get("text"), choice.get("token_ids"), choice.get("finish_reason")
         if finish in ("abort", "error"):
@@ -317,7 +317,7 @@ def read_piece(raw: Any) -> Piece:
         if not isinstance(text, str | None):
             raise TypeError(text)
         text = (text or "").encode(errors="replace").decode()  # half a character is none
-        return Piece(text, None if ids is None else tuple(map(int, ids)), finish, usage)
+        return StreamPiece(text, None if ids is None else tuple(map(int, ids)), finish, usage)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError):
         raise Broken(f"sent JSON that is no completion ({str(raw)[:120]})") from None
 
@@ -367,7 +367,7 @@ class Endpoint:
                 piece = read_piece(await self.client.fetch(COMPLETIONS, body))
                 deliver(replace(piece, finish=piece.finish or "length"))
                 return
-            last: Piece | None = None  # kept until the end: the usage may come after it
+            last: StreamPiece | None = None  # kept until the end: the usage may come after it
             try:
                 async with aclosing(self.client.pieces(body)) as pieces:
                     async for piece in pieces:

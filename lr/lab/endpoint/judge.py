@@ -31,7 +31,9 @@ LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
 FAILURES = 3  # Questions that may fail in a row, each after all its attempts.
 LEAST_MASS = 0.01  # Of the probability, that the possible answers together have to hold.
-Asked = tuple[str, tuple[str, ...]]  # A prompt, and the words that its answer may begin with.
+JudgeQuestion = tuple[
+    str, tuple[str, ...]
+]  # A prompt, and the words that its answer may begin with.
 
 
 class ServedVerifier(Verifier, DeferredVerifier):
@@ -49,7 +51,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
         self.passes = 0
         self.given_up: str | None = None  # Why nobody is asked any more.
 
-    def question(self, pair: Pair) -> Asked | Verdict:
+    def question(self, pair: Pair) -> JudgeQuestion | Verdict:
         """What is asked about a pair; or the verdict, if it is clear."""
         raise NotImplementedError
 
@@ -137,7 +139,7 @@ class ServedJudge(ServedVerifier):
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
         self.decode, self.prompt = decode, TINY_JUDGE_PROMPT if tiny else JUDGE_PROMPT
 
-    def question(self, pair: Pair) -> Asked | Verdict:
+    def question(self, pair: Pair) -> JudgeQuestion | Verdict:
         steps = (pair.target_step, pair.draft)
         first, second = (self.decode(step.tokens).strip() for step in steps)
         if first.casefold() == second.casefold():
@@ -163,7 +165,7 @@ class ServedScore(ServedVerifier):
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
         self.reading = reading
 
-    def question(self, pair: Pair) -> Asked | Verdict:
+    def question(self, pair: Pair) -> JudgeQuestion | Verdict:
         text = self.model.text((*pair.prefix, *pair.draft.tokens))
         return text + SCORE_QUESTION, tuple(map(str, range(10)))
 

@@ -17,7 +17,15 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from lr.lab.endpoint.client import BUSY, Broken, Endpoint, EndpointError, Piece, Refused, read_piece
+from lr.lab.endpoint.client import (
+    BUSY,
+    Broken,
+    Endpoint,
+    EndpointError,
+    Refused,
+    StreamPiece,
+    read_piece,
+)
 
 TEXT = "The quick brown fox is 12 years old.\n\nIt said: \u201cna\u00efve\u201d, and"
 """The text that is completed: words, digits, a blank line and characters beyond ASCII, so that
@@ -174,7 +182,7 @@ class Capabilities:
         answer = self._try(prompt, **settings)
         return None if answer is None else self._piece(answer).text
 
-    def _piece(self, answer: dict[str, Any]) -> Piece:
+    def _piece(self, answer: dict[str, Any]) -> StreamPiece:
         try:
             return read_piece(answer)
         except Broken as error:

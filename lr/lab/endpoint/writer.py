@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import BlockTable, Branch
-from lr.lab.endpoint.client import EndpointError, Message, Piece, Prompt, Restart
+from lr.lab.endpoint.client import EndpointError, Prompt, RequestNews, Restart, StreamPiece
 from lr.lab.endpoint.models import ServedModel, exact_ids
 from lr.lab.endpoint.probe import Stops
 from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
@@ -101,7 +101,7 @@ class ServedWriter(StepWriter):
 
     here: ClassVar[bool] = False
     model: ServedModel
-    _inbox: SimpleQueue[tuple[_Writing, Message]] = field(default_factory=SimpleQueue)
+    _inbox: SimpleQueue[tuple[_Writing, RequestNews]] = field(default_factory=SimpleQueue)
     _writing: dict[StepJob, _Writing] = field(default_factory=dict)
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
@@ -156,7 +156,7 @@ class ServedWriter(StepWriter):
             prompt, fields, lambda message: self._inbox.put((writing, message)), stream=can.streams
         )
 
-    def _take_in(self, writing: _Writing, message: Message) -> None:
+    def _take_in(self, writing: _Writing, message: RequestNews) -> None:
         job = writing.job
         if isinstance(message, Exception):
             raise message
@@ -176,7 +176,7 @@ class ServedWriter(StepWriter):
             seconds = time.perf_counter() - writing.started
             job.trace.record(ForwardPass(self.config.role, 1, tokens, seconds))
 
-    def _read(self, writing: _Writing, piece: Piece) -> Finish | None:
+    def _read(self, writing: _Writing, piece: StreamPiece) -> Finish | None:
         """Take a piece in, up to the token or the byte with which the step ends, if it does."""
         job, chain, ids = writing.job, self.model.chain, self.model.ids
         if ids and piece.ids is None and piece.text:
@@ -200,7 +200,7 @@ class ServedWriter(StepWriter):
                 return Finish.LENGTH  # of a text: the server does not heed max_tokens
         return None
 
-    def _end_request(self, writing: _Writing, piece: Piece) -> Finish | None:
+    def _end_request(self, writing: _Writing, piece: StreamPiece) -> Finish | None:
         """The request is over and the step has no boundary: it was cut, the text has ended, or a
         leading blank line stopped the server; then the rest is asked for."""
         fresh, cut = writing.units[writing.settled :], piece.finish == "length"

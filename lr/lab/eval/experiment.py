@@ -21,8 +21,8 @@ from lr.errors import SettingError
 from lr.lab.eval import report
 from lr.lab.eval.datasets import Item, fingerprint
 from lr.lab.eval.grading import grader_for
-from lr.lab.eval.running import Evaluation, Plan, engine_options, run_head, variant_of
-from lr.lab.eval.sandbox import Limits
+from lr.lab.eval.running import EvalPlan, Evaluation, engine_options, run_head, variant_of
+from lr.lab.eval.sandbox import SandboxLimits
 from lr.lab.eval.store import Store
 from lr.lab.eval.verifier_eval import SavedPair, load_pairs
 from lr.lab.viz.plots import Panel, draw
@@ -56,13 +56,13 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Answers:
+class ArmAnswers:
     """What an arm gave in a lab, and the row of its comparison with the first arm in mode ar."""
 
     lab: Lab
     arm: Arm
     run: report.RunResults
-    row: report.Row
+    row: report.ReportRow
 
     @property
     def steps(self) -> list[tuple[str, int]]:
@@ -81,7 +81,7 @@ class Answers:
         return [one for one in saved if one.pair.target is not None]
 
 
-Outcome = dict[str, Answers]
+Outcome = dict[str, ArmAnswers]
 """By the names of the arms, in their order; in a lab that is one of several "plans/lr"."""
 
 
@@ -112,7 +112,7 @@ class Lab:
         names = {arm.name: f"{self.family}/{arm.name}".lstrip("/") for arm in arms}
         together = any(arm.concurrency is None for arm in arms)
         turn = TURN * max(1, self.concurrency // 2) if together else TURN
-        with grader_for(self.items, Limits()) as grader:
+        with grader_for(self.items, SandboxLimits()) as grader:
             stores = {arm.name: Store.open(self.work / arm.name, self._head(arm)) for arm in arms}
             for first in range(0, len(self.items), turn):
                 for arm in arms:
@@ -131,7 +131,7 @@ class Lab:
         for arm, run in zip(arms, runs, strict=True):
             row = report.make_row(run, baseline)
             row = replace(row, speedup=1.0) if run is baseline else row
-            found[names[arm.name]] = Answers(self, arm, run, row)
+            found[names[arm.name]] = ArmAnswers(self, arm, run, row)
         return found
 
     def reasoner(self, mode: str = "lr") -> Reasoner:
@@ -170,13 +170,13 @@ class Lab:
         for reasoner in self._reasoners.values():
             reasoner.close()
 
-    def _plan(self, arm: Arm, items: Sequence[Item]) -> Plan:
+    def _plan(self, arm: Arm, items: Sequence[Item]) -> EvalPlan:
         options = engine_options(arm.mode, "generate", replace(self.options, **arm.options))
         variant = variant_of(arm.mode, self.reasoner(arm.mode), arm.variant) or Variant()
         if arm.mode in LOOKAHEAD and variant.verifier is None:
             verifier = self.verifier_named(arm.verifier or self.verifier)
             variant = replace(variant, verifier=verifier)
-        return Plan(
+        return EvalPlan(
             items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
             variant=variant, pairs=arm.pairs, traces=arm.traces, details=False,
         )  # fmt: skip

@@ -15,19 +15,19 @@ from statistics import fmean
 from typing import Any
 
 from lr.errors import SettingError
-from lr.lab.eval.experiment import Answers, Arm, Finding, Lab, Outcome
+from lr.lab.eval.experiment import Arm, ArmAnswers, Finding, Lab, Outcome
 from lr.lab.eval.failure_modes import spans_at_work
 from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, bars, notes, pick
 from lr.lab.trace.file import read_trace
 from lr.lab.viz.plots import Bars, Curves, Lanes
 from lr.theory.trace_metrics import Spans, covered
-from lr.tiny.language import Kind
+from lr.tiny.language import StepKind
 from lr.tiny.languages import LANGUAGES
 from lr.trace import ForwardPass
 from lr.types import Role
 
 GUESSED = {"drafter": "draft"}  # Tokens are guessed by the draft model.
-Point = tuple[float, float]
+Coordinates = tuple[float, float]
 
 
 # ---------------------------------------------------------------- speedup (Table 1)
@@ -152,7 +152,7 @@ def width_arms(lab: Lab) -> list[Arm]:
 def find_width(outcome: Outcome) -> Finding:
     """One row per verifier and width. A place is kept if one of its alternatives was accepted: the
     paper's acceptance rate, accepted steps / (accepted steps + corrections)."""
-    shown, kept, speeds = [], dict[str, list[Point]](), dict[str, list[Point]]()
+    shown, kept, speeds = [], dict[str, list[Coordinates]](), dict[str, list[Coordinates]]()
     for one in outcome.values():
         if one.arm.mode == "lr":
             origins, row = Counter(origin for origin, _ in one.steps), one.row
@@ -420,14 +420,14 @@ def find_domains(outcome: Outcome) -> Finding:
     )
 
 
-def _orders_kept(lr: Answers) -> float | None:
+def _orders_kept(lr: ArmAnswers) -> float | None:
     """Of the judged pairs whose target step is an operation, the share that was accepted; None if
     there is none."""
     said = []
     for one in lr.pairs():
         text = lr.lab.decode(one.pair.target_step.tokens)
         meaning = LANGUAGES[lr.lab.family].parse(text)
-        if meaning is not None and meaning.kind is Kind.OPERATION:
+        if meaning is not None and meaning.kind is StepKind.OPERATION:
             said.append(one.aligned)
     return fmean(said) if said else None
 

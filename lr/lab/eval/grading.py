@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, Task
-from lr.lab.eval.sandbox import Limits, Sandbox, open_sandbox
+from lr.lab.eval.sandbox import Sandbox, SandboxLimits, open_sandbox
 from lr.result import boxed, reply
 
 NOT_FOUND = "no answer was found"
@@ -233,7 +233,7 @@ class Grader(AbstractContextManager["Grader"]):
 
 
 def grader_for(
-    items: Sequence[Item], limits: Limits, *, run_code: bool = False, unsafe: bool = False
+    items: Sequence[Item], limits: SandboxLimits, *, run_code: bool = False, unsafe: bool = False
 ) -> Grader:
     """A grader with what these items need. Raises `SettingError` if that is math-verify and it is
     not installed, or if programs would have to run and nobody allowed it (`run_code`), or if this

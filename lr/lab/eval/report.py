@@ -23,7 +23,7 @@ import numpy as np
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.grading import Grader
-from lr.lab.eval.store import Key, Store
+from lr.lab.eval.store import AnswerKey, Store
 from lr.lab.viz.plots import Bars
 from lr.trace import Stats
 
@@ -89,7 +89,7 @@ class RunResults:
     """A run as it lies on disk. `settings` is empty for a run of the official tool."""
 
     path: Path
-    records: dict[Key, Record]
+    records: dict[AnswerKey, Record]
     settings: dict[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
 
@@ -167,7 +167,7 @@ def column(head: str, form: str = "", **how: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ReportRow:
     """One run in numbers; None if there is nothing to count. Speeds are in tokens per second, times
     in seconds.
 
@@ -206,7 +206,7 @@ class Row:
     flip_p: float | None = None
 
 
-def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
+def make_row(run: RunResults, baseline: RunResults | None = None) -> ReportRow:
     """The row of a run, with its comparison if there is a baseline. Raises `SettingError` if the
     two cannot be compared."""
     records = list(run.records.values())
@@ -222,7 +222,7 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
     counted = [record["stats"] for record in records if record.get("stats")]
     total = sum((convert(one, Stats) for one in counted), Stats())
     wasted = sum(one.get("wasted_target_tokens", 0) for one in counted)
-    return Row(
+    return ReportRow(
         name=run.name,
         mode=run.mode,
         answers=len(records),
@@ -251,8 +251,8 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
 
 
 def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
-    """The fields of `Row` that a baseline gives. `flip_p`: the two-sided p-value that both kinds of
-    flips are equally likely (McNemar's exact test)."""
+    """The fields of `ReportRow` that a baseline gives. `flip_p`: the two-sided p-value that both
+    kinds of flips are equally likely (McNemar's exact test)."""
     from scipy.stats import binomtest
 
     require_comparable(run, baseline)
@@ -285,7 +285,7 @@ def _tokens(record: Record) -> int:
 
 # ---------------------------------------------------------------- to be read
 
-COLUMNS = [one for one in fields(Row) if one.metadata]
+COLUMNS = [one for one in fields(ReportRow) if one.metadata]
 HEADS = tuple(one.metadata["head"] for one in COLUMNS)
 ACCURACY = {"right": "accuracy", "right, 95 %": "accuracy_interval"}
 SPEEDUP = {"speedup": "speedup", "speedup, 95 %": "speedup_interval"}
@@ -312,24 +312,26 @@ def cell(value: object, form: str = ".2f") -> str:
     return format(value, form) if isinstance(value, float) else str(value)
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ReportRow) -> tuple[str, ...]:
     """One row of the table, under `HEADS`."""
     return tuple(cell(getattr(row, one.name), one.metadata["form"]) for one in COLUMNS)
 
 
-def pick(row: Row, columns: Mapping[str, str]) -> dict[str, object]:
-    """Some of a row: `columns` are heads and the fields of `Row` below them."""
+def pick(row: ReportRow, columns: Mapping[str, str]) -> dict[str, object]:
+    """Some of a row: `columns` are heads and the fields of `ReportRow` below them."""
     return {head: getattr(row, name) for head, name in columns.items()}
 
 
-def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **how: Any) -> Bars:
+def bars(
+    title: str, names: Sequence[str], rows: Sequence[ReportRow], field: str, **how: Any
+) -> Bars:
     """One bar per row, with its interval if the field has one."""
     values = [math.nan if (value := getattr(row, field)) is None else value for row in rows]
     intervals = [getattr(row, f"{field}_interval", None) for row in rows]
     return Bars(title, names, values, intervals, **how)
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[ReportRow]) -> list[str]:
     """What has to be said beside the numbers."""
     said, hardware = [], {row.devices for row in rows if row.devices}
     if len(hardware) > 1:
@@ -376,13 +378,13 @@ def table(rows: Iterable[Iterable[str]]) -> list[str]:
     return [lines[0], "| " + " | ".join(["---"] * (lines[0].count(" | ") + 1)) + " |", *lines[1:]]
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[ReportRow]) -> str:
     """The table, its notes and its legend as Markdown."""
     lines = [*table([HEADS, *map(cells, rows)]), "", *(f"- {note}" for note in notes(rows))]
     return "\n".join([*lines, "", LEGEND, ""])
 
 
-def document(rows: Sequence[Row]) -> dict[str, Any]:
+def document(rows: Sequence[ReportRow]) -> dict[str, Any]:
     """The rows and notes as JSON; what is not a number is null there."""
     return {"rows": plain(rows), "notes": notes(rows)}
 

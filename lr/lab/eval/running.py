@@ -31,8 +31,8 @@ from lr.errors import ContextError, LRError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
 from lr.lab.eval.report import Record
-from lr.lab.eval.store import Key, Store
-from lr.lab.eval.verifier_eval import Recorder
+from lr.lab.eval.store import AnswerKey, Store
+from lr.lab.eval.verifier_eval import PairRecorder
 from lr.lab.trace.file import trace_lines
 from lr.lab.trace.replay import trace_of
 from lr.options import LOOKAHEAD, GenerateOptions
@@ -79,7 +79,7 @@ def family_sampling(name: str) -> dict[str, float | int]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvalPlan:
     """What is to be run. `options` are those of every answer but for the sample; `total_tokens`
     bounds prompt and answer together.
 
@@ -98,22 +98,24 @@ class Plan:
     details: bool = True
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[AnswerKey]:
         """Every answer that is wanted, question by question: samples share their prompt."""
-        return [Key(item.number, sample) for item in self.items for sample in range(self.samples)]
+        return [
+            AnswerKey(item.number, sample) for item in self.items for sample in range(self.samples)
+        ]
 
 
 class Evaluation:
     """Runs a plan with a reasoner into a store. Iterate over `run`; leaving it early closes
     everything and loses nothing that was done."""
 
-    def __init__(self, reasoner: Reasoner, plan: Plan, store: Store, grader: Grader) -> None:
+    def __init__(self, reasoner: Reasoner, plan: EvalPlan, store: Store, grader: Grader) -> None:
         self.reasoner, self.plan, self.store, self.grader = reasoner, plan, store, grader
         self.items = {item.number: item for item in plan.items}
         self.bare = language_of(reasoner.codec) is not None  # whether it gets the question alone
         finished = store.done()
         self.missing = [key for key in plan.keys if key not in finished]
-        self.recorder: Recorder | None = None
+        self.recorder: PairRecorder | None = None
         self.rescued: list[Record] = []
         """Answers that were complete, but not yet graded, when the run was broken off: kept, but
         not yielded."""
@@ -123,12 +125,12 @@ class Evaluation:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
         when the disk fills."""
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
-        variant, asked = self.plan.variant, dict[Run, Key]()
+        variant, asked = self.plan.variant, dict[Run, AnswerKey]()
         if self.plan.pairs:
             variant = variant or Variant()
             inner = variant.verifier or self.reasoner.verifier
             assert not isinstance(inner, str), "modes that judge have their verifier"
-            self.recorder = Recorder(inner)
+            self.recorder = PairRecorder(inner)
             variant = replace(variant, verifier=self.recorder)
         for key in self.missing:
             item = self.items[key.number]
@@ -144,7 +146,7 @@ class Evaluation:
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting = deque[tuple[Key, Run, Future[Grade]]]()  # graded in this order
+            waiting = deque[tuple[AnswerKey, Run, Future[Grade]]]()  # graded in this order
             try:
                 for one, _ in self.reasoner.engine.serve(list(asked), self.plan.concurrency):
                     if not one.done:
@@ -190,7 +192,7 @@ class Evaluation:
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
-    def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Record:
+    def _keep(self, session: str, key: AnswerKey, asked: Run, grading: Future[Grade]) -> Record:
         result = asked.result
         record = self._record(key, result, grading.result())
         if self.plan.traces:
@@ -203,7 +205,7 @@ class Evaluation:
         self.store.write(session, self.session)
         return record
 
-    def _record(self, key: Key, result: Result, grade: Grade) -> Record:
+    def _record(self, key: AnswerKey, result: Result, grade: Grade) -> Record:
         """One result: the official tool's fields under their names, then ours."""
         item, stats = self.items[key.number], result.stats
         decode = self.reasoner.codec.tokenizer.decode

@@ -31,7 +31,7 @@ SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """`seconds` of wall clock and of CPU, `memory_mb` of address space."""
 
     seconds: float = 10.0
@@ -67,7 +67,7 @@ class Sandbox:
     """Runs programs. `bwrap` is the bubblewrap command; None: the limits alone. Made by
     `open_sandbox`."""
 
-    def __init__(self, bwrap: str | None, limits: Limits) -> None:
+    def __init__(self, bwrap: str | None, limits: SandboxLimits) -> None:
         self.bwrap, self.limits = bwrap, limits
 
     def run(self, program: str, given: str = "") -> Ran:
@@ -106,11 +106,11 @@ class Sandbox:
         return [*command, "--tmpfs", "/box", "--chdir", "/box", *child]
 
 
-def open_sandbox(limits: Limits, *, unsafe: bool = False) -> Sandbox:
+def open_sandbox(limits: SandboxLimits, *, unsafe: bool = False) -> Sandbox:
     """The sandbox of this machine. Raises `SettingError` if nothing contains programs here, unless
     `unsafe` accepts limits alone."""
     bwrap = shutil.which("bwrap") if sys.platform == "linux" else None
-    if bwrap is not None and contains(Sandbox(bwrap, Limits(seconds=20))):
+    if bwrap is not None and contains(Sandbox(bwrap, SandboxLimits(seconds=20))):
         return Sandbox(bwrap, limits)
     if unsafe:
         return Sandbox(None, limits)

@@ -26,7 +26,7 @@ class StorageError(LRError):
     """Results cannot be written: folder, rights or space. What was written before is whole."""
 
 
-class Key(NamedTuple):
+class AnswerKey(NamedTuple):
     """Which answer: the problem's number in the data set and the sample."""
 
     number: int
@@ -37,7 +37,7 @@ class Key(NamedTuple):
         return f"{self.number}.json" if self.sample == 0 else f"{self.number}.{self.sample}.json"
 
     @classmethod
-    def of(cls, file: str) -> Key | None:
+    def of(cls, file: str) -> AnswerKey | None:
         """The key of a file name, or None if it is no result. Example: "7.3.json" is problem 7,
         sample 3."""
         found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\.json", file)
@@ -51,7 +51,7 @@ class Head(TypedDict, total=False):
     devices: list[str]
 
 
-class Record(TypedDict, total=False):
+class StoredAnswer(TypedDict, total=False):
     """What others read of a result, ours or the official tool's, and of a file of pairs; there may
     be more in it, and less."""
 
@@ -127,25 +127,25 @@ class Store:
         path = self.path / SETTINGS
         return read_object(path, Head) if path.is_file() else None
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[AnswerKey]:
         """The answers that have a file, in order."""
-        return sorted(key for path in self.path.glob("*.json") if (key := Key.of(path.name)))
+        return sorted(key for path in self.path.glob("*.json") if (key := AnswerKey.of(path.name)))
 
-    def done(self) -> set[Key]:
+    def done(self) -> set[AnswerKey]:
         """The answers that are there. A file that is no result (torn, or another tool's) is renamed
         to FILE.broken, to be done again."""
         found = set()
         for key in self.keys():
             try:
-                read_object(self.path / key.file, Record)
+                read_object(self.path / key.file, StoredAnswer)
                 found.add(key)
             except SettingError:
                 (self.path / key.file).replace(self.path / f"{key.file}.broken")
         return found
 
-    def results(self) -> Iterator[tuple[Key, dict[str, Any]]]:
+    def results(self) -> Iterator[tuple[AnswerKey, dict[str, Any]]]:
         """Every answer in order. Raises `SettingError` for a file that is no result."""
-        return ((key, read_object(self.path / key.file, Record)) for key in self.keys())
+        return ((key, read_object(self.path / key.file, StoredAnswer)) for key in self.keys())
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file whole or not at all. Raises `StorageError`, with nothing half done."""

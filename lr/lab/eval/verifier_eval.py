@@ -1,6 +1,6 @@
 """Verifiers, evaluated on pairs of steps that runs have saved.
 
-`Recorder` saves every pair that a run's verifier judges: context, draft step and target step as
+`PairRecorder` saves every pair that a run's verifier judges: context, draft step and target step as
 token ids, and the verdict. `replay` asks any verifier about them again, and `quality` compares it
 with a reference: the oracle of the tiny language, or a larger judge. A verifier with a score has a
 threshold to be chosen, so the whole curve matters: how much is accepted, and how much of that the
@@ -28,8 +28,8 @@ from msgspec import ValidationError, convert, to_builtins
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
 from lr.lab.eval.report import RunResults, column
-from lr.lab.eval.store import Key, Store
-from lr.parts.judge import PrefixCache, Row
+from lr.lab.eval.store import AnswerKey, Store
+from lr.parts.judge import PrefixCache, PromptRow
 from lr.parts.verifiers import Around
 from lr.spec.runner import Runner
 from lr.spec.sampling import step_logprobs
@@ -39,7 +39,7 @@ from lr.types import Step, Verdict
 # ---------------------------------------------------------------- pairs on disk
 
 
-class Recorder(Around):
+class PairRecorder(Around):
     """Judges as `verifier` does and remembers every pair with its verdict in `seen`. `requires`:
     what else a pair must have, for a verifier that is asked about it later (`replay`)."""
 
@@ -81,12 +81,12 @@ def pair_from_json(content: dict[str, Any], prompt: Sequence[int]) -> Pair:
 class SavedPair:
     """A pair, the problem it comes from, and what the run's own verifier said."""
 
-    key: Key
+    key: AnswerKey
     pair: Pair
     aligned: bool
 
 
-def load_pairs(folder: Path, keys: Collection[Key] | None = None) -> list[SavedPair]:
+def load_pairs(folder: Path, keys: Collection[AnswerKey] | None = None) -> list[SavedPair]:
     """The pairs of a run (its folder, or the folder pairs/ in it). `keys`: of these answers, and
     there may be none; otherwise raises `SettingError` if there are none."""
     place = folder / "pairs" if (folder / "pairs").is_dir() else folder
@@ -110,7 +110,7 @@ def load_pairs(folder: Path, keys: Collection[Key] | None = None) -> list[SavedP
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedVerdicts:
     """What a verifier said about pairs, in order, and the seconds that it took in all."""
 
     verdicts: tuple[Verdict, ...]
@@ -126,7 +126,7 @@ class Replayed:
         return [edge[one.aligned] if one.score is None else one.score for one in self.verdicts]
 
 
-def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> Replayed:
+def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> ReplayedVerdicts:
     """Ask a verifier about pairs again, `batch` at a time. Pairs lack the target's
     log-probabilities; a verifier that needs them computes them, if it can. Raises `SettingError`
     for a verifier that needs a target step if a pair has none."""
@@ -140,7 +140,7 @@ def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> Replay
     started = time.perf_counter()
     for first in range(0, len(pairs), batch):
         verdicts += verdicts_of(verifier, pairs[first : first + batch])
-    return Replayed(tuple(verdicts), time.perf_counter() - started)
+    return ReplayedVerdicts(tuple(verdicts), time.perf_counter() - started)
 
 
 def swapped(pairs: Sequence[Pair]) -> list[Pair]:
@@ -167,7 +167,9 @@ class Quality:
     order_shift: float | None = column("score shift by order", default=None)
 
 
-def quality(made: Replayed, truth: Sequence[bool], other_order: Replayed | None = None) -> Quality:
+def quality(
+    made: ReplayedVerdicts, truth: Sequence[bool], other_order: ReplayedVerdicts | None = None
+) -> Quality:
     """The numbers of one verifier. `other_order`: what it says with the steps swapped."""
     said, scores = [verdict.aligned for verdict in made.verdicts], made.scores
     count, accepted, aligned = len(said), sum(said), sum(truth)
@@ -270,7 +272,7 @@ class ProblemDrift:
     """One problem: how many draft steps it kept, their drift, and whether its answer is right here
     and in the baseline (None: not known)."""
 
-    key: Key
+    key: AnswerKey
     steps: int
     drift: float
     right: bool | None
@@ -298,7 +300,7 @@ def accepted_pairs(pairs: Sequence[SavedPair], run: RunResults) -> list[SavedPai
     return list(found.values())
 
 
-def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[Key, float, float]]:
+def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[AnswerKey, float, float]]:
     """Of every pair its answer, and the log-probabilities of draft step and target step under the
     target, in nats. `runner` runs the target, one forward per pair.
 
@@ -309,7 +311,7 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[Key, f
         for one in pairs:
             prefix, steps = one.pair.prefix, (one.pair.draft, one.pair.target_step)
             rows = [
-                Row([*prefix, *step.tokens[:-1]], wanted=len(step.tokens), keep=len(prefix))
+                PromptRow([*prefix, *step.tokens[:-1]], wanted=len(step.tokens), keep=len(prefix))
                 for step in steps
             ]
             sums = []
@@ -322,7 +324,7 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[Key, f
 
 
 def problem_drifts(
-    made: Sequence[tuple[Key, float, float]], run: RunResults, baseline: RunResults | None
+    made: Sequence[tuple[AnswerKey, float, float]], run: RunResults, baseline: RunResults | None
 ) -> list[ProblemDrift]:
     """One entry per problem of the run, those that kept no draft step included."""
     plainly, found = {} if baseline is None else baseline.records, []

@@ -22,7 +22,7 @@ from lr.lab.trace.compare import compare_in_order
 from lr.lab.trace.file import Header, Record, TraceFile
 from lr.lab.trace.state import CACHE_EVENTS
 from lr.lab.trace.virtual import scripted_trace
-from lr.spec.protocol import Judged, Kind
+from lr.spec.protocol import Judged, WorkKind
 from lr.types import Verdict
 
 FORCED = "forced by hand"  # How the reason of a verdict begins that was forced.
@@ -153,7 +153,7 @@ class ScriptSource(Source):
 
     @property
     def waiting(self) -> list[str]:
-        return [str(work.node) for work in self.run.work if work.kind is Kind.JUDGE]
+        return [str(work.node) for work in self.run.work if work.kind is WorkKind.JUDGE]
 
     def advance(self) -> bool:
         """The turn that is next by the run's order."""

@@ -31,7 +31,7 @@ from lr.lab.trace import cache
 from lr.spec import protocol as messages
 from lr.spec.protocol import NodeId, Work
 from lr.theory.simulate import Draw, WorkSpan
-from lr.trace import Event, Stats, stats_of
+from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
 FORMAT, VERSION = "lr trace", 2
@@ -56,7 +56,7 @@ KINDS: dict[str, type] = {made.__name__.lower(): made for made in get_args(messa
     "end": events.Ended,
 }
 KIND_OF = {made: name for name, made in KINDS.items()}
-TraceEvent = Event | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
+TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
 Bytes = Callable[[int], bytes]  # The exact bytes of a token.
 
 
@@ -295,7 +295,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
             raise TraceError(f"{where}: there is no kind of event {content.get('event')!r}.")
         try:
             when = msgspec.convert(content.get("time"), float)
-            event: Event = msgspec.convert(content, made)
+            event: RunEvent = msgspec.convert(content, made)
         except (msgspec.ValidationError, ValueError) as error:  # or half a character
             raise TraceError(f"{where}: {content['event']}: {error}") from error
         before = trace.records[-1].time if trace.records else when

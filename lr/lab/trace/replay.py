@@ -194,7 +194,7 @@ def replay_on(run: Run, trace: TraceFile) -> Replayed:
     return Replayed(done, None)
 
 
-Key = tuple[tuple[int, ...], Step, Step | None]
+PairKey = tuple[tuple[int, ...], Step, Step | None]
 
 
 class RecordedVerdicts(Verifier):
@@ -223,11 +223,11 @@ def _requires(names: list[str]) -> Requires:
     return reduce(or_, (Requires[name.upper()] for name in names), Requires.NOTHING)
 
 
-def recorded_verdicts(trace: TraceFile) -> dict[Key, Verdict]:
+def recorded_verdicts(trace: TraceFile) -> dict[PairKey, Verdict]:
     """All verdicts of a trace by prefix, draft step and target step."""
     prefixes = {NodeId(0, 0): tuple(trace.header.prompt["tokens"])}
-    asked: dict[NodeId, Key] = {}
-    found: dict[Key, Verdict] = {}
+    asked: dict[NodeId, PairKey] = {}
+    found: dict[PairKey, Verdict] = {}
     for record in trace.records:
         match record.event:
             case Draft(node, children):

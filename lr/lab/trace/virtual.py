@@ -22,7 +22,7 @@ from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.trace.compare import Difference, Replayed, compare_in_order
 from lr.lab.trace.file import Bytes, Header, TraceError, TraceFile, no_bytes, records_of
 from lr.spec import protocol
-from lr.spec.protocol import Drafted, Judged, Kind, Limits, SchedulerConfig, Targeted, Work
+from lr.spec.protocol import Drafted, Judged, Limits, SchedulerConfig, Targeted, Work, WorkKind
 from lr.theory import distributions
 from lr.theory.simulate import World, record_event, simulate
 from lr.trace import Ended, Trace
@@ -31,7 +31,7 @@ _LENGTHS = (distributions.Constant, distributions.Lognormal, distributions.Resam
 _DRAWS = (distributions.Bernoulli, distributions.BetaSiblings, distributions.JudgeErrors)
 _RUNS = (World, TextScript, SchedulerConfig, Limits, protocol.FirstAligned, distributions.Replay)
 _MADE: dict[str, Any] = {made.__name__: made for made in (*_RUNS, *_LENGTHS, *_DRAWS)}
-_ENDS = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
+_ENDS = {Drafted: WorkKind.DRAFT, Targeted: WorkKind.TARGET, Judged: WorkKind.JUDGE}
 
 
 def letters(token: int) -> bytes:

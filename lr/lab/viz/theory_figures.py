@@ -15,7 +15,7 @@ from lr.lab.viz.plots import Curve, Curves, draw
 from lr.lab.viz.style import INK, SERIES, figure, write
 from lr.theory.acceptance import beta_width_acceptance, tree_sync_speedup, width_acceptance
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
-from lr.theory.hybrid import Kind, best_split, hybrid_speedup
+from lr.theory.hybrid import ScheduleKind, best_split, hybrid_speedup
 from lr.theory.paper import TABLE_3, WIDTHS, fit_width
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup_of_positions
 
@@ -57,7 +57,7 @@ def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
     ]
 
 
-def hybrid_region(schedule: Kind) -> tuple[Any, Any, Any]:
+def hybrid_region(schedule: ScheduleKind) -> tuple[Any, Any, Any]:
     """(alpha1 [a], alpha2 [b], gain [b, a]): best hybrid (k1, k2 >= 2) over best pure method."""
     rates, (c1, c2, budget) = np.linspace(0.05, 0.95, 37), (0.2, 0.1, 16)
     k = np.arange(2, budget // 2 + 1)
@@ -103,7 +103,7 @@ def draw_schedules(folder: Path) -> list[Path]:
 def draw_hybrid_region(folder: Path) -> list[Path]:
     """Where steps and tokens together beat each alone, with the box of Theorem 4."""
     with figure(10.0, 4.4) as made:
-        kinds: tuple[Kind, ...] = ("async", "sync")
+        kinds: tuple[ScheduleKind, ...] = ("async", "sync")
         for axes, schedule in zip(made.subplots(1, 2), kinds, strict=True):
             x, y, gain = hybrid_region(schedule)
             filled = axes.contourf(x, y, gain, levels=LEVELS, colors=LOSES + WINS)
