@@ -71,6 +71,16 @@ def test_no_state_at_module_level() -> None:
     assert not found
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """But for the page's own Node, which stands for itself as the whole page does."""
+    where: dict[str, list[str]] = {}
+    for path in PACKAGE:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and path.name != "lookahead.py":
+                where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: files for name, files in where.items() if len(files) > 1}
+
+
 def test_nothing_is_left_for_later() -> None:
     assert not found_in(PACKAGE, r"\b(?:TODO|FIXME|XXX)\b")
 

@@ -88,7 +88,8 @@ class Told:
 
 def oracle(script: Script, config: SchedulerConfig) -> Told:
     """One position after the other, everything waited for: what every schedule must emit at any
-    width.
+    width. The page cannot stand in for it: it names no nodes, and knows neither drafts that do not
+    come nor verdicts without a target step.
     """
     told, limits, level = Told(), config.limits, 0
     node = after = NodeId(0, 0)
