@@ -140,8 +140,10 @@ class Reasoner:
                 build: Any = choice.build
                 if served_target is not None:
                     build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
-                verifier = build(target_model)
-                models.judge = choice.model
+                verifier, models.judge = build(target_model), choice.model
+                if models.judge is not None and models.judge.device.type == "cuda":
+                    threaded = find("lr.parts.deferred:ThreadedVerifier")
+                    verifier = threaded(verifier, models.judge.device)
         except BaseException:
             self.close()
             raise

@@ -192,9 +192,6 @@ class Serving:
         draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
         self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         verifier = None if isinstance(run.verifier, str) else run.verifier
-        if verifier is not None and verifier.threaded and options.driver == "overlapped":
-            verifier = find("lr.parts.deferred:VerifierThread")(verifier)
-            stack.callback(verifier.close)
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
         self.asked: list[tuple[Role, ModelRunner]] = []  # by verifiers and other parts
         for role, model in models.here.items():

@@ -58,8 +58,9 @@ class Loop:
         self.draft_ticks = draft_ticks if draft is None or draft.here else 1
         self.live: list[Request] = []
         self.judgements: list[Judgement] = []
-        served = isinstance(verifier, DeferredVerifier)
-        self.deferred = find("lr.parts.deferred:Deferred")(verifier) if served else None
+        self.deferred = None
+        if isinstance(verifier, DeferredVerifier) and not (draft and draft.here and verifier.here):
+            self.deferred = find("lr.parts.deferred:Deferred")(verifier)
         self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
         self._passed = 0.0  # seconds of all forwards
 

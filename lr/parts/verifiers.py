@@ -236,8 +236,7 @@ class Around(Verifier):
 
     def __init__(self, verifier: Verifier) -> None:
         self.name, self.requires = verifier.name, verifier.requires
-        self.fallible, self.threaded = verifier.fallible, verifier.threaded
-        self.verifier = verifier
+        self.fallible, self.verifier = verifier.fallible, verifier
 
     @property
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
@@ -403,7 +402,6 @@ class VerifierChoice:
             blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
             asked = asked_model(model, Codec.load(self.judge), blocks)
             made = JudgeVerifier(asked, decode, threshold=threshold)
-            made.threaded = model.device.type == "cuda"
         elif kind == "embedding":
             assert self.judge is not None
             embed = load_encoder(self.judge, device=str(self.device))

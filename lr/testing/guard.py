@@ -134,7 +134,7 @@ class GuardedVerifier(Guarded, Verifier):
 
     def __post_init__(self) -> None:
         inner = self.inner
-        self.name, self.fallible, self.threaded = inner.name, inner.fallible, inner.threaded
+        self.name, self.fallible = inner.name, inner.fallible
         self.requires, self.early_requires = inner.requires, inner.early_requires
 
     @property

@@ -16,6 +16,7 @@ from __future__ import annotations
 from lr.errors import SettingError
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
+from lr.parts.deferred import ThreadedVerifier
 from lr.parts.judge import JudgeVerifier, asked_model
 from lr.parts.verifiers import (
     LikelihoodVerifier,
@@ -54,6 +55,8 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
         asked = asked_model(target, codec)
         return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
     judge: object = reasoner.verifier  # with its model, where that is the judge
+    if isinstance(judge, ThreadedVerifier):
+        judge = judge.verifier
     if not (isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)):
         choice = VerifierChoice("judge", codec, device=target.device, dtype=target.dtype)
         judge = choice.build(target)

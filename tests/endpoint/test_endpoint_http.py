@@ -176,6 +176,9 @@ def test_what_is_no_json(server: FakeServer) -> None:
                 connection, _ = raw.accept()
                 connection.recv(65536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # what is not read would break the connection off
+                    pass
                 connection.close()
 
         threading.Thread(target=answer, daemon=True).start()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from door_kit import write_checkpoint, write_foreign_checkpoint
@@ -26,8 +27,9 @@ from fake_server import END, FakeServer, Fault
 
 from lr.errors import SettingError
 from lr.lab.endpoint.address import Servers
-from lr.lab.endpoint.client import EndpointError
+from lr.lab.endpoint.client import EndpointError, StreamPiece
 from lr.lab.endpoint.models import exact_ids, spell
+from lr.lab.endpoint.writer import ServedWriter
 from lr.model.codec import Codec
 from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner
@@ -397,3 +399,14 @@ def test_probabilities_that_no_server_gives_are_refused(tmp_path: Path, served: 
         says = f"verifier 'sees' needs of tiny-{served} at .*log-probabilities"
         with reasoner(*models, verifier) as mixed, pytest.raises(SettingError, match=says):
             mixed.generate(QUESTION, temperature=0)
+
+
+def test_a_step_does_not_end_inside_a_character() -> None:
+    """In text mode a segmenter of one's own sees bytes, and may fire at the first of two."""
+    writer = object.__new__(ServedWriter)
+    writer.model, writer.config = SimpleNamespace(ids=False, chain=None), SimpleNamespace()  # type: ignore[assignment]
+    segmenter = SimpleNamespace(feed=lambda byte: byte == "é".encode()[0])
+    job = SimpleNamespace(limit=50, tokens=[], segmenter=segmenter)
+    writing = SimpleNamespace(job=job, units=[])
+    assert writer._read(writing, StreamPiece("aé b")) is Finish.BOUNDARY  # type: ignore[arg-type]
+    assert bytes(writing.units).decode() == "aé"

@@ -4,6 +4,7 @@ anyway, a target step only in doubt.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.model.batch import RaggedBatch
+from lr.parts.deferred import ThreadedVerifier
 from lr.parts.readings import read
 from lr.parts.verifiers import LikelihoodVerifier, NormalisedMatch
 from lr.reasoner import Reasoner
@@ -208,12 +210,12 @@ def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:
     assert branch.num_computed_tokens == 6
 
 
-class Threaded(Witness):
+class Asked(Witness):
     """A witness that notes in which thread it is asked. `meanwhile` is called the first time."""
 
-    def __init__(self, *, threaded: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         super().__init__(Requires.TARGET_STEP)
-        self.threaded, self.meanwhile, self.threads = threaded, meanwhile, set[str]()
+        self.meanwhile, self.threads = meanwhile, set[str]()
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         self.threads.add(threading.current_thread().name)
@@ -223,16 +225,23 @@ class Threaded(Witness):
         return super().judge(pairs)
 
 
+@pytest.mark.parametrize("driver", ["overlapped", "lockstep"])
 @pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
-def test_a_verifier_in_a_thread_gives_the_same_answer(reasoner: Reasoner, schedule: str) -> None:
-    how: dict[str, Any] = HOW | {"depth": 3, "schedule": schedule, "driver": "overlapped"}
-    verifiers = [Threaded(threaded=threaded) for threaded in (False, True)]
-    results = [reasoner.generate(QUESTION, variant=Variant(one), **how) for one in verifiers]
-    assert results[0].tokens == results[1].tokens
-    here, other = (one.threads for one in verifiers)
-    assert here == {threading.current_thread().name}
-    assert other == {"lr verifier witness_0"}
-    assert results[1].stats.verifier_passes == verifiers[1].passes > 0
+def test_a_verifier_in_a_thread_gives_the_same_answer(
+    reasoner: Reasoner, schedule: str, driver: str
+) -> None:
+    how: dict[str, Any] = HOW | {"depth": 3, "schedule": schedule, "driver": driver}
+    here, there = Asked(), Asked()
+    plain = reasoner.generate(QUESTION, variant=Variant(here), **how)
+    result = reasoner.generate(QUESTION, variant=Variant(ThreadedVerifier(there)), **how)
+    assert result.tokens == plain.tokens
+    assert here.threads == {threading.current_thread().name}
+    assert there.threads == {"lr witness"}
+    if driver == "lockstep":  # it is waited for
+        assert result.stats.verifier_passes == there.passes == here.passes > 0
+    else:  # what was asked and dropped meanwhile is told to nobody
+        assert 0 < result.stats.verifier_passes <= there.passes
+    assert 0 < result.stats.verifier_seconds < result.stats.seconds
 
 
 def test_the_target_does_not_wait_for_a_verifier_in_a_thread(reasoner: Reasoner) -> None:
@@ -243,9 +252,22 @@ def test_the_target_does_not_wait_for_a_verifier_in_a_thread(reasoner: Reasoner)
         assert goes_on.wait(60)
         hook.remove()
 
-    witness = Threaded(threaded=True, meanwhile=meanwhile)
+    witness = ThreadedVerifier(Asked(meanwhile))
     reasoner.generate(QUESTION, variant=Variant(witness), depth=3, driver="overlapped", **HOW)
     assert goes_on.is_set()
+
+
+def test_two_answers_share_a_verifier_in_a_thread(reasoner: Reasoner) -> None:
+    """Read in turns; its model would not bear two callers at the same time."""
+    how: dict[str, Any] = HOW | {"depth": 2, "driver": "overlapped"}
+    plain = reasoner.generate(QUESTION, variant=Variant(Asked()), **how)
+    witness = Asked()
+    variant = Variant(ThreadedVerifier(witness))
+    runs = [reasoner.run(QUESTION, variant=variant, **how) for _ in range(2)]
+    for _ in zip(*runs, strict=False):
+        pass
+    assert [run.finish().tokens for run in runs] == [plain.tokens] * 2
+    assert witness.threads == {"lr witness"}
 
 
 def test_a_fault_of_a_verifier_in_a_thread_is_raised(reasoner: Reasoner) -> None:
@@ -253,23 +275,31 @@ def test_a_fault_of_a_verifier_in_a_thread_is_raised(reasoner: Reasoner) -> None
         raise ZeroDivisionError("a fault of the verifier")
 
     how: dict[str, Any] = HOW | {"depth": 3, "driver": "overlapped"}
-    witness = Threaded(threaded=True, meanwhile=fault)
+    variant = Variant(ThreadedVerifier(Asked(fault)))
     with pytest.raises(ZeroDivisionError, match="a fault of the verifier"):
-        reasoner.generate(QUESTION, variant=Variant(witness), **how)
-    reasoner.generate(QUESTION, variant=Variant(Threaded(threaded=True)), **how)
-    greedy = Threaded(threaded=True)
-    greedy.requires = EVERYTHING
-    with pytest.raises(SettingError, match=r"only Requires\.TARGET_STEP"):
-        reasoner.generate(QUESTION, variant=Variant(greedy), **how)
+        reasoner.generate(QUESTION, variant=variant, **how)
+    reasoner.generate(QUESTION, variant=variant, **how)  # the thread lives on
+    with pytest.raises(SettingError, match="in a thread a verifier can have the target's step"):
+        ThreadedVerifier(Witness(EVERYTHING))
+
+
+def test_the_thread_ends_with_the_verifier() -> None:
+    before = set(threading.enumerate())
+    verifier = ThreadedVerifier(Asked())
+    [thread] = set(threading.enumerate()) - before
+    del verifier
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_a_judge_in_a_thread(reasoner: Reasoner) -> None:
     """As on a GPU, where every judge is asked so."""
     tiny = Reasoner(verifier="judge")
-    assert isinstance(tiny.verifier, NormalisedMatch) and not tiny.verifier.threaded
+    assert isinstance(tiny.verifier, NormalisedMatch)
     how: dict[str, Any] = {"driver": "overlapped", "max_tokens": 120, "temperature": 0.6}
     plain = tiny.generate(PROBLEM, **how)
-    tiny.verifier.threaded = True
+    tiny.verifier = ThreadedVerifier(tiny.verifier)
     again = tiny.generate(PROBLEM, **how)
     tiny.close()
     assert again.tokens == plain.tokens

@@ -33,8 +33,10 @@ from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
+from lr.parts.deferred import ThreadedVerifier
 from lr.parts.judge import JUDGE_TOKENS
 from lr.reasoner import Reasoner
+from lr.spec.verifiers.base import Verifier
 from lr.theory.trace_metrics import Answers, Passes
 from lr.trace import ForwardPass, Stats
 from lr.types import Finish, Role, SamplingParams
@@ -226,10 +228,11 @@ def _answers(reasoner: Reasoner, way: BenchWay, plan: GpuPlan) -> Generator[Run,
     """Answers in one way, one after the other, on the same caches. Step draws continue from answer
     to answer; the warm-up answer and steps that were cut, always rejected, use up none."""
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
-    engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
+    engine, asked_for, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
+    verifier = asked_for.verifier if isinstance(asked_for, ThreadedVerifier) else asked_for
     assert isinstance(verifier, SyntheticVerifier)
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
-    asked = [SyntheticRun(engine, verifier, prompt, one) for one in samples]
+    asked = [SyntheticRun(engine, asked_for, prompt, one) for one in samples]
     first = verifier.first = 0
     for run, _ in engine.serve(asked):
         if run.done:
@@ -274,7 +277,9 @@ def bench(
         judge = load_model(f"dummy:{names[2]}", device=layout.judge, dtype=dtype)
         equip(judge)
         reads = ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // BLOCK_SIZE))
-    verifier = SyntheticVerifier(plan.synthetic, reads)
+    verifier: Verifier = SyntheticVerifier(plan.synthetic, reads)
+    if reads is not None and layout.judge.type == "cuda":
+        verifier = ThreadedVerifier(verifier, layout.judge)
     target, draft = (f"dummy:{name}" for name in names[:2])
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
         models = reasoner.models

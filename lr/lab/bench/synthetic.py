@@ -215,7 +215,6 @@ class SyntheticVerifier(Verifier):
         self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
         self.synthetic, self.first, self.runner = synthetic, 0, judge
         self.prefixes = None if judge is None else PrefixCache(judge)
-        self.threaded = judge is not None and judge.model.device.type == "cuda"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         if self.prefixes is not None:

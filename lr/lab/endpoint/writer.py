@@ -31,7 +31,7 @@ UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class ServedBranch(Branch):
-    """A branch without a cache of ours: nothing is ever to be computed. The first `start`
+    """A branch without a cache of ours: only its last token is ever pending. The first `start`
     tokens, the prompt, are sent as `head`."""
 
     __slots__ = ("head", "start")
@@ -190,11 +190,14 @@ class ServedWriter(StepWriter):
                 f"0 to {chain.vocab_size - 1}. Name the tokenizer of the server's checkpoint."
             )
         most = (job.limit - len(job.tokens)) * (1 if ids else LONGEST_TOKEN)
-        for unit in units:
+        for place, unit in enumerate(units, start=1):
             writing.units.append(unit)
             if ids and unit in self.config.eos_ids:
                 return Finish.EOS
             if job.segmenter.feed(unit):
+                while not ids and place < len(units) and units[place] & 0xC0 == 0x80:
+                    writing.units.append(units[place])  # the rest of a character's bytes
+                    place += 1
                 return Finish.BOUNDARY
             if len(writing.units) >= most:
                 return Finish.LENGTH  # of a text: the server does not heed max_tokens

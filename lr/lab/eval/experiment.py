@@ -98,13 +98,17 @@ class Lab:
     judge: str | None = "tiny-judge"
     encoder: str | None = None
     device: str = "cpu"
-    dtype: torch.dtype | None = torch.float32
+    dtype: torch.dtype | None = None
     options: GenerateOptions = field(default_factory=GenerateOptions)
     verifier: str = "judge"
     concurrency: int = 1
     family: str = ""
     _reasoners: dict[tuple[str | None, ...], Reasoner] = field(default_factory=dict, init=False)
     _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype is None and self.device == "cpu":
+            self.dtype = torch.float32
 
     def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
         """Answer every problem in every arm and compare. `heard` is called with the arm's name

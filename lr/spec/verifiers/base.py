@@ -89,9 +89,6 @@ class Verifier(Protocol):
     """What `judge_early` needs, which never includes the target step; None: no early pass."""
     fallible: bool = False
     """Whether an exception in `judge` is a rejection, as for a served judge; else it is raised."""
-    threaded: bool = False
-    """Whether driver overlapped asks it in a thread, so that the target goes on meanwhile. Not for
-    one that needs log-probabilities or hidden states, or judges early."""
     passes: int = 0
     """How many forwards it has made of models of its own, or requests to a server."""
 
@@ -121,9 +118,12 @@ class ExactVerifier(Verifier):
 
 
 class DeferredVerifier(ABC):
-    """A verifier that is asked elsewhere, for example on a server, and not waited for."""
+    """A verifier that is asked elsewhere and not waited for. `here`: in this process, so that with
+    driver lockstep it is waited for.
+    """
 
     passes: int = 0
+    here: bool = False
 
     @abstractmethod
     def ask(self, pair: Pair) -> Future[Verdict]:
