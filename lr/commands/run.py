@@ -20,7 +20,7 @@ from lr.errors import SettingError
 from lr.lab.dummy import DUMMY_NOTE, dummy_name
 from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
-from lr.lab.eval.report import Record
+from lr.lab.eval.report import AnswerRecord
 from lr.lab.eval.sandbox import SandboxLimits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
@@ -365,7 +365,7 @@ class RunTally:
     rights: list[bool | None]
     stats: Stats = field(default_factory=Stats)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: AnswerRecord) -> None:
         self.rights.append(record["right"])
         self.stats += convert(record["stats"], Stats)
 

@@ -262,7 +262,7 @@ class StepCommand:
             source = Recorded(trace, remaking(trace))
         session = Session(source)
         try:
-            StepPrompt(session, _reader(out), out).run()
+            StepperPrompt(session, _reader(out), out).run()
         except KeyboardInterrupt:
             out.print()
         finally:
@@ -329,7 +329,7 @@ MOVES = {
 MOST = 10_000  # Moves that one line may ask for.
 
 
-class StepPrompt:
+class StepperPrompt:
     """One session at a terminal or a pipe. `read` gets a line, given the prompt, and raises
     `EOFError` at the end; `out` shows."""
 

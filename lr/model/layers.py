@@ -26,8 +26,8 @@ class Module(nn.Module):
     """An `nn.Module` that calls `forward` at once as long as it has no hooks, and whose parameters
     and submodules are ordinary attributes too.
 
-    Without both a pass of the tiny models takes 15 to 20 % longer (docs/results/step.md). Hooks
-    of a module fire; hooks for all modules (`register_module_forward_hook`) do not. With `kernels`
+    Without both a pass of the tiny models takes 15 to 27 % longer (docs/results/step.md). Hooks of
+    a module fire; hooks for all modules (`register_module_forward_hook`) do not. With `kernels`
     (`fused.py`) small steps are one kernel each, but for those of modules with hooks.
     """
 

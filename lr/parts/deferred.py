@@ -30,7 +30,8 @@ class Deferred:
     def __init__(self, verifier: DeferredVerifier) -> None:
         self.verifier = verifier
         self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
-        self._counted = verifier.passes  # its forwards so far, as far as a question has them
+        self._counted = set[tuple[Request, int]]()  # whose passes were told, of which batch
+        self._dropped: list[Future[Verdict]] = []  # while they were being judged
 
     def busy(self, live: Sequence[Request]) -> bool:
         """Whether an answer is waited for."""
@@ -38,53 +39,59 @@ class Deferred:
 
     def poll(self, live: Sequence[Request], wait: float | None) -> list[Judgement]:
         """Ask what is new, take in what is answered, drop what nobody asks any more."""
-        for request in live:
-            for node, pair in request.asked.items():
-                if (request, node) not in self.open:
-                    before, began = self.verifier.passes, time.perf_counter()
-                    question = self.verifier.ask(pair)
-                    passes = self.verifier.passes - before
-                    self._counted += passes
-                    self.open[request, node] = pair, question, began, passes
+        both = [((request, node), pair) for request in live for node, pair in request.asked.items()]
+        new = [(key, pair) for key, pair in both if key not in self.open]
+        if isinstance(self.verifier, ThreadedVerifier):
+            questions = self.verifier.ask_all([pair for _, pair in new])
+            for (key, pair), asked in zip(new, questions, strict=True):
+                self.open[key] = pair, asked, 0.0, 0
+        else:
+            for key, pair in new:
+                before, began = self.verifier.passes, time.perf_counter()
+                question = self.verifier.ask(pair)
+                self.open[key] = pair, question, began, self.verifier.passes - before
         for (request, node), (pair, question, *_) in list(self.open.items()):
             if request.asked.get(node) is not pair:
-                question.cancel()
+                if not question.cancel():
+                    self._dropped.append(question)
                 del self.open[request, node]
         if self.open and wait != 0.0:
             wait_for([question for _, question, *_ in self.open.values()], wait, FIRST_COMPLETED)
-        told, now = [], time.perf_counter()
+        told = []
         for key, (_, question, began, passes) in list(self.open.items()):
             if question.done():
                 del self.open[key]
-                verdict, seconds = question.result(), now - began
+                verdict, seconds = question.result(), time.perf_counter() - began
                 if isinstance(question, Question):
-                    seconds = question.seconds
+                    mine = (key[0], question.batch)
+                    seconds, passes = question.seconds, question.passes
+                    passes = 0 if mine in self._counted else passes
+                    self._counted.add(mine)
                 told.append(Judgement(*key, verdict, seconds, passes))
-        if told:  # forwards of a thread begin after the question was put; one serves all requests
-            later = self.verifier.passes - self._counted
-            self._counted += later
-            first = {one.request: i for i, one in reversed(list(enumerate(told)))}
-            for i in first.values():
-                told[i] = told[i]._replace(passes=told[i].passes + later)
         return told
 
     def close(self) -> None:
-        """Drop all questions."""
-        for _, question, *_ in self.open.values():
-            question.cancel()
+        """Drop all questions. What runs in a thread is waited for, so that nothing of this answer
+        is computed in the time of the next.
+        """
+        asked = [question for _, question, *_ in self.open.values() if not question.cancel()]
         self.open.clear()
+        if self.verifier.here:
+            wait_for([*asked, *self._dropped])
 
 
 class Question(Future[Verdict]):
-    """The verdict to come from a `ThreadedVerifier`, and its share of the batch's seconds."""
+    """The verdict to come from a `ThreadedVerifier`. Of the batch in which it was judged: its
+    number, this pair's share of the seconds, the verifier's forwards.
+    """
 
-    seconds = 0.0
+    batch, seconds, passes = 0, 0.0, 0
 
 
 class ThreadedVerifier(Around, DeferredVerifier):  # type: ignore[override]  # passes only counts up
-    """`verifier`, asked in a thread of its own, on CUDA with a stream of its own. With driver
-    overlapped the target goes on meanwhile; else it is waited for. Pairs that come while it is busy
-    are judged together, in the next batch.
+    """`verifier`, asked in a thread of its own; on a CUDA `device` with a stream of its own. With
+    driver overlapped the target goes on meanwhile, else it is waited for. Pairs that come while it
+    is busy are judged together, in the next batch.
 
     It must judge by the two steps alone and ask neither target nor draft. One that may hang needs a
     time limit of its own. Raises `SettingError` for one that requires more.
@@ -104,42 +111,66 @@ class ThreadedVerifier(Around, DeferredVerifier):  # type: ignore[override]  # p
         if device is not None and device.type == "cuda":
             stream = torch.cuda.Stream(device)  # after what has been started to load the model
             stream.wait_stream(torch.cuda.current_stream(device))
-        self._asked = SimpleQueue[tuple[Pair, Question] | None]()
+        self._asked = SimpleQueue[Asked | None]()
         work = (verifier, self._asked, stream)
-        threading.Thread(target=_judge, args=work, name=f"lr {self.name}", daemon=True).start()
+        threading.Thread(target=_work, args=work, name=f"lr {self.name}", daemon=True).start()
         weakref.finalize(self, self._asked.put, None)
 
     def ask(self, pair: Pair) -> Question:
-        question = Question()
-        self._asked.put((pair, question))
-        return question
+        return self.ask_all([pair])[0]
+
+    def ask_all(self, pairs: Sequence[Pair]) -> list[Question]:
+        """Begin to judge pairs, in one batch."""
+        questions = [Question() for _ in pairs]
+        if questions:
+            self._asked.put(list(zip(pairs, questions, strict=True)))
+        return questions
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """In the same thread, since a model serves one at a time, and waited for."""
-        return [question.result() for question in [self.ask(pair) for pair in pairs]]
-
-
-def _judge(
-    verifier: Verifier,
-    asked: SimpleQueue[tuple[Pair, Question] | None],
-    stream: torch.cuda.Stream | None,
-) -> None:
-    """The life of the thread: judge all that waits, in one batch, until None comes."""
-    waiting: list[tuple[Pair, Question] | None] = []
-    while None not in waiting:
-        waiting = [asked.get()]
-        while not asked.empty():
-            waiting.append(asked.get())
-        batch = [one for one in waiting if one and one[1].set_running_or_notify_cancel()]
-        began = time.perf_counter()
+        questions = self.ask_all(pairs)
         try:
-            with nullcontext() if stream is None else torch.cuda.stream(stream):
-                verdicts = verdicts_of(verifier, [pair for pair, _ in batch])
-        except BaseException as error:
-            for _, question in batch:
-                question.set_exception(error)
-            continue
-        share = (time.perf_counter() - began) / max(1, len(batch))
-        for (_, question), verdict in zip(batch, verdicts, strict=True):
-            question.seconds = share
-            question.set_result(verdict)
+            return [question.result() for question in questions]
+        finally:
+            for question in questions:
+                question.cancel()
+
+
+Asked = list[tuple[Pair, Question]]
+
+
+def _work(
+    verifier: Verifier, asked: SimpleQueue[Asked | None], stream: torch.cuda.Stream | None
+) -> None:
+    """The life of the thread. Between two batches it holds nothing but these."""
+    number = 0
+    while _judge_batch(verifier, asked, stream, number := number + 1):
+        pass
+
+
+def _judge_batch(
+    verifier: Verifier,
+    asked: SimpleQueue[Asked | None],
+    stream: torch.cuda.Stream | None,
+    number: int,
+) -> bool:
+    """Wait for pairs and judge all that there are. False after None: the owner is gone."""
+    waiting = [asked.get()]
+    while not asked.empty():
+        waiting.append(asked.get())
+    together = [one for some in waiting if some is not None for one in some]
+    batch = [one for one in together if one[1].set_running_or_notify_cancel()]
+    began, before = time.perf_counter(), verifier.passes
+    try:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            verdicts = verdicts_of(verifier, [pair for pair, _ in batch])
+    except BaseException as error:
+        for _, question in batch:
+            question.set_exception(error)
+        return None not in waiting
+    share = (time.perf_counter() - began) / max(1, len(batch))
+    for (_, question), verdict in zip(batch, verdicts, strict=True):
+        question.batch, question.seconds = number, share
+        question.passes = verifier.passes - before
+        question.set_result(verdict)
+    return None not in waiting

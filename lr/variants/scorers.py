@@ -13,6 +13,9 @@ digit, so with `digits` they keep nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
@@ -55,6 +58,7 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
         asked = asked_model(target, codec)
         return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
     judge: object = reasoner.verifier  # with its model, where that is the judge
+    threaded = isinstance(judge, ThreadedVerifier)  # then the judge's runner is its thread's
     if isinstance(judge, ThreadedVerifier):
         judge = judge.verifier
     if not (isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)):
@@ -62,6 +66,12 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
         judge = choice.build(target)
     assert isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
     own = judge.verifier
-    made = JudgeVerifier(own.model, own.decode, threshold=least, prompt=own.prompt)
-    made.prefixes = own.prefixes  # and with the prompts that it keeps
+    asked, runner = own.model, own.model.runner
+    if threaded and isinstance(runner, ModelRunner):
+        blocks, size = runner.cache.pool.num_blocks, runner.vocab_size
+        own_runner = ModelRunner(runner.model, num_blocks=blocks, vocab_size=size)
+        asked = replace(asked, runner=own_runner)
+    made = JudgeVerifier(asked, own.decode, threshold=least, prompt=own.prompt)
+    if not threaded:
+        made.prefixes = own.prefixes  # and with the prompts that it keeps
     return made

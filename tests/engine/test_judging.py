@@ -26,7 +26,7 @@ from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.trace import StepWritten
-from lr.types import Role, Verdict
+from lr.types import Finish, Role, Step, Verdict
 from lr.variants.confidence_cascade import Cascade
 
 PROBLEM = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
@@ -268,6 +268,8 @@ def test_two_answers_share_a_verifier_in_a_thread(reasoner: Reasoner) -> None:
         pass
     assert [run.finish().tokens for run in runs] == [plain.tokens] * 2
     assert witness.threads == {"lr witness"}
+    told = [run.result.stats.verifier_passes for run in runs]
+    assert all(told) and max(told) <= witness.passes
 
 
 def test_a_fault_of_a_verifier_in_a_thread_is_raised(reasoner: Reasoner) -> None:
@@ -284,9 +286,15 @@ def test_a_fault_of_a_verifier_in_a_thread_is_raised(reasoner: Reasoner) -> None
 
 
 def test_the_thread_ends_with_the_verifier() -> None:
+    def fault() -> None:
+        raise ZeroDivisionError  # its traceback knows the verifier
+
     before = set(threading.enumerate())
-    verifier = ThreadedVerifier(Asked())
+    verifier = ThreadedVerifier(Asked(fault))
     [thread] = set(threading.enumerate()) - before
+    with pytest.raises(ZeroDivisionError):
+        verifier.judge([Pair((1,), Step((2,), Finish.BOUNDARY), Step((2,), Finish.BOUNDARY))])
+    assert verifier.judge([]) == []
     del verifier
     gc.collect()
     thread.join(10)

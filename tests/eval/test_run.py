@@ -28,7 +28,7 @@ from lr.engine.engine import Run as Answer
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
 from lr.lab.eval.grading import Grade, Grader
-from lr.lab.eval.report import Record
+from lr.lab.eval.report import AnswerRecord
 from lr.lab.eval.running import engine_options, family_sampling
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -168,7 +168,7 @@ def test_ctrl_c_says_how_to_go_on(
 ) -> None:
     add = RunTally.add
 
-    def interrupt(tally: RunTally, done: Record) -> None:
+    def interrupt(tally: RunTally, done: AnswerRecord) -> None:
         add(tally, done)
         if len(tally.rights) == 2:
             raise KeyboardInterrupt

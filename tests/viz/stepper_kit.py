@@ -11,7 +11,7 @@ from functools import cache
 from door_kit import with_loader
 from rich.console import Console
 
-from lr.commands.trace import StepPrompt
+from lr.commands.trace import StepperPrompt
 from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.session import Session
@@ -57,5 +57,5 @@ def talk(session: Session, lines: Iterable[str], width: int = 80) -> str:
         out.write(f"{prompt}{line}\n")
         return line
 
-    StepPrompt(session, read, console).run()
+    StepperPrompt(session, read, console).run()
     return out.getvalue()

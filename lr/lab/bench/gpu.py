@@ -164,7 +164,7 @@ def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[BenchWay]:
 
 
 @dataclass
-class ModeRow(step.StepTally):
+class ModeRow(step.BenchTally):
     """What was measured of a way. `of_limit`: the share of the limit, by repeat."""
 
     of_limit: list[float] = field(default_factory=list)
@@ -181,7 +181,7 @@ def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: GpuPlan)
         plain = [row for row in found if row["what"].startswith("decode")]
         seconds = {row["tokens_per_step"]: row["seconds"] for row in plain}
         decoded[role] = {(b, 0): (n * len(each), n * sum(each)) for b, each in seconds.items()}
-    decode = step.StepTally(BenchWay("decode", "ar"), answers=Answers(passes=[decoded]))
+    decode = step.BenchTally(BenchWay("decode", "ar"), answers=Answers(passes=[decoded]))
     alone = [row for row in rows if not row.stats.draft_passes]
     costs = step.fitted_costs([*alone, decode])
     depth, ticks = plan.options.depth, plan.options.draft_ticks

@@ -56,7 +56,7 @@ def ways(k: int, step_k: int) -> list[BenchWay]:
 
 
 @dataclass
-class StepTally:
+class BenchTally:
     """What one way did: seconds and tokens per repeat, statistics over all."""
 
     way: BenchWay
@@ -95,7 +95,7 @@ class StepTally:
 class StepRow:
     """One way: tokens/s, the ratio to plain decoding, predicted tokens/s (None: not modelled)."""
 
-    tally: StepTally
+    tally: BenchTally
     rate: Spread
     speedup: Spread
     predicted: float | None
@@ -121,12 +121,12 @@ def measure(
     repeats: int,
     settings: dict[str, Any],
     progress: Callable[[], None] = lambda: None,
-) -> list[StepTally]:
+) -> list[BenchTally]:
     """Answer `problems` in all `ways`, `repeats` times; `settings` are shared by all ways.
 
     The first problem warms up and is answered again. `progress` is called after each of the
     len(ways) (1 + repeats len(problems)) answers."""
-    tallies = [StepTally(way) for way in ways]
+    tallies = [BenchTally(way) for way in ways]
     variants = {way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant}
 
     def answer(way: BenchWay, problem: Problem[Any], sample: int) -> tuple[Result, float]:
@@ -154,7 +154,7 @@ def measure(
 Costs = tuple[PassCost, PassCost]  # Of a pass of the target, and of the draft.
 
 
-def fitted_costs(tallies: Sequence[StepTally]) -> Costs:
+def fitted_costs(tallies: Sequence[BenchTally]) -> Costs:
     """What passes cost, from the ways that run one model at a time, if a model has passes there."""
 
     def fit(role: Role) -> PassCost:
@@ -165,7 +165,9 @@ def fitted_costs(tallies: Sequence[StepTally]) -> Costs:
     return fit(Role.TARGET), fit(Role.DRAFT)
 
 
-def rows(tallies: Sequence[StepTally], costs: Costs, depth: int, draft_ticks: int) -> list[StepRow]:
+def rows(
+    tallies: Sequence[BenchTally], costs: Costs, depth: int, draft_ticks: int
+) -> list[StepRow]:
     """The rows of the table; the first tally is plain decoding."""
     made, plain = [], tallies[0].rates
     for tally in tallies:
@@ -179,7 +181,7 @@ def rows(tallies: Sequence[StepTally], costs: Costs, depth: int, draft_ticks: in
 
 
 def modelled(
-    tally: StepTally, costs: Costs, depth: int, draft_ticks: int
+    tally: BenchTally, costs: Costs, depth: int, draft_ticks: int
 ) -> tuple[predicted.Way, Load, Costs, int | None]:
     """What `predicted.seconds_per_step` takes: the way, its answers' work, costs and ticks."""
     way, settings = tally.way, tally.way.settings
@@ -190,7 +192,7 @@ def modelled(
     return plain, load, costs, None if way.overlapped else draft_ticks
 
 
-def what_if(tally: StepTally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
+def what_if(tally: BenchTally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
     """Predicted tokens per second if one thing were different, and if all were."""
     cases = predicted.what_if(*modelled(tally, costs, depth, draft_ticks))
     return {name: fmean(tally.answers.emitted) / seconds for name, seconds in cases.items()}

@@ -34,7 +34,7 @@ DRAWS = 2000
 """Bootstrap draws: the ends of a 95 % interval then move by about a twentieth of its width from
 seed to seed."""
 Interval = tuple[float, float]
-Record = dict[str, Any]  # A result, as its file has it.
+AnswerRecord = dict[str, Any]  # A result, as its file has it.
 
 # ---------------------------------------------------------------- intervals
 
@@ -89,7 +89,7 @@ class RunResults:
     """A run as it lies on disk. `settings` is empty for a run of the official tool."""
 
     path: Path
-    records: dict[AnswerKey, Record]
+    records: dict[AnswerKey, AnswerRecord]
     settings: dict[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
 
@@ -279,7 +279,7 @@ def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
     }
 
 
-def _tokens(record: Record) -> int:
+def _tokens(record: AnswerRecord) -> int:
     return len(record.get("generation_tokens", ()))
 
 

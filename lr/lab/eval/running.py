@@ -30,7 +30,7 @@ from lr.engine.engine import Run
 from lr.errors import ContextError, LRError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
-from lr.lab.eval.report import Record
+from lr.lab.eval.report import AnswerRecord
 from lr.lab.eval.store import AnswerKey, Store
 from lr.lab.eval.verifier_eval import PairRecorder
 from lr.lab.trace.file import trace_lines
@@ -116,12 +116,12 @@ class Evaluation:
         finished = store.done()
         self.missing = [key for key in plan.keys if key not in finished]
         self.recorder: PairRecorder | None = None
-        self.rescued: list[Record] = []
+        self.rescued: list[AnswerRecord] = []
         """Answers that were complete, but not yet graded, when the run was broken off: kept, but
         not yielded."""
         self.session = {"started": time.time(), "problems": 0, "tokens": 0, "seconds": 0.0}
 
-    def run(self) -> Generator[Record, None, None]:
+    def run(self) -> Generator[AnswerRecord, None, None]:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
         when the disk fills."""
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
@@ -192,7 +192,9 @@ class Evaluation:
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
-    def _keep(self, session: str, key: AnswerKey, asked: Run, grading: Future[Grade]) -> Record:
+    def _keep(
+        self, session: str, key: AnswerKey, asked: Run, grading: Future[Grade]
+    ) -> AnswerRecord:
         result = asked.result
         record = self._record(key, result, grading.result())
         if self.plan.traces:
@@ -205,7 +207,7 @@ class Evaluation:
         self.store.write(session, self.session)
         return record
 
-    def _record(self, key: AnswerKey, result: Result, grade: Grade) -> Record:
+    def _record(self, key: AnswerKey, result: Result, grade: Grade) -> AnswerRecord:
         """One result: the official tool's fields under their names, then ours."""
         item, stats = self.items[key.number], result.stats
         decode = self.reasoner.codec.tokenizer.decode

@@ -29,6 +29,7 @@ from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
+from lr.spec.verifiers.base import DeferredVerifier
 from lr.trace import Ended, Trace
 from lr.types import Role
 
@@ -160,6 +161,8 @@ def _asked(
         cannot = f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork"
     elif made.driver != "lockstep":
         cannot = f"driver is {made.driver!r}; only 'lockstep' stops between two pieces of work"
+    elif isinstance(reasoner.verifier, DeferredVerifier) and not reasoner.verifier.here:
+        cannot = "a judge behind a server cannot be stopped in the middle"
     elif not all(isinstance(model, CausalLM) for model in (models.target, models.draft)):
         cannot = "a model behind a server cannot be stopped in the middle"
     if cannot is not None:
