@@ -14,7 +14,7 @@ from lr.commands.cli import main
 from lr.commands.eval import Table1
 from lr.commands.run import RunModels, RunTally
 from lr.lab.bench.report import conditions, write_json
-from lr.lab.eval.report import Record
+from lr.lab.eval.report import AnswerRecord
 from lr.tiny.language import Split, problem
 
 SMALL = "--model tiny-target --datasets GSM8K --tokens 24 --prompt 20 --repeats 2 --k 2".split()
@@ -83,7 +83,7 @@ def test_real_models_go_on_where_they_were_interrupted(
     command += ["--data", str(data), "--device", "cpu", "--output", str(tmp_path / "out")]
     add, count = RunTally.add, [0]
 
-    def interrupt(tally: RunTally, done: Record) -> None:
+    def interrupt(tally: RunTally, done: AnswerRecord) -> None:
         add(tally, done)
         count[0] += 1
         if count[0] == 5:  # in the second of the four modes

@@ -24,7 +24,7 @@ from parallel_kit import alive, children, lead, pids_of, ranks_of, shared_memory
 from lr.commands.cli import main
 from lr.commands.run import RunTally
 from lr.engine.runner import ModelRunner
-from lr.lab.eval.report import Record
+from lr.lab.eval.report import AnswerRecord
 from lr.model.parallel import RankLM, together
 from lr.model.ranks import LeaderLM, WorkerError, load_parallel, spread_over
 
@@ -168,7 +168,7 @@ def test_the_command_line_when_a_rank_is_killed(
     """As the first answer is there; in this process, whose ranks start quickly."""
     before, add, killed = shared_memory(), RunTally.add, []
 
-    def kill(tally: RunTally, done: Record) -> None:
+    def kill(tally: RunTally, done: AnswerRecord) -> None:
         add(tally, done)
         killed.extend(one.pid for one in active_children() if one.name == "lr rank 1")
         os.kill(killed[0], signal.SIGKILL)
