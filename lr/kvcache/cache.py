@@ -58,7 +58,7 @@ def integers(
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `keys` and `values` [l, num_blocks, block_size, k, d]. Its
+    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]. Its
     `live_tables` were given out by `new` and `fork` and are not released. `copied_blocks`: what
     `prepare` has copied, undone appends included; `observer` hears of every change of a table.
     Raises `SettingError` for a size below 1 or a dtype that is not a float.

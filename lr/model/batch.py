@@ -26,8 +26,8 @@ class RaggedBatch:
     """What one forward needs to know, besides the cache.
 
     `rows` [3, n] are `tokens` [n] ids, `positions` [n] and `slots` [n], flat cache slots that
-    receive the new K/V; per sequence `counts` and its block table; `logit_rows` [m]:
-    those of the n rows that need logits (None: all). `source`: what `build` made it of.
+    receive the new K/V; per sequence `counts` and its block table; `logit_rows` [m]: those of the n
+    rows that need logits (None: all). `source`: what `build` made it of.
     """
 
     rows: Tensor

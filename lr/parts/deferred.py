@@ -30,7 +30,8 @@ class Deferred:
     def __init__(self, verifier: DeferredVerifier) -> None:
         self.verifier = verifier
         self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
-        self._counted = set[tuple[Request, int]]()  # whose passes were told, of which batch
+        # the last batch whose passes each request was told
+        self._counted = weakref.WeakKeyDictionary[Request, int]()
         self._dropped: list[Future[Verdict]] = []  # while they were being judged
 
     def busy(self, live: Sequence[Request]) -> bool:
@@ -39,22 +40,22 @@ class Deferred:
 
     def poll(self, live: Sequence[Request], wait: float | None) -> list[Judgement]:
         """Ask what is new, take in what is answered, drop what nobody asks any more."""
-        both = [((request, node), pair) for request in live for node, pair in request.asked.items()]
-        new = [(key, pair) for key, pair in both if key not in self.open]
+        asked = {(one, node): pair for one in live for node, pair in one.asked.items()}
+        new = {key: pair for key, pair in asked.items() if key not in self.open}
         if isinstance(self.verifier, ThreadedVerifier):
-            questions = self.verifier.ask_all([pair for _, pair in new])
-            for (key, pair), asked in zip(new, questions, strict=True):
-                self.open[key] = pair, asked, 0.0, 0
+            questions = self.verifier.ask_all(list(new.values()))
+            for (key, pair), put in zip(new.items(), questions, strict=True):
+                self.open[key] = pair, put, 0.0, 0
         else:
-            for key, pair in new:
+            for key, pair in new.items():
                 before, began = self.verifier.passes, time.perf_counter()
                 question = self.verifier.ask(pair)
                 self.open[key] = pair, question, began, self.verifier.passes - before
-        for (request, node), (pair, question, *_) in list(self.open.items()):
-            if request.asked.get(node) is not pair:
-                if not question.cancel():
-                    self._dropped.append(question)
-                del self.open[request, node]
+        for key, (pair, question, *_) in list(self.open.items()):
+            if asked.get(key) is not pair:
+                if not question.cancel() and self.verifier.here:
+                    self._dropped = [one for one in self._dropped if not one.done()] + [question]
+                del self.open[key]
         if self.open and wait != 0.0:
             wait_for([question for _, question, *_ in self.open.values()], wait, FIRST_COMPLETED)
         told = []
@@ -63,10 +64,9 @@ class Deferred:
                 del self.open[key]
                 verdict, seconds = question.result(), time.perf_counter() - began
                 if isinstance(question, Question):
-                    mine = (key[0], question.batch)
-                    seconds, passes = question.seconds, question.passes
-                    passes = 0 if mine in self._counted else passes
-                    self._counted.add(mine)
+                    again = self._counted.get(key[0]) == question.batch
+                    seconds, passes = question.seconds, 0 if again else question.passes
+                    self._counted[key[0]] = question.batch
                 told.append(Judgement(*key, verdict, seconds, passes))
         return told
 
