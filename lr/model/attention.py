@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -147,9 +148,6 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
     for i, (count, table) in enumerate(zip(batch.counts, batch.tables, strict=True)):
         alone = count >= LONG and count * len(table.blocks) * cache.block_size > CALL
         families.setdefault(~i if alone else table.blocks[0], []).append(i)
-    groups = [(members, _blocks(batch, cache, members)) for members in families.values()]
-    if len(groups) == 1:
-        return groups
     everybody = list(range(len(batch.tables)))
     together = [(everybody, _blocks(batch, cache, everybody))]
 
@@ -157,8 +155,11 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
         sizes = ((sum(batch.counts[i] for i in some), len(blocks)) for some, blocks in groups)
         return sum(rows * nb * cache.block_size for rows, nb in sizes)
 
-    most = min(MOST_LOOKS, 2 * looks(groups) + CALL * len(groups))
-    return together if looks(together) <= most else groups
+    calls = CALL * len(families)
+    if len(families) == 1 or (work := looks(together)) <= min(MOST_LOOKS, calls):
+        return together
+    groups = [(members, _blocks(batch, cache, members)) for members in families.values()]
+    return together if work <= min(MOST_LOOKS, 2 * looks(groups) + calls) else groups
 
 
 def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> list[int]:
@@ -235,20 +236,18 @@ def _bias(
     batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
 ) -> Tensor:
     """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf elsewhere."""
-    size, device = cache.block_size, batch.tokens.device
-    place = {block: index for index, block in enumerate(blocks)}
-    starts = [[NOWHERE] * len(blocks) for _ in members]  # the position of a block's first token
+    size, place = cache.block_size, {block: index for index, block in enumerate(blocks)}
+    starts = np.full((len(members), len(blocks)), NOWHERE)  # the position of a block's first token
     for row, i in zip(starts, members, strict=True):
-        for index, block in enumerate(batch.tables[i].blocks):
-            row[place[block]] = index * size
-    offsets = torch.arange(size, device=device)
-    columns = (integers(starts, device)[:, :, None] + offsets).flatten(1)  # [members, s]
+        own = batch.tables[i].blocks
+        row[[place[block] for block in own]] = np.arange(0, len(own) * size, size)
+    columns = (starts[:, :, None] + np.arange(size)).reshape(len(members), -1)
     new = [(batch.tables[i].length, batch.counts[i]) for i in members]
-    owner = [number for number, (_, count) in enumerate(new) for _ in range(count)]
     at = [position for length, count in new for position in range(length - count, length)]
-    hidden = columns[integers(owner, device)] > integers(at, device)[:, None]
-    bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device)
-    return bias.masked_fill_(hidden, -math.inf)
+    hidden = columns.repeat([count for _, count in new], axis=0) > np.array(at)[:, None]
+    bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, pin_memory=batch.tokens.is_cuda)
+    bias.masked_fill_(torch.from_numpy(hidden), -math.inf)  # NumPy's calls cost less than PyTorch's
+    return bias.to(batch.tokens.device, non_blocking=True)
 
 
 REFERENCE = AttentionKind("reference", reference_attention)
