@@ -8,7 +8,6 @@ from math import prod
 from typing import Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
-from lr.spec.segmenters import SegmenterName
 from lr.types import SamplingParams, require, require_whole
 
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
@@ -16,6 +15,7 @@ TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]
 AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
+SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 

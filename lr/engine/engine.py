@@ -29,15 +29,13 @@ from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.drafters import Drafter, ModelDrafter
 from lr.spec.protocol import FirstAligned, Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import Speculation
+from lr.spec.token_sd import Drafter, ModelDrafter, Speculation
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.write import StepWriter, WriterConfig
+from lr.spec.write import BlankLineSegmenter, Segmenter, StepWriter, TokenBytes, WriterConfig
 from lr.trace import Trace, Warned
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 

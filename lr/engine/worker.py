@@ -40,8 +40,7 @@ from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, start_process
 from lr.registry import find, load_file
 from lr.spec.protocol import NodeId
-from lr.spec.segmenters import TokenBytes
-from lr.spec.write import StepWriter, WriterConfig
+from lr.spec.write import StepWriter, TokenBytes, WriterConfig
 from lr.trace import ForwardPass, Trace
 from lr.types import Step, require
 

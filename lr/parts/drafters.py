@@ -1,7 +1,7 @@
 """Other drafters: lookup in the text so far, the draft's version of the same step, and trees of the
 draft model's likeliest tokens. And draft steps without a model, those of a `StepProposer`.
 
-`lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for.
+`lr/spec/token_sd.py` says what a drafter is; this file is loaded when one of these is asked for.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import EMPTY, ROOT, Proposal
-from lr.spec.drafters import Context, Drafter, OwnBranches, draft_key
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, perturbed
-from lr.spec.segmenters import Segmenter
+from lr.spec.token_sd import Context, Drafter, OwnBranches, draft_key
 from lr.spec.variant import StepProposer
+from lr.spec.write import Segmenter
 from lr.types import Coupling, Finish, SamplingParams, Step, require, require_whole
 
 

@@ -35,9 +35,8 @@ from lr.parts.verifiers import EmbeddingVerifier
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.drafters import ModelDrafter
 from lr.spec.sampling import distribution as distribution_of
-from lr.spec.token_sd import Speculation
+from lr.spec.token_sd import ModelDrafter, Speculation
 from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepJob, WriterConfig
 from lr.testing.cache import check_cache

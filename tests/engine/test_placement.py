@@ -30,8 +30,7 @@ from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import draft_worker
 from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
-from lr.spec.drafters import Context, ModelDrafter
-from lr.spec.token_sd import Speculation, speculate
+from lr.spec.token_sd import Context, ModelDrafter, Speculation, speculate
 from lr.spec.write import StepWriter
 from lr.types import SamplingParams
 

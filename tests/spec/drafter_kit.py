@@ -14,7 +14,7 @@ from lr.model.qwen import CausalLM
 from lr.parts.block_rule import BlockRule
 from lr.parts.drafters import LookupDrafter, StepDrafter, SuffixDrafter, TreeDrafter
 from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Proposal, RejectRule
-from lr.spec.drafters import Context, Drafter, ModelDrafter
+from lr.spec.token_sd import Context, Drafter, ModelDrafter
 from lr.types import Coupling, SamplingParams
 
 DRAFT = random_model(7)

@@ -16,8 +16,8 @@ from lr.kvcache.branch import BlockTable, Branch, common_length
 from lr.parts.drafters import LookupDrafter, StepDrafter, SuffixDrafter, TreeDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, follow
-from lr.spec.drafters import Context, ModelDrafter
 from lr.spec.sampling import distribution, sample
+from lr.spec.token_sd import Context, ModelDrafter
 from lr.types import Coupling, SamplingParams
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
