@@ -1,5 +1,5 @@
 """The drafters: chains of the draft model, trees of its likeliest tokens, lookup in the text so
-far, the draft's version of the same step. And draft steps without a model, those of a `StepProposer`.
+far, the draft's version of the same step. And steps without a model, those of a `StepProposer`.
 
 `lr/spec/token_sd.py` says what a drafter is; this file is loaded when one of these is asked for.
 """
