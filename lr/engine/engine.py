@@ -57,7 +57,6 @@ class ModelElsewhere(Protocol):
         """A writer that sends requests."""
 
 
-AnyModel = CausalLM | ModelElsewhere
 Steps: TypeAlias = "Iterator[tuple[Run, AnswerStep]]"
 """Steps as they are decided, each with the run that it belongs to."""
 
@@ -227,7 +226,7 @@ class Serving:
         self.stack.callback(runners.take_back, runner)
         return runner
 
-    def _writer(self, config: WriterConfig, model: AnyModel) -> StepWriter:
+    def _writer(self, config: WriterConfig, model: CausalLM | ModelElsewhere) -> StepWriter:
         if isinstance(model, CausalLM):
             runner = self._borrow(config.role.value, config.role)
             return StepWriter(config, runner, self.engine.models.codec.token_bytes)

@@ -216,7 +216,7 @@ class DraftWorker:
         self._connection: Connection | None = None
         self._stop: Callable[[], None] = lambda: None
         self.runs: dict[int, RemoteRun] = {}
-        self._numbers = count()
+        self.numbers = count()  # of runs and of their sides
 
     def start(self) -> None:
         """Start the worker, if need be, and wait for its model. Raises what loading it raises."""
@@ -243,7 +243,7 @@ class DraftWorker:
                 "use driver lockstep."
             ) from error
         self.start()
-        number = next(self._numbers)
+        number = next(self.numbers)
         run = self.runs[number] = RemoteRun(self, number)
         run.call("begin", file, sent, blocks, detailed)  # the file first: it unpacks what is sent
         while not run.begun:  # it records CUDA graphs, and not while the target runs here
@@ -311,7 +311,6 @@ class RemoteRun:
     failure: str | None = None  # as of its runner
     sides: dict[int, RemoteDrafts] = field(default_factory=dict)
     here: ClassVar[bool] = False
-    _numbers: Iterator[int] = field(default_factory=count)
     _calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
@@ -320,7 +319,7 @@ class RemoteRun:
 
     def side(self, trace: Trace) -> RemoteDrafts:
         """The draft's side of one request, whose steps are reported to `trace`."""
-        number = next(self._numbers)
+        number = next(self.worker.numbers)
         side = self.sides[number] = RemoteDrafts(self, number, trace)
         return side
 
