@@ -40,13 +40,12 @@ from lr.errors import LRError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
-from lr.spec.drafters import Context
 from lr.spec.protocol import Limits, Schedule
 from lr.spec.runner import read_up_to
 from lr.spec.sampling import distribution, sample
-from lr.spec.segmenters import Segmenter
-from lr.spec.token_sd import Speculation, speculate
+from lr.spec.token_sd import Context, Speculation, speculate
 from lr.spec.verifiers.base import Pair, Verifier, verdict_by_form, verdicts_of
+from lr.spec.write import Segmenter
 from lr.types import Coupling, EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
 
 QUESTION = (

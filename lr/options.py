@@ -8,7 +8,6 @@ from math import prod
 from typing import Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
-from lr.spec.segmenters import SegmenterName
 from lr.types import SamplingParams, require, require_whole
 
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
@@ -16,9 +15,11 @@ TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]
 AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
+SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
+LEAST = {"seed": None, "sample": 0}  # of every other whole number: 1
 MOST = {"depth": 64, "width": 16, "num_speculative_tokens": 1024, "draft_ticks": 4096}
 MAX_NODES = MAX_PATHS = 1024  # of the tree of steps, of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -104,13 +105,12 @@ class GenerateOptions:
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
+            value = getattr(self, name)
             if get_origin(hint) is Literal:
-                value, choices = getattr(self, name), get_args(hint)
+                choices = get_args(hint)
                 require(value in choices, name, value, f"one of {', '.join(choices)}")
-        for name in ("prompt_lookup_min", "max_step_tokens", "segment_tokens"):
-            require_whole(name, getattr(self, name), 1)
-        for name, most in MOST.items():
-            require_whole(name, getattr(self, name), 1, most)
+            elif hint is int or (hint == int | None and value is not None):
+                require_whole(name, value, LEAST.get(name, 1), MOST.get(name))
         name = "prompt_lookup_max (not below prompt_lookup_min)"
         require_whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
         likely = self.min_confidence
@@ -122,11 +122,6 @@ class GenerateOptions:
         require(prod(self.branching) <= MAX_PATHS, "branching", self.branching, fewer)
         fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
         require(self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer)
-        for name in ("max_target_rows", "max_tokens"):
-            if getattr(self, name) is not None:
-                require_whole(name, getattr(self, name), 1)
-        require_whole("seed", self.seed)
-        require_whole("sample", self.sample, 0)
         fits = self.late_drafts == "wait" or self.schedule == "depth"
         expected = f"'wait' with schedule {self.schedule!r}; only 'depth' can reject"
         require(fits, "late_drafts", self.late_drafts, expected)

@@ -29,9 +29,9 @@ from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import MatchRule
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
+from lr.spec.write import BlankLineSegmenter
 from lr.types import Coupling, EmittedStep, Finish, Origin, Role, SamplingParams, Step, Verdict
 
 MODELS = [random_model(seed) for seed in range(4)]

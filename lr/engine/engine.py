@@ -29,15 +29,13 @@ from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.drafters import Drafter, ModelDrafter
 from lr.spec.protocol import FirstAligned, Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import Speculation
+from lr.spec.token_sd import Drafter, Speculation
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.write import StepWriter, WriterConfig
+from lr.spec.write import BlankLineSegmenter, Segmenter, StepWriter, TokenBytes, WriterConfig
 from lr.trace import Trace, Warned
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 
@@ -59,7 +57,6 @@ class ModelElsewhere(Protocol):
         """A writer that sends requests."""
 
 
-AnyModel = CausalLM | ModelElsewhere
 Steps: TypeAlias = "Iterator[tuple[Run, AnswerStep]]"
 """Steps as they are decided, each with the run that it belongs to."""
 
@@ -229,7 +226,7 @@ class Serving:
         self.stack.callback(runners.take_back, runner)
         return runner
 
-    def _writer(self, config: WriterConfig, model: AnyModel) -> StepWriter:
+    def _writer(self, config: WriterConfig, model: CausalLM | ModelElsewhere) -> StepWriter:
         if isinstance(model, CausalLM):
             runner = self._borrow(config.role.value, config.role)
             return StepWriter(config, runner, self.engine.models.codec.token_bytes)
@@ -397,31 +394,18 @@ class Run:
         return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps, entropy)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
-        """How this role's tokens are guessed; None: not at all. New drafters are added here."""
-        options, eos_ids = self.options, self.models.codec.eos_ids
-        coupling, drafter = Coupling(options.coupling), options.drafter
-        made: Drafter
-        rule = RULES[options.acceptance]() if self.variant.rule is None else self.variant.rule
-        if role is Role.DRAFT and (options.drafts_tokens or self.variant.drafter):
+        """How this role's tokens are guessed; None: not at all."""
+        options, variant, eos_ids = self.options, self.variant, self.models.codec.eos_ids
+        if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
             return None
-        if self.variant.drafter is not None:
-            made = self.variant.drafter(draft_runner, self.sampling)
-        elif drafter == "ngram":
-            longest, shortest = options.prompt_lookup_max, options.prompt_lookup_min
-            made = find("lr.parts.drafters:LookupDrafter")(longest, shortest)
-        elif drafter == "suffix":
-            made = find("lr.parts.drafters:SuffixDrafter")()
-        elif drafter == "step":
-            made = find("lr.parts.drafters:StepDrafter")()
-        elif draft_runner is None:
-            raise SettingError(f"drafter {drafter!r} needs a draft model in this process.")
-        elif drafter == "tree":
-            how = {"branching": options.branching, "coupling": coupling, "eos_ids": eos_ids}
-            made = find("lr.parts.drafters:TreeDrafter")(draft_runner, self.sampling, **how)
+        drafter: Drafter
+        if variant.drafter is not None:
+            drafter = variant.drafter(draft_runner, self.sampling)
         else:
-            least = options.min_confidence
-            made = ModelDrafter(draft_runner, self.sampling, coupling, least, eos_ids)
-        return Speculation(made, rule, options.num_speculative_tokens)
+            make = find("lr.parts.drafters:make_drafter")
+            drafter = make(options, draft_runner, self.sampling, eos_ids)
+        rule = RULES[options.acceptance]() if variant.rule is None else variant.rule
+        return Speculation(drafter, rule, options.num_speculative_tokens)
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:

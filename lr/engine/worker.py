@@ -40,8 +40,7 @@ from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, start_process
 from lr.registry import find, load_file
 from lr.spec.protocol import NodeId
-from lr.spec.segmenters import TokenBytes
-from lr.spec.write import StepWriter, WriterConfig
+from lr.spec.write import StepWriter, TokenBytes, WriterConfig
 from lr.trace import ForwardPass, Trace
 from lr.types import Step, require
 
@@ -80,7 +79,8 @@ class _Run:
         self.requests: dict[int, LocalDrafts] = {}
         self.told = time.perf_counter()
 
-    def call(self, method: str, number: int, *arguments: Any) -> None:
+    def call(self, number: int, method: str, *arguments: Any) -> None:
+        """A request's call of a method of its `LocalDrafts`."""
         if number not in self.requests:
             trace = Trace(detailed=self.trace.detailed)
             self.requests[number] = LocalDrafts(self.writer, trace)
@@ -111,7 +111,7 @@ class _Run:
             trace.events.clear()
         return steps, events
 
-    def end(self) -> None:
+    def finish(self) -> None:
         for side in self.requests.values():
             side.end()
         self.runners.take_back(self.runner)
@@ -121,24 +121,19 @@ def serve(connection: Connection, load: LoadParts) -> None:
     """The life of a worker: load, then work until the other end of the connection closes."""
     runs: dict[int, _Run] = {}
 
-    def obey(number: int, method: str, arguments: tuple[Any, ...] = ()) -> None:
+    def obey(number: int, method: str, *arguments: Any) -> None:
         """What fails costs the run, with its runner, whose cache may hold anything then."""
         try:
             if method == "begin":
                 file, config, *how = arguments
                 if file is not None:
                     load_file(file)
-                runs[number] = made = _Run(parts, pickle.loads(config), *how)
+                made = runs[number] = _Run(parts, pickle.loads(config), *how)
                 connection.send((number, "begun", made.runner.failure))
-            elif number not in runs:
-                pass  # it failed, and its owner will hear of it
-            elif method == "finish":
-                runs.pop(number).end()
-            elif method == "write":
-                if (news := runs[number].write()) is not None:
+            elif number in runs:  # else it failed, and its owner will hear of it
+                run = runs.pop(number) if method == "finish" else runs[number]
+                if (news := getattr(run, method)(*arguments)) is not None:
                     connection.send((number, "news", news))
-            else:
-                runs[number].call(method, *arguments)
         except (OSError, EOFError):
             raise
         except Exception as error:
@@ -221,7 +216,7 @@ class DraftWorker:
         self._connection: Connection | None = None
         self._stop: Callable[[], None] = lambda: None
         self.runs: dict[int, RemoteRun] = {}
-        self._numbers = count()
+        self.numbers = count()  # of runs and of their sides
 
     def start(self) -> None:
         """Start the worker, if need be, and wait for its model. Raises what loading it raises."""
@@ -248,7 +243,7 @@ class DraftWorker:
                 "use driver lockstep."
             ) from error
         self.start()
-        number = next(self._numbers)
+        number = next(self.numbers)
         run = self.runs[number] = RemoteRun(self, number)
         run.call("begin", file, sent, blocks, detailed)  # the file first: it unpacks what is sent
         while not run.begun:  # it records CUDA graphs, and not while the target runs here
@@ -316,22 +311,21 @@ class RemoteRun:
     failure: str | None = None  # as of its runner
     sides: dict[int, RemoteDrafts] = field(default_factory=dict)
     here: ClassVar[bool] = False
-    _numbers: Iterator[int] = field(default_factory=count)
-    _calls: list[tuple[int, str, tuple[Any, ...]]] = field(default_factory=list)
+    _calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
     def busy(self) -> bool:
-        return any(side.awaited for side in self.sides.values())
+        return any(side.awaited - side.arrived.keys() for side in self.sides.values())
 
     def side(self, trace: Trace) -> RemoteDrafts:
         """The draft's side of one request, whose steps are reported to `trace`."""
-        number = next(self._numbers)
+        number = next(self.worker.numbers)
         side = self.sides[number] = RemoteDrafts(self, number, trace)
         return side
 
     def call(self, method: str, *arguments: Any) -> None:
         """Have this done there, after the next `flush`."""
-        self._calls.append((self.number, method, arguments))
+        self._calls.append((self.number, method, *arguments))
 
     def flush(self) -> None:
         """Send the calls together: between two of them the worker would begin steps that the second
@@ -369,7 +363,7 @@ class RemoteRun:
         steps, events = content
         for number, written in steps:
             if number in self.sides:
-                self.sides[number].hear(written)
+                self.sides[number].arrived[written.node] = written
         for number, when, event in events:
             if isinstance(event, ForwardPass) and self.sides:
                 event = replace(event, seconds=event.seconds / len(self.sides))
@@ -380,54 +374,45 @@ class RemoteRun:
 
 @dataclass
 class RemoteDrafts:
-    """As `LocalDrafts`: every call goes to the worker. `awaited`: steps that it is to write;
-    `unasked`: steps that it wrote before they were asked for.
+    """As `LocalDrafts`: every call goes to the worker. `awaited`: steps that were asked for and not
+    taken yet; `arrived`: steps that are there, perhaps before they are asked for.
     """
 
     run: RemoteRun
     number: int
     trace: Trace
     awaited: set[NodeId] = field(default_factory=set)
-    arrived: list[Written] = field(default_factory=list)
-    unasked: dict[NodeId, Written] = field(default_factory=dict)
+    arrived: dict[NodeId, Written] = field(default_factory=dict)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        self.run.call("call", self.number, method, *arguments)
 
     def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
-        self.run.call("open", self.number, node, tuple(tokens), streams)
+        self._call("open", node, tuple(tokens), streams)
 
     def draft(
         self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
     ) -> None:
-        for node in children:
-            if node in self.unasked:
-                self.arrived.append(self.unasked.pop(node))
-            elif node not in steps:
-                self.awaited.add(node)
-        self.run.call("draft", self.number, parent, limit, children, steps)
-
-    def hear(self, written: Written) -> None:
-        """Take in a step, asked for or not (yet)."""
-        if written.node in self.awaited:
-            self.awaited.remove(written.node)
-            self.arrived.append(written)
-        else:
-            self.unasked[written.node] = written
+        self.awaited |= set(children) - set(steps)
+        self._call("draft", parent, limit, children, steps)
 
     def cancel(self, node: NodeId) -> None:
         self.awaited.discard(node)
-        self.run.call("cancel", self.number, node)
+        self._call("cancel", node)
 
     def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
-        self.unasked.clear()  # the tree begins anew
-        self.run.call("follow", self.number, old, new, tuple(tokens))
+        self.arrived.clear()  # the tree begins anew
+        self._call("follow", old, new, tuple(tokens))
 
     def close(self, node: NodeId) -> None:
-        self.run.call("close", self.number, node)
+        self._call("close", node)
 
     def end(self) -> None:
         self.awaited.clear()
-        self.run.call("end", self.number)
+        self._call("end")
         del self.run.sides[self.number]
 
     def take(self) -> list[Written]:
-        arrived, self.arrived = self.arrived, []
-        return arrived
+        ready = [node for node in self.arrived if node in self.awaited]
+        self.awaited.difference_update(ready)
+        return [self.arrived.pop(node) for node in ready]

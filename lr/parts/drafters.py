@@ -1,7 +1,7 @@
-"""Other drafters: lookup in the text so far, the draft's version of the same step, and trees of the
-draft model's likeliest tokens. And draft steps without a model, those of a `StepProposer`.
+"""The drafters: chains of the draft model, trees of its likeliest tokens, lookup in the text so
+far, the draft's version of the same step. And steps without a model, those of a `StepProposer`.
 
-`lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for.
+`lr/spec/token_sd.py` says what a drafter is; this file is loaded when one of these is asked for.
 """
 
 from __future__ import annotations
@@ -9,19 +9,44 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from lr.kvcache.branch import Branch
+from lr.errors import SettingError
+from lr.kvcache.branch import Branch, common_length
+from lr.options import GenerateOptions
 from lr.spec.acceptance import EMPTY, ROOT, Proposal
-from lr.spec.drafters import Context, Drafter, OwnBranches, draft_key
-from lr.spec.runner import Runner, read_up_to
-from lr.spec.sampling import distribution, perturbed
-from lr.spec.segmenters import Segmenter
+from lr.spec.runner import Runner, fork_longest, read_up_to
+from lr.spec.sampling import distribution, perturbed, sample
+from lr.spec.token_sd import Context, Drafter
 from lr.spec.variant import StepProposer
+from lr.spec.write import Segmenter
 from lr.types import Coupling, Finish, SamplingParams, Step, require, require_whole
+
+
+def make_drafter(
+    options: GenerateOptions,
+    runner: Runner | None,
+    sampling: SamplingParams,
+    eos_ids: frozenset[int],
+) -> Drafter:
+    """The drafter that the options name; `runner` runs the draft model. New ones are added here."""
+    name, coupling = options.drafter, Coupling(options.coupling)
+    if name == "ngram":
+        return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
+    if name == "suffix":
+        return SuffixDrafter()
+    if name == "step":
+        return StepDrafter()
+    if runner is None:
+        raise SettingError(f"drafter {name!r} needs a draft model in this process.")
+    if name == "tree":
+        return TreeDrafter(
+            runner, sampling, branching=options.branching, coupling=coupling, eos_ids=eos_ids
+        )
+    return ModelDrafter(runner, sampling, coupling, options.min_confidence, eos_ids)
 
 
 class LookupDrafter(Drafter):
@@ -120,6 +145,95 @@ class StepDrafter(Drafter):
         if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
             return EMPTY
         return Proposal.chain(tokens[len(written) : len(written) + k])
+
+
+@dataclass(eq=False)
+class OwnBranches(Drafter):
+    """The draft model's own branches, one for each branch of the target, kept in step with it.
+
+    After a round the target's branch holds tokens that the draft did not write (a correction), or
+    that it has not read (the token after a fully accepted proposal).
+    """
+
+    runner: Runner
+    _own: dict[Branch, Branch] = field(default_factory=dict, init=False)
+
+    def follow(self, branch: Branch) -> Branch:
+        """The draft's branch for `branch`, made to hold exactly its tokens: what it has beyond the
+        common beginning goes, the rest becomes pending, at least one token.
+        """
+        own, tokens = self._own.get(branch), branch.tokens
+        if own is None:
+            own = self._own[branch] = fork_longest(self.runner, self._own.values(), tokens)
+        else:
+            self.runner.rewind(own, min(common_length(own.tokens, tokens), len(tokens) - 1))
+            own.extend(tokens[len(own) :])
+        return own
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        for branch in branches:
+            if branch in self._own:
+                self.runner.close(self._own.pop(branch))
+
+
+def draft_key(context: Context, depth: int, coupling: Coupling, tokens: Sequence[int] = ()) -> int:
+    """The key of the draft's token `depth` places on, after `tokens` (if it is a chain). With
+    coupling "shared" it is the target's own there: the distributions stay and the two agree far
+    more often (`lr/lab/exact.py`), which pays with sample matching. Else it is new in every round.
+    """
+    if coupling is Coupling.SHARED:
+        return context.along(tokens).sample_key(depth)
+    return context.draws.stream.fold_in("token draft", context.draws.offset).key(depth)
+
+
+@dataclass(eq=False)
+class ModelDrafter(OwnBranches):
+    """Chains of tokens, each with its distribution (`Proposal.q`), made as the target's is made.
+
+    Nothing is drafted after a token of `eos_ids`. `min_confidence` ends a proposal *after* a token
+    drawn from a distribution whose likeliest token has less; what was drawn is kept and judged,
+    since to drop it unseen would bias the output.
+    """
+
+    name = "draft"
+
+    sampling: SamplingParams
+    coupling: Coupling = Coupling.INDEPENDENT
+    min_confidence: float = 0.0
+    eos_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        likely, expected = self.min_confidence, "a probability in [0, 1] (0 never stops early)"
+        require(0 <= likely <= 1, "min_confidence", likely, expected)
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        depths = [min(k, context.limit) for context in contexts]
+        tokens: list[list[int]] = [[] for _ in contexts]
+        rows: list[list[Tensor]] = [[] for _ in contexts]  # [v] each: what a token was drawn from
+        live = [i for i, depth in enumerate(depths) if depth > 0]
+        own = {i: self.follow(contexts[i].branch) for i in live}
+        while live:
+            logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
+            probs = distribution(logits, self.sampling)  # [b, v]
+            keys = [draft_key(contexts[i], len(tokens[i]), self.coupling, tokens[i]) for i in live]
+            for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
+                tokens[i].append(token)
+                rows[i].append(row)
+            sure = probs.amax(-1).tolist() if self.min_confidence else [1.0] * len(live)
+            live = [
+                i
+                for i, confidence in zip(live, sure, strict=True)
+                if len(tokens[i]) < depths[i]
+                and tokens[i][-1] not in self.eos_ids
+                and confidence >= self.min_confidence
+            ]
+            for i in live:
+                own[i].append(tokens[i][-1])
+        certain = self.sampling.greedy
+        return [
+            Proposal.chain(chain, torch.stack(qs) if qs and not certain else None)  # [n, v]
+            for chain, qs in zip(tokens, rows, strict=True)
+        ]
 
 
 class TreeDrafter(OwnBranches):

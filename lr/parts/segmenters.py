@@ -1,6 +1,6 @@
 """Other rules for where a step ends: a sentence, a fixed length, a turn of the reasoning.
 
-What holds for every rule is said in `lr/spec/segmenters.py`. This file is loaded when one of them
+What holds for every rule is said in `lr/spec/write.py`. This file is loaded when one of them
 is asked for by name.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from lr.spec.segmenters import WHITE_SPACE, BlankLineSegmenter, Segmenter, SegmenterName, TokenBytes
+from lr.options import SegmenterName
+from lr.spec.write import WHITE_SPACE, BlankLineSegmenter, Segmenter, TokenBytes
 from lr.types import require
 
 

@@ -256,9 +256,8 @@ class Place:
     there is no verdict yet; `more` of them follow. What arrived out of order is not shown, so a
     choice cannot depend on the order of arrival.
 
-    `children` names the alternatives. `pairs`: what the verifier saw of each, with the target's
-    step, log-probabilities and hidden states as its `requires` says; None where the form of the
-    steps decided, or where no models run (scripts, simulations). `note` tells the trace something.
+    `pairs`: what the verifier saw of each, as its `requires` says; None where the form of the steps
+    decided, or where no models run (scripts, simulations). `note` tells the trace something.
     """
 
     node: NodeId
@@ -295,17 +294,14 @@ class FirstAligned:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """The settings of a `LookaheadScheduler`.
+    """The settings of a `LookaheadScheduler`, of which `GenerateOptions` explains most.
 
-    `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `width`: alternatives
-    per position. `max_target_rows`: limit of the target steps and lone judgements in flight; nodes
-    near the root go first. `needs_target_step`: False if the verifier judges a draft step by
-    itself; the target then writes only where none is accepted or the verifier is unsure.
-    `reject_late`: a draft step that is not written when the root's target step is counts as
-    rejected, as in the official code, and the answer depends on time; else it is waited for.
-    `router`: None lets the draft always go first. `may_follow`: whether drafts may follow the draft
-    step that leads to a node before it is accepted (before the cycle is over, where there is a
-    barrier).
+    `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `max_target_rows`
+    counts lone judgements too; nodes near the root go first. `needs_target_step`: False if the
+    verifier judges a draft step by itself; the target then writes only where none is accepted or
+    the verifier is unsure. `router`: None lets the draft always go first. `may_follow`: whether
+    drafts may follow the draft step that leads to a node before it is accepted (before the cycle is
+    over, where there is a barrier).
     """
 
     limits: Limits
@@ -334,8 +330,8 @@ class SchedulerConfig:
         return self.schedule is Schedule.SYNC
 
     def drafts_at(self, level: int) -> bool:
-        """Whether drafts may follow a node of this level. In a synchronous cycle levels count from
-        the node where the cycle began, otherwise from the root: the window slides.
+        """Whether drafts may follow a node of this level, counted from the root (the window slides)
+        or, with a barrier, from the node where the cycle began.
         """
         return level < self.depth
 

@@ -1,15 +1,23 @@
-"""One round of token-level speculation on any set of branches: propose, verify, decide, cut back.
-`docs/token_level.md` tells a round step by step, with an example.
+"""Token-level speculation: drafters propose a few tokens after each branch, the target runs over
+all of them at once, a rule decides which stay. `speculate` is one round on any set of branches;
+`docs/token_level.md` tells it step by step, with an example.
 
 Branches never influence each other. A step may end in the middle of what was decided; then the
 caller drops the rest or, with rule "match", lets the next step begin with it (`write.py`). Nothing
-here knows steps or texts. Read next: `acceptance.py`, `drafters.py`.
+here knows steps or texts.
+
+Two facts about a drafter matter to others. Does its proposal depend on the branch's own tokens
+alone? (Then the output does not depend on what else is in the batch, whatever the rule.) And from
+which distribution were the tokens drawn (`Proposal.q`; None where they were certain)? A wrong q
+makes the output biased; `lr/lab/counterexamples.py` shows how. The drafters themselves stand in
+`lr/parts/drafters.py`. Read next: `acceptance.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,12 +25,58 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.registry import find
-from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, MatchRule, Proposal
-from lr.spec.drafters import Context, Drafter
+from lr.rng import Stream
+from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Draws, MatchRule, Proposal
+from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
 from lr.trace import RoundDetail
 from lr.types import Coupling, SamplingParams, require_whole
+
+
+@dataclass(frozen=True)
+class Context:
+    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round.
+    `note` tells the trace something. `after`: what `Draws.after` is if these tokens come next.
+    """
+
+    branch: Branch
+    limit: int
+    draws: Draws
+    note: Note = field(default=silent, compare=False, repr=False)
+    after: Callable[[Sequence[int]], tuple[int, Stream] | None] | None = None
+
+    def along(self, tokens: Sequence[int]) -> Draws:
+        """The draws if these tokens come next."""
+        return self.draws if self.after is None else replace(self.draws, after=self.after(tokens))
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens of the branch, pending ones included. Not to be changed."""
+        return self.branch.tokens
+
+
+class Drafter(Protocol):
+    """Proposes tokens for branches of the model it serves. Subclass it to inherit the defaults.
+
+    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's.
+    """
+
+    name: str
+    trees: bool = False
+    coupling: Coupling = Coupling.INDEPENDENT
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for none."""
+        ...
+
+    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
+        """The draft model wrote these tokens, so far, for the step from position `start` on."""
+        return
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        """These branches are closed: free what is kept for them, if anything is."""
+        return
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lr.spec.acceptance import AcceptanceRule
-from lr.spec.drafters import Drafter
 from lr.spec.protocol import Chooser, NodeId, Note, Router, SchedulerConfig, silent
 from lr.spec.runner import Runner
-from lr.spec.segmenters import Segmenter
+from lr.spec.token_sd import Drafter
 from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.write import Segmenter
 from lr.trace import Stats
 from lr.types import SamplingParams, Step
 

@@ -3,7 +3,12 @@
 A `StepWriter` writes one token (or one round of token-level speculation) on every branch per ragged
 forward; a job that is finished leaves the batch. A branch then ends in its new step (or goes on in
 the next, by rule "match"), cached but for the last token: deciding about steps moves no cache.
-Read next: `engine/runner.py`.
+
+A step ends at a blank line, the paper's rule (`lr/parts/segmenters.py` has others). Boundaries are
+found on bytes, token by token. One token need not be one piece of text: in Qwen's vocabulary
+hundreds of tokens contain a blank line, many of them fused to words, and two line feeds make one as
+well. The token that completes a boundary is the step's last. Tokens are never cut, and text is
+never encoded again. Read next: `engine/runner.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import log
 from statistics import fmean
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -21,14 +26,47 @@ from torch import Tensor
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
-from lr.spec.drafters import Context
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, draw, sample
-from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import Speculation, speculate
+from lr.spec.token_sd import Context, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
+
+TokenBytes = Callable[[int], bytes]
+"""A token id to its exact bytes."""
+WHITE_SPACE = b" \t\r\n\v\f"
+BLANK_LINE = b"\n\n"
+
+
+class Segmenter(Protocol):
+    """Reads the tokens of one step in order; it is made anew for each step. A rule of your own is a
+    class like the one below; hand it in as `Variant.segmenter`.
+    """
+
+    def feed(self, token: int) -> bool:
+        """Take the next token; True if it completes the boundary."""
+        ...
+
+
+class BlankLineSegmenter:
+    r"""A step is a paragraph: it ends at the first blank line after a visible character. Example:
+    b"So", b" 4", b".\n", b"\nNext" end a step at the fourth token; leading b"\n\n" never does.
+    """
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        self.token_bytes = token_bytes
+        self.visible = False
+        self.carry = b""  # the last byte, if a blank line may begin with it
+
+    def feed(self, token: int) -> bool:
+        text = self.token_bytes(token)
+        if not self.visible:
+            text = text.lstrip(WHITE_SPACE)
+            self.visible = bool(text)
+        text = self.carry + text
+        self.carry = text[-1:] if text.endswith(b"\n") else b""
+        return BLANK_LINE in text
 
 
 @dataclass(eq=False)

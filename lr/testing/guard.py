@@ -16,9 +16,9 @@ from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.protocol import NodeId, Place, SchedulerConfig, Wait, silent
-from lr.spec.segmenters import Segmenter, TokenBytes
 from lr.spec.variant import Correction, Corrector, StepStats, Variant
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier, check_verifier
+from lr.spec.write import Segmenter, TokenBytes
 from lr.testing.ask import (
     Guarded,
     Notes,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal
-from lr.spec.drafters import Context, Drafter
 from lr.spec.runner import Runner
+from lr.spec.token_sd import Context, Drafter
 from lr.testing.ask import Guarded, Notes, VariantError, called, no_notes, refuse, within
 from lr.types import SamplingParams
 
@@ -29,7 +29,7 @@ def guarded_drafter(
             made = inner(runner, sampling)
         missing = [name for name in MEMBERS if not hasattr(made, name)]
         if missing:
-            expected = "an object of a subclass of lr.spec.drafters.Drafter"
+            expected = "an object of a subclass of lr.spec.token_sd.Drafter"
             refuse("drafter", inner, "__call__", made, f"{expected}; {missing} are missing")
         return GuardedDrafter(made)
 

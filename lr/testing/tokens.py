@@ -32,8 +32,8 @@ from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import ROOT, AcceptanceRule, Decision, Draws, Proposal, pick
-from lr.spec.drafters import Context
 from lr.spec.sampling import sample
+from lr.spec.token_sd import Context
 from lr.testing.guard_tokens import guarded_drafter, guarded_rule
 from lr.testing.kit import Checked
 from lr.types import Coupling, SamplingParams

@@ -22,8 +22,8 @@ from lr.parts.drafters import earlier_end
 from lr.parts.judge import PrefixCache, PromptRow, asked_model
 from lr.reasoner import Reasoner
 from lr.spec.sampling import step_logprobs
-from lr.spec.segmenters import BlankLineSegmenter, TokenBytes
 from lr.spec.variant import StepProposer, Variant
+from lr.spec.write import BlankLineSegmenter, TokenBytes
 from lr.types import require
 
 

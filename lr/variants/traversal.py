@@ -18,9 +18,9 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.parts.drafters import TreeDrafter
 from lr.spec.acceptance import ROOT, AcceptanceRule, Outcome, Proposal, accept_prob, replacement
-from lr.spec.drafters import Context
 from lr.spec.runner import Runner
 from lr.spec.sampling import perturbed
+from lr.spec.token_sd import Context
 from lr.spec.variant import Variant
 from lr.types import SamplingParams
 

@@ -30,12 +30,11 @@ from lr.errors import ContextError, OutOfBlocks
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.options import GenerateOptions, make_options
-from lr.parts.drafters import LookupDrafter, TreeDrafter
+from lr.parts.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.parts.verifiers import EmbeddingVerifier
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.drafters import ModelDrafter
 from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Verifier

@@ -33,7 +33,7 @@ from lr.options import GenerateOptions
 from lr.result import Result
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
-from lr.spec.drafters import Context
+from lr.spec.token_sd import Context
 from lr.theory.calibration import Calibration, exactly
 from lr.theory.distributions import Constant, Resampled
 from lr.theory.paper import paper_calibration

@@ -27,10 +27,9 @@ from lr.rng import Stream
 from lr.spec.acceptance import MatchRule
 from lr.spec.protocol import NodeId, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.segmenters import TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.write import WriterConfig
+from lr.spec.write import TokenBytes, WriterConfig
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
 

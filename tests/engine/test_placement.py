@@ -26,12 +26,12 @@ from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import make_options
+from lr.parts.drafters import ModelDrafter
 from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import draft_worker
 from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
-from lr.spec.drafters import Context, ModelDrafter
-from lr.spec.token_sd import Speculation, speculate
+from lr.spec.token_sd import Context, Speculation, speculate
 from lr.spec.write import StepWriter
 from lr.types import SamplingParams
 

@@ -12,9 +12,9 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
 from lr.parts.block_rule import BlockRule
-from lr.parts.drafters import LookupDrafter, StepDrafter, SuffixDrafter, TreeDrafter
+from lr.parts.drafters import LookupDrafter, ModelDrafter, StepDrafter, SuffixDrafter, TreeDrafter
 from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Proposal, RejectRule
-from lr.spec.drafters import Context, Drafter, ModelDrafter
+from lr.spec.token_sd import Context, Drafter
 from lr.types import Coupling, SamplingParams
 
 DRAFT = random_model(7)

@@ -13,11 +13,11 @@ from spec_kit import random_model
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import BlockTable, Branch, common_length
-from lr.parts.drafters import LookupDrafter, StepDrafter, SuffixDrafter, TreeDrafter
+from lr.parts.drafters import LookupDrafter, ModelDrafter, StepDrafter, SuffixDrafter, TreeDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, follow
-from lr.spec.drafters import Context, ModelDrafter
 from lr.spec.sampling import distribution, sample
+from lr.spec.token_sd import Context
 from lr.types import Coupling, SamplingParams
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr.errors import SettingError
-from lr.options import GenerateOptions
+from lr.options import GenerateOptions, SegmenterName
 from lr.parts.segmenters import (
     DiscourseSegmenter,
     FixedSegmenter,
@@ -22,7 +22,7 @@ from lr.parts.segmenters import (
     make_segmenter,
 )
 from lr.reasoner import Reasoner
-from lr.spec.segmenters import Segmenter, SegmenterName
+from lr.spec.write import Segmenter
 
 Make = Callable[[Callable[[int], bytes]], Segmenter]
 SEGMENTERS = get_args(SegmenterName)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lr.spec.segmenters import BlankLineSegmenter
+from lr.spec.write import BlankLineSegmenter
 
 TABLE = [
     # tokens, index of the token that completes the boundary (None: the step goes on)

@@ -18,13 +18,12 @@ from spec_kit import EOS, PIECES, PROMPT, KitWriter, decode_plainly, random_mode
 
 from lr.errors import SettingError
 from lr.parts.block_rule import BlockRule
-from lr.parts.drafters import LookupDrafter, TreeDrafter
+from lr.parts.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule, Proposal
-from lr.spec.drafters import Drafter, ModelDrafter
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
-from lr.spec.token_sd import Speculation, run_target
+from lr.spec.token_sd import Drafter, Speculation, run_target
 from lr.tiny.language import Split, problem
 from lr.trace import TokenRound, Trace
 from lr.types import Coupling, Finish, Role, SamplingParams, Step

@@ -22,9 +22,9 @@ from lr.parts.segmenters import FixedSegmenter
 from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.segmenters import Segmenter
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires
+from lr.spec.write import Segmenter
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step
 from lr.variants.confidence_cascade import confidence_cascade

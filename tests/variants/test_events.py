@@ -24,8 +24,8 @@ from lr.lab.trace.replay import replay, save_trace
 from lr.lab.trace.state import TraceStates
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import EMPTY, Outcome, Proposal, RejectRule
-from lr.spec.drafters import Drafter
 from lr.spec.protocol import Draft, silent
+from lr.spec.token_sd import Drafter
 from lr.spec.variant import Corrector, StepProposer, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.testing import check

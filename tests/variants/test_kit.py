@@ -15,19 +15,19 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lab.counterexamples import counterexamples
 from lr.parts.block_rule import BlockRule
-from lr.parts.drafters import LookupDrafter, SuffixDrafter, TreeDrafter
+from lr.parts.drafters import LookupDrafter, ModelDrafter, SuffixDrafter, TreeDrafter
 from lr.parts.judge import PrefixCache
 from lr.parts.segmenters import FixedSegmenter
 from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Outcome, Proposal, RejectRule
-from lr.spec.drafters import Drafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place, SchedulerConfig
 from lr.spec.sampling import distribution, sample
-from lr.spec.segmenters import BlankLineSegmenter
+from lr.spec.token_sd import Drafter
 from lr.spec.variant import StepProposer, Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
+from lr.spec.write import BlankLineSegmenter
 from lr.testing import ContractError, check, check_answers, check_variant
 from lr.testing.ask import VariantError
 from lr.testing.tokens import small_model

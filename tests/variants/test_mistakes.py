@@ -19,8 +19,8 @@ from lr.errors import LRError
 from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal, RejectRule
-from lr.spec.drafters import Drafter
 from lr.spec.protocol import WAIT, SchedulerConfig
+from lr.spec.token_sd import Drafter
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Role, Verdict

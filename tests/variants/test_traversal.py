@@ -23,7 +23,7 @@ from lr.parts.block_rule import BlockRule
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import ROOT, Draws, Proposal, RejectRule
-from lr.spec.drafters import Context
+from lr.spec.token_sd import Context
 from lr.testing import check
 from lr.testing.tokens import small_model, table
 from lr.types import SamplingParams

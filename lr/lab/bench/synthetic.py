@@ -29,10 +29,9 @@ from lr.errors import LRError
 from lr.parts.judge import PrefixCache, PromptRow
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
-from lr.spec.drafters import Context, Drafter
 from lr.spec.runner import Runner
 from lr.spec.sampling import sample
-from lr.spec.token_sd import Speculation
+from lr.spec.token_sd import Context, Drafter, Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.write import WriterConfig
 from lr.theory.distributions import Duration, Lognormal, Resampled

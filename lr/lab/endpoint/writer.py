@@ -21,8 +21,7 @@ from lr.kvcache.branch import BlockTable, Branch
 from lr.lab.endpoint.client import EndpointError, Prompt, RequestNews, Restart, StreamPiece
 from lr.lab.endpoint.models import ServedModel, exact_ids
 from lr.lab.endpoint.probe import Stops
-from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
-from lr.spec.write import StepJob, StepWriter
+from lr.spec.write import BLANK_LINE, BlankLineSegmenter, StepJob, StepWriter
 from lr.trace import ForwardPass
 from lr.types import Finish, require
 
