@@ -88,23 +88,22 @@ class Generate:
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
-        for note in self._notes(result):
-            notes.print(note, style="dim")
-
-    def _notes(self, result: Result) -> Iterator[str]:
         stats = result.stats
-        coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
-        yield show.summary(stats) + coupling
+        coupling = "" if options.mode == "ar" else f", coupling {result.coupling}"
+        said = [show.summary(stats) + coupling]
         if stats.judged and not stats.accepted:
             emits = (event for _, event in result.trace.events if isinstance(event, Emit))
             reasons = Counter(v.why for emit in emits for v in emit.verdicts)
-            yield f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"
+            said += [f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"]
         for found in failure_modes(result.trace) if self.explain else []:
             # where the models take turns, the target pays for the draft but never waits for it
-            if self.generation.driver != "lockstep" or not isinstance(found, DraftBottleneck):
-                yield str(found)
+            if options.driver != "lockstep" or not isinstance(found, DraftBottleneck):
+                said += [str(found)]
         if not result.finished:
-            yield "the answer was cut: the token budget (--max_tokens) or the context was reached"
+            said += [
+                "the answer was cut: the token budget (--max_tokens) or the context was reached"
+            ]
+        notes.print(*said, sep="\n", style="dim")
 
 
 COLUMNS = (
@@ -216,7 +215,7 @@ class Demo:
         per_pass, plain_per_pass = (one.stats.tokens_per_target_pass for one in (both, plain))
         said = (
             f"lr+sd: {both.right} of {len(both.seconds)} answers right (ar: {plain.right}), "
-            f"{1 - (plain_per_pass or 1) / (per_pass or 0):.0%} fewer passes of the target per "
+            f"{1 - (plain_per_pass or 1) / (per_pass or 1):.0%} fewer passes of the target per "
             f"token, {_rate(both) / _rate(plain):.2f} times as fast as ar on this machine."
         )
         if self.width == 1:
