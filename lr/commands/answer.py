@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,23 +19,22 @@ from rich.text import Text
 
 from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
-from lr.lab.bench.report import Spread, in_turn
+from lr.lab.bench.report import BenchWay, Spread, in_turn
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
-from lr.lab.eval.report import cell
 from lr.lab.trace.file import require_writable
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
 from lr.result import Result
 from lr.spec.protocol import Emit, Schedule
 from lr.theory import predicted
-from lr.theory.trace_metrics import Answers, PassCost
+from lr.theory.trace_metrics import PassCost
 from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.tiny.names import language_of
-from lr.trace import Stats
 from lr.types import require
 
 if TYPE_CHECKING:
     from lr.engine.engine import Run
+    from lr.lab.bench.step import BenchTally
     from lr.reasoner import Reasoner
 
 
@@ -89,26 +88,28 @@ class Generate:
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
-        for note in self._notes(result):
-            notes.print(note, style="dim")
-
-    def _notes(self, result: Result) -> Iterator[str]:
         stats = result.stats
-        coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
-        yield show.summary(stats) + coupling
+        coupling = "" if options.mode == "ar" else f", coupling {result.coupling}"
+        said = [show.summary(stats) + coupling]
         if stats.judged and not stats.accepted:
             emits = (event for _, event in result.trace.events if isinstance(event, Emit))
             reasons = Counter(v.why for emit in emits for v in emit.verdicts)
-            yield f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"
+            said += [f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"]
         for found in failure_modes(result.trace) if self.explain else []:
             # where the models take turns, the target pays for the draft but never waits for it
-            if self.generation.driver != "lockstep" or not isinstance(found, DraftBottleneck):
-                yield str(found)
+            if options.driver != "lockstep" or not isinstance(found, DraftBottleneck):
+                said += [str(found)]
         if not result.finished:
-            yield "the answer was cut: the token budget (--max_tokens) or the context was reached"
+            said += [
+                "the answer was cut: the token budget (--max_tokens) or the context was reached"
+            ]
+        notes.print(*said, sep="\n", style="dim")
 
 
-COLUMNS = ("mode", "right", "tokens\n/ s", "steps\nkept", "tokens\nkept", "target\npasses")
+COLUMNS = (
+    "mode", "right", "tokens\n/ s:.0f", "steps\nkept", "tokens\nkept", "target\npasses",
+    "tokens\n/ pass", "speedup", "middle\nhalf",
+)  # fmt: skip
 NOTES = (
     "ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning). "
     "lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the tokens "
@@ -122,8 +123,6 @@ GPU, BANDWIDTH = "an H200 (4.8 TB/s, data sheet of 2024)", 4.8e12
 LARGE = {"Qwen3-32B": 65.5e9, "Qwen3-1.7B": 3.4e9, "Qwen2.5-7B": 15.2e9}
 """Target, draft and judge of the paper, with the bytes of their weights in bf16: what a pass has to
 read, whatever its rows."""
-
-Solved = list[tuple[Problem[Any], dict[Mode, Result]]]  # Problems, each with its results by mode.
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,10 @@ class Demo:
         show.at_least(self, problems=1, seconds=0)
         if self.trace is not None:
             require_writable(self.trace)
-        out, solved = show.console(), Solved()
+        from lr.lab.bench.step import BenchTally
+
+        ways = [BenchWay(mode, mode, self._options(mode)) for mode in MODES]
+        out, tallies = show.console(), {way.name: BenchTally(way) for way in ways}
         with self.models.load(needs_draft=True) as reasoner:
             language = language_of(reasoner.codec) or QUANTITIES
             name = self.dataset or list(language.datasets)[-1]
@@ -163,27 +165,27 @@ class Demo:
             draw = language.datasets[name]
             out.print(show.legend(), "", soft_wrap=False)
             warm_up = language.problem(Split.TEST, 0, 0).question
-            for mode in MODES:  # the first call allocates, and starts the second process
-                reasoner.generate(warm_up, max_tokens=40, **self._options(mode))
+            for way in ways:  # the first call allocates, and starts the second process
+                reasoner.generate(warm_up, max_tokens=40, **way.settings)
             began = time.monotonic()
             with show.progress("solving", self.problems, beside=out) as advance:
                 for index in range(self.problems):
-                    if solved and 0 < self.seconds < time.monotonic() - began:
+                    if index and 0 < self.seconds < time.monotonic() - began:
                         break
                     task = draw(Split.TEST, index, 0)
                     if index < self.show:
                         head = Text(f"problem {index + 1}", "bold")
                         out.print(head, "", task.question, soft_wrap=False)
-                    solved.append((task, self._solve(reasoner, task, index)))
+                    result = self._solve(reasoner, task, index, tallies)
                     if index < self.show:
-                        _tell(task, solved[-1][1]["lr"], language, out)
+                        _tell(task, result, language, out)
                     advance()
-        out.print(_comparison(solved))
+        out.print(_comparison(tallies))
         out.print(NOTES, "", style="dim", soft_wrap=False)
-        if len(solved) < self.problems:
-            said = f"{len(solved)} of {self.problems} problems in {self.seconds:.0f} seconds"
+        if (done := len(tallies["ar"].seconds)) < self.problems:
+            said = f"{done} of {self.problems} problems in {self.seconds:.0f} seconds"
             out.print(f"{said}; --seconds 0 solves all.", style="dim")
-        out.print(_conclusion(solved, self), style="bold", soft_wrap=False)
+        out.print(self._conclusion(tallies), style="bold", soft_wrap=False)
 
     def _options(self, mode: Mode) -> dict[str, Any]:
         """The options of one mode. In mode sd nothing is there to overlap."""
@@ -191,16 +193,40 @@ class Demo:
         driver = self.driver if mode in LOOKAHEAD else "lockstep"
         return {name: getattr(self, name) for name in names} | {"mode": mode, "driver": driver}
 
-    def _solve(self, reasoner: Reasoner, task: Problem[Any], index: int) -> dict[Mode, Result]:
-        """One problem in every mode. The modes take turns in going first, so that drifts of the
-        machine's speed cancel."""
-        results: dict[Mode, Result] = {}
+    def _solve(
+        self, reasoner: Reasoner, task: Problem[Any], index: int, tallies: Mapping[str, BenchTally]
+    ) -> Result:
+        """One problem in every mode; the answer of mode lr. The modes take turns in going first, so
+        that drifts of the machine's speed cancel."""
+        results = {}
         for mode in in_turn(MODES, index):
-            path = self.trace if index == 0 and mode == "lr" else None
-            run = reasoner.run(task.question, detailed=path is not None, **self._options(mode))
+            path, tally = self.trace if index == 0 and mode == "lr" else None, tallies[mode]
+            run = reasoner.run(task.question, detailed=path is not None, **tally.way.settings)
             with saving(path, run):
-                results[mode] = run.finish()
-        return results
+                results[mode] = result = run.finish()
+            tally.seconds.append(0.0)
+            tally.tokens.append(0)
+            tally.take(result, result.stats.seconds, result.answer == str(task.answer))
+        return results["lr"]
+
+    def _conclusion(self, tallies: Mapping[str, BenchTally]) -> str:
+        """What the table says, in words."""
+        plain, both = tallies["ar"], tallies["lr+sd"]
+        per_pass, plain_per_pass = (one.stats.tokens_per_target_pass for one in (both, plain))
+        said = (
+            f"lr+sd: {both.right} of {len(both.seconds)} answers right (ar: {plain.right}), "
+            f"{1 - (plain_per_pass or 1) / (per_pass or 1):.0%} fewer passes of the target per "
+            f"token, {_rate(both) / _rate(plain):.2f} times as fast as ar on this machine."
+        )
+        if self.width == 1:
+            times = on_a_gpu(tallies, self.depth, Schedule(self.schedule))
+            said += (
+                f" The same steps, simulated on the clock of {GPU}, one for each of "
+                f"{', '.join(LARGE)}, where a pass takes the time to read the weights: "
+                f"{times:.1f} times. "
+                "(The paper measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
+            )
+        return said
 
 
 def _tell(task: Problem[Any], result: Result, language: TinyLanguage, out: Console) -> None:
@@ -212,63 +238,37 @@ def _tell(task: Problem[Any], result: Result, language: TinyLanguage, out: Conso
     out.print(f"  answer {result.answer}, expected {task.answer}\n")
 
 
-def _rate(stats: Stats) -> float:
-    return stats.tokens_per_second or 0.0
+def _rate(tally: BenchTally) -> float:
+    return tally.stats.tokens_per_second or 0.0
 
 
-def _total(solved: Solved, mode: Mode) -> tuple[Stats, int]:
-    """The statistics of all answers in one mode, and how many are right."""
-    right = sum(results[mode].answer == str(task.answer) for task, results in solved)
-    return sum((results[mode].stats for _, results in solved), Stats()), right
-
-
-def _conclusion(solved: Solved, demo: Demo) -> str:
-    """What the table says, in words."""
-    (plain, plain_right), (both, right) = _total(solved, "ar"), _total(solved, "lr+sd")
-    per_pass = (both.tokens_per_target_pass or 0) / (plain.tokens_per_target_pass or 1)
-    said = (
-        f"lr+sd: {right} of {len(solved)} answers right (ar: {plain_right}), "
-        f"{1 - 1 / per_pass:.0%} fewer passes of the target per token, "
-        f"{_rate(both) / _rate(plain):.2f} times as fast as ar on this machine."
-    )
-    if demo.width == 1:
-        times = on_a_gpu(solved, demo.depth, Schedule(demo.schedule))
-        said += (
-            f" The same steps, simulated on the clock of {GPU}, one for each of "
-            f"{', '.join(LARGE)}, where a pass takes the time to read the weights: "
-            f"{times:.1f} times. "
-            "(The paper measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
-        )
-    return said
-
-
-def on_a_gpu(solved: Solved, depth: int, schedule: Schedule) -> float:
+def on_a_gpu(tallies: Mapping[str, BenchTally], depth: int, schedule: Schedule) -> float:
     """How many times as fast lr+sd would be as ar with the acceptance and the lengths that were
     seen, by the simulated scheduler, at passes that cost the reading of `LARGE` weights."""
     target, draft, judge = (PassCost(size / BANDWIDTH) for size in LARGE.values())
     seconds = []
-    ways: dict[Mode, predicted.Way]
-    ways = {"ar": predicted.Way(), "lr+sd": predicted.Way(schedule, depth)}
-    for mode, way in ways.items():
-        answers = Answers()
-        for _, results in solved:
-            answers.add(results[mode].trace.events)
+    for mode, way in (("ar", predicted.Way()), ("lr+sd", predicted.Way(schedule, depth))):
+        answers = tallies[mode].answers
         load = replace(answers.load(lookup=False), verdict=judge.first)
         each = predicted.seconds_per_step(way, load, (target, draft), None)
         seconds.append(each / fmean(answers.emitted))
     return seconds[0] / seconds[1]
 
 
-def _comparison(solved: Solved) -> Table:
-    totals = {mode: _total(solved, mode) for mode in MODES}
-    rows = []
-    for mode, (stats, right) in totals.items():
-        ratios = [_rate(results[mode].stats) / _rate(results["ar"].stats) for _, results in solved]
-        spread = Spread.of(ratios).middle_half if len(ratios) >= 4 and mode != "ar" else ""
-        row = [mode, f"{right}/{len(solved)}", f"{_rate(stats):.0f}"]
-        row += [cell(stats.step_acceptance), cell(stats.token_acceptance)]
-        row += [str(stats.target_passes), f"{stats.tokens_per_target_pass or 0:.2f}"]
-        rows.append([*row, f"{_rate(stats) / _rate(totals['ar'][0]):.2f}", spread])
-    title = f"{len(solved)} held-out problem{'s' if len(solved) > 1 else ''}"
-    columns = (*COLUMNS, "tokens\n/ pass", "speedup", "middle\nhalf")
-    return show.table(columns, rows, title=title)
+def _comparison(tallies: Mapping[str, BenchTally]) -> Table:
+    plain, rows = tallies["ar"], []
+    count = len(plain.seconds)
+    for mode, one in tallies.items():
+        stats, half = one.stats, ""
+        if count >= 4 and one is not plain:
+            half = Spread.of_ratios(one.rates, plain.rates).middle_half
+        row = (
+            mode,
+            f"{one.right}/{count}",
+            _rate(one),
+            stats.step_acceptance,
+            stats.token_acceptance,
+        )
+        passes = stats.target_passes, stats.tokens_per_target_pass or 0.0
+        rows.append((*row, *passes, _rate(one) / _rate(plain), half))
+    return show.table(COLUMNS, rows, title=f"{count} held-out problem{'s' if count > 1 else ''}")

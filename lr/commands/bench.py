@@ -8,12 +8,11 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-from rich.console import Console
 
 from lr.commands import show
 from lr.commands.info import memory_plan, memory_table
@@ -22,7 +21,6 @@ from lr.commands.run import TINY
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
 from lr.lab.bench.report import BenchWay, Spread, acceptance_of, conditions, in_turn, write_json
-from lr.lab.eval.report import cell
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
@@ -33,7 +31,7 @@ from lr.trace import TokenRound
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.lab.bench import decode, token
+    from lr.lab.bench import token
     from lr.lab.bench.synthetic import Synthetic
     from lr.reasoner import Reasoner
 
@@ -51,6 +49,12 @@ class Bench:
         show.require_files(json=self.json, figure=vars(self).get("figure"))
         DeviceOptions(threads=self.threads).set_threads()
         return {"conditions": conditions(), "settings": show.settings_of(self)}
+
+
+DECODE_COLUMNS = (
+    "contender", "batch", "ms per step:.3f", "quartiles", "tokens/s:.0f", "time / lr's",
+    "quartiles",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,18 @@ class BenchDecode(Bench):
         fits = self.tokens is None or 0 < self.tokens <= longest
         require(fits, "tokens", self.tokens, f"1 to {longest}")
         content, out = self.begin(repeats=2, threads=1, batches=1), show.console()
-        timings: list[decode.Timing] = []
-        for names, plan in self._groups():
+        small = decode.DecodePlan((1, 2, 4, 8), 64, self.repeats, 1)
+        large = decode.DecodePlan((1,), 8, self.repeats, os.cpu_count() or 1, warm_up=1)
+        names, timings = dict.fromkeys(self.models), list[decode.Timing]()
+        groups = [([name for name in names if name not in decode.SHAPES], small)]
+        # each large one alone, for its memory
+        groups += [([name], large) for name in names if name in decode.SHAPES]
+        for group, usual in groups:
+            sizes = self.batches or usual.batches, self.tokens or usual.tokens, self.repeats
+            plan = decode.DecodePlan(*sizes, self.threads or usual.threads, usual.warm_up)
             torch.set_num_threads(plan.threads)
             lanes: list[decode.DecodeLane] = []
-            for name in names:
+            for name in group:
                 try:
                     lanes += decode.lanes(name)
                 except CheckpointError as error:
@@ -91,45 +102,22 @@ class BenchDecode(Bench):
             del lanes
             gc.collect()  # a large model goes before the next one comes
         out.print(show.in_words(content["conditions"]))
-        _print_tables(timings, out)
+        for model in dict.fromkeys(t.model for t in timings):
+            mine, rows = [t for t in timings if t.model == model], []
+            for _, some in groupby(mine, lambda t: t.batch):
+                ours, *others = some
+                for one in (ours, *others):
+                    ratio, spread = one.relative_to(ours), one.spread
+                    row = one.contender, one.batch, spread.median, spread.middle_half
+                    rows.append([*row, one.tokens_per_second, ratio.median, ratio.middle_half])
+                rows.append([])
+            title = f"{model}, {mine[0].threads} thread(s)"
+            out.print(show.table(DECODE_COLUMNS, rows, title=title))
         words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
         out.print("goals")
         for goal in decode.goals(timings):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
         write_json(content | decode.document(timings), self.json)
-
-    def _groups(self) -> Iterator[tuple[list[str], decode.DecodePlan]]:
-        """What is measured in turns: all small models; each large one alone, for its memory."""
-        from lr.lab.bench import decode
-
-        large = decode.SHAPES
-        names = list(dict.fromkeys(self.models))
-        if small := [name for name in names if name not in large]:
-            batches, tokens = self.batches or (1, 2, 4, 8), self.tokens or 64
-            yield small, decode.DecodePlan(batches, tokens, self.repeats, self.threads or 1)
-        for name in (name for name in names if name in large):
-            batches, threads = self.batches or (1,), self.threads or os.cpu_count() or 1
-            yield (
-                [name],
-                decode.DecodePlan(batches, self.tokens or 8, self.repeats, threads, warm_up=1),
-            )
-
-
-def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
-    """One table per model: a row per contender and batch size."""
-    columns = ("contender", "batch", "ms per step", "quartiles", "tokens/s", "time / lr's")
-    found = {(t.model, t.contender, t.batch): t for t in timings}
-    for model in dict.fromkeys(t.model for t in timings):
-        mine, rows = [t for t in timings if t.model == model], []
-        for batch in dict.fromkeys(t.batch for t in mine):
-            for one in (t for t in mine if t.batch == batch):
-                ratio, spread = one.relative_to(found[model, "lr", batch]), one.spread
-                row = [one.contender, str(batch), f"{spread.median:.3f}", spread.middle_half]
-                row += [f"{one.tokens_per_second:.0f}", f"{ratio.median:.2f}", ratio.middle_half]
-                rows.append(row)
-            rows.append([])
-        title = f"{model}, {mine[0].threads} thread(s)"
-        out.print(show.table((*columns, "quartiles"), rows, title=title))
 
 
 TOKEN_NOTES = """\
@@ -165,18 +153,18 @@ class BenchToken(Bench):
             rows = token.measure(contenders, temperatures, self.problems, self.seed, advance)
         out.print(show.in_words(content["conditions"]))
         for temperature in self.temperature:
-            cells: list[list[str]] = []
-            kind = "plain"
-            for row in (row for row in rows if row.temperature == temperature):
-                cells += [] if row.kind == kind else [[]]
-                kind, total, rate = row.kind, row.total, row.rate
-                spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
-                ratios = [str(row.to_plain), str(row.to_peer or "")]
-                numbers = (total.tokens_per_target_pass, total.token_acceptance)
-                kept = map(cell, (*numbers, total.rounds.mean_acceptance_length))
-                cells.append([f"{row.side}: {row.name}", spread, *ratios, *kept])
+            cells: list[Sequence[object]] = []
+            shown = [row for row in rows if row.temperature == temperature]
+            for _, alike in groupby(shown, lambda row: row.kind):
+                for row in alike:
+                    rate, kept = row.rate, row.total
+                    spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
+                    line = f"{row.side}: {row.name}", spread, row.to_plain, row.to_peer
+                    numbers = kept.tokens_per_target_pass, kept.token_acceptance
+                    cells.append((*line, *numbers, kept.rounds.mean_acceptance_length))
+                cells.append(())
             columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
-            out.print(show.table(columns, cells, title=f"temperature {temperature:g}"))
+            out.print(show.table(columns, cells[:-1], title=f"temperature {temperature:g}"))
         out.print(TOKEN_NOTES, style="dim")
         out.print(verdict(rows))
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
@@ -196,7 +184,7 @@ tokens/s of plain decoding, repeat by repeat, quartiles in brackets. model: tok/
 (docs/results/step.md). right: share of right answers. steps, tokens: accepted of those judged, or
 drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time; with
 the draft in a second process target and draft overlap."""
-STEP_COLUMNS = ("way", "tok/s", "/ ar", "model", "right", "steps", "tokens", "tok/pass")
+STEP_COLUMNS = ("way", "tok/s:.0f", "/ ar", "model:.0f", "right:.3f", "steps", "tokens", "tok/pass")
 MAIN = "lr, overlapped"  # The way that the cost model explains.
 
 
@@ -234,17 +222,15 @@ class BenchStep(Bench):
         costs = step.fitted_costs(tallies)
         rows = step.rows(tallies, costs, self.depth, self.draft_ticks)
         out.print(show.in_words(content["conditions"]))
-        cells: list[list[str]] = []
-        mode = "ar"
-        for row in rows:
-            tally = row.tally
-            cells += [] if tally.way.mode == mode else [[]]
-            mode = tally.way.mode
-            line = [tally.way.name, f"{row.rate.median:.0f}", str(row.speedup)]
-            line += [cell(row.predicted, ".0f"), f"{tally.accuracy:.3f}"]
-            numbers = (*acceptance_of(tally.stats).values(), *tally.shares.values())
-            cells.append([*line, *map(cell, numbers)])
-        out.print(show.table((*STEP_COLUMNS, "target", "draft", "verifier"), cells))
+        cells: list[Sequence[object]] = []
+        for _, alike in groupby(rows, lambda row: row.tally.way.mode):
+            for row in alike:
+                tally = row.tally
+                line = tally.way.name, row.rate.median, row.speedup, row.predicted, tally.accuracy
+                kept = acceptance_of(tally.stats).values()
+                cells.append((*line, *kept, *tally.shares.values()))
+            cells.append(())
+        out.print(show.table((*STEP_COLUMNS, "target", "draft", "verifier"), cells[:-1]))
         for role, cost in zip(("target", "draft"), costs, strict=True):
             first, more, each = (1000 * part for part in (cost.first, cost.row, cost.token))
             out.print(
@@ -265,21 +251,22 @@ class BenchStep(Bench):
         """The rows that are asked for."""
         from lr.lab.bench import step
 
-        every, only = step.ways(self.k, self.step_k), self.only or ("",)
-        names = [way.name for way in every]
-
-        def asked(name: str) -> bool:
-            return any(word == name if word in names else word in name for word in only)
-
-        chosen = [way for way in every if way.mode == "ar" or asked(way.name)]
-        for name in self.variant:
-            chosen += [BenchWay(name, "lr", step.OVERLAPPED, variant=name)]
-        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(names)}")
+        ways = {way.name: way for way in step.ways(self.k, self.step_k)}
+        asked = {"ar"}
+        for word in self.only or ("",):
+            asked |= {word} if word in ways else {name for name in ways if word in name}
+        chosen = [way for name, way in ways.items() if name in asked]
+        chosen += [BenchWay(name, "lr", step.OVERLAPPED, variant=name) for name in self.variant]
+        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(ways)}")
         return chosen
 
 
 TRACE_WAYS = ("off", "on", "file")
 """Statistics only; every detail in memory; every detail, and the file."""
+TRACE_COLUMNS = (
+    "mode", "tokens/s, off:.0f", "on:+.1%", "middle half:+.1%", "on and file:+.1%",
+    "middle half:+.1%", "events/token:.1f", "kB:.0f",
+)  # fmt: skip
 GOAL = 0.03  # A trace may cost this share of the tokens per second.
 
 
@@ -308,18 +295,15 @@ class BenchTrace:
         ):
             for name, options in settings.items():
                 seconds, tokens, events, size = self._turns(reasoner, options, advance)
-                row = [name, f"{tokens / sum(seconds['off']):.0f}"]
+                row: list[object] = [name, tokens / sum(seconds["off"])]
                 for way in TRACE_WAYS[1:]:
                     spread = Spread.of_ratios(seconds[way], seconds["off"])
-                    half = f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}"
-                    row += [f"{spread.median - 1:+.1%}", half]
+                    row += [spread.median - 1, (spread.low - 1, spread.high - 1)]
                     over += [name] if way == "on" and spread.median - 1 > GOAL else []
-                rows.append([*row, f"{events / tokens:.1f}", f"{size / turns / 1000:.0f}"])
+                rows.append([*row, events / tokens, size / turns / 1000])
         out = show.console()
         out.print(show.in_words(conditions()))
-        columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
-        heads, title = (*columns, "events/token", "kB"), f"{turns} turns per row"
-        out.print(show.table(heads, rows, title=title))
+        out.print(show.table(TRACE_COLUMNS, rows, title=f"{turns} turns per row"))
         met = f"not met by {', '.join(over)}" if over else "met"
         out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
 
@@ -359,7 +343,10 @@ tokens per round: 1 + accepted / rounds. α: accepted / tried. G(α) = (1 - α^(
 place: one rate per place, from the other half of the problems. off: measured minus predicted, in
 standard errors of the measurement (jackknife over problems). short: rounds with fewer than k
 drafts. emitted: tokens of a round that are still there after the step's end was cut."""
-ALPHA_COLUMNS = ("k", "rounds", "short", "α", "measured", "± s.e.", "G(α)", "off", "by place")
+ALPHA_COLUMNS = (
+    "k", "rounds", "short:.1%", "α:.4f", "measured:.3f", "± s.e.:.3f", "G(α):.3f", "off:+.1f",
+    "by place:.3f", "off:+.1f", "emitted:.3f",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -382,14 +369,11 @@ class BenchAlpha(Bench):
             for k in range(1, self.longest + 1):
                 rounds = [self._rounds(reasoner, index, k) for index in range(self.problems)]
                 p = alpha.point(k, rounds)
-                row = [str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}"]
-                row += [f"{x:.3f}" for x in (p.measured, p.error, p.constant)]
-                row += [f"{p.gaps[0]:+.1f}", f"{p.by_place:.3f}", f"{p.gaps[1]:+.1f}"]
-                rows.append([*row, f"{p.emitted:.3f}"])
+                row = p.k, p.rounds, p.cut, p.alpha, p.measured, p.error, p.constant
+                rows.append((*row, p.gaps[0], p.by_place, p.gaps[1], p.emitted))
                 points.append(asdict(p) | {"gaps": p.gaps})
                 advance()
-        columns = (*ALPHA_COLUMNS, "off", "emitted")
-        out.print(show.table(columns, rows, text=0, title="tokens per round"))
+        out.print(show.table(ALPHA_COLUMNS, rows, text=0, title="tokens per round"))
         out.print(ALPHA_NOTES, style="dim")
         content["points"] = points
         write_json(content, self.json)

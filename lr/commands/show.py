@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
+from lr.lab.eval.report import cell
 from lr.lab.viz.style import ORIGINS, require_matplotlib
 from lr.tiny.oracle import difference
 from lr.trace import Stats
@@ -41,18 +42,21 @@ def console(*, stderr: bool = False, width: int = 120) -> Console:
 
 def table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[str | Text]] = (),
+    rows: Iterable[Sequence[object]] = (),
     *,
     text: int = 1,
     title: str | None = None,
 ) -> Table:
-    """A table whose first `text` columns hold words, the others numbers; an empty row is a gap."""
+    """A table whose first `text` columns hold words, the others numbers; an empty row is a gap.
+
+    A column is its head, or head and form of its numbers: "off:+.1%" (.2f is the usual form)."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0),
                  title=title, title_justify="left")  # fmt: skip
-    for place, name in enumerate(columns):
-        made.add_column(name, justify="left" if place < text else "right", no_wrap=True)
+    heads, _, forms = zip(*(column.partition(":") for column in columns), strict=True)
+    for place, head in enumerate(heads):
+        made.add_column(head, justify="left" if place < text else "right", no_wrap=True)
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(cell(one, form or ".2f") for one, form in zip(row, forms, strict=False)))
     return made
 
 

@@ -64,7 +64,7 @@ class Theory:
         names = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))
         require(bool(chosen), "formula", self.formula, f"all or the beginning of one of {names}")
         probability("alpha", at.alpha)
-        rows: list[list[str]] = []
+        rows: list[Sequence[object]] = []
         outside: dict[str, DomainError] = {}
         for one in chosen:
             try:
@@ -72,13 +72,13 @@ class Theory:
             except DomainError as error:
                 outside[one.name] = error
                 continue
-            rows.append([one.name, one.text, f"{value:.4f}"])
-            if seen is not None:
-                off = f"{(seen.value - value) / seen.error:+.1f}" if seen.error else ""
-                rows[-1] += [f"{seen.value:.4f}", f"{seen.error:.4f}", off]
+            off = (seen.value - value) / seen.error if seen and seen.error else None
+            found = (seen.value, seen.error, off) if seen else ()
+            rows.append((one.name, one.text, value, *found))
         if not rows:
             raise next(iter(outside.values()))
-        out, columns = console(), ("function", "formula", "value", "simulated", "± s.e.", "off")
+        out = console()
+        columns = ("function", "formula", "value:.4f", "simulated:.4f", "± s.e.:.4f", "off:+.1f")
         out.print(table(columns, rows, text=2))
         said = "off: in standard errors. No figure: no schedule does what the formula says."
         out.print(said, style="dim")
@@ -154,11 +154,10 @@ class Calibrate:
         found, rows = self.measure(self.models.load(needs_draft=True), asked), []
         for name, (meaning, unit) in MEASURED.items():
             one = getattr(found, name)
-            spread = (f"{x * unit:.4g}" for x in (one.value, one.low, one.high))
-            rows.append([name, *spread, meaning])
-        rows += [[n, f"{getattr(found, n):.4g}", "", "", meaning] for n, meaning in DERIVED.items()]
+            rows.append((name, one.value * unit, one.low * unit, one.high * unit, meaning))
+        rows += [(n, getattr(found, n), None, None, meaning) for n, meaning in DERIVED.items()]
         title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
-        shown = table(("", "value", "from", "to", "meaning"), rows, title=title)
+        shown = table(("", "value:.4g", "from:.4g", "to:.4g", "meaning"), rows, title=title)
         shown.columns[-1].justify = "left"
         out.print(shown)
         if self.output is not None:
@@ -283,11 +282,20 @@ class TheoryReality:
         require_files(json=self.json, figure=self.figure, save_calibration=saved)
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
-        out, cells = console(), []
-        columns = ("way", "closed form", "expected", "replayed", "measured", "±", "off")
-        for row in rows:
-            values = row.formula, row.expected, row.replayed, row.measured, row.error
-            cells.append([row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}"])
+        out = console()
+        columns = ("way", "closed form", "expected", "replayed", "measured", "±", "off:+.1%")
+        cells = [
+            (
+                row.way.name,
+                row.formula,
+                row.expected,
+                row.replayed,
+                row.measured,
+                row.error,
+                row.gap,
+            )
+            for row in rows
+        ]
         how = f"; ways drawn after the calibration, seed {self.seed}" if self.draw else ""
         out.print(table(columns, cells, title=f"speedup over plain decoding{how}"))
         out.print(NOTES, style="dim")
@@ -371,15 +379,12 @@ class TheoryReality:
 
     def _run(self, reasoner: Reasoner, number: int, way: Tried) -> list[Timed]:
         modes = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}
-        options: dict[str, Any] = {"mode": modes[way.depth > 0, way.tokens > 0], "drafter": "draft"}
-        options["temperature"] = way.temperature
-        if way.depth:
-            options |= {"depth": way.depth, "width": way.width, "schedule": way.schedule.value}
-            options["driver"] = way.driver
-        if way.tokens:
-            options |= {"num_speculative_tokens": way.tokens}
+        how: dict[str, Any] = {"mode": modes[way.depth > 0, way.tokens > 0], "drafter": "draft"}
+        how |= {"depth": way.depth or 1, "width": way.width, "schedule": way.schedule.value}
+        how |= {"num_speculative_tokens": way.tokens or 1, "temperature": way.temperature}
+        how |= {"driver": way.driver, "seed": self.seed}
         question = DATASETS[self.dataset](Split.TEST, number, 0).question
-        return timed(reasoner, question, self._clock(), seed=self.seed, **options)
+        return timed(reasoner, question, self._clock(), **how)
 
 
 @dataclass(frozen=True)
@@ -420,10 +425,7 @@ class PlanRun:
             "width > 1": next((p for p in advice.plans if p.width > 1), None),
         }  # the plans stand best first
         shown = [(title, one, simulated(found, one)) for title, one in kinds.items() if one]
-        rows = []
-        for title, one, clock in shown:
-            figures = one.rows, one.positions, f"{one.speedup:.2f}", f"{clock:.2f}"
-            rows.append([title, one.name, *map(str, figures)])
+        rows = [(t, one.name, one.rows, one.positions, one.speedup, s) for t, one, s in shown]
         columns, out = ("", "plan", "rows", "positions", "predicted", "simulated"), console()
         out.print(table(columns, rows, text=2, title=f"{found.name}; M = {self.budget}"))
         out.print(*_sentences(found, advice), sep="\n")

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -70,8 +70,22 @@ class TraceCommand:
             require(other, "perfetto", str(self.perfetto), "another file than the trace itself")
         trace, out = read_trace(self.file), console()
         state_at(trace, len(trace.records))  # raises where events do not follow from those before
-        for line in _facts(trace):
-            out.print(line)
+        header, stats = trace.header, trace.stats
+        mode = f"mode {header.mode}, " if header.clock == "wall" else ""
+        ahead = f", schedule {header.schedule}, depth {header.depth}, width {header.width}"
+        ahead = "" if header.driver == "plain" else ahead
+        out.print(f"{len(trace.records)} events; {mode}driver {header.driver}{ahead}")
+        if models := ", ".join(f"{role} {name}" for role, name in header.models.items() if name):
+            judged = "" if header.verifier is None else f", verifier {header.verifier}"
+            out.print(f"{models}{judged}")
+        if header.question is not None:
+            out.print(f"question: {header.question}")
+        if header.clock == "virtual":
+            last = trace.records[-1].time if trace.records else 0.0
+            kept = f"{stats.accepted} of {stats.judged} drafts accepted"
+            out.print(f"{stats.steps} steps in {last:g} {header.unit}s, {kept}")
+        else:
+            out.print(summary(stats))
         if trace.records:
             counted = Counter(record.kind for record in trace.records).most_common()
             kinds = Table.grid(padding=(0, 2, 0, 0))
@@ -104,26 +118,6 @@ class TraceCommand:
             after = f"differs after {found.compared} events. {found.difference}"
             raise LRError(f"the replay of {self.file} {after}")
         out.print(f"replayed: {what} came again the same{until} ({found.compared} events)")
-
-
-def _facts(trace: TraceFile) -> Iterator[str]:
-    """What the header says, and the statistics."""
-    header, stats = trace.header, trace.stats
-    mode = f"mode {header.mode}, " if header.clock == "wall" else ""
-    ahead = f", schedule {header.schedule}, depth {header.depth}, width {header.width}"
-    ahead = "" if header.driver == "plain" else ahead
-    yield f"{len(trace.records)} events; {mode}driver {header.driver}{ahead}"
-    models = ", ".join(f"{role} {name}" for role, name in header.models.items() if name is not None)
-    if models:
-        yield models + ("" if header.verifier is None else f", verifier {header.verifier}")
-    if header.question is not None:
-        yield f"question: {header.question}"
-    if header.clock == "virtual":
-        last = trace.records[-1].time if trace.records else 0.0
-        kept = f"{stats.accepted} of {stats.judged} drafts accepted"
-        yield f"{stats.steps} steps in {last:g} {header.unit}s, {kept}"
-    else:
-        yield summary(stats)
 
 
 @dataclass(frozen=True)
