@@ -8,7 +8,6 @@ the reference in fp64. No version is compared.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -70,8 +69,8 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     heads = (model.part.num_heads, model.part.num_kv_heads, model.part.head_dim)
     needs = AttentionNeeds(model.device, model.dtype, *heads)
     model.attention, model.graphs = choose_attention(name, needs), graphs
-    fused = find_kernels(needs) if model.attention.name == "triton" else ""
-    model.use_kernels(None if isinstance(fused, str) else fused)
+    fused = find_kernels(needs) if model.attention.name == "triton" else None
+    model.use_kernels(fused if isinstance(fused, ModuleType) else None)
 
 
 def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
@@ -88,20 +87,20 @@ def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
     if needs.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in 16 or 32 bits, not in {str(needs.dtype).removeprefix('torch.')}"
     try:
-        module = importlib.import_module("lr.model.attention_triton")
+        from lr.model.attention_triton import TRITON
     except ImportError as error:
         return f"triton cannot be imported: {error}"
-    kind: AttentionKind = module.TRITON
-    return kind
+    return TRITON
 
 
 @torch.inference_mode()
 def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
     """The fused kernels, tried on a small layer, or why they cannot be used. Raises nothing."""
     try:
-        module = importlib.import_module("lr.model.fused")
-        h, k, d = needs.num_heads, needs.num_kv_heads, needs.head_dim
-        config = ModelConfig(8, 200, 300, 1, h, k, d, 8, 1e-6, 1e4, True, True, True)
+        from lr.model import fused
+
+        heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
+        config = ModelConfig(8, 200, 300, 1, *heads, 8, 1e-6, 1e4, True, True, True)
         layer = DecoderLayer(config, 0)
         noise = torch.Generator().manual_seed(0)
         for weight in layer.parameters():
@@ -117,24 +116,24 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
             mixed: Tensor = layer(*some, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True))
             return mixed.double()
 
-        pairs = [(made(module, rows), made(None, rows)) for rows in (3, 1)]
-        off = max(float((fused - plain).norm() / plain.norm()) for fused, plain in pairs)
+        pairs = [(made(fused, rows), made(None, rows)) for rows in (3, 1)]
+        off = max(float((new - plain).norm() / plain.norm()) for new, plain in pairs)
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"{type(error).__name__}: {error}".splitlines()[0]
     right = off <= ROUNDINGS * torch.finfo(needs.dtype).eps
-    return module if right else f"wrong result: off by {off:.2g}"
+    return fused if right else f"wrong result: off by {off:.2g}"
 
 
 def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
     """Why `kind` does not work there, in a few words; "" if it does. One forward of a sequence, its
     fork and a prompt; on CUDA rows are recorded in a graph. Raises nothing.
     """
+    bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     try:
         found = distances(kind, needs, (BLOCK_SIZE + 3, 5), (2, 3), forks=1)
         alone = distances(kind, needs, (BLOCK_SIZE + 3,), (1,))  # starts early
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
-    bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     for name, off in (*found.items(), *alone.items()):
         if not off <= bound:  # NaN is not
             return f"wrong result ({name}): off by {off:.2g} of the row's size, not {bound:.2g}"

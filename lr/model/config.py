@@ -176,7 +176,18 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     shown = f"{kind!r} with {', '.join(unknown)}"
     _expect(not unknown, "rope_parameters", shown, "only keys that this rope type has")
     theta = thetas.pop() if thetas else 10_000.0  # transformers' value
-    return theta, None if kind == "default" else _yarn(raw, rope)
+    if kind == "default":
+        return theta, None
+    # Absent: original context = max_position_embeddings, factor = their ratio
+    longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
+    outside = raw.get(key)
+    original = _count(key, rope.pop(key, outside or longest))
+    expected = f"what the rope parameters say too ({original})"
+    _expect(outside in (None, original), key, outside, expected)
+    truncate = _flag("truncate", rope.pop("truncate", True))
+    numbers = {name: _positive(name, value) for name, value in rope.items()}
+    factor = numbers.pop("factor", longest / original)
+    return theta, YarnScaling(factor, original, truncate=truncate, **numbers)
 
 
 def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -188,21 +199,6 @@ def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
         kind = stated.setdefault("rope_type", oldest)
         _expect(kind == oldest, f"{key}.type", oldest, f"the same as rope_type ({kind!r})")
     return stated
-
-
-def _yarn(raw: Mapping[str, Any], rope: dict[str, Any]) -> YarnScaling:
-    """`rope` has only keys of YaRN and no nulls. Absent: original context =
-    max_position_embeddings, factor = their ratio.
-    """
-    longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
-    outside = raw.get(key)
-    original = _count(key, rope.pop(key, outside or longest))
-    expected = f"what the rope parameters say too ({original})"
-    _expect(outside in (None, original), key, outside, expected)
-    truncate = _flag("truncate", rope.pop("truncate", True))
-    numbers = {name: _positive(name, value) for name, value in rope.items()}
-    factor = numbers.pop("factor", longest / original)
-    return YarnScaling(factor, original, truncate=truncate, **numbers)
 
 
 def _count(key: str, value: Any) -> int:

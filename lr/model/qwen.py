@@ -35,13 +35,6 @@ from lr.model.layers import (
 Network = TypeVar("Network", bound="CausalLM")
 
 
-class Askers(WeakSet[Any]):
-    """The runners of those who ask a model beside an answer; a copy of the model has none."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Askers, ()
-
-
 class CausalLM(Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
@@ -56,7 +49,7 @@ class CausalLM(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = self.part = config
-        self.asked = Askers()
+        self.asked = WeakSet[Any]()  # the runners of those who ask it beside an answer
         v, e = config.vocab_size, config.hidden_size
         table = torch.empty(v, e)
         if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds
@@ -67,6 +60,9 @@ class CausalLM(Module):
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
         with torch.device("cpu"):  # fp32 [d]; in no checkpoint, so made for a "meta" model too
             self.frequencies, self.rotation_factor = inverse_frequencies(config)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"asked": WeakSet()}  # nobody asks a copy
 
     @classmethod
     def materialised(
