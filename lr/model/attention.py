@@ -56,10 +56,8 @@ class RowPages:
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """One way to compute attention over the cache, with blocks of any size.
-
-    `ragged` serves any batch. `rows` serves rows with pages of their own, issues kernels only, and
-    so can be recorded in a CUDA graph; None: there is no such form.
+    """One way to compute attention over the cache. `ragged` serves any batch; `rows`, if there is
+    such a form, rows with pages of their own, by kernels only that a CUDA graph can record.
     """
 
     name: str

@@ -36,10 +36,9 @@ Network = TypeVar("Network", bound="CausalLM")
 
 
 class CausalLM(Module):
-    """A dense Qwen decoder with weights of one dtype on one device.
-
-    Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
-    is how it attends (`attention_choice.py`); `graphs`: whether CUDA graphs may be used.
+    """A dense Qwen decoder with weights of one dtype on one device: of a checkpoint
+    (`lr.load_model`), or random. `attention` is how it attends (`attention_choice.py`); `graphs`:
+    whether CUDA graphs may be used.
     """
 
     __call__ = nn.Module.__call__  # with arguments by name, too
