@@ -69,12 +69,10 @@ class CausalLM(Module):
     ) -> Network:
         """What `make` makes, frozen and in eval mode; its weights have no values yet."""
         with torch.device("meta"):  # without storage first, so that nothing is held twice
-            model = make()
-
-        def stored(weights: Tensor) -> Tensor:  # `to_empty` would import PyTorch's compiler
-            return torch.empty(weights.shape, dtype=weights.dtype, device=device)
-
-        return model.to(dtype)._apply(stored).requires_grad_(False).eval()
+            model = make().to(dtype)
+        # `to_empty` would import PyTorch's compiler
+        model._apply(lambda one: torch.empty(one.shape, dtype=one.dtype, device=device))
+        return model.requires_grad_(False).eval()
 
     @property
     def dtype(self) -> torch.dtype:
