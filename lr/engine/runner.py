@@ -23,7 +23,7 @@ from torch import Tensor
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import BLOCK_SIZE, Branch, CacheObserver
 from lr.kvcache.cache import bytes_per_block
-from lr.model.batch import RaggedBatch
+from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions

@@ -20,8 +20,14 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
-from lr.model.batch import RaggedBatch
+from lr.model.attention import (
+    REFERENCE,
+    SDPA,
+    AttentionKind,
+    RaggedBatch,
+    RowPages,
+    reference_attention,
+)
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
 from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import block_rows
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.model.attention import AttentionKind, RowPages, sdpa_attention
-from lr.model.batch import RaggedBatch
+from lr.model.attention import AttentionKind, RaggedBatch, RowPages, sdpa_attention
 from lr.model.fused import begin, chained, store
 from lr.model.layers import Attend
 

@@ -31,8 +31,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import blocks_for
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.model.attention import RowPages
-from lr.model.batch import RaggedBatch
+from lr.model.attention import RaggedBatch, RowPages
 from lr.model.qwen import CausalLM
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]

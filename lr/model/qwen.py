@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import SDPA, AttentionKind
-from lr.model.batch import RaggedBatch
+from lr.model.attention import SDPA, AttentionKind, RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.layers import (
     Attend,

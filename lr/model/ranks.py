@@ -42,9 +42,8 @@ from torch import Tensor
 
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionKind
+from lr.model.attention import AttentionKind, RaggedBatch
 from lr.model.attention_choice import equip
-from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.device import Torchrun, find_device, start_process
 from lr.model.files import resolve
