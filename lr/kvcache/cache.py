@@ -56,10 +56,11 @@ def integers(
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]. Its
-    `live_tables` were given out by `new` and `fork` and are not released. `copied_blocks`: what
-    `prepare` has copied, undone appends included; `observer` hears of every change of a table.
-    Raises `SettingError` for a size below 1 or a dtype that is not a float.
+    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]; `pages`: the two
+    of each layer. Free blocks may hold NaN. Its `live_tables` were given out by `new` and `fork`
+    and are not released. `copied_blocks`: what `prepare` has copied, undone appends included;
+    `observer` hears of every change of a table. Raises `SettingError` for a size below 1 or a dtype
+    that is not a float.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class PagedKVCache:
             if poison_freed:
                 self._fill(range(num_blocks), torch.nan)
             # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size, k, d].
-            self._pages = list(zip(self.keys, self.values, strict=True))
-            self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._pages]
+            self.pages = list(zip(self.keys, self.values, strict=True))
+            self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self.pages]
             # [l, 1, k, nb * block_size, d]: what neighbouring blocks hold, in one piece.
             self._heads = [m.flatten(2, 3)[:, None] for m in self._memory]
 
@@ -216,10 +217,6 @@ class PagedKVCache:
         keys, values = self._slots[layer]
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)
-
-    def pages(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer, views [nb, block_size, k, d]. Free blocks may hold NaN."""
-        return self._pages[layer]
 
     def stretch(self, first: int, slots: int) -> list[tuple[Tensor, ...]]:
         """Keys and values in so many slots from `first` on: a view [1, k, slots, d] per layer."""

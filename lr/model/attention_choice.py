@@ -20,14 +20,7 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import (
-    REFERENCE,
-    SDPA,
-    AttentionKind,
-    RaggedBatch,
-    RowPages,
-    reference_attention,
-)
+from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, RowPages
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
 from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation
@@ -184,7 +177,7 @@ def distances(
             q, keys, values = heads.to(dtype).split((h, k, k), 1)  # views, as a layer makes them
             return attend(0, q, keys, values).flatten(1).double()
 
-        expected = mixed(reference_attention(batch, exact), torch.float64)
+        expected = mixed(REFERENCE.ragged(batch, exact), torch.float64)
         found = {"ragged": mixed(kind.ragged(batch, cache), needs.dtype)}
         if kind.rows is not None:
             record = cuda_recorder(needs.device) if needs.device.type == "cuda" else record_eager
