@@ -194,9 +194,9 @@ class ModelRunner:
         return rows
 
     def _require_fit(self, tokens: Sequence[int], length: int) -> None:
-        for outside in (min(tokens), max(tokens)):
-            expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
-            require(0 <= outside < self.vocab_size, "a token id", outside, expected)
+        outside = least if (least := min(tokens)) < 0 else max(tokens)
+        expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
+        require(0 <= outside < self.vocab_size, "a token id", outside, expected)
         if length > (context := self.model.config.max_position_embeddings):
             raise ContextError(
                 f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "

@@ -292,24 +292,23 @@ class RankGroup:
                 yield
             except RankLost as error:
                 cause = (self._cause() or str(error)).rstrip(".")
-                self.close(
+                raise self.close(
                     f"{cause}. The model is spread over several ranks and cannot go on without it. "
                     "If the process was killed, it may have been for memory. What was written to "
                     "disk is kept."
-                )
-                assert self.error is not None
-                raise self.error from error
+                ) from error
             except BaseException as error:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
                 self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
                 raise
 
-    def close(self, why: str = "this tensor-parallel model was closed.") -> None:
-        """End the other ranks and leave the group. The models then raise `WorkerError`: `why`."""
+    def close(self, why: str = "this tensor-parallel model was closed.") -> WorkerError:
+        """End the other ranks and leave the group. What the models raise from now on: `why`."""
         with self.lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
+            return self.error
 
     def _cause(self) -> str:
         """Which of the processes started here has failed or hangs, and how; "" if none has."""
