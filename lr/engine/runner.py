@@ -234,7 +234,7 @@ def num_kv_blocks_needed(options: GenerateOptions, tokens: int, *, reads: bool =
 class Runners:
     """The runners of one model, which are made for an answer and lent again to later ones; a larger
     one takes its place where an answer needs more. Two answers at the same time have one each.
-    `num_blocks`: of every cache, of 16 tokens (None: as many as needed); the rest: `ModelRunner`.
+    `num_blocks`: blocks of 16 tokens of each cache (None: as needed); the rest as in `ModelRunner`.
     """
 
     model: CausalLM

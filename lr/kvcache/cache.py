@@ -249,7 +249,7 @@ class PagedKVCache:
                 raise ProtocolError(f"released, or not a live table of this cache: {table}")
 
     def _leaving(self, shared: Tables) -> Tables:
-        """Those that must copy the block they write into: where all holders do, not the longest."""
+        """Those that must copy the block they write into: not the longest, if all holders write."""
         moved, leaving = list[BlockTable](), Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):
             leaving[table.blocks[-1]] += 1

@@ -23,7 +23,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, RowPages
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
-from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation
+from lr.model.layers import Attend, DecoderLayer, Rotary
 from lr.model.qwen import CausalLM
 from lr.types import require
 
@@ -105,7 +105,7 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
         for weight in layer.parameters():
             weight.normal_(0, 0.1, generator=noise)
         layer = layer.to(needs.device, needs.dtype)
-        angles = rotation(torch.arange(3), *inverse_frequencies(config), needs.dtype)
+        angles = Rotary(config)(torch.arange(3), needs.dtype)
         rows = torch.randn(3, 200, generator=noise)
         given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
 

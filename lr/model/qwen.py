@@ -21,15 +21,7 @@ from torch.nn import functional as F
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import SDPA, AttentionKind, RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.layers import (
-    Attend,
-    DecoderLayer,
-    Embedding,
-    Module,
-    RMSNorm,
-    inverse_frequencies,
-    rotation,
-)
+from lr.model.layers import Attend, DecoderLayer, Embedding, Module, RMSNorm, Rotary
 
 Network = TypeVar("Network", bound="CausalLM")
 
@@ -56,8 +48,8 @@ class CausalLM(Module):
         self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
         self.norm = RMSNorm(e, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
-        with torch.device("cpu"):  # fp32 [d]; in no checkpoint, so made for a "meta" model too
-            self.frequencies, self.rotation_factor = inverse_frequencies(config)
+        with torch.device("cpu"):  # in no checkpoint, so made for a "meta" model too
+            self.rotary = Rotary(config)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"asked": WeakSet()}  # nobody asks a copy
@@ -91,9 +83,7 @@ class CausalLM(Module):
 
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Final hidden states [n, e] of tokens [n] at positions [n]."""
-        if self.frequencies.device != tokens.device:
-            self.frequencies = self.frequencies.to(tokens.device)
-        cos, signed_sin = rotation(positions, self.frequencies, self.rotation_factor, self.dtype)
+        cos, signed_sin = self.rotary(positions, self.dtype)
         x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x, cos, signed_sin, attend)

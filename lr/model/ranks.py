@@ -165,7 +165,7 @@ class RankLM(CausalLM):
 
     @classmethod
     def load(cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None) -> Self:
-        """As `load_model`, this rank's part: only its slices are read. Raises as `part_of` too."""
+        """This rank's part, as `load_model`: only its slices are read. Raises as `part_of`, too."""
         take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
 
