@@ -36,9 +36,8 @@ from lr.lab.bench.gpu import GOAL, GpuPlan, bench, measure_peaks, pass_cost, rep
 from lr.lab.bench.report import BenchWay, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic
 from lr.lab.eval.report import table
-from lr.model.attention import AttentionKind, RowPages
+from lr.model.attention import AttentionKind, RaggedBatch, RowPages
 from lr.model.attention_choice import AttentionNeeds, candidates, equip, find_kernels
-from lr.model.batch import RaggedBatch
 from lr.model.device import DeviceMap
 from lr.model.graphs import ROWS, Recorder, cuda_recorder, record_eager
 from lr.model.layers import Attend

@@ -11,6 +11,7 @@ import torch
 from lr.engine import runner as runners
 from lr.engine.runner import RESERVE, ModelRunner, Runners, room
 from lr.errors import OutOfBlocks
+from lr.kvcache.cache import bytes_per_block
 from lr.lab.dummy import shape
 from lr.lab.memory import GIB, Cast, Placed, plan_run
 from lr.model.qwen import CausalLM
@@ -95,12 +96,15 @@ def test_what_is_free_less_a_reserve_is_the_cache(monkeypatch: pytest.MonkeyPatc
     held = ModelRunner(draft.model, num_blocks=8)
     cuda(monkeypatch, 3 * GIB, reserved=5 << 20, used=1 << 20)
     free = 3 * GIB - RESERVE + (4 << 20)
-    block = target.bytes_of(16) + draft.bytes_of(16)
+    ours, theirs = (
+        bytes_per_block(**one.model.cache_shape, block_size=16) for one in (target, draft)
+    )
+    block = ours + theirs
     assert room([target, draft]) == free // block
-    assert room([target, draft, draft]) == free // (block + draft.bytes_of(16))
+    assert room([target, draft, draft]) == free // (block + theirs)
     draft.idle.append(held)  # its memory comes back when a larger one is made
     bytes_held = held.cache.keys.nbytes + held.cache.values.nbytes
-    assert bytes_held == 8 * draft.bytes_of(16)
+    assert bytes_held == 8 * theirs
     assert room([target, draft]) == (free + bytes_held) // block
     cuda(monkeypatch, GIB)
     assert room([target]) == 0

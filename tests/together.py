@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionKind
-from lr.model.batch import RaggedBatch
+from lr.model.attention import AttentionKind, RaggedBatch
 from lr.model.qwen import CausalLM
 
 Answer = TypeVar("Answer")

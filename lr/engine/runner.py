@@ -23,7 +23,7 @@ from torch import Tensor
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import BLOCK_SIZE, Branch, CacheObserver
 from lr.kvcache.cache import bytes_per_block
-from lr.model.batch import RaggedBatch
+from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
@@ -106,9 +106,8 @@ class ModelRunner:
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Forget the tokens of a branch from `length` on, and what the cache holds of them."""
-        expected = f"0 to {len(branch.tokens)}, the branch's length"
-        fits = 0 <= length <= len(branch.tokens)
-        require(fits, "the length to rewind to", length, expected)
+        expected = f"0 to {len(branch)}, the branch's length"
+        require(0 <= length <= len(branch), "the length to rewind to", length, expected)
         if length < branch.table.length:
             self.cache.truncate(branch.table, length)
         del branch.tokens[length:]
@@ -165,11 +164,8 @@ class ModelRunner:
         return [row[0] for row in rows] if logits == "last" else rows
 
     def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
-        """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens
-        at a time.
-
-        Example: 11 pending tokens, pieces of 4, 5 rows wanted: pieces of 4, 4 and 3 tokens give
-        their last 0, 2 and 3 rows.
+        """The last `wanted` rows [wanted, v] of one branch. Example: 11 pending tokens, pieces of
+        4, 5 rows wanted: pieces of 4, 4 and 3 tokens give their last 0, 2 and 3 rows.
         """
         pieces = []
         while tokens := branch.pending[: self.max_batch_tokens]:
@@ -198,9 +194,9 @@ class ModelRunner:
         return rows
 
     def _require_fit(self, tokens: Sequence[int], length: int) -> None:
-        for outside in (min(tokens), max(tokens)):
-            expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
-            require(0 <= outside < self.vocab_size, "a token id", outside, expected)
+        outside = least if (least := min(tokens)) < 0 else max(tokens)
+        expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
+        require(0 <= outside < self.vocab_size, "a token id", outside, expected)
         if length > (context := self.model.config.max_position_embeddings):
             raise ContextError(
                 f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "
@@ -238,9 +234,7 @@ def num_kv_blocks_needed(options: GenerateOptions, tokens: int, *, reads: bool =
 class Runners:
     """The runners of one model, which are made for an answer and lent again to later ones; a larger
     one takes its place where an answer needs more. Two answers at the same time have one each.
-
-    `vocab_size` and `known_tokens` as in `ModelRunner`; `num_blocks`: the size of every cache, in
-    blocks of 16 tokens (None: as large as needed).
+    `num_blocks`: blocks of 16 tokens of each cache (None: as needed); the rest as in `ModelRunner`.
     """
 
     model: CausalLM
@@ -248,10 +242,6 @@ class Runners:
     known_tokens: int | None = None
     num_blocks: int | None = None
     idle: list[ModelRunner] = field(default_factory=list)
-
-    def bytes_of(self, tokens: int) -> int:
-        """Bytes of so many tokens in a cache."""
-        return bytes_per_block(**self.model.cache_shape, block_size=tokens)
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""
@@ -291,9 +281,10 @@ def room(caches: Sequence[Runners]) -> int | None:
     found = []
     for device in {one.model.device for one in caches if one.model.device.type == "cuda"}:
         there = [one for one in caches if one.model.device == device]
+        each = [bytes_per_block(**one.model.cache_shape, block_size=BLOCK_SIZE) for one in there]
         free = torch.cuda.mem_get_info(device)[0] - RESERVE
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         idle = {runner.cache for one in there for runner in one.idle}
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
-        found.append(max(0, free) // sum(one.bytes_of(BLOCK_SIZE) for one in there))
+        found.append(max(0, free) // sum(each))
     return min(found, default=None)

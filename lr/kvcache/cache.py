@@ -47,10 +47,8 @@ def bytes_per_block(
 def integers(
     values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
-    """A tensor of the (nested) whole numbers `values` on `device`.
-
-    A plain `.to("cuda")` makes the host wait until all that is queued on the device is done. From
-    pinned memory the copy is queued like any kernel; PyTorch keeps that memory until then.
+    """A tensor of the (nested) whole numbers `values` on `device`. A plain `.to("cuda")` would wait
+    for all that is queued there; from pinned memory, which PyTorch keeps, the copy is queued too.
     """
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype).to(device)
@@ -58,10 +56,11 @@ def integers(
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]. Its
-    `live_tables` were given out by `new` and `fork` and are not released. `copied_blocks`: what
-    `prepare` has copied, undone appends included; `observer` hears of every change of a table.
-    Raises `SettingError` for a size below 1 or a dtype that is not a float.
+    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]; `pages`: the two
+    of each layer. Free blocks may hold NaN. Its `live_tables` were given out by `new` and `fork`
+    and are not released. `copied_blocks`: what `prepare` has copied, undone appends included;
+    `observer` hears of every change of a table. Raises `SettingError` for a size below 1 or a dtype
+    that is not a float.
     """
 
     def __init__(
@@ -104,8 +103,8 @@ class PagedKVCache:
             if poison_freed:
                 self._fill(range(num_blocks), torch.nan)
             # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size, k, d].
-            self._pages = list(zip(self.keys, self.values, strict=True))
-            self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._pages]
+            self.pages = list(zip(self.keys, self.values, strict=True))
+            self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self.pages]
             # [l, 1, k, nb * block_size, d]: what neighbouring blocks hold, in one piece.
             self._heads = [m.flatten(2, 3)[:, None] for m in self._memory]
 
@@ -219,24 +218,14 @@ class PagedKVCache:
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)
 
-    def pages(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer in all blocks, two views [num_blocks, block_size, k, d], for
-        kernels that read a block table. Free blocks may hold anything, NaN included.
-        """
-        return self._pages[layer]
-
     def stretch(self, first: int, slots: int) -> list[tuple[Tensor, ...]]:
-        """Keys and values of every layer in so many slots from `first` on: two lists of views [1,
-        k, slots, d], one for each layer.
-        """
+        """Keys and values in so many slots from `first` on: a view [1, k, slots, d] per layer."""
         return [memory.narrow(3, first, slots).unbind() for memory in self._heads]
 
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb *
-        block_size, k, d].
-
-        Column t of row i is position t of branch i; columns after its length must be masked. Fill
-        short rows up with blocks of the same branch (`block_rows`), not with arbitrary ids.
+        """Keys and values of one layer in the blocks `block_ids` [b, nb] (`block_rows`), two new
+        tensors [b, nb * block_size, k, d]. Column t of row i is position t of branch i; columns
+        after its length must be masked.
         """
         keys, values = (m[layer].index_select(1, block_ids.flatten()) for m in self._memory)
         shape = (keys.shape[0], len(block_ids), -1, keys.shape[-1])  # [k, b, nb * block_size, d]
@@ -260,9 +249,7 @@ class PagedKVCache:
                 raise ProtocolError(f"released, or not a live table of this cache: {table}")
 
     def _leaving(self, shared: Tables) -> Tables:
-        """Those of the tables that write into a shared block which must copy it: all but the
-        longest, where all holders of a block write into it.
-        """
+        """Those that must copy the block they write into: not the longest, if all holders write."""
         moved, leaving = list[BlockTable](), Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):
             leaving[table.blocks[-1]] += 1

@@ -8,7 +8,6 @@ the reference in fp64. No version is compared.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +20,10 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
-from lr.model.batch import RaggedBatch
+from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, RowPages
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
-from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation
+from lr.model.layers import Attend, DecoderLayer, Rotary
 from lr.model.qwen import CausalLM
 from lr.types import require
 
@@ -70,8 +68,8 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     heads = (model.part.num_heads, model.part.num_kv_heads, model.part.head_dim)
     needs = AttentionNeeds(model.device, model.dtype, *heads)
     model.attention, model.graphs = choose_attention(name, needs), graphs
-    fused = find_kernels(needs) if model.attention.name == "triton" else ""
-    model.use_kernels(None if isinstance(fused, str) else fused)
+    fused = find_kernels(needs) if model.attention.name == "triton" else None
+    model.use_kernels(fused if isinstance(fused, ModuleType) else None)
 
 
 def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
@@ -88,26 +86,26 @@ def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
     if needs.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in 16 or 32 bits, not in {str(needs.dtype).removeprefix('torch.')}"
     try:
-        module = importlib.import_module("lr.model.attention_triton")
+        from lr.model.attention_triton import TRITON
     except ImportError as error:
         return f"triton cannot be imported: {error}"
-    kind: AttentionKind = module.TRITON
-    return kind
+    return TRITON
 
 
 @torch.inference_mode()
 def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
     """The fused kernels, tried on a small layer, or why they cannot be used. Raises nothing."""
     try:
-        module = importlib.import_module("lr.model.fused")
-        h, k, d = needs.num_heads, needs.num_kv_heads, needs.head_dim
-        config = ModelConfig(8, 200, 300, 1, h, k, d, 8, 1e-6, 1e4, True, True, True)
+        from lr.model import fused
+
+        heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
+        config = ModelConfig(8, 200, 300, 1, *heads, 8, 1e-6, 1e4, True, True, True)
         layer = DecoderLayer(config, 0)
         noise = torch.Generator().manual_seed(0)
         for weight in layer.parameters():
             weight.normal_(0, 0.1, generator=noise)
         layer = layer.to(needs.device, needs.dtype)
-        angles = rotation(torch.arange(3), *inverse_frequencies(config), needs.dtype)
+        angles = Rotary(config)(torch.arange(3), needs.dtype)
         rows = torch.randn(3, 200, generator=noise)
         given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
 
@@ -117,24 +115,24 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
             mixed: Tensor = layer(*some, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True))
             return mixed.double()
 
-        pairs = [(made(module, rows), made(None, rows)) for rows in (3, 1)]
-        off = max(float((fused - plain).norm() / plain.norm()) for fused, plain in pairs)
+        pairs = [(made(fused, rows), made(None, rows)) for rows in (3, 1)]
+        off = max(float((new - plain).norm() / plain.norm()) for new, plain in pairs)
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"{type(error).__name__}: {error}".splitlines()[0]
     right = off <= ROUNDINGS * torch.finfo(needs.dtype).eps
-    return module if right else f"wrong result: off by {off:.2g}"
+    return fused if right else f"wrong result: off by {off:.2g}"
 
 
 def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
     """Why `kind` does not work there, in a few words; "" if it does. One forward of a sequence, its
     fork and a prompt; on CUDA rows are recorded in a graph. Raises nothing.
     """
+    bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     try:
         found = distances(kind, needs, (BLOCK_SIZE + 3, 5), (2, 3), forks=1)
         alone = distances(kind, needs, (BLOCK_SIZE + 3,), (1,))  # starts early
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
-    bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     for name, off in (*found.items(), *alone.items()):
         if not off <= bound:  # NaN is not
             return f"wrong result ({name}): off by {off:.2g} of the row's size, not {bound:.2g}"
@@ -179,7 +177,7 @@ def distances(
             q, keys, values = heads.to(dtype).split((h, k, k), 1)  # views, as a layer makes them
             return attend(0, q, keys, values).flatten(1).double()
 
-        expected = mixed(reference_attention(batch, exact), torch.float64)
+        expected = mixed(REFERENCE.ragged(batch, exact), torch.float64)
         found = {"ragged": mixed(kind.ragged(batch, cache), needs.dtype)}
         if kind.rows is not None:
             record = cuda_recorder(needs.device) if needs.device.type == "cuda" else record_eager

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import block_rows
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.model.attention import AttentionKind, RowPages, sdpa_attention
-from lr.model.batch import RaggedBatch
+from lr.model.attention import AttentionKind, RaggedBatch, RowPages, sdpa_attention
 from lr.model.fused import begin, chained, store
 from lr.model.layers import Attend
 
@@ -149,7 +148,7 @@ def _attend(
     longest: int, layer: int, q: Tensor, k: Tensor, v: Tensor,
 ) -> Tensor:  # fmt: skip
     """q [n, h, d], k and v [n, k, d] -> [n, h, d]; `longest`: tokens of the largest tile."""
-    pages = cache.pages(layer)  # keys and values [nb, block_size, k, d]
+    pages = cache.pages[layer]  # keys and values [nb, block_size, k, d]
     store(pages, slots, k, v)
     n, h, d = q.shape
     num_tiles, kv_heads = tiles.shape[1], k.shape[1]

@@ -98,18 +98,15 @@ class Codec:
         return self._bytes[token]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of ids: their bytes as UTF-8, with U+FFFD for what is not (yet) a character.
-        Special tokens do not show.
-        """
+        """The text of ids, without special tokens; U+FFFD stands for what is no character (yet)."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def chat(
         self, question: str, *, system: str | None = None, enable_thinking: bool | None = None
     ) -> list[int]:
         """The prompt ids of a question in the model's chat format, up to where the assistant begins
-        to speak. `enable_thinking` is handed to the template unless it is None.
-
-        Raises CheckpointError if there is no chat template, SettingError if it refuses.
+        to speak. `enable_thinking` is handed to the template unless it is None. Raises
+        CheckpointError if there is no chat template, SettingError if it refuses.
         """
         said = {"user": question} if system is None else {"system": system, "user": question}
         for role, text in said.items():
@@ -152,10 +149,8 @@ class Codec:
 
 
 def first_difference(target: Codec, draft: Codec) -> str:
-    """Where two vocabularies contradict each other, in words; "" if one can draft for the other.
-
-    The base vocabularies must be equal. Beyond them one may know added tokens that the other does
-    not, but no id may stand for two different texts.
+    """Where two vocabularies contradict each other, in words; "" if one can draft for the other:
+    equal but for added tokens that only one knows.
     """
     both = [codec.tokenizer for codec in (target, draft)]
     ours, theirs = ({i: repr(text) for text, i in one.get_vocab().items()} for one in both)

@@ -119,10 +119,10 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
 
 def _kind(raw: Mapping[str, Any]) -> str:
     """ "qwen3" or "qwen2"; `model_type` must not contradict `architectures`. Refuses variants."""
-    named, model_type = raw.get("architectures") or [], raw.get("model_type")
-    what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
-    alone = model_type if not named else None
-    kinds = [k for k, known in ARCHITECTURES.items() if named == [known] or alone == k]
+    model_type = raw.get("model_type")
+    named = raw.get("architectures") or [ARCHITECTURES.get(str(model_type), model_type)]
+    what = named[0] if isinstance(named, list) and len(named) == 1 else named
+    kinds = [kind for kind, known in ARCHITECTURES.items() if named == [known]]
     _expect(len(kinds) == 1, "architectures", what, " or ".join(ARCHITECTURES.values()))
     [kind] = kinds
     expected = f"{kind!r}, which {what} has"
@@ -140,16 +140,12 @@ def _kind(raw: Mapping[str, Any]) -> str:
 
 def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
     """Absent: 128 for Qwen3, hidden_size / heads for Qwen2, as transformers has it."""
-    if "head_dim" in raw and not (raw["head_dim"] is None and kind == "qwen2"):
-        head_dim = _count("head_dim", raw["head_dim"])
-    elif kind == "qwen3":
-        head_dim = 128
-    else:
-        hidden_size: int = raw["hidden_size"]
-        expected = f"a divisor of hidden_size ({hidden_size}) where head_dim is absent"
-        _expect(hidden_size % heads == 0, "num_attention_heads", heads, expected)
-        head_dim = hidden_size // heads
-    even = "an even number (rotary embeddings turn pairs)"
+    stated, size = raw.get("head_dim", 128 if kind == "qwen3" else None), raw["hidden_size"]
+    if stated is None and kind == "qwen2":
+        expected = f"a divisor of hidden_size ({size}) where head_dim is absent"
+        _expect(size % heads == 0, "num_attention_heads", heads, expected)
+        stated = size // heads
+    head_dim, even = _count("head_dim", stated), "an even number (rotary embeddings turn pairs)"
     _expect(head_dim % 2 == 0, "head_dim", head_dim, even)
     return head_dim
 
@@ -176,7 +172,18 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     shown = f"{kind!r} with {', '.join(unknown)}"
     _expect(not unknown, "rope_parameters", shown, "only keys that this rope type has")
     theta = thetas.pop() if thetas else 10_000.0  # transformers' value
-    return theta, None if kind == "default" else _yarn(raw, rope)
+    if kind == "default":
+        return theta, None
+    # Absent: original context = max_position_embeddings, factor = their ratio
+    longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
+    outside = raw.get(key)
+    original = _count(key, rope.pop(key, outside or longest))
+    expected = f"what the rope parameters say too ({original})"
+    _expect(outside in (None, original), key, outside, expected)
+    truncate = _flag("truncate", rope.pop("truncate", True))
+    numbers = {name: _positive(name, value) for name, value in rope.items()}
+    factor = numbers.pop("factor", longest / original)
+    return theta, YarnScaling(factor, original, truncate=truncate, **numbers)
 
 
 def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -188,21 +195,6 @@ def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
         kind = stated.setdefault("rope_type", oldest)
         _expect(kind == oldest, f"{key}.type", oldest, f"the same as rope_type ({kind!r})")
     return stated
-
-
-def _yarn(raw: Mapping[str, Any], rope: dict[str, Any]) -> YarnScaling:
-    """`rope` has only keys of YaRN and no nulls. Absent: original context =
-    max_position_embeddings, factor = their ratio.
-    """
-    longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
-    outside = raw.get(key)
-    original = _count(key, rope.pop(key, outside or longest))
-    expected = f"what the rope parameters say too ({original})"
-    _expect(outside in (None, original), key, outside, expected)
-    truncate = _flag("truncate", rope.pop("truncate", True))
-    numbers = {name: _positive(name, value) for name, value in rope.items()}
-    factor = numbers.pop("factor", longest / original)
-    return YarnScaling(factor, original, truncate=truncate, **numbers)
 
 
 def _count(key: str, value: Any) -> int:

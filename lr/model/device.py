@@ -71,22 +71,19 @@ class DeviceMap:
         target = tuple(map(find_device, _several(first)))
         if not target:
             raise SettingError("the target has no device; give at least one.")
-        places = {}
+        others, places = {_number(rank) for rank in target[1:]} - {_number(target[0])}, {}
         for role in ("draft", "judge"):
             found = [find_device(one) for one in _several(named.get(role, target[0]))]
             if len(found) != 1:  # only a target can be spread over ranks
                 raise SettingError(f"the {role} is to be on {len(found)} devices, expected one.")
-            place = found[0]
-            others = {_number(rank) for rank in target[1:]} - {_number(target[0])}
-            if place.type == "cuda" and _number(place) in others:
+            [places[role]] = found
+            if found[0].type == "cuda" and _number(found[0]) in others:
                 raise SettingError(
-                    f"the {role} is to be on {place}, where another process runs a rank of the "
+                    f"the {role} is to be on {found[0]}, where another process runs a rank of the "
                     "target; two processes take turns on a GPU. Give another GPU, or "
                     f"{target[0]}, which this process has."
                 )
-            places[role] = place
-        torchrun = first if isinstance(first, Torchrun) else None
-        return cls(target, places["draft"], places["judge"], torchrun)
+        return cls(target, **places, torchrun=first if isinstance(first, Torchrun) else None)
 
     @property
     def shares_gpu(self) -> bool:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +73,11 @@ def read_json(path: Path) -> dict[str, Any]:
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError(f"it holds {type(value).__name__}, a JSON object is expected")
     except (OSError, ValueError, RecursionError) as error:
         said = f"{path} cannot be read as JSON ({error}). Fetch the file again."
         raise CheckpointError(said) from error
-    if not isinstance(value, dict):
-        said = f"{path} holds {type(value).__name__}; a JSON object is expected."
-        raise CheckpointError(f"{said} Fetch the file again.")
     return value
 
 
@@ -117,32 +114,29 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
     return promised
 
 
-@contextmanager
-def open_tensors(directory: Path) -> Iterator[dict[str, Any]]:
-    """Inside the `with`, the tensors of a checkpoint by key, each a lazy view of a memory-mapped
-    file: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; it has get_shape and
-    get_dtype ("BF16"). Raises CheckpointError.
+def open_tensors(directory: Path) -> dict[str, Any]:
+    """The tensors of a checkpoint by key, each a lazy view that keeps its file mapped: index it
+    (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; it has get_shape and get_dtype ("BF16").
+    Raises CheckpointError.
     """
     from safetensors import SafetensorError, safe_open
 
     views: dict[str, Any] = {}
-    with ExitStack() as stack:
-        for file, promised in shard_files(directory).items():
-            try:
-                handle = stack.enter_context(safe_open(str(directory / file), framework="pt"))
-                keys = set(handle.keys())
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(
-                    f"{directory / file} is not a whole safetensors file ({error}). It may be "
-                    "truncated, or a Git LFS pointer instead of the data: fetch it again."
-                ) from error
-            lost, twice = sorted(promised - keys), sorted(keys & views.keys())
-            if lost or twice:
-                raise CheckpointError(
-                    f"{directory / file} does not agree with the index: {len(lost)} promised "
-                    f"tensors are not in it ({', '.join(lost[:10]) or 'none'}), {len(twice)} are "
-                    f"in another file too ({', '.join(twice[:10]) or 'none'}). Fetch the "
-                    "checkpoint again."
-                )
-            views.update({key: handle.get_slice(key) for key in keys})
-        yield views
+    for file, promised in shard_files(directory).items():
+        try:
+            handle = safe_open(str(directory / file), framework="pt")
+            keys = set(handle.keys())
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{directory / file} is not a whole safetensors file ({error}). It may be "
+                "truncated, or a Git LFS pointer instead of the data: fetch it again."
+            ) from error
+        lost, twice = sorted(promised - keys), sorted(keys & views.keys())
+        if lost or twice:
+            raise CheckpointError(
+                f"{directory / file} does not agree with the index: {len(lost)} promised tensors "
+                f"are not in it ({', '.join(lost[:10]) or 'none'}), {len(twice)} are in another "
+                f"file too ({', '.join(twice[:10]) or 'none'}). Fetch the checkpoint again."
+            )
+        views |= {key: handle.get_slice(key) for key in keys}
+    return views

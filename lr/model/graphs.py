@@ -23,6 +23,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -30,8 +31,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import blocks_for
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.model.attention import RowPages
-from lr.model.batch import RaggedBatch
+from lr.model.attention import RaggedBatch, RowPages
 from lr.model.qwen import CausalLM
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
@@ -45,17 +45,14 @@ _RECORDING = threading.Lock()
 """One thread records at a time, on one stream per device."""
 
 
+@dataclass
 class _Recording:
-    """The forward of `rows` rows on buffers of its own, and what replays it."""
+    """The forward of a number of rows on buffers of its own, and what replays it."""
 
-    def __init__(self, graphs: StepGraphs, rows: int) -> None:
-        self.rows = graphs.padding_row.repeat(1, rows)  # [3, rows]
-        self.tokens, positions, slots = self.rows.unbind(0)
-        pages, padding = (rows, graphs.pages), graphs.padding.blocks[0]
-        blocks = torch.full(pages, padding, dtype=torch.int32, device=self.rows.device)
-        self.where = RowPages(positions, slots, blocks)
-        self.row_pages: list[list[int]] = []  # of the rows before padding, as they stand there
-        self.replay: Callable[[], Tensor]  # set when it is recorded
+    rows: Tensor  # [3, n]: tokens, positions and slots
+    blocks: Tensor  # [n, pages]
+    replay: Callable[[], Tensor]
+    row_pages: list[list[int]]  # of the rows before padding, as they stand in `blocks`
 
 
 class StepGraphs:
@@ -78,21 +75,24 @@ class StepGraphs:
         self.model, self.cache = model, cache
         self.attend_rows = model.attention.rows
         context = min(model.config.max_position_embeddings, cache.num_blocks * cache.block_size)
-        self.pages = blocks_for(context, cache.block_size)
+        pages = blocks_for(context, cache.block_size)
         self.failure: str | None = None
         record = recorder or cuda_recorder(model.device)
         self.padding = cache.new()
         with cache.append([self.padding], [1]):
             pass  # the block is zeroed: what a padding row sees is finite
-        first = self.padding.blocks[0] * cache.block_size  # its first slot
-        self.padding_row = integers([[0], [0], [first]], model.device)  # token, position, slot
+        [block] = self.padding.blocks
+        self.padding_row = integers([[0], [0], [block * cache.block_size]], model.device)
         self._recordings: dict[int, _Recording] = {}
         try:
             # smaller ones find room in the memory of the largest
             for size in sorted(rows, reverse=True):
-                recording = _Recording(self, size)
-                recording.replay = record(partial(self._compute, recording))
-                self._recordings[size] = recording
+                buffer = self.padding_row.repeat(1, size)  # [3, size]: tokens, positions, slots
+                tokens, positions, slots = buffer.unbind(0)
+                blocks = torch.full((size, pages), block, dtype=torch.int32, device=model.device)
+                where = RowPages(positions, slots, blocks)
+                replay = record(partial(self._compute, tokens, where))
+                self._recordings[size] = _Recording(buffer, blocks, replay, [])
         except Exception as error:  # a kernel that does not fit may raise anything
             self._recordings.clear()
             why = (str(error) or repr(error)).splitlines()[0]
@@ -113,7 +113,7 @@ class StepGraphs:
             return None
         recording = self._recordings[size]
         recording.rows[:, :n].copy_(batch.rows)
-        rows, blocks = batch.row_pages, recording.where.blocks
+        rows, blocks = batch.row_pages, recording.blocks
         if len(rows) < len(recording.row_pages):  # some were used last time, and are not now
             recording.rows[:, n:].copy_(self.padding_row)
             blocks[n:].fill_(self.padding.blocks[0])
@@ -133,11 +133,10 @@ class StepGraphs:
             self.failure = "closed"
             self.cache.release(self.padding)
 
-    def _compute(self, recording: _Recording) -> Tensor:
+    def _compute(self, tokens: Tensor, where: RowPages) -> Tensor:
         """Logits [rows, v] of what is in the buffers. Issues kernels only, always the same."""
-        where, model = recording.where, self.model
         attend = self.attend_rows(where, self.cache)
-        return model.logits(model.trunk(recording.tokens, where.positions, attend))
+        return self.model.logits(self.model.trunk(tokens, where.positions, attend))
 
 
 def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:

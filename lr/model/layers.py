@@ -258,20 +258,25 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     return frequencies, scale(1.0)
 
 
-def rotation(
-    positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+class Rotary:
     """Cosines [n, 1, d] and signed sines [n, 1, d] of positions [n], for `rotate`.
 
     The first half of the signed sines is negated: (x1, x2) is rotated to (x1 cos - x2 sin, x2 cos +
     x1 sin), which is (x1, x2) * cos + (x2, x1) * (-sin, sin).
     """
-    angles = positions.view(-1, 1, 1) * frequencies  # [n, 1, d]
-    cos, sin = angles.cos(), angles.sin()
-    sin.narrow(-1, 0, sin.shape[-1] // 2).neg_()
-    if factor != 1:
-        cos, sin = cos * factor, sin * factor
-    return cos.to(dtype), sin.to(dtype)
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.frequencies, self.factor = inverse_frequencies(config)
+
+    def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if self.frequencies.device != positions.device:
+            self.frequencies = self.frequencies.to(positions.device)
+        angles = positions.view(-1, 1, 1) * self.frequencies  # [n, 1, d]
+        cos, sin = angles.cos(), angles.sin()
+        sin.narrow(-1, 0, sin.shape[-1] // 2).neg_()
+        if self.factor != 1:
+            cos, sin = cos * self.factor, sin * self.factor
+        return cos.to(dtype), sin.to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:

@@ -19,34 +19,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import SDPA, AttentionKind
-from lr.model.batch import RaggedBatch
+from lr.model.attention import SDPA, AttentionKind, RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.layers import (
-    Attend,
-    DecoderLayer,
-    Embedding,
-    Module,
-    RMSNorm,
-    inverse_frequencies,
-    rotation,
-)
+from lr.model.layers import Attend, DecoderLayer, Embedding, Module, RMSNorm, Rotary
 
 Network = TypeVar("Network", bound="CausalLM")
 
 
-class Askers(WeakSet[Any]):
-    """The runners of those who ask a model beside an answer; a copy of the model has none."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Askers, ()
-
-
 class CausalLM(Module):
-    """A dense Qwen decoder with weights of one dtype on one device.
-
-    Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
-    is how it attends (`attention_choice.py`); `graphs`: whether CUDA graphs may be used.
+    """A dense Qwen decoder with weights of one dtype on one device: of a checkpoint
+    (`lr.load_model`), or random. `attention` is how it attends (`attention_choice.py`); `graphs`:
+    whether CUDA graphs may be used.
     """
 
     __call__ = nn.Module.__call__  # with arguments by name, too
@@ -56,7 +39,7 @@ class CausalLM(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = self.part = config
-        self.asked = Askers()
+        self.asked = WeakSet[Any]()  # the runners of those who ask it beside an answer
         v, e = config.vocab_size, config.hidden_size
         table = torch.empty(v, e)
         if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds
@@ -65,8 +48,11 @@ class CausalLM(Module):
         self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
         self.norm = RMSNorm(e, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
-        with torch.device("cpu"):  # fp32 [d]; in no checkpoint, so made for a "meta" model too
-            self.frequencies, self.rotation_factor = inverse_frequencies(config)
+        with torch.device("cpu"):  # in no checkpoint, so made for a "meta" model too
+            self.rotary = Rotary(config)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"asked": WeakSet()}  # nobody asks a copy
 
     @classmethod
     def materialised(
@@ -74,12 +60,10 @@ class CausalLM(Module):
     ) -> Network:
         """What `make` makes, frozen and in eval mode; its weights have no values yet."""
         with torch.device("meta"):  # without storage first, so that nothing is held twice
-            model = make()
-
-        def stored(weights: Tensor) -> Tensor:  # `to_empty` would import PyTorch's compiler
-            return torch.empty(weights.shape, dtype=weights.dtype, device=device)
-
-        return model.to(dtype)._apply(stored).requires_grad_(False).eval()
+            model = make().to(dtype)
+        # `to_empty` would import PyTorch's compiler
+        model._apply(lambda one: torch.empty(one.shape, dtype=one.dtype, device=device))
+        return model.requires_grad_(False).eval()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -99,9 +83,7 @@ class CausalLM(Module):
 
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Final hidden states [n, e] of tokens [n] at positions [n]."""
-        if self.frequencies.device != tokens.device:
-            self.frequencies = self.frequencies.to(tokens.device)
-        cos, signed_sin = rotation(positions, self.frequencies, self.rotation_factor, self.dtype)
+        cos, signed_sin = self.rotary(positions, self.dtype)
         x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x, cos, signed_sin, attend)

@@ -1,8 +1,14 @@
-"""The processes of a tensor-parallel model. Rank 0 is the program itself: scheduler, sampling,
-block tables. The others follow it: they do on their slices what it does (`docs/parallel.md`).
+"""Tensor parallelism: one model over several processes, its *ranks*, each with its slices of the
+weights and of the KV cache (Shoeybi et al., Megatron-LM, arXiv 1909.08053). `docs/parallel.md` has
+the table of who has what, and where the ranks meet.
 
-One message per pass goes from rank 0 to all others: what its cache has prepared since the last one,
-and the batch. Worked example: two forks share block 5 and each gets a token. Rank 0's cache copies
+**Slices.** Example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has the query heads 6 and 7, which
+look at KV head 1, and so has rank 2. A vocabulary of 61 is padded to 64: rank 3 has the rows
+48..63, of which the checkpoint has 48..60; the others are zero, and their logits are cut off.
+
+**Processes.** Rank 0 is the program itself: scheduler, sampling, block tables. The others follow
+it. One message per pass goes to all of them: what the cache of rank 0 has prepared since the last
+one, and the batch. Example: two forks share block 5 and each gets a token. Rank 0's cache copies
 block 5 to 6, and the message says: fresh (), copies ((5, 6),); blocks [5] and [6], slots 23 and 25.
 
 Processes are started here, or by torchrun. Messages go over a group of `torch.distributed` (gloo)
@@ -19,15 +25,16 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -35,13 +42,14 @@ from torch import Tensor
 
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionKind
+from lr.model.attention import AttentionKind, RaggedBatch
 from lr.model.attention_choice import equip
-from lr.model.batch import RaggedBatch
+from lr.model.config import ModelConfig
 from lr.model.device import Torchrun, find_device, start_process
 from lr.model.files import resolve
-from lr.model.parallel import RankLM, RankLost, Ranks, part_of, together
-from lr.model.weights import config_of
+from lr.model.layers import DecoderLayer
+from lr.model.qwen import CausalLM
+from lr.model.weights import Piece, config_of, load_pieces, pieces
 from lr.registry import is_dummy
 
 PATIENCE, STARTS = 20.0, 10
@@ -52,6 +60,131 @@ AFTERMATH = 3.0  # Seconds for ranks that only lost another to end; one that sti
 
 class WorkerError(LRError):
     """A rank of a tensor-parallel model died, hung or failed. Its text names the rank and why."""
+
+
+class RankLost(LRError):
+    """A collective failed: another rank is gone, or did not come in time."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that share a model: number `rank` of `size`, on `device`. All ranks
+    make the same calls in the same order, on two groups of `torch.distributed`: for `sums`, and for
+    messages. Raises `RankLost`.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    sums: Any = None
+    messages: Any = None
+
+    def tell(self, message: Any = None) -> Any:
+        """The message of rank 0, there and on all others."""
+        told = [message]
+        together(dist.broadcast_object_list, told, 0, self.messages)
+        return told[0]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Add up x of all ranks, in place."""
+        together(dist.all_reduce, x, group=self.sums)
+        return x
+
+    def gather(self, x: Tensor) -> list[Tensor]:
+        """On rank 0 the x of all ranks (equal shapes), elsewhere nothing."""
+        parts = [torch.empty_like(x) for _ in range(self.size)] if self.rank == 0 else None
+        together(dist.gather, x.contiguous(), parts, dst=0, group=self.sums)
+        return parts or []
+
+
+def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """One collective of all ranks. Raises `RankLost`."""
+    try:
+        return collective(*arguments, **named)
+    except RuntimeError as error:
+        raise RankLost(f"this rank has lost the others: {error}") from error
+
+
+def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
+    """The sizes of one rank's network. Raises `SettingError` if it cannot be divided so."""
+
+    def wrong(n: int) -> str:
+        k = config.num_kv_heads
+        if config.num_heads % n:
+            return f"query heads ({config.num_heads})"
+        if config.intermediate_size % n:
+            return f"MLP width ({config.intermediate_size})"
+        return f"KV heads ({k})" if max(k, n) % min(k, n) else ""
+
+    if found := wrong(ranks):
+        possible = [str(n) for n in range(1, config.num_heads + 1) if not wrong(n)]
+        raise SettingError(
+            f"tensor_parallel is {ranks}, and this model's {found} cannot be divided among so many "
+            f"ranks. Possible for it: {', '.join(possible)}."
+        )
+    return replace(
+        config,
+        num_heads=config.num_heads // ranks,
+        num_kv_heads=max(1, config.num_kv_heads // ranks),
+        intermediate_size=config.intermediate_size // ranks,
+        vocab_size=-(-config.vocab_size // ranks),
+    )
+
+
+def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
+    """What a rank takes of every tensor of a checkpoint. Raises as `part_of` does.
+
+    An axis has whole / part pieces, and the rank takes number rank * pieces // ranks: of 2 pieces
+    (KV heads) 4 ranks take 0, 0, 1, 1; an axis that is not divided is one piece.
+    """
+    part = part_of(config, ranks)
+    padded = replace(config, vocab_size=part.vocab_size * ranks)
+    found = []
+    for whole, long, mine in zip(pieces(config), pieces(padded), pieces(part), strict=True):
+        taken = []
+        for end, total, size in zip(whole.shape, long.shape, mine.shape, strict=True):
+            start = rank * (total // size) // ranks * size
+            taken.append(slice(min(start, end), min(start + size, end)))
+        found.append(replace(whole, first=mine.first, taken=tuple(taken)))
+    return found
+
+
+class RankLM(CausalLM):
+    """One rank's part of a model. `config` is that of the whole; only rank 0 gets logits."""
+
+    replayable = False  # there are messages between its kernels
+
+    def __init__(self, config: ModelConfig, ranks: Ranks) -> None:
+        part = part_of(config, ranks.size)
+        super().__init__(part)
+        self.config, self.part, self.ranks = config, part, ranks
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            for one in (layer.attention.out, layer.mlp.down):  # y = sum over the ranks of W_r x_r
+                one.register_forward_hook(lambda _, x, y: ranks.sum(y))
+
+    @classmethod
+    def load(cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None) -> Self:
+        """This rank's part, as `load_model`: only its slices are read. Raises as `part_of`, too."""
+        take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
+        return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens [n] -> [n, e]. A token whose row is elsewhere is zero here, and the sum over the
+        ranks is its row. Of rows 48..63, token 50 is row 2; for token 7 row 0 is read, and zeroed.
+        """
+        here = tokens - self.ranks.rank * self.part.vocab_size
+        elsewhere = (here < 0) | (here >= self.part.vocab_size)
+        x = self.embedding(here.masked_fill(elsewhere, 0))
+        return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """On rank 0 the logits [m, v] of all ranks side by side, elsewhere [m, 0]."""
+        parts = self.ranks.gather(super().logits(hidden))
+        return torch.cat(parts, dim=-1)[:, : self.config.vocab_size] if parts else hidden[:, :0]
+
+
+# The processes
 
 
 def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
@@ -76,9 +209,8 @@ def load_parallel(
     patience: float = PATIENCE,
 ) -> LeaderLM:
     """A model over several ranks, as `load_model` on one: a process for each of the `devices`, this
-    one for the first; or those that torchrun has started. Ended as its `RankGroup` is.
-
-    Raises as `load_model`; `SettingError` if it cannot be divided; `WorkerError` if one is lost.
+    one for the first; or those that torchrun has started. Ended as its `RankGroup` is. Raises as
+    `load_model`; `SettingError` if it cannot be divided; `WorkerError` if a rank is lost.
     """
     part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
     return RankGroup(devices, torchrun, patience).load(source, dtype)
@@ -160,24 +292,23 @@ class RankGroup:
                 yield
             except RankLost as error:
                 cause = (self._cause() or str(error)).rstrip(".")
-                self.close(
+                raise self.close(
                     f"{cause}. The model is spread over several ranks and cannot go on without it. "
                     "If the process was killed, it may have been for memory. What was written to "
                     "disk is kept."
-                )
-                assert self.error is not None
-                raise self.error from error
+                ) from error
             except BaseException as error:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
                 self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
                 raise
 
-    def close(self, why: str = "this tensor-parallel model was closed.") -> None:
-        """End the other ranks and leave the group. The models then raise `WorkerError`: `why`."""
+    def close(self, why: str = "this tensor-parallel model was closed.") -> WorkerError:
+        """End the other ranks and leave the group. What the models raise from now on: `why`."""
         with self.lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
+            return self.error
 
     def _cause(self) -> str:
         """Which of the processes started here has failed or hangs, and how; "" if none has."""
@@ -283,15 +414,15 @@ class LeaderLM(RankLM):
 
 def _process(place: Torchrun, port: int) -> None:
     """The life of a process that was started only to follow. It leaves a report if it fails."""
-    store, code = dist.TCPStore("127.0.0.1", port, is_master=False), 0
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store.set(f"started {place.rank}", "")
     try:
-        store.set(f"started {place.rank}", "")
         follow(place, store)
     except BaseException as error:
         lines = [str(error)] if isinstance(error, LRError) else traceback.format_exception(error)
         store.set(f"failed {place.rank}", "".join(lines))
-        code = 1
-    os._exit(code)
+        os._exit(1)
+    os._exit(0)
 
 
 @torch.inference_mode()

@@ -119,20 +119,20 @@ def load_pieces(
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
         find("lr.lab.dummy:fill_dummy")(model)
         return lay_out(model)
-    with open_tensors(directory) as tensors, torch.no_grad():
-        account(config, tensors, directory, taken[0].taken[0])
-        model = CausalLM.materialised(make, dtype or checkpoint_dtype(directory, tensors), device)
-        parameters = dict(model.named_parameters())
-        unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
-        for piece in taken:
-            parameter, stored = parameters[piece.parameter], tensors[piece.key][piece.taken]
-            end = piece.first + len(stored)
-            parameter[piece.first : end] = stored
-            del stored  # one tensor at a time
-            if piece.key in (EMBEDDING_KEY, HEAD_KEY):
-                parameter[end:] = 0  # a rank's rows of the vocabulary that no file has: padding
-                end = len(parameter)
-            unfilled[piece.parameter] -= end - piece.first
+    tensors = open_tensors(directory)
+    account(config, tensors, directory, taken[0].taken[0])
+    model = CausalLM.materialised(make, dtype or checkpoint_dtype(directory, tensors), device)
+    parameters = dict(model.named_parameters())
+    unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
+    for piece in taken:
+        parameter, stored = parameters[piece.parameter], tensors[piece.key][piece.taken]
+        end = piece.first + len(stored)
+        parameter[piece.first : end] = stored
+        del stored  # one tensor at a time
+        if piece.key in (EMBEDDING_KEY, HEAD_KEY):
+            parameter[end:] = 0  # a rank's rows of the vocabulary that no file has: padding
+            end = len(parameter)
+        unfilled[piece.parameter] -= end - piece.first
     assert not any(unfilled.values()), f"rows without a source: {unfilled}"
     return lay_out(model)
 
@@ -154,26 +154,27 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
     both that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
-    stored = {k: (tensors[k].get_shape(), tensors[k].get_dtype()) for k in needed if k in tensors}
+    shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
+    dtypes = {key: tensors[key].get_dtype() for key in shapes}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
     known = {*needed, HEAD_KEY} if tied_head else set(needed)
     unexpected = [k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)]
+    misshapen = [key for key, shape in shapes.items() if shape != needed[key]]
     found = {
-        "missing": [key for key in needed if key not in stored],
+        "missing": [key for key in needed if key not in tensors],
         "unexpected": sorted(unexpected),
-        "of another shape": [
-            f"{k} is {shape}, expected {needed[k]}"
-            for k, (shape, _) in stored.items()
-            if shape != needed[k]
-        ],
+        "of another shape": [f"{k} is {shapes[k]}, expected {needed[k]}" for k in misshapen],
         f"of a dtype other than {', '.join(_DTYPES)}": [
-            f"{k} is {name}" for k, (_, name) in stored.items() if name not in _DTYPES
+            f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
         ],
     }
-    if any(found.values()):
-        lists = " ".join(f"{len(k)} {what}: {_some(k)}." for what, k in found.items() if k)
+    lists = ""
+    for what, items in found.items():
+        more = f", and {len(items) - 10} more" if len(items) > 10 else ""
+        lists += f" {len(items)} {what}: {', '.join(items[:10])}{more}." if items else ""
+    if lists:
         raise CheckpointError(
-            f"the tensors of {directory} are not those its config.json describes. {lists} Check "
+            f"the tensors of {directory} are not those its config.json describes.{lists} Check "
             "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "
             "sizes) and that the weights are not adapters or quantised."
         )
@@ -187,9 +188,8 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
 def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype:
     """What config.json says (`dtype`, formerly `torch_dtype`), else the dtype of the embedding."""
     raw = read_json(directory / "config.json")
-    name = raw.get("dtype") or raw.get("torch_dtype")
-    if name is None:
-        return _DTYPES[tensors[EMBEDDING_KEY].get_dtype()]
+    stored = _DTYPES[tensors[EMBEDDING_KEY].get_dtype()]
+    name = raw.get("dtype") or raw.get("torch_dtype") or stored
     spelled = str(name).removeprefix("torch.")
     if spelled not in _DTYPE_NAMES:
         raise CheckpointError(
@@ -197,8 +197,3 @@ def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype
             f"{', '.join(_DTYPE_NAMES)}. Give a dtype to load_model, or mend config.json."
         )
     return _DTYPE_NAMES[spelled]
-
-
-def _some(items: list[str]) -> str:
-    more = f", and {len(items) - 10} more" if len(items) > 10 else ""
-    return ", ".join(items[:10]) + more

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.config import ModelConfig
-from lr.model.layers import DecoderLayer, rotation
+from lr.model.layers import DecoderLayer
 from lr.model.qwen import CausalLM
 from lr.tiny.evaluate import BATCH, EvalSettings, Voice, count_right, draw, draw_number, solve
 from lr.tiny.grammar import Style
@@ -336,8 +336,7 @@ def hidden_rows(
 ) -> Tensor:
     """Final hidden states [r, t, e] of rows of tokens [r, t]."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
-    frequencies = model.frequencies.to(tokens.device)
-    cos, signed_sin = rotation(places, frequencies, model.rotation_factor, torch.float32)
+    cos, signed_sin = model.rotary(places, torch.float32)
     x = model.embedding(tokens)
     for layer in model.layers:
         assert isinstance(layer, DecoderLayer)

@@ -18,7 +18,7 @@ from door_kit import write_checkpoint
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.model.batch import RaggedBatch
+from lr.model.attention import RaggedBatch
 from lr.parts.deferred import ThreadedVerifier
 from lr.parts.readings import read
 from lr.parts.verifiers import LikelihoodVerifier, NormalisedMatch

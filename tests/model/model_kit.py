@@ -8,8 +8,7 @@ norms mixed up; here every parameter is random.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +54,8 @@ def hf_model(kind: str, *, seed: int = 0, **changes: Any) -> Any:
 def watch_tensors(monkeypatch: pytest.MonkeyPatch, watched: Callable[[str, Any], Any]) -> None:
     """From now on a checkpoint's tensors are read through `watched(key, view)`."""
 
-    @contextmanager
-    def opened(directory: Path) -> Iterator[dict[str, Any]]:
-        with open_tensors(directory) as tensors:
-            yield {key: watched(key, view) for key, view in tensors.items()}
+    def opened(directory: Path) -> dict[str, Any]:
+        return {key: watched(key, view) for key, view in open_tensors(directory).items()}
 
     monkeypatch.setattr("lr.model.weights.open_tensors", opened)
 

@@ -1,4 +1,4 @@
-"""What the tests of `lr.model.parallel` share: a scenario that uses every way in which a cache
+"""What the tests of `lr.model.ranks` share: a scenario that uses every way in which a cache
 changes, and looks at processes.
 """
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import BlockTable, block_rows
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import LONG, REFERENCE, SDPA, RowPages, reference_attention
-from lr.model.batch import RaggedBatch
+from lr.model.attention import LONG, REFERENCE, SDPA, RaggedBatch, RowPages, reference_attention
 
 CPU = torch.device("cpu")
 LAYERS, HEADS, KV_HEADS, DIM = 2, 6, 2, 8

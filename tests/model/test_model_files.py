@@ -215,10 +215,10 @@ def test_parts_of_tensors(sharded: Path) -> None:
         for file in sharded.glob("*.safetensors")
         for key, value in load_file(file).items()
     }
-    with open_tensors(sharded) as tensors:
-        assert set(tensors) == set(whole)
-        key = "model.layers.0.mlp.down_proj.weight"
-        assert tensors[key].get_shape() == [32, 40]
-        assert tensors[key].get_dtype() == "F64"
-        assert torch.equal(tensors[key][8:16], whole[key][8:16])
-        assert torch.equal(tensors[key][:, 10:20], whole[key][:, 10:20])
+    tensors = open_tensors(sharded)
+    assert set(tensors) == set(whole)
+    key = "model.layers.0.mlp.down_proj.weight"
+    assert tensors[key].get_shape() == [32, 40]
+    assert tensors[key].get_dtype() == "F64"
+    assert torch.equal(tensors[key][8:16], whole[key][8:16])
+    assert torch.equal(tensors[key][:, 10:20], whole[key][:, 10:20])

@@ -64,8 +64,8 @@ def test_a_loaded_model(checkpoint: Path, dtype: torch.dtype) -> None:
     assert {p.dtype for p in model.parameters()} == {dtype}
     assert {p.device.type for p in model.parameters()} == {"cpu"}
     assert not any(p.requires_grad for p in model.parameters())
-    assert model.frequencies.device.type == "cpu"
-    assert torch.equal(model.frequencies, CausalLM(model.config).frequencies)
+    assert model.rotary.frequencies.device.type == "cpu"
+    assert torch.equal(model.rotary.frequencies, CausalLM(model.config).rotary.frequencies)
     stored = load_file(checkpoint / "model.safetensors")[NORM]
     assert torch.equal(model.norm.weight, stored.to(dtype))
 

@@ -25,8 +25,7 @@ from lr.commands.cli import main
 from lr.commands.run import RunTally
 from lr.engine.runner import ModelRunner
 from lr.lab.eval.report import AnswerRecord
-from lr.model.parallel import RankLM, together
-from lr.model.ranks import LeaderLM, WorkerError, load_parallel, spread_over
+from lr.model.ranks import LeaderLM, RankLM, WorkerError, load_parallel, spread_over, together
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"

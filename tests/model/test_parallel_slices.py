@@ -15,8 +15,7 @@ from model_kit import KINDS, edit_json, hf_model, watch_tensors
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import resolve
-from lr.model.parallel import RankLM, Ranks, cuts, part_of
-from lr.model.ranks import RankGroup, load_parallel, spread_over
+from lr.model.ranks import RankGroup, RankLM, Ranks, cuts, load_parallel, part_of, spread_over
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")

@@ -12,10 +12,9 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
 from lr.model import attention_triton, fused
-from lr.model.attention import RowPages, reference_attention
+from lr.model.attention import RaggedBatch, RowPages, reference_attention
 from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, find_kernels, probe
 from lr.model.attention_triton import TRITON
-from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 

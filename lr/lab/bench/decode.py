@@ -23,7 +23,7 @@ from lr.lab.bench.report import Spread, wait_for
 from lr.lab.dummy import fill_dummy, shape
 from lr.model.codec import Codec
 from lr.model.config import ModelConfig
-from lr.model.layers import DecoderLayer, rotate, rotation
+from lr.model.layers import DecoderLayer, rotate
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model, pieces
 from lr.parts.segmenters import FixedSegmenter
@@ -124,9 +124,7 @@ class BareLoop:
         shape = (config.num_layers, rows, self.k, length, self.d)
         self.keys = torch.zeros(shape, dtype=model.dtype)
         self.values = torch.zeros(shape, dtype=model.dtype)
-        self.cos, self.sin = rotation(
-            torch.arange(length), model.frequencies, model.rotation_factor, model.dtype
-        )
+        self.cos, self.sin = model.rotary(torch.arange(length), model.dtype)
         self.length = 0
 
     def step(self, tokens: Tensor) -> Tensor:
