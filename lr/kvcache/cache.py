@@ -249,7 +249,9 @@ class PagedKVCache:
                 raise ProtocolError(f"released, or not a live table of this cache: {table}")
 
     def _leaving(self, shared: Tables) -> Tables:
-        """Those that must copy the block they write into: not the longest, if all holders write."""
+        """Those of the tables that write into a shared block which must copy it: all but the
+        longest, where all holders of a block write into it.
+        """
         moved, leaving = list[BlockTable](), Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):
             leaving[table.blocks[-1]] += 1
