@@ -1,8 +1,7 @@
 """The state that the events of a trace add up to: the tree, who is writing what, the output, who
-holds which block of the caches; and going back and forth in a trace.
+holds which block of the caches.
 
-    film = TraceStates(read_trace("trace.jsonl"))
-    state = film.at(120)                      # after the first 120 events
+    state = state_at(read_trace("trace.jsonl"), 120)    # after the first 120 events
     state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].holders(3)
 
 This is the only place where events become states: the player, the stepper and the figures all show
@@ -319,31 +318,8 @@ def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> No
 
 
 def state_at(trace: TraceFile, number: int) -> State:
-    """The state after the first `number` events."""
+    """The state after the first `number` events (0: none). It takes some 2 us an event."""
     state = State.begin(trace.header)
     for record in trace.records[:number]:
         fold(state, record)
     return state
-
-
-class TraceStates:
-    """A trace to go back and forth in: `at(n)` folds on from the nearest state kept. A state handed
-    out must not be changed."""
-
-    def __init__(self, trace: TraceFile, every: int = 200) -> None:
-        self.trace, self.every = trace, every
-        self._kept = {0: State.begin(trace.header)}
-
-    def __len__(self) -> int:
-        return len(self.trace.records)
-
-    def at(self, number: int) -> State:
-        """The state after the first `number` events (0: none)."""
-        number = max(0, min(number, len(self)))
-        start = max(kept for kept in self._kept if kept <= number)
-        state = copy.deepcopy(self._kept[start])
-        for record in self.trace.records[start:number]:
-            fold(state, record)
-            if state.number % self.every == 0 and state.number not in self._kept:
-                self._kept[state.number] = copy.deepcopy(state)
-        return state
