@@ -128,5 +128,5 @@ def test_the_blocks_are_those_of_the_cache_after_every_change(seed: int) -> None
             pool.refcount(block) for block in range(12)
         ]
         assert {block: len(of) for block, of in shown.holders_by_block().items()} == {
-            block: pool.refcount(block) for block in sorted(shown.used)
+            block: pool.refcount(block) for block in sorted(shown.holders_by_block())
         }

@@ -31,9 +31,8 @@ LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
 FAILURES = 3  # Questions that may fail in a row, each after all its attempts.
 LEAST_MASS = 0.01  # Of the probability, that the possible answers together have to hold.
-JudgeQuestion = tuple[
-    str, tuple[str, ...]
-]  # A prompt, and the words that its answer may begin with.
+JudgeQuestion = tuple[str, tuple[str, ...]]
+"""A prompt, and the words that its answer may begin with."""
 
 
 class ServedVerifier(Verifier, DeferredVerifier):

@@ -14,7 +14,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr.lab.trace.file import Header, Record, TraceError, TraceFile
+from lr.lab.trace.file import Header, Record, TraceError, TraceFile, step_after
 
 
 @dataclass
@@ -86,7 +86,6 @@ class EmittedState:
     origin: str
     step: StepState
     node: str
-    time: float
     verdict: dict[str, Any] | None = None
     rejected: StepState | None = None
 
@@ -110,17 +109,12 @@ class CacheState:
     block_size: int = 0
     branches: dict[int, BranchState] = field(default_factory=dict)
 
-    @property
-    def used(self) -> set[int]:
-        """Blocks with at least one holder."""
-        return set(self.holders_by_block())
-
     def holders(self, block: int) -> list[int]:
         """The branches that hold a block, in order; as many as its refcount."""
         return self.holders_by_block().get(block, [])
 
     def holders_by_block(self) -> dict[int, list[int]]:
-        """The same for all blocks that are held."""
+        """The same for all blocks in use."""
         found: dict[int, list[int]] = {}
         for number in sorted(self.branches):
             for block in self.branches[number].blocks:
@@ -207,8 +201,7 @@ class State:
     def node(self, name: str) -> NodeState:
         """A node by name; it is made if it is new."""
         if name not in self.nodes:
-            index = int(name.split(":")[1].split(".")[0])
-            self.nodes[name] = NodeState(name, index)
+            self.nodes[name] = NodeState(name, step_after(name))
         self.touched.add(name)
         return self.nodes[name]
 
@@ -293,7 +286,7 @@ def _emit(state: State, data: dict[str, Any]) -> None:
     step = StepState([copy.copy(token) for token in known.tokens]).complete(data["step"])
     rejected = None if data["rejected"] is None else StepState().complete(data["rejected"])
     node.accepted = node.accepted or accepted
-    place = (data["index"], data["origin"], step, node.name, state.time)
+    place = (data["index"], data["origin"], step, node.name)
     state.emitted.append(EmittedState(*place, data["verdict"], rejected))
     if data["root"] is not None:
         state.root = state.node(data["root"]).name

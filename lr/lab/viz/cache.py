@@ -12,7 +12,7 @@ next: `kvcache/pool.py`, whose counts are drawn here; `style.py`."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.trace.file import TraceFile
@@ -131,8 +131,7 @@ def draw_blocks(cache: PagedKVCache, branches: Mapping[str, tuple[BlockTable, st
         return made
 
 
-@contextmanager
-def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
+def cache_figure(state: State, of: int | None = None) -> AbstractContextManager[Any]:
     """All caches of a state. `of`: how many events the trace has, to be written on the figure."""
     pictures = []
     for cache in state.caches.values():
@@ -140,9 +139,7 @@ def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
         names = {one.number: f"node {one.node}" if one.node else "passing" for one in branches}
         if names:
             pictures.append(Picture(f"the {cache.name}'s cache", cache, names, {}))
-    head = None if of is None else f"event {state.number} of {of}"
-    with _drawn(pictures, head) as made:
-        yield made
+    return _drawn(pictures, None if of is None else f"event {state.number} of {of}")
 
 
 @contextmanager
