@@ -178,12 +178,12 @@ def check_run(run: Run) -> None:
     if isinstance(draft, ServedModel) and options.drafts_tokens:
         remedy = "Use drafter ngram, suffix or step (lr+sd)"
         refuse(draft, f"drafter {options.drafter!r}", "logits", remedy)
-    variant, drawn = run.given, "the log-probabilities under which it draws tokens"
-    decides = variant.corrector and type(variant.corrector).keep is not Corrector.keep
-    if isinstance(target, ServedModel) and decides:
-        what = f"corrector {type(variant.corrector).__name__}, whose `keep` may ask for them,"
+    drawn, corrector = "the log-probabilities under which it draws tokens", run.given.corrector
+    keeps_all = corrector is None or type(corrector).keep is Corrector.keep
+    if isinstance(target, ServedModel) and options.looks_ahead and not keeps_all:
+        what = f"corrector {type(corrector).__name__}, whose `keep` is given them,"
         refuse(target, what, drawn, "Use a corrector without `keep`")
-    if isinstance(draft, ServedModel) and variant.may_follow is not None:
+    if isinstance(draft, ServedModel) and run.given.may_follow is not None:
         refuse(draft, "the variant's may_follow", drawn, "Use a variant without it")
     shared = options.coupling == "shared"
     for model in served:
