@@ -12,7 +12,7 @@ next: `kvcache/pool.py`, whose counts are drawn here; `style.py`."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.trace.file import TraceFile
@@ -131,7 +131,8 @@ def draw_blocks(cache: PagedKVCache, branches: Mapping[str, tuple[BlockTable, st
         return made
 
 
-def cache_figure(state: State, of: int | None = None) -> AbstractContextManager[Any]:
+@contextmanager
+def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
     """All caches of a state. `of`: how many events the trace has, to be written on the figure."""
     pictures = []
     for cache in state.caches.values():
@@ -139,7 +140,8 @@ def cache_figure(state: State, of: int | None = None) -> AbstractContextManager[
         names = {one.number: f"node {one.node}" if one.node else "passing" for one in branches}
         if names:
             pictures.append(Picture(f"the {cache.name}'s cache", cache, names, {}))
-    return _drawn(pictures, None if of is None else f"event {state.number} of {of}")
+    with _drawn(pictures, None if of is None else f"event {state.number} of {of}") as made:
+        yield made
 
 
 @contextmanager
