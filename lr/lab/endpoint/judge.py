@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from lr.errors import SettingError
-from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
+from lr.lab.endpoint.client import Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, Decode
 from lr.parts.verifiers import SCORE_QUESTION, THRESHOLDS, ScoreReading, VerifierChoice
@@ -87,7 +87,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
             settings["logprobs"] = LIKELIEST
         body = model.endpoint.body(prompt, settings)
         try:
-            answer = await client.retried(lambda: client.fetch(COMPLETIONS, body))
+            answer = await client.retried(lambda: client.fetch(body))
             word, likeliest = self._read(answer)
         except Refused:
             raise
