@@ -27,7 +27,6 @@ from lr.lab.player.live import Live, LiveServer
 from lr.lab.player.story import tour_of
 from lr.lab.stepper.live import LiveSource
 from lr.lab.trace.file import read_trace
-from lr.lab.trace.state import TraceStates
 from lr.lab.viz.tree import telling_moment
 from lr.reasoner import Reasoner
 
@@ -107,10 +106,9 @@ def draw() -> None:
         run(["generate", QUESTION, *settings, "--trace", str(trace)])
         run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
         run(["draw", str(trace), "-o", str(FIGURES / "answer")])
-        film = TraceStates(read_trace(trace))
         stops = range(1, 1 + len(tour_of(read_trace(trace))))
         tour = {f"tour={n}": Path(folder) / f"{n}.png" for n in stops}
-        still = {f"event={telling_moment(film)}": FIGURES / "player.png"}
+        still = {f"event={telling_moment(read_trace(trace))}": FIGURES / "player.png"}
         photograph(trace.with_suffix(".html"), still | tour)
         moving(list(tour.values()), FIGURES / "player.gif")
         photograph_live(FIGURES / "player-live.png")

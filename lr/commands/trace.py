@@ -33,7 +33,7 @@ from lr.lab.stepper.sources import Recorded, Source, StepperError
 from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
 from lr.lab.trace.file import TraceFile, read_trace, write_lines
 from lr.lab.trace.perfetto import perfetto
-from lr.lab.trace.state import TraceStates, state_at
+from lr.lab.trace.state import state_at
 from lr.lab.trace.virtual import replay_virtual
 from lr.lab.viz.cache import cache_figure, sharing_moment
 from lr.lab.viz.clock import timeline_figure
@@ -213,7 +213,7 @@ class DrawCommand:
         require(there, "event", self.event, f"less: this trace has events 0 to {last}")
         start = self.output or self.trace.with_suffix("")
         require_files(output=start)
-        film, out = TraceStates(trace), console()
+        out = console()
         for name in self.pictures:
             if name == "cache" and not trace.header.caches:
                 out.print("no cache: this trace has no blocks to draw")
@@ -221,8 +221,8 @@ class DrawCommand:
             figure = timeline_figure(trace)
             if name != "timeline":
                 moment, draw = MOMENTS[name]
-                at = moment(film) if self.event is None else self.event
-                figure = draw(film.at(at), len(film))
+                at = moment(trace) if self.event is None else self.event
+                figure = draw(state_at(trace, at), last)
             with figure as made:
                 for written in write(made, start.with_name(f"{start.name}-{name}.png")):
                     out.print(f"drawn: {written}")

@@ -21,7 +21,6 @@ from fake_server import FakeServer, Fault
 from lr.errors import SettingError
 from lr.lab.endpoint.address import Address, Retry
 from lr.lab.endpoint.client import (
-    COMPLETIONS,
     Client,
     Endpoint,
     EndpointError,
@@ -89,7 +88,7 @@ def test_what_is_no_address(text: str, says: str) -> None:
 )
 def test_a_busy_or_broken_server_is_asked_again(server: FakeServer, fault: Fault) -> None:
     server.faults = [fault, fault]
-    answer = client(server).post(COMPLETIONS, BODY)
+    answer = client(server).post(BODY)
     assert answer["choices"][0]["text"]
     assert len(server.log.bodies) == 3
 
@@ -101,7 +100,7 @@ def test_the_server_says_how_long_to_wait(server: FakeServer, header: str) -> No
     """
     value = header if header != "date" else formatdate(time.time() + 2, usegmt=True)
     server.faults = [Fault(429, headers=(("Retry-After", value),), whole=True)]
-    client(server, Retry(timeout=1, pause=0.0, longest=0.3)).post(COMPLETIONS, BODY)
+    client(server, Retry(timeout=1, pause=0.0, longest=0.3)).post(BODY)
     first, second = server.log.times
     assert second - first >= 0.29
 
@@ -117,14 +116,14 @@ def test_pauses_double_up_to_the_longest() -> None:
 def test_attempts_come_to_an_end(server: FakeServer) -> None:
     server.faults = [Fault(500, whole=True)] * 9
     with pytest.raises(EndpointError, match=r"answered 500 .*fault 500.*4 times in a row"):
-        client(server).post(COMPLETIONS, BODY)
+        client(server).post(BODY)
     assert len(server.log.bodies) == QUICK.attempts
 
 
 def test_a_wrong_request_is_not_repeated(server: FakeServer) -> None:
     server.behave(strict=True)
     with pytest.raises(Refused, match=r"422.*nonsense") as caught:
-        client(server).post(COMPLETIONS, {**BODY, "nonsense": 1})
+        client(server).post({**BODY, "nonsense": 1})
     assert caught.value.status == 422
     assert len(server.log.bodies) == 1
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -133,15 +132,15 @@ def test_a_wrong_request_is_not_repeated(server: FakeServer) -> None:
 def test_redirects_are_not_followed(server: FakeServer) -> None:
     server.faults = [Fault(307, headers=(("Location", "http://localhost:1/"),), whole=True)]
     with pytest.raises(Refused, match="307"):
-        client(server).post(COMPLETIONS, BODY)
+        client(server).post(BODY)
 
 
 def test_keys(server: FakeServer) -> None:
     server.behave(api_key="secret")
     with pytest.raises(Refused, match=r"401.*--api_key") as caught:
-        client(server).post(COMPLETIONS, BODY)
+        client(server).post(BODY)
     assert "secret" not in str(caught.value)
-    assert client(server, api_key="secret").post(COMPLETIONS, BODY)["choices"]
+    assert client(server, api_key="secret").post(BODY)["choices"]
     with pytest.raises(Refused, match="401"):
         endpoint(server)
 
@@ -153,18 +152,16 @@ def test_nobody_there() -> None:
             Address.parse(f"openai:http://127.0.0.1:{taken.getsockname()[1]}/x"), retry=QUICK
         )
         with pytest.raises(EndpointError, match=r"cannot be reached .*Is the server up"):
-            nobody.post(COMPLETIONS, BODY)
+            nobody.post(BODY)
     with pytest.raises(EndpointError, match="cannot be reached"):
-        Client(Address.parse("openai:http://nonsuch.invalid:80/x"), retry=QUICK).post(
-            COMPLETIONS, BODY
-        )
+        Client(Address.parse("openai:http://nonsuch.invalid:80/x"), retry=QUICK).post(BODY)
 
 
 def test_silence_is_not_waited_through_for_ever() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
         with pytest.raises(EndpointError, match=r"silent for 0.1 seconds, 2 times"):
-            Client(address, retry=Retry(timeout=0.1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
+            Client(address, retry=Retry(timeout=0.1, attempts=2, pause=0.0)).post(BODY)
 
 
 def test_what_is_no_json(server: FakeServer) -> None:
@@ -183,7 +180,7 @@ def test_what_is_no_json(server: FakeServer) -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(EndpointError, match=r"no JSON \('<html>'\), 2 times"):
-            Client(address, retry=Retry(timeout=1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
+            Client(address, retry=Retry(timeout=1, attempts=2, pause=0.0)).post(BODY)
 
 
 def gather(server: FakeServer, retry: Retry = QUICK, **body: object) -> list[RequestNews]:
@@ -284,7 +281,7 @@ def test_cancelling_hangs_up(server: FakeServer) -> None:
 def test_cancelling_ends_a_wait_between_attempts(server: FakeServer) -> None:
     server.faults = [Fault(503, headers=(("Retry-After", "60"),), whole=True)] * 2
     one = client(server, Retry(pause=0.0, longest=60.0))
-    future = one.start(one.retried(lambda: one.fetch(COMPLETIONS, BODY)))
+    future = one.start(one.retried(lambda: one.fetch(BODY)))
     while not server.log.bodies:
         time.sleep(0.01)
     future.cancel()
@@ -316,7 +313,7 @@ def interrupted(then: Callable[[], object]) -> None:
         thread.start()
         one = Client(address, retry=Retry(timeout=600))
         with pytest.raises(KeyboardInterrupt):
-            one.post(COMPLETIONS, BODY)
+            one.post(BODY)
         thread.join(60)
         assert hung_up == [b""]
 
@@ -355,13 +352,13 @@ def test_slow_bytes_are_not_an_answer() -> None:
 
         threading.Thread(target=drip, daemon=True).start()
         with pytest.raises(EndpointError, match=r"silent for 0.3 seconds\."):
-            Client(address, retry=Retry(timeout=0.3, attempts=1)).post(COMPLETIONS, BODY)
+            Client(address, retry=Retry(timeout=0.3, attempts=1)).post(BODY)
 
 
 def test_one_connection_is_kept(server: FakeServer) -> None:
     one = client(server)
     for _ in range(3):
-        one.post(COMPLETIONS, BODY)
+        one.post(BODY)
     assert len(set(server.log.peers)) == 1
 
 
@@ -370,7 +367,7 @@ def test_proxies_of_the_environment_are_not_used(
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert client(server).post(COMPLETIONS, BODY)["choices"]
+    assert client(server).post(BODY)["choices"]
 
 
 def test_which_models_there_are(server: FakeServer) -> None:

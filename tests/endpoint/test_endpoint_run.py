@@ -33,8 +33,9 @@ from lr.lab.endpoint.writer import ServedWriter
 from lr.model.codec import Codec
 from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner
+from lr.spec.variant import Correction, Corrector, Variant
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.types import Finish, Origin, Verdict
+from lr.types import Finish, Origin, Step, Verdict
 
 SCHEDULES = ("sync", "paper", "depth")
 
@@ -405,8 +406,61 @@ def test_a_step_does_not_end_inside_a_character() -> None:
     """In text mode a segmenter of one's own sees bytes, and may fire at the first of two."""
     writer = object.__new__(ServedWriter)
     writer.model, writer.config = SimpleNamespace(ids=False, chain=None), SimpleNamespace()  # type: ignore[assignment]
-    segmenter = SimpleNamespace(feed=lambda byte: byte == "é".encode()[0])
+    segmenter = SimpleNamespace(feed=lambda token: ~token == "é".encode()[0])
     job = SimpleNamespace(limit=50, tokens=[], segmenter=segmenter)
     writing = SimpleNamespace(job=job, units=[])
     assert writer._read(writing, StreamPiece("aé b")) is Finish.BOUNDARY  # type: ignore[arg-type]
-    assert bytes(writing.units).decode() == "aé"
+    assert bytes(~token for token in writing.units).decode() == "aé"
+
+
+class Begins(Sees, Corrector):
+    """Rejects every draft step, and goes on from its first token."""
+
+    requires = Requires.NOTHING
+
+    def judge(self, pairs: list) -> list[Verdict]:
+        return [Verdict(aligned=False, why="never") for _ in pairs]
+
+    def begin(self, correction: Correction) -> tuple[int, ...]:
+        whole = (pair.draft.tokens for pair in correction.rejected)
+        return next(whole, ())[:1]
+
+
+class Keeps(Begins):
+    def keep(self, correction: Correction, step: Step, number: float) -> bool:
+        return number < sum(correction.logprobs)
+
+
+def test_log_probabilities_of_drawn_tokens_are_refused() -> None:
+    """A variant's `keep` and `may_follow` are given them, and no server gives them."""
+    both_read = {
+        "target": (Variant(Keeps(), corrector=Keeps()), "corrector Keeps, .*Use a corrector with"),
+        "draft": (Variant(may_follow=lambda node, step, logprobs: True), "may_follow .*without it"),
+    }
+    with (
+        serving(IDS) as target,
+        serving(IDS, salt="draft") as draft,
+        reasoner(target, draft) as both,
+    ):
+        for role, (variant, says) in both_read.items():
+            before = len(target.log.bodies)
+            message = says.replace(" .*", f" .*needs of tiny-{role} at .*log-probabilities.*", 1)
+            with pytest.raises(SettingError, match=message):
+                both.generate(QUESTION, variant=variant)
+            assert QUESTION not in str(target.log.bodies[before:])
+
+
+def test_a_corrector_gives_the_beginning_of_a_step(
+    both: Reasoner, pair: tuple[FakeServer, FakeServer]
+) -> None:
+    """The step begins with the draft's first token, in text mode too, and the target goes on."""
+    variant = Variant(made := Begins(), corrector=made)
+    result = both.generate(QUESTION, variant=variant, temperature=0, max_tokens=60)
+    assert {step.origin for step in result.steps[:3]} == {Origin.CORRECTION}
+    prompt = spell(both.codec, both.codec.chat(QUESTION))
+    for step in result.steps[:3]:
+        first = both.codec.decode(step.tokens[:1])
+        assert step.rejected is not None and step.rejected.startswith(first)
+        rest = plain_text(pair[0], prompt + first)
+        assert step.text.startswith(first) and rest.startswith(step.text[len(first) :])
+        prompt += step.text

@@ -21,7 +21,7 @@ from lr.lab.stepper.words import say
 from lr.lab.trace.compare import compare_in_order
 from lr.lab.trace.file import TraceFile, read_trace
 from lr.lab.trace.replay import replay, save_trace
-from lr.lab.trace.state import TraceStates
+from lr.lab.trace.state import state_at
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import EMPTY, Outcome, Proposal, RejectRule
 from lr.spec.protocol import Draft, silent
@@ -122,7 +122,7 @@ def test_stepper_and_player_show_them_plainly(
     tokens = first.data["fields"]["tokens"]
     sentence = f"the variant's length at {first.data['node']}: tokens {tokens}, seen [0.25, True]"
     assert say(first) == sentence
-    assert TraceStates(trace).at(first.number + 1).touched == {first.data["node"]}
+    assert state_at(trace, first.number + 1).touched == {first.data["node"]}
     page = json.loads(json.dumps(page_data(trace), allow_nan=False))
     assert page["events"][first.number][1:] == ["note", "verifier", "*", sentence.capitalize()[:1]
                                                 + sentence[1:]]  # fmt: skip

@@ -20,7 +20,7 @@ from player_kit import as_file, long, scripted, tiny
 from lr.commands.cli import main
 from lr.kvcache.cache import PagedKVCache
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
-from lr.lab.trace.state import TraceStates, state_at
+from lr.lab.trace.state import state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz import plots
 from lr.lab.viz.cache import cache_figure, draw_blocks, sharing_moment
@@ -68,11 +68,11 @@ def test_the_timeline_has_the_lanes_and_the_decisions() -> None:
 
 
 def test_the_tree_says_what_the_state_says() -> None:
-    film = TraceStates(scripted())
-    number = telling_moment(film)
-    state = film.at(number)
+    trace = scripted()
+    number = telling_moment(trace)
+    state = state_at(trace, number)
     assert len(state.live) > 2, "a moment with something to see"
-    with tree_figure(film.at(number), len(film)) as made:
+    with tree_figure(state, len(trace.records)) as made:
         said = words(made)
         assert f"root · step {state.nodes[state.root].index}" in said
         for node in state.live:
@@ -88,28 +88,28 @@ def test_the_tree_says_what_the_state_says() -> None:
 
 
 def test_a_rejected_step_is_marked_by_more_than_colour() -> None:
-    film = TraceStates(scripted())
+    trace = scripted()
     refused = next(
         r.number + 1
-        for r in film.trace.records
+        for r in trace.records
         if r.kind == "judged" and not r.data["verdict"]["aligned"]
     )
-    with tree_figure(film.at(refused)) as made:
+    with tree_figure(state_at(trace, refused)) as made:
         assert "✗ not aligned" in words(made)
         assert any(patch.get_hatch() for patch in made.axes[0].patches)
 
 
 @pytest.mark.parametrize("number", [0, 1, 10_000_000])
 def test_the_tree_can_be_drawn_at_any_moment(number: int, tmp_path: Path) -> None:
-    with tree_figure(TraceStates(scripted()).at(number)) as made:
+    with tree_figure(state_at(scripted(), number)) as made:
         write(made, tmp_path / "tree")
 
 
 def test_the_cache_shows_who_holds_which_block() -> None:
-    film = TraceStates(tiny("lr+sd"))
-    number = sharing_moment(film)
-    state = film.at(number)
-    with cache_figure(film.at(number), len(film)) as made:
+    trace = tiny("lr+sd")
+    number = sharing_moment(trace)
+    state = state_at(trace, number)
+    with cache_figure(state, len(trace.records)) as made:
         said = words(made)
         for cache in state.caches.values():
             shared = [holders for holders in cache.holders_by_block().values() if len(holders) > 1]
@@ -120,8 +120,8 @@ def test_the_cache_shows_who_holds_which_block() -> None:
 
 
 def test_long_tables_show_their_ends() -> None:
-    film = TraceStates(long(40))
-    with cache_figure(film.at(len(film) - 3)) as made:
+    trace = long(40)
+    with cache_figure(state_at(trace, len(trace.records) - 3)) as made:
         said = words(made)
         assert any(one.startswith("⋯") for one in said)
         assert made.get_size_inches()[0] < 14

@@ -30,7 +30,7 @@ from lr.lab.player.page import (
     title_of,
 )
 from lr.lab.trace.file import KINDS, TraceFile
-from lr.lab.trace.state import CACHE_EVENTS, StepState, TraceStates
+from lr.lab.trace.state import CACHE_EVENTS, StepState, state_at
 from lr.lab.viz.clock import CANCELLED, DONE, FAILED, timeline_of
 from lr.lab.viz.style import COLOURS, WASHES
 from lr.lab.viz.tree import cards_of
@@ -135,9 +135,9 @@ def list_at(history: list[Any], number: int) -> list[Any]:
 @pytest.mark.parametrize("make", [scripted, synchronous, simulated, long, lambda: tiny("lr+sd")])
 def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
     trace = make()
-    found, count, film = states_of(trace), len(trace.records), TraceStates(trace)
+    found, count = states_of(trace), len(trace.records)
     for number in [0, 1, count, *((7919 * i) % (count + 1) for i in range(1, 24))]:
-        state = film.at(number)
+        state = state_at(trace, number)
         root = value_at(found["roots"], number)
         assert root in (state.root, None)
         for node in state.live if root else []:

@@ -14,7 +14,7 @@ import pytest
 from player_kit import a_browser, bushy, long, nasty, scripted, simulated, synchronous, tiny, wordy
 
 from lr.lab.player.page import headline_of, player_page
-from lr.lab.trace.state import TraceStates
+from lr.lab.trace.state import state_at
 
 TRACES = {
     "scripted": scripted,
@@ -269,7 +269,7 @@ def test_panels_show_the_state(window: Window) -> None:
         if one.kind == "emit" and one.data["origin"] == "correction"
     )
     page.evaluate("n => player.go(n - 1)", first)
-    live = {node.name for node in TraceStates(trace).at(first - 1).live}
+    live = {node.name for node in state_at(trace, first - 1).live}
     boxes = page.evaluate(
         "[...document.querySelectorAll('.node:not(.ghost) .name span')].map(e => e.textContent)"
     )

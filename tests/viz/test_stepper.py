@@ -35,7 +35,7 @@ def test_what_is_seen_is_a_fold_of_the_events() -> None:
     session = script_session()
     side = session.sides[0]
     while session.go("next"):
-        assert side.state == state_at(side._film.trace, side.place)
+        assert side.state == state_at(side.trace, side.place)
     assert side.over and text(session) == "A.b.C.D$"
 
 

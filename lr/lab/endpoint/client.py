@@ -105,9 +105,9 @@ class Client:
     def start(self, work: Coroutine[Any, Any, _Made]) -> Future[_Made]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(self, body: dict[str, Any]) -> Any:
         """The JSON answer to `body`. Raises `EndpointError`."""
-        return self.wait(self.retried(lambda: self.fetch(path, body)))
+        return self.wait(self.retried(lambda: self.fetch(body)))
 
     def wait(self, work: Coroutine[Any, Any, _Made]) -> _Made:
         """The outcome of a request. It is cancelled if the wait is interrupted (Ctrl-C), be it
@@ -152,17 +152,16 @@ class Client:
                 await asyncio.sleep(self.retry.wait(number, error.wait))
         raise AssertionError("there is at least one attempt")
 
-    async def fetch(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The JSON at a path (the answer to `body`, if there is one), one attempt. Raises `Broken`
-        or `Refused`."""
-        async with self._exchange(path, body) as (response, _):
+    async def fetch(self, body: dict[str, Any] | None = None) -> Any:
+        """The JSON answer to `body`, or the list of models; one attempt. Raises `Broken` or
+        `Refused`."""
+        async with self._exchange(body) as (response, _):
             return parse_json(await _read(response))
 
     async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[StreamPiece, None]:
         """A completion as a stream, one attempt. Raises `Broken` or `Refused`. Lines that repeat
         the last one, bring nothing of the answer, or come after its end are no news."""
-        stream = body | {"stream": True}
-        async with self._exchange(COMPLETIONS, stream) as (response, limit):
+        async with self._exchange(body | {"stream": True}) as (response, limit):
             rest, last, over = b"", "", False
             async for chunk in response.aiter_bytes():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -183,7 +182,7 @@ class Client:
 
     @asynccontextmanager
     async def _exchange(
-        self, path: str, body: dict[str, Any] | None
+        self, body: dict[str, Any] | None
     ) -> AsyncIterator[tuple[httpx.Response, asyncio.Timeout]]:
         """One request and its response; and its time for silence, which begins again when there is
         news. Raises `Broken` or `Refused`."""
@@ -191,7 +190,7 @@ class Client:
 
         try:
             async with asyncio.timeout(self.retry.timeout) as limit:
-                method = "GET" if body is None else "POST"
+                method, path = ("GET", MODELS) if body is None else ("POST", COMPLETIONS)
                 async with self._http.stream(method, path, json=body) as response:
                     if "," in response.headers.get("Content-Encoding", ""):
                         raise Broken("sent an answer that is compressed more than once")
@@ -350,7 +349,7 @@ class Endpoint:
 
     def complete(self, prompt: Prompt, **settings: Any) -> dict[str, Any]:
         """The whole answer as the server gives it, in one. Raises `EndpointError`."""
-        answer = self.client.post(COMPLETIONS, self.body(prompt, settings))
+        answer = self.client.post(self.body(prompt, settings))
         if not isinstance(answer, dict) or not answer.get("choices"):
             raise EndpointError(f"{self} answered with no completion ({str(answer)[:120]}).")
         return answer
@@ -364,7 +363,7 @@ class Endpoint:
 
         async def attempt() -> None:
             if not stream:
-                piece = read_piece(await self.client.fetch(COMPLETIONS, body))
+                piece = read_piece(await self.client.fetch(body))
                 deliver(replace(piece, finish=piece.finish or "length"))
                 return
             last: StreamPiece | None = None  # kept until the end: the usage may come after it
@@ -403,13 +402,13 @@ async def _listed(client: Client) -> dict[str, int | None]:
     """The models that a server lists, each with its context in tokens if it says so; empty if it
     cannot list them. Raises `EndpointError` if nobody answers at the address."""
     try:
-        listed = await client.retried(lambda: client.fetch(MODELS), attempts=1)
+        listed = await client.retried(client.fetch, attempts=1)
     except EndpointError as error:
         if error.status in (None, 401, 403):
             raise
         if error.status not in BUSY:
             return {}  # transformers serve without a connection to the hub answers 500
-        listed = await client.retried(lambda: client.fetch(MODELS))
+        listed = await client.retried(client.fetch)
     entries = listed.get("data") if isinstance(listed, dict) else None
     found = (one for one in entries or [] if isinstance(one, dict))
     return {one["id"]: one.get("max_model_len") for one in found if isinstance(one.get("id"), str)}

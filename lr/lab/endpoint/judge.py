@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from lr.errors import SettingError
-from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
+from lr.lab.endpoint.client import Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, Decode
 from lr.parts.verifiers import SCORE_QUESTION, THRESHOLDS, ScoreReading, VerifierChoice
@@ -31,9 +31,8 @@ LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
 FAILURES = 3  # Questions that may fail in a row, each after all its attempts.
 LEAST_MASS = 0.01  # Of the probability, that the possible answers together have to hold.
-JudgeQuestion = tuple[
-    str, tuple[str, ...]
-]  # A prompt, and the words that its answer may begin with.
+JudgeQuestion = tuple[str, tuple[str, ...]]
+"""A prompt, and the words that its answer may begin with."""
 
 
 class ServedVerifier(Verifier, DeferredVerifier):
@@ -88,7 +87,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
             settings["logprobs"] = LIKELIEST
         body = model.endpoint.body(prompt, settings)
         try:
-            answer = await client.retried(lambda: client.fetch(COMPLETIONS, body))
+            answer = await client.retried(lambda: client.fetch(body))
             word, likeliest = self._read(answer)
         except Refused:
             raise

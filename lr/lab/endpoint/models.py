@@ -18,6 +18,7 @@ from lr.lab.endpoint.client import Client, Endpoint, EndpointError
 from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
 from lr.model.codec import Codec, first_difference
 from lr.model.files import read_json, resolve
+from lr.spec.variant import Corrector
 from lr.spec.verifiers.base import Requires
 from lr.types import SamplingParams
 
@@ -84,10 +85,12 @@ class ServedModel:
             self.heads[tuple(run.prompt)] = self.text(chat, self.codec)
 
     def writer(self, config: WriterConfig) -> ServedWriter:
-        """See `ModelElsewhere`. Text is read byte by byte: "token" i is byte i."""
+        """See `ModelElsewhere`. Text is read byte by byte: byte i is the "token" -1 - i."""
         from lr.lab.endpoint.writer import ServedRunner, ServedWriter
 
-        token_bytes = self.chain.token_bytes if self.ids else lambda byte: bytes([byte])
+        def token_bytes(token: int) -> bytes:
+            return self.chain.token_bytes(token) if token >= 0 else bytes([~token])
+
         config = replace(config, speculation=None, keeps_logprobs=False)
         return ServedWriter(config, ServedRunner(self), token_bytes, model=self)
 
@@ -175,6 +178,13 @@ def check_run(run: Run) -> None:
     if isinstance(draft, ServedModel) and options.drafts_tokens:
         remedy = "Use drafter ngram, suffix or step (lr+sd)"
         refuse(draft, f"drafter {options.drafter!r}", "logits", remedy)
+    drawn, corrector = "the log-probabilities under which it draws tokens", run.given.corrector
+    keeps_all = corrector is None or type(corrector).keep is Corrector.keep
+    if isinstance(target, ServedModel) and options.looks_ahead and not keeps_all:
+        what = f"corrector {type(corrector).__name__}, whose `keep` is given them,"
+        refuse(target, what, drawn, "Use a corrector without `keep`")
+    if isinstance(draft, ServedModel) and run.given.may_follow is not None:
+        refuse(draft, "the variant's may_follow", drawn, "Use a variant without it")
     shared = options.coupling == "shared"
     for model in served:
         if options.segmenter == "fixed" and not model.ids:

@@ -80,9 +80,9 @@ class ServedRunner:
 
 @dataclass(eq=False)
 class _Writing:
-    """A step in the making. `units`: what has come of it, token ids or, in text mode, bytes, the
-    first `settled` of them by an earlier request, which cost `spent` tokens; `stopping`: the
-    request is sent with the stop string."""
+    """A step in the making. `units`: what has come of it, token ids or, in text mode, bytes (byte i
+    as -1 - i), the first `settled` of them by an earlier request, which cost `spent` tokens;
+    `stopping`: the request is sent with the stop string."""
 
     job: StepJob
     stopping: bool
@@ -96,7 +96,7 @@ class _Writing:
 @dataclass(kw_only=True)
 class ServedWriter(StepWriter):
     """A served model in its role. `runner` must be its `ServedRunner`; in text mode
-    `token_bytes` must read bytes as tokens."""
+    `token_bytes` must read byte i as the token -1 - i."""
 
     here: ClassVar[bool] = False
     model: ServedModel
@@ -149,7 +149,7 @@ class ServedWriter(StepWriter):
         prompt: Prompt = [*branch.tokens, *writing.units]
         if not self.model.ids:
             written = self.model.chain.decode(branch.tokens[branch.start :])
-            prompt = branch.head + written + bytes(writing.units).decode()
+            prompt = branch.head + written + self._bytes(writing.units).decode()
 
         writing.call = self.model.endpoint.begin(
             prompt, fields, lambda message: self._inbox.put((writing, message)), stream=can.streams
@@ -181,7 +181,7 @@ class ServedWriter(StepWriter):
         if ids and piece.ids is None and piece.text:
             sent = f"text without token ids ({piece.text[:40]!r})"
             raise EndpointError(f"{self.model} sent {sent}, though it has them.")
-        units: Sequence[int] = (piece.ids or ()) if ids else piece.text.encode()
+        units = (piece.ids or ()) if ids else [~byte for byte in piece.text.encode()]
         unknown = [unit for unit in units if ids and not 0 <= unit < chain.vocab_size]
         if unknown:
             raise EndpointError(
@@ -194,7 +194,7 @@ class ServedWriter(StepWriter):
             if ids and unit in self.config.eos_ids:
                 return Finish.EOS
             if job.segmenter.feed(unit):
-                while not ids and place < len(units) and units[place] & 0xC0 == 0x80:
+                while not ids and place < len(units) and ~units[place] & 0xC0 == 0x80:
                     writing.units.append(units[place])  # the rest of a character's bytes
                     place += 1
                 return Finish.BOUNDARY
@@ -206,7 +206,7 @@ class ServedWriter(StepWriter):
         """The request is over and the step has no boundary: it was cut, the text has ended, or a
         leading blank line stopped the server; then the rest is asked for."""
         fresh, cut = writing.units[writing.settled :], piece.finish == "length"
-        if writing.stopping and not cut and BLANK_LINE in b"".join(map(self.token_bytes, fresh)):
+        if writing.stopping and not cut and BLANK_LINE in self._bytes(fresh):
             writing.settled, writing.stopping = len(writing.units), False
             counted = len(fresh) if self.model.ids else 1
             writing.spent = piece.usage.completion if piece.usage else counted
@@ -225,7 +225,7 @@ class ServedWriter(StepWriter):
         " Then" by itself, but not after "He ran. ", which ends with a lone space."""
         job, chain, ids = writing.job, self.model.chain, writing.units
         if not self.model.ids:
-            text = bytes(ids).decode(errors="replace")
+            text = self._bytes(ids).decode(errors="replace")
             before = text[:-1]
             if finish is Finish.LENGTH:  # a character that the cut has torn comes again, whole
                 text = text.rstrip(UNREADABLE) or UNREADABLE
@@ -243,6 +243,9 @@ class ServedWriter(StepWriter):
         job.tokens += ids
         job.branch.extend(ids)
         job.finish = finish
+
+    def _bytes(self, units: Sequence[int]) -> bytes:
+        return b"".join(map(self.token_bytes, units))
 
     def _hang_up(self, job: StepJob) -> None:
         writing = self._writing.pop(job, None)

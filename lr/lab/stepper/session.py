@@ -22,7 +22,7 @@ from typing import Any
 from lr.lab.stepper.sources import FORCED, Source, StepperError, decides
 from lr.lab.stepper.words import says_aligned
 from lr.lab.trace.file import Record, write_trace
-from lr.lab.trace.state import State, TraceStates
+from lr.lab.trace.state import State, state_at
 
 MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
 """Kinds of event at which the moves next and back stop; the others (tokens, forwards, blocks) are
@@ -39,14 +39,13 @@ class Side:
     def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
         self.name, self.source, self.place, self.shares = name, source, place, shares
         self.records, self.trace, self.fine = source.records, source.trace, False
-        self._film = TraceStates(self.trace)
         plain = source.header.driver == "plain" or not source.header.detailed
         self._kinds = MOMENTS | {"written"} if plain else MOMENTS
 
     @property
     def state(self) -> State:
-        """Everything after `place` events; not to be changed."""
-        return self._film.at(self.place)
+        """Everything after `place` events."""
+        return state_at(self.trace, self.place)
 
     @property
     def last(self) -> Record | None:
@@ -90,7 +89,7 @@ class Side:
         (it was cut), by the correction."""
         if record.kind != "emit" or record.data["origin"] != "correction":
             return says_aligned(record) is False
-        nodes, node = self._film.at(record.number).nodes, record.data["node"]
+        nodes, node = state_at(self.trace, record.number).nodes, record.data["node"]
         children = nodes[node].children if node in nodes else []
         return all(nodes[child].verdict is None for child in children)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lr.lab.trace.file import Record
+from lr.lab.trace.file import Record, step_after
 from lr.lab.viz.style import ORIGINS
 
 SENTENCES = {
@@ -63,8 +63,8 @@ def say(record: Record) -> str:
         case "drafted" if data["step"] is None:
             return f"there will be no draft step to {node}"
         case "drafted":
-            index = int(data["node"].split(":")[1].split(".")[0]) - 1
-            return f"the draft wrote {text_of(data['step'])} (step {index}, to node {node})"
+            wrote, index = text_of(data["step"]), step_after(data["node"]) - 1
+            return f"the draft wrote {wrote} (step {index}, to node {node})"
         case "targeted":
             return f"the target wrote {text_of(data['step'])} (its own step after {node})"
         case "judged" if data["verdict"] is None:

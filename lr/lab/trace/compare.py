@@ -41,9 +41,15 @@ class Replayed:
 
 
 def compare_in_order(
-    expected: Sequence[Record], got: Sequence[Record], start: int = 0, *, virtual: bool = False
+    expected: Sequence[Record],
+    got: Sequence[Record],
+    start: int = 0,
+    *,
+    whole: bool = False,
+    virtual: bool = False,
 ) -> Difference | None:
-    """The first difference from event `start` of `expected` on, as far as `got` goes."""
+    """The first difference from event `start` of `expected` on, as far as `got` goes; `whole`:
+    there it has to end, too."""
     for place, new in enumerate(got, start):
         if place >= len(expected):
             return Difference(place, "event", None, new.data)
@@ -53,7 +59,8 @@ def compare_in_order(
         found = _differ(old.data, new.data, frozenset() if virtual else CLOCKED)
         if found is not None:
             return Difference(place, f"{old.kind}{found[0]}", *found[1:])
-    return None
+    end = start + len(got)
+    return Difference(end, "event", expected[end].data, None) if whole and expected[end:] else None
 
 
 def compare_outputs(expected: Sequence[Record], got: Sequence[Record]) -> Difference | None:

@@ -154,6 +154,11 @@ class TraceFile:
         return stats_of([(record.time, record.event) for record in self.records])
 
 
+def step_after(node: str) -> int:
+    """The number of the step that follows a node: of "0:3.1" it is 3."""
+    return int(node.split(":")[1].split(".")[0])
+
+
 def records_of(timed: Iterable[tuple[float, TraceEvent]], token_bytes: Bytes) -> list[Record]:
     """The records of a trace in memory, in the order of their times."""
     ordered = sorted(timed, key=lambda pair: pair[0])  # stable: equal times stay in order

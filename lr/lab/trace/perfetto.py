@@ -43,7 +43,7 @@ def perfetto(trace: TraceFile) -> dict[str, Any]:
             name = f"step {data['index']}: {data['origin']}"
             add("i", name, "output", now, FORWARDS, s="p", args=args)
         elif record.kind in CACHE_EVENTS:
-            used = {"used": len(state.caches[data["cache"]].used)}
+            used = {"used": len(state.caches[data["cache"]].holders_by_block())}
             add("C", f"blocks of {data['cache']}", "cache", now, FORWARDS, args=used)
     for span in timeline.spans:
         node = state.nodes[span.node]

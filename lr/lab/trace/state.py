@@ -1,8 +1,7 @@
 """The state that the events of a trace add up to: the tree, who is writing what, the output, who
-holds which block of the caches; and going back and forth in a trace.
+holds which block of the caches.
 
-    film = TraceStates(read_trace("trace.jsonl"))
-    state = film.at(120)                      # after the first 120 events
+    state = state_at(read_trace("trace.jsonl"), 120)    # after the first 120 events
     state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].holders(3)
 
 This is the only place where events become states: the player, the stepper and the figures all show
@@ -15,7 +14,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr.lab.trace.file import Header, Record, TraceError, TraceFile
+from lr.lab.trace.file import Header, Record, TraceError, TraceFile, step_after
 
 
 @dataclass
@@ -87,7 +86,6 @@ class EmittedState:
     origin: str
     step: StepState
     node: str
-    time: float
     verdict: dict[str, Any] | None = None
     rejected: StepState | None = None
 
@@ -111,17 +109,12 @@ class CacheState:
     block_size: int = 0
     branches: dict[int, BranchState] = field(default_factory=dict)
 
-    @property
-    def used(self) -> set[int]:
-        """Blocks with at least one holder."""
-        return set(self.holders_by_block())
-
     def holders(self, block: int) -> list[int]:
         """The branches that hold a block, in order; as many as its refcount."""
         return self.holders_by_block().get(block, [])
 
     def holders_by_block(self) -> dict[int, list[int]]:
-        """The same for all blocks that are held."""
+        """The same for all blocks in use."""
         found: dict[int, list[int]] = {}
         for number in sorted(self.branches):
             for block in self.branches[number].blocks:
@@ -208,8 +201,7 @@ class State:
     def node(self, name: str) -> NodeState:
         """A node by name; it is made if it is new."""
         if name not in self.nodes:
-            index = int(name.split(":")[1].split(".")[0])
-            self.nodes[name] = NodeState(name, index)
+            self.nodes[name] = NodeState(name, step_after(name))
         self.touched.add(name)
         return self.nodes[name]
 
@@ -294,7 +286,7 @@ def _emit(state: State, data: dict[str, Any]) -> None:
     step = StepState([copy.copy(token) for token in known.tokens]).complete(data["step"])
     rejected = None if data["rejected"] is None else StepState().complete(data["rejected"])
     node.accepted = node.accepted or accepted
-    place = (data["index"], data["origin"], step, node.name, state.time)
+    place = (data["index"], data["origin"], step, node.name)
     state.emitted.append(EmittedState(*place, data["verdict"], rejected))
     if data["root"] is not None:
         state.root = state.node(data["root"]).name
@@ -319,31 +311,8 @@ def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> No
 
 
 def state_at(trace: TraceFile, number: int) -> State:
-    """The state after the first `number` events."""
+    """The state after the first `number` events (0: none). It takes some 2 us an event."""
     state = State.begin(trace.header)
     for record in trace.records[:number]:
         fold(state, record)
     return state
-
-
-class TraceStates:
-    """A trace to go back and forth in: `at(n)` folds on from the nearest state kept. A state handed
-    out must not be changed."""
-
-    def __init__(self, trace: TraceFile, every: int = 200) -> None:
-        self.trace, self.every = trace, every
-        self._kept = {0: State.begin(trace.header)}
-
-    def __len__(self) -> int:
-        return len(self.trace.records)
-
-    def at(self, number: int) -> State:
-        """The state after the first `number` events (0: none)."""
-        number = max(0, min(number, len(self)))
-        start = max(kept for kept in self._kept if kept <= number)
-        state = copy.deepcopy(self._kept[start])
-        for record in self.trace.records[start:number]:
-            fold(state, record)
-            if state.number % self.every == 0 and state.number not in self._kept:
-                self._kept[state.number] = copy.deepcopy(state)
-        return state

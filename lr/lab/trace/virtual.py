@@ -19,7 +19,7 @@ from typing import Any
 
 from lr import __version__
 from lr.lab.scripted import ScriptedRun, TextScript
-from lr.lab.trace.compare import Difference, Replayed, compare_in_order
+from lr.lab.trace.compare import Replayed, compare_in_order
 from lr.lab.trace.file import Bytes, Header, TraceError, TraceFile, no_bytes, records_of
 from lr.spec import protocol
 from lr.spec.protocol import Drafted, Judged, Limits, SchedulerConfig, Targeted, Work, WorkKind
@@ -78,31 +78,25 @@ def _header(driver: Any, unit: str, config: SchedulerConfig, options: dict[str, 
 
 
 def replay_virtual(trace: TraceFile) -> Replayed:
-    """Run it again. Raises `TraceError` for a trace that cannot be."""
-    again = rerun(trace).records
-    found = compare_in_order(trace.records, again, virtual=True)
-    if found is None and len(again) < len(trace.records):
-        found = Difference(len(again), "event", trace.records[len(again)].data, None)
-    return Replayed(len(again) if found is None else found.number, found)
-
-
-def rerun(trace: TraceFile) -> TraceFile:
-    """The same run again, as a trace. A scripted run takes the turns of the trace."""
-    options = trace.header.options
-    config = _built(options.get("config"))
-    if trace.header.driver == "simulated":
-        return simulated_trace(config, _built(options.get("world")), options["steps"])
-    if trace.header.driver != "scripted":
+    """Run it again, a scripted run with the turns of the trace. Raises `TraceError` for a trace
+    that cannot be."""
+    header, records = trace.header, trace.records
+    options, config = header.options, _built(header.options.get("config"))
+    if header.driver == "simulated":
+        again = simulated_trace(config, _built(options.get("world")), options["steps"])
+    elif header.driver == "scripted":
+        run = ScriptedRun(config, _built(options.get("script")))
+        for event in (record.event for record in records):
+            if isinstance(event, Drafted | Targeted | Judged):
+                work = Work(_ENDS[type(event)], event.node)
+                if work not in run.work:
+                    break  # the comparison will say what is different
+                run.step(work)
+        again = scripted_trace(run)
+    else:
         raise TraceError("this trace is of models; see lr.lab.trace.replay.")
-    run = ScriptedRun(config, _built(options.get("script")))
-    for record in trace.records:
-        event = record.event
-        if isinstance(event, Drafted | Targeted | Judged):
-            work = Work(_ENDS[type(event)], event.node)
-            if work not in run.work:
-                break  # the comparison will say what is different
-            run.step(work)
-    return scripted_trace(run)
+    found = compare_in_order(records, again.records, whole=True, virtual=True)
+    return Replayed(len(again.records) if found is None else found.number, found)
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lr.lab.trace.state import BranchState, CacheState, State, TraceStates, fold
+from lr.lab.trace.file import TraceFile
+from lr.lab.trace.state import BranchState, CacheState, State, fold
 from lr.lab.viz.style import COLOURS, INK, PAPER, SOFT, WASHES, figure, inches, put
 
 if TYPE_CHECKING:
@@ -103,10 +104,10 @@ class Picture:
         axes.fill([left, right, right, left], [foot, foot, edge, edge], color=ink, linewidth=0)
 
 
-def sharing_moment(film: TraceStates) -> int:
+def sharing_moment(trace: TraceFile) -> int:
     """After how many events the most blocks are shared, over all caches; the first such moment."""
-    state, shared = State.begin(film.trace.header), {0: -1}
-    for record in film.trace.records:
+    state, shared = State.begin(trace.header), {0: -1}
+    for record in trace.records:
         fold(state, record)
         if record.kind in ("fork", "grow"):
             held = [cache.holders_by_block().values() for cache in state.caches.values()]
@@ -139,8 +140,7 @@ def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
         names = {one.number: f"node {one.node}" if one.node else "passing" for one in branches}
         if names:
             pictures.append(Picture(f"the {cache.name}'s cache", cache, names, {}))
-    head = None if of is None else f"event {state.number} of {of}"
-    with _drawn(pictures, head) as made:
+    with _drawn(pictures, None if of is None else f"event {state.number} of {of}") as made:
         yield made
 
 

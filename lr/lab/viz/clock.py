@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.scripted import ScriptedRun
-from lr.lab.trace.file import TraceFile
+from lr.lab.trace.file import TraceFile, step_after
 from lr.lab.trace.state import State, fold
 from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, put
@@ -53,8 +53,8 @@ class Span:
     says: str = field(init=False)  # what it is, in a line
 
     def __post_init__(self) -> None:
-        self.lane, follows = LANE_OF[self.work], int(self.node.split(":")[1].split(".")[0])
-        self.index = follows if self.work == "target" else follows - 1
+        self.lane = LANE_OF[self.work]
+        self.index = step_after(self.node) - (self.work != "target")
         step = "verdict on draft" if self.work == "judge" else self.work
         self.says = f"{step} step {self.index}, node {self.node}"
 

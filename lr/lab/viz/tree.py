@@ -18,7 +18,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lr.lab.scripted import ScriptedRun
-from lr.lab.trace.state import EmittedState, NodeState, State, StepState, TraceStates, fold
+from lr.lab.trace.file import TraceFile
+from lr.lab.trace.state import EmittedState, NodeState, State, StepState, fold, state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, inches, put
 
@@ -101,10 +102,10 @@ def words_of(step: StepState | None) -> str:
     return "" if step is None else " ".join(step.text.split())
 
 
-def telling_moment(film: TraceStates) -> int:
+def telling_moment(trace: TraceFile) -> int:
     """After how many events there are first as many steps and verdicts in the tree as ever."""
-    state, seen = State.begin(film.trace.header), {0: -1}
-    for record in film.trace.records:
+    state, seen = State.begin(trace.header), {0: -1}
+    for record in trace.records:
         if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
             there = (one.drafted + one.targeted + bool(one.verdict) for one in state.live)
             seen[record.number] = sum(there)
@@ -114,8 +115,8 @@ def telling_moment(film: TraceStates) -> int:
 
 def draw_tree(run: ScriptedRun) -> Figure:
     """The tree of a scripted run as it is now, for notebooks."""
-    film = TraceStates(scripted_trace(run))
-    with tree_figure(film.at(len(film))) as made:
+    trace = scripted_trace(run)
+    with tree_figure(state_at(trace, len(trace.records))) as made:
         return made
 
 
