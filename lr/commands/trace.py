@@ -32,11 +32,11 @@ from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import Recorded, Source, StepperError
 from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
 from lr.lab.trace.file import TraceFile, read_trace, write_lines
-from lr.lab.trace.perfetto import perfetto
 from lr.lab.trace.state import state_at
 from lr.lab.trace.virtual import replay_virtual
 from lr.lab.viz.cache import cache_figure, sharing_moment
 from lr.lab.viz.clock import timeline_figure
+from lr.lab.viz.perfetto import perfetto
 from lr.lab.viz.style import require_matplotlib, write
 from lr.lab.viz.tree import telling_moment, tree_figure
 from lr.options import GenerateOptions

@@ -28,8 +28,8 @@ from fake_server import END, FakeServer, Fault
 from lr.errors import SettingError
 from lr.lab.endpoint.address import Servers
 from lr.lab.endpoint.client import EndpointError, StreamPiece
-from lr.lab.endpoint.models import exact_ids, spell
-from lr.lab.endpoint.writer import ServedWriter
+from lr.lab.endpoint.models import spell
+from lr.lab.endpoint.writer import ServedWriter, exact_ids
 from lr.model.codec import Codec
 from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner

@@ -264,7 +264,7 @@ def test_the_command(
 
 
 def test_lanes_never_overlap(reasoner: Reasoner, tmp_path: Path) -> None:
-    from lr.lab.trace.perfetto import perfetto
+    from lr.lab.viz.perfetto import perfetto
 
     world = World(Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.2, 0.4))
     simulated = simulated_trace(SchedulerConfig(ENDLESS, depth=3, width=2), world, 30)
@@ -306,7 +306,7 @@ def test_reading_needs_no_torch() -> None:
     import subprocess
 
     program = (
-        "import sys, lr.commands.trace, lr.lab.trace.perfetto, lr.lab.trace.virtual; "
+        "import sys, lr.commands.trace, lr.lab.viz.perfetto, lr.lab.trace.virtual; "
         "assert 'torch' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

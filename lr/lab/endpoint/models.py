@@ -1,10 +1,10 @@
 """A served model: an endpoint, the tokenizer of its checkpoint, and what may be asked of the two.
 
 If an endpoint takes and returns token ids, they are the truth, otherwise the text of a step as the
-server wrote it; then steps get ids that spell it byte for byte (`exact_ids`). docs/engines.md says
-what follows from that, and for a draft with another tokenizer. A model behind a server gives no
-logits, so nothing here can guess tokens for it, and no rule can accept them. What settings need and
-an endpoint lacks is refused before anything is generated. Read next: `writer.py`."""
+server wrote it; then steps get ids that spell it byte for byte (`exact_ids` of `writer.py`).
+docs/engines.md says what follows from that, and for a draft with another tokenizer. A model behind
+a server gives no logits, so nothing here can draft tokens for it, and no rule can accept them. What
+settings need and an endpoint lacks is refused before anything is generated; `writer.py` writes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError, SettingError
 from lr.lab.endpoint.address import Address, Servers
-from lr.lab.endpoint.client import Client, Endpoint, EndpointError
+from lr.lab.endpoint.client import Client, Endpoint
 from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
+from lr.lab.endpoint.writer import ServedRunner, ServedWriter
 from lr.model.codec import Codec, first_difference
 from lr.model.files import read_json, resolve
 from lr.spec.variant import Corrector
@@ -24,7 +25,6 @@ from lr.types import SamplingParams
 
 if TYPE_CHECKING:
     from lr.engine.engine import Run
-    from lr.lab.endpoint.writer import ServedWriter
     from lr.spec.write import WriterConfig
 
 LONGEST_CONTEXT = 32768  # Tokens, if neither the server nor the checkpoint says.
@@ -86,7 +86,6 @@ class ServedModel:
 
     def writer(self, config: WriterConfig) -> ServedWriter:
         """See `ModelElsewhere`. Text is read byte by byte: byte i is the "token" -1 - i."""
-        from lr.lab.endpoint.writer import ServedRunner, ServedWriter
 
         def token_bytes(token: int) -> bytes:
             return self.chain.token_bytes(token) if token >= 0 else bytes([~token])
@@ -234,26 +233,3 @@ def stated_context(codec: Codec) -> int:
             return stated
     longest = codec.tokenizer.model_max_length
     return int(longest) if isinstance(longest, int) and longest < 10**9 else LONGEST_CONTEXT
-
-
-def exact_ids(codec: Codec, text: str) -> list[int]:
-    """Ids that spell `text`, byte for byte: its encoding if that gives the text back, else
-    character by character.
-
-    A tokenizer may change what it reads (Qwen's composes "e" and an accent into one character), or
-    read a special token where the text merely names it. Raises `EndpointError` if it has no tokens
-    for some character."""
-    ids = codec.encode(text)
-    if codec.decode(ids) == text:
-        return ids
-    single = {codec.token_bytes(token): token for token in reversed(range(codec.vocab_size))}
-    ids = []
-    for character in text:
-        own, pieces = codec.encode(character), [bytes([byte]) for byte in character.encode()]
-        if codec.decode(own) != character:
-            own = [single[piece] for piece in pieces if piece in single]
-            if len(own) < len(pieces):
-                wrote = f"{character!r}, which a server wrote"
-                raise EndpointError(f"the tokenizer of {codec.name} has no tokens for {wrote}.")
-        ids += own
-    return ids

@@ -14,16 +14,19 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import BlockTable, Branch
 from lr.lab.endpoint.client import EndpointError, Prompt, RequestNews, Restart, StreamPiece
-from lr.lab.endpoint.models import ServedModel, exact_ids
 from lr.lab.endpoint.probe import Stops
+from lr.model.codec import Codec
 from lr.spec.write import BLANK_LINE, BlankLineSegmenter, StepJob, StepWriter
 from lr.trace import ForwardPass
 from lr.types import Finish, require
+
+if TYPE_CHECKING:
+    from lr.lab.endpoint.models import ServedModel
 
 LONGEST_TOKEN = 256  # Bytes of a text for each token that it may have; more is cut off.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
@@ -251,3 +254,26 @@ class ServedWriter(StepWriter):
         writing = self._writing.pop(job, None)
         if writing is not None and writing.call is not None:
             writing.call.cancel()
+
+
+def exact_ids(codec: Codec, text: str) -> list[int]:
+    """Ids that spell `text`, byte for byte: its encoding if that gives the text back, else
+    character by character.
+
+    A tokenizer may change what it reads (Qwen's composes "e" and an accent into one character), or
+    read a special token where the text merely names it. Raises `EndpointError` if it has no tokens
+    for some character."""
+    ids = codec.encode(text)
+    if codec.decode(ids) == text:
+        return ids
+    single = {codec.token_bytes(token): token for token in reversed(range(codec.vocab_size))}
+    ids = []
+    for character in text:
+        own, pieces = codec.encode(character), [bytes([byte]) for byte in character.encode()]
+        if codec.decode(own) != character:
+            own = [single[piece] for piece in pieces if piece in single]
+            if len(own) < len(pieces):
+                wrote = f"{character!r}, which a server wrote"
+                raise EndpointError(f"the tokenizer of {codec.name} has no tokens for {wrote}.")
+        ids += own
+    return ids
