@@ -87,8 +87,8 @@ class ScoreVerifier(AskingVerifier):
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
         self.threshold, self.reading, self.least_mass = threshold, reading, least_mass
-        self.answers = AnswerTokens.of([target.encode(f" {digit}") for digit in range(10)])
-        self.question = [*target.encode(question), *self.answers.common]
+        self.answers = AnswerTokens.of([target.codec.encode(f" {digit}") for digit in range(10)])
+        self.question = [*target.codec.encode(question), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
     def row_of(self, pair: Pair) -> PromptRow:

@@ -36,8 +36,6 @@ STEP = Step((0,), Finish.BOUNDARY)
 RIGHTLY = Verdict(aligned=True, why="equivalent")
 WRONGLY = Verdict(aligned=True, why="not equivalent, but the judge erred")
 REJECTED = Verdict(aligned=False, why="rejected")
-POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
-"""What draws are for, besides durations."""
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
 Control = Callable[[Stats], tuple[int, int | None]]
@@ -354,10 +352,10 @@ class _Simulation:
 
     def _verdict(self, node: NodeId) -> Verdict:
         parent = node.parent(self.width)
-        keys = self._key(POSITION, parent), self._key(SIBLING, node)
+        keys = self._key("position", parent), self._key("sibling", node)
         equivalent = self.world.acceptance.equivalent(parent.index, *keys)
         self.record(Draw("equivalent", node, keys[1], float(equivalent)))
-        aligned = self.world.errors.says_aligned(equivalent, self._key(ERROR, node))
+        aligned = self.world.errors.says_aligned(equivalent, self._key("judge's error", node))
         return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
 
     def _key(self, purpose: str, node: NodeId) -> int:

@@ -15,6 +15,7 @@ rows) | target, target, ... (a token per row). Read next: `calibration.py`, `pre
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -123,13 +124,11 @@ class Load:
 @dataclass
 class Answers:
     """What was seen of answers in one way of decoding, added up over their traces. `judged`,
-    `accepted`: of the first alternatives; `second_...`: of the second ones, where the first was
-    rejected. `start`: seconds of the prompts; `passes`: by model, answer after answer."""
+    `accepted`: of the first alternatives (0), of the second ones (1) where the first was rejected,
+    and so on. `start`: seconds of the prompts; `passes`: by model, answer after answer."""
 
-    judged: int = 0
-    accepted: int = 0
-    second_judged: int = 0
-    second_accepted: int = 0
+    judged: Counter[int] = field(default_factory=Counter)
+    accepted: Counter[int] = field(default_factory=Counter)
     verdict_seconds: float = 0.0
     pairs: int = 0
     start: float = 0.0
@@ -154,10 +153,8 @@ class Answers:
                 case TokenRound(role):
                     self.rounds[role] += TokenRounds.of([event])
                 case Emit(emitted, verdicts):
-                    self.judged += bool(verdicts)
-                    self.accepted += bool(verdicts) and verdicts[0].aligned
-                    self.second_judged += len(verdicts) > 1
-                    self.second_accepted += len(verdicts) > 1 and verdicts[1].aligned
+                    self.judged.update(range(len(verdicts)))
+                    self.accepted.update(i for i, one in enumerate(verdicts) if one.aligned)
                     self.emitted.append(len(emitted.step.tokens))
         self.chain_lengths.append(len(self.emitted) - before)
         passes, start = passes_of(events, alone=alone)
@@ -170,7 +167,7 @@ class Answers:
         per_pass = rounds.emitted / rounds.count if rounds.count else 1.0
         guessed = rounds.drafted / rounds.count if rounds.count else 0.0
         return Load(
-            acceptance=self.accepted / self.judged if self.judged else 0.0,
+            acceptance=self.accepted[0] / self.judged[0] if self.judged else 0.0,
             target_passes=[n / per_pass for n in self.lengths[Role.TARGET] or self.emitted],
             draft_lengths=self.lengths[Role.DRAFT],
             chain_lengths=self.chain_lengths,

@@ -29,6 +29,7 @@ from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.result import boxed
 from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
@@ -262,8 +263,8 @@ def count_right(
 ) -> int:
     """How many solutions have the right answer in the last box."""
     texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
-    answers = map(voice.language.boxed, texts)
-    return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
+    answers = (str(what.answer) for what in problems)
+    return sum(boxed(text) == answer for text, answer in zip(texts, answers, strict=True))
 
 
 def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:

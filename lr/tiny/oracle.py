@@ -92,12 +92,6 @@ def same_meaning(first: str, second: str) -> bool:
     return meaning is not None and meaning == parse(second)
 
 
-def boxed(text: str) -> int | None:
-    """The number in the last box of a solution, or None."""
-    found = re.findall(r"\\boxed\{([0-9]+)\}", text)
-    return int(found[-1]) if found else None
-
-
 class OracleVerifier(Verifier):
     """Accepts if `parse` reads both steps and finds the same meaning."""
 

@@ -312,7 +312,7 @@ def test_first_alternatives_alone_are_the_acceptance_of_answers() -> None:
         tape.add(0, judged(index, *aligned) if aligned else emitted(index, 4))
     answers = Answers()
     answers.add(tape.events)
-    assert (answers.judged, answers.accepted) == (3, 1)
+    assert (answers.judged[0], answers.accepted[0]) == (3, 1)
     assert answers.load(lookup=False).acceptance == 1 / 3
 
 
