@@ -345,18 +345,17 @@ class _Simulation:
         return drawn + reading
 
     def _event(self, work: Work) -> messages.Event:
-        if work.kind is WorkKind.JUDGE:
-            return messages.Judged(work.node, self._verdict(work.node))
-        done = messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
-        return done(work.node, STEP)
-
-    def _verdict(self, node: NodeId) -> Verdict:
+        node = work.node
+        if work.kind is not WorkKind.JUDGE:
+            done = messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
+            return done(node, STEP)
         parent = node.parent(self.width)
         keys = self._key("position", parent), self._key("sibling", node)
         equivalent = self.world.acceptance.equivalent(parent.index, *keys)
         self.record(Draw("equivalent", node, keys[1], float(equivalent)))
         aligned = self.world.errors.says_aligned(equivalent, self._key("judge's error", node))
-        return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
+        accepted = RIGHTLY if equivalent else WRONGLY
+        return messages.Judged(node, accepted if aligned else REJECTED)
 
     def _key(self, purpose: str, node: NodeId) -> int:
         return self.stream.fold_in(purpose, node.stem, node.index).key(node.number)

@@ -33,29 +33,6 @@ Spans = list[tuple[float, float]]
 """(begin, end) of pieces of work."""
 
 
-def passes_of(events: Iterable[Timed], *, alone: bool = True) -> tuple[dict[Role, Passes], float]:
-    """The passes of a run by model, and the seconds of the prompts, which are no passes.
-
-    `alone`: one model at a time, so that a pass takes the time since the one before it. Otherwise
-    its own forward alone is counted."""
-    found: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
-    last, start, met = 0.0, 0.0, set[Role]()
-    for time, event in events:
-        if isinstance(event, VerifierCall):
-            last += event.seconds
-        elif isinstance(event, ForwardPass):
-            seconds = time - last if alone else event.seconds
-            if event.role in met:
-                shape = event.branches, event.tokens - event.branches
-                count, total = found[event.role].get(shape, (0, 0.0))
-                found[event.role][shape] = count + 1, total + seconds
-            else:
-                start += seconds
-            met.add(event.role)
-            last = time
-    return found, start
-
-
 def covered(spans: Spans) -> float:
     """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6) cover 4."""
     total = reached = 0.0
@@ -125,7 +102,7 @@ class Load:
 class Answers:
     """What was seen of answers in one way of decoding, added up over their traces. `judged`,
     `accepted`: of the first alternatives (0), of the second ones (1) where the first was rejected,
-    and so on. `start`: seconds of the prompts; `passes`: by model, answer after answer."""
+    and so on. `start`: seconds of the prompts; `passes`: all others by model, answer by answer."""
 
     judged: Counter[int] = field(default_factory=Counter)
     accepted: Counter[int] = field(default_factory=Counter)
@@ -141,13 +118,25 @@ class Answers:
     emitted: list[int] = field(default_factory=list)
 
     def add(self, events: Sequence[Timed], *, alone: bool = True) -> None:
-        """One answer. `alone`: as in `passes_of`."""
-        before = len(self.emitted)
-        for _, event in events:
+        """One answer. `alone`: one model at a time, so that a pass takes the time since the one
+        before it. Otherwise its own forward alone is counted."""
+        passes: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
+        before, last, met = len(self.emitted), 0.0, set[Role]()
+        for time, event in events:
             match event:
+                case ForwardPass(role, rows, tokens, own):
+                    seconds, last = time - last if alone else own, time
+                    if role in met:
+                        shape = rows, tokens - rows
+                        count, total = passes[role].get(shape, (0, 0.0))
+                        passes[role][shape] = count + 1, total + seconds
+                    else:  # the prompt, which is no pass
+                        self.start += seconds
+                    met.add(role)
                 case StepWritten(role, _, step):
                     self.lengths[role].append(len(step.tokens))
                 case VerifierCall(pairs, seconds):
+                    last += seconds
                     self.pairs += pairs
                     self.verdict_seconds += seconds
                 case TokenRound(role):
@@ -157,9 +146,7 @@ class Answers:
                     self.accepted.update(i for i, one in enumerate(verdicts) if one.aligned)
                     self.emitted.append(len(emitted.step.tokens))
         self.chain_lengths.append(len(self.emitted) - before)
-        passes, start = passes_of(events, alone=alone)
         self.passes.append(passes)
-        self.start += start
 
     def load(self, *, lookup: bool, start: float = 0.0) -> Load:
         """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
