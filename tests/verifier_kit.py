@@ -58,7 +58,7 @@ class Watched:
 
     @property
     def asked(self) -> PromptedModel:
-        return PromptedModel(self.runner, codec().encode, codec().chat)
+        return PromptedModel(self.runner, codec())
 
     @property
     def used(self) -> int:

@@ -16,7 +16,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,17 +38,10 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class PromptedModel:
-    """A model that a verifier asks.
-
-    `encode` turns text into token ids and adds nothing; `chat` turns a question into a prompt in
-    the model's chat format, up to where the assistant begins. `tiny`: it was trained for the pairs
-    of a tiny language only and takes no instructions.
-    """
+    """A model that a verifier asks, and what turns text into its tokens."""
 
     runner: Runner
-    encode: Callable[[str], list[int]]
-    chat: Callable[[str], list[int]]
-    tiny: bool = False
+    codec: Codec
 
 
 def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
@@ -60,8 +52,7 @@ def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) ->
         num_blocks = -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
     runner = ModelRunner(model, num_blocks=num_blocks, vocab_size=codec.vocab_size)
     model.asked.add(runner)  # so that its forwards are counted
-    chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
-    return PromptedModel(runner, codec.encode, chat, tiny=language_of(codec) is not None)
+    return PromptedModel(runner, codec)
 
 
 @dataclass(frozen=True)
@@ -292,17 +283,18 @@ class JudgeVerifier(AskingVerifier):
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
         self.model, self.decode = judge, decode
         self.threshold, self.least_mass = threshold, least_mass
-        self.prompt = prompt or (TINY_JUDGE_PROMPT if judge.tiny else JUDGE_PROMPT)
+        self.prompt = prompt or (TINY_JUDGE_PROMPT if language_of(judge.codec) else JUDGE_PROMPT)
         ends = (self.prompt.aligned, self.prompt.unaligned)
-        self.answers = AnswerTokens.of([judge.encode(end) for end in ends])
-        self.begun = [*judge.encode(self.prompt.prefill), *self.answers.common]
+        self.answers = AnswerTokens.of([judge.codec.encode(end) for end in ends])
+        self.begun = [*judge.codec.encode(self.prompt.prefill), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)
         one, other = self.row("0", "0"), self.row("Then", "Then")
         self.head = one[: common_length(one, other)]  # the instructions, equal in all prompts
 
     def row(self, first: str, second: str) -> list[int]:
-        """The token ids of the prompt about two texts, with the answer begun."""
-        return [*self.model.chat(self.prompt.about(first, second)), *self.begun]
+        """The token ids of the prompt about two texts, with the answer begun, without a thought."""
+        question = self.prompt.about(first, second)
+        return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
 
     def row_of(self, pair: Pair) -> PromptRow:
         steps = (pair.target_step, pair.draft)

@@ -87,8 +87,8 @@ class ScoreVerifier(AskingVerifier):
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
         self.threshold, self.reading, self.least_mass = threshold, reading, least_mass
-        self.answers = AnswerTokens.of([target.encode(f" {digit}") for digit in range(10)])
-        self.question = [*target.encode(question), *self.answers.common]
+        self.answers = AnswerTokens.of([target.codec.encode(f" {digit}") for digit in range(10)])
+        self.question = [*target.codec.encode(question), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
     def row_of(self, pair: Pair) -> PromptRow:
@@ -388,33 +388,29 @@ class VerifierChoice:
         """
         kind, decode = self.kind, self.codec.decode
         threshold = float(kind == "always") if self.threshold is None else self.threshold
-        made: Verifier
         if kind == "exact":
-            made = ExactVerifier()
-        elif kind == "oracle":
+            return ExactVerifier()
+        if kind == "oracle":
             language = language_of(self.codec)
             assert language is not None, "parse_verifier refuses it"
-            made = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
-        elif kind == "judge":
-            assert self.judge is not None
-            model = self.model = load_model(self.judge, device=self.device, dtype=self.dtype)
-            equip(model, self.attention, graphs=self.graphs)
-            blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-            asked = asked_model(model, Codec.load(self.judge), blocks)
-            made = JudgeVerifier(asked, decode, threshold=threshold)
-        elif kind == "embedding":
-            assert self.judge is not None
-            embed = load_encoder(self.judge, device=str(self.device))
-            made = EmbeddingVerifier(embed, decode, threshold)
-        elif kind == "score":
+            oracle: Verifier = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
+            return oracle
+        if kind == "score":
             asked = asked_model(target, self.codec, self.num_blocks)
-            made = ScoreVerifier(asked, threshold=threshold)
-        elif kind == "likelihood":
+            return ScoreVerifier(asked, threshold=threshold)
+        if kind == "likelihood":
             runner = asked_model(target, self.codec, self.num_blocks).runner
-            made = LikelihoodVerifier(threshold, runner)
-        else:
-            made = RandomVerifier(threshold)
-        return NormalisedMatch(made, decode) if kind in EXAMPLES else made
+            return LikelihoodVerifier(threshold, runner)
+        if self.judge is None:
+            return RandomVerifier(threshold)
+        if kind == "embedding":
+            embed = load_encoder(self.judge, device=str(self.device))
+            return NormalisedMatch(EmbeddingVerifier(embed, decode, threshold), decode)
+        model = self.model = load_model(self.judge, device=self.device, dtype=self.dtype)
+        equip(model, self.attention, graphs=self.graphs)
+        blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
+        asked = asked_model(model, Codec.load(self.judge), blocks)
+        return NormalisedMatch(JudgeVerifier(asked, decode, threshold=threshold), decode)
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:

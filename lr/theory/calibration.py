@@ -209,11 +209,9 @@ def estimates(seen: Sequence[Seen]) -> dict[str, float]:
     target = PassCost.fit(run[Role.TARGET] for way in by_target for run in way.passes)
     draft = PassCost.fit(run[Role.DRAFT] for way in by_draft for run in way.passes)
     return {
-        "alpha1": ratio((a.accepted for a in looked), (a.judged for a in looked)),
+        "alpha1": ratio((a.accepted[0] for a in looked), (a.judged[0] for a in looked)),
         "alpha2": ratio((r.accepted for r in rounds), (r.tried for r in rounds)),
-        "second_chance": ratio(
-            (p.second_accepted for p in pairs), (p.second_judged for p in pairs)
-        ),
+        "second_chance": ratio((p.accepted[1] for p in pairs), (p.judged[1] for p in pairs)),
         "plain_token": ratio((t for _, t in plain), (n for n, _ in plain)),
         **{f"target_{part}": seconds for part, seconds in asdict(target).items()},
         **{f"draft_{part}": seconds for part, seconds in asdict(draft).items()},

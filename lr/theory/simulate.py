@@ -36,8 +36,6 @@ STEP = Step((0,), Finish.BOUNDARY)
 RIGHTLY = Verdict(aligned=True, why="equivalent")
 WRONGLY = Verdict(aligned=True, why="not equivalent, but the judge erred")
 REJECTED = Verdict(aligned=False, why="rejected")
-POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
-"""What draws are for, besides durations."""
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
 Control = Callable[[Stats], tuple[int, int | None]]
@@ -347,18 +345,17 @@ class _Simulation:
         return drawn + reading
 
     def _event(self, work: Work) -> messages.Event:
-        if work.kind is WorkKind.JUDGE:
-            return messages.Judged(work.node, self._verdict(work.node))
-        done = messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
-        return done(work.node, STEP)
-
-    def _verdict(self, node: NodeId) -> Verdict:
+        node = work.node
+        if work.kind is not WorkKind.JUDGE:
+            done = messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
+            return done(node, STEP)
         parent = node.parent(self.width)
-        keys = self._key(POSITION, parent), self._key(SIBLING, node)
+        keys = self._key("position", parent), self._key("sibling", node)
         equivalent = self.world.acceptance.equivalent(parent.index, *keys)
         self.record(Draw("equivalent", node, keys[1], float(equivalent)))
-        aligned = self.world.errors.says_aligned(equivalent, self._key(ERROR, node))
-        return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
+        aligned = self.world.errors.says_aligned(equivalent, self._key("judge's error", node))
+        accepted = RIGHTLY if equivalent else WRONGLY
+        return messages.Judged(node, accepted if aligned else REJECTED)
 
     def _key(self, purpose: str, node: NodeId) -> int:
         return self.stream.fold_in(purpose, node.stem, node.index).key(node.number)

@@ -46,8 +46,7 @@ def lr_sync_speedup(alpha: Reals, k: Reals, c: Reals) -> Reals:
 
     k >= 1 counts target steps in flight: Algorithm 1 with k - 1 drafts (B), or N2 with k. f(1) = 1
     is plain decoding. Example: alpha 0.6, k 6, c 0.1: 1.5889066667. Raises `DomainError`."""
-    k = whole("k", k, 1)
-    return plain(geometric(probability("alpha", alpha), k) / (1 + nonnegative("c", c) * (k - 1)))
+    return lr_sync_cycle_speedup(alpha, whole("k", k, 1) - 1, c)
 
 
 def lr_sync_cycle_speedup(
@@ -127,8 +126,7 @@ def sd_speedup(alpha: Reals, gamma: Reals, c: Reals) -> Reals:
 
     A drafted token takes c target passes; a pass over gamma + 1 positions takes as long as one over
     one (Leviathan et al., Theorem 3.8). Example: alpha 0.8, gamma 5, c 0.1: 2.45952."""
-    cost = 1 + whole("gamma", gamma, 0) * nonnegative("c", c)
-    return plain(sd_tokens(alpha, gamma) / cost)
+    return lr_sync_cycle_speedup(alpha, whole("gamma", gamma, 0), c)
 
 
 def sd_speedup_of_positions(alpha2: Reals, k2: Reals, c2: Reals) -> Reals:

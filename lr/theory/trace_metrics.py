@@ -15,6 +15,7 @@ rows) | target, target, ... (a token per row). Read next: `calibration.py`, `pre
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,29 +31,6 @@ Passes = dict[tuple[int, int], tuple[int, float]]
 """By (rows, tokens more than one per row): how many passes, and their seconds together."""
 Spans = list[tuple[float, float]]
 """(begin, end) of pieces of work."""
-
-
-def passes_of(events: Iterable[Timed], *, alone: bool = True) -> tuple[dict[Role, Passes], float]:
-    """The passes of a run by model, and the seconds of the prompts, which are no passes.
-
-    `alone`: one model at a time, so that a pass takes the time since the one before it. Otherwise
-    its own forward alone is counted."""
-    found: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
-    last, start, met = 0.0, 0.0, set[Role]()
-    for time, event in events:
-        if isinstance(event, VerifierCall):
-            last += event.seconds
-        elif isinstance(event, ForwardPass):
-            seconds = time - last if alone else event.seconds
-            if event.role in met:
-                shape = event.branches, event.tokens - event.branches
-                count, total = found[event.role].get(shape, (0, 0.0))
-                found[event.role][shape] = count + 1, total + seconds
-            else:
-                start += seconds
-            met.add(event.role)
-            last = time
-    return found, start
 
 
 def covered(spans: Spans) -> float:
@@ -123,13 +101,11 @@ class Load:
 @dataclass
 class Answers:
     """What was seen of answers in one way of decoding, added up over their traces. `judged`,
-    `accepted`: of the first alternatives; `second_...`: of the second ones, where the first was
-    rejected. `start`: seconds of the prompts; `passes`: by model, answer after answer."""
+    `accepted`: of the first alternatives (0), of the second ones (1) where the first was rejected,
+    and so on. `start`: seconds of the prompts; `passes`: all others by model, answer by answer."""
 
-    judged: int = 0
-    accepted: int = 0
-    second_judged: int = 0
-    second_accepted: int = 0
+    judged: Counter[int] = field(default_factory=Counter)
+    accepted: Counter[int] = field(default_factory=Counter)
     verdict_seconds: float = 0.0
     pairs: int = 0
     start: float = 0.0
@@ -142,27 +118,35 @@ class Answers:
     emitted: list[int] = field(default_factory=list)
 
     def add(self, events: Sequence[Timed], *, alone: bool = True) -> None:
-        """One answer. `alone`: as in `passes_of`."""
-        before = len(self.emitted)
-        for _, event in events:
+        """One answer. `alone`: one model at a time, so that a pass takes the time since the one
+        before it. Otherwise its own forward alone is counted."""
+        passes: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
+        before, last, met = len(self.emitted), 0.0, set[Role]()
+        for time, event in events:
             match event:
+                case ForwardPass(role, rows, tokens, own):
+                    seconds, last = time - last if alone else own, time
+                    if role in met:
+                        shape = rows, tokens - rows
+                        count, total = passes[role].get(shape, (0, 0.0))
+                        passes[role][shape] = count + 1, total + seconds
+                    else:  # the prompt, which is no pass
+                        self.start += seconds
+                    met.add(role)
                 case StepWritten(role, _, step):
                     self.lengths[role].append(len(step.tokens))
                 case VerifierCall(pairs, seconds):
+                    last += seconds
                     self.pairs += pairs
                     self.verdict_seconds += seconds
                 case TokenRound(role):
                     self.rounds[role] += TokenRounds.of([event])
                 case Emit(emitted, verdicts):
-                    self.judged += bool(verdicts)
-                    self.accepted += bool(verdicts) and verdicts[0].aligned
-                    self.second_judged += len(verdicts) > 1
-                    self.second_accepted += len(verdicts) > 1 and verdicts[1].aligned
+                    self.judged.update(range(len(verdicts)))
+                    self.accepted.update(i for i, one in enumerate(verdicts) if one.aligned)
                     self.emitted.append(len(emitted.step.tokens))
         self.chain_lengths.append(len(self.emitted) - before)
-        passes, start = passes_of(events, alone=alone)
         self.passes.append(passes)
-        self.start += start
 
     def load(self, *, lookup: bool, start: float = 0.0) -> Load:
         """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
@@ -170,7 +154,7 @@ class Answers:
         per_pass = rounds.emitted / rounds.count if rounds.count else 1.0
         guessed = rounds.drafted / rounds.count if rounds.count else 0.0
         return Load(
-            acceptance=self.accepted / self.judged if self.judged else 0.0,
+            acceptance=self.accepted[0] / self.judged[0] if self.judged else 0.0,
             target_passes=[n / per_pass for n in self.lengths[Role.TARGET] or self.emitted],
             draft_lengths=self.lengths[Role.DRAFT],
             chain_lengths=self.chain_lengths,

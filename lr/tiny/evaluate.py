@@ -29,6 +29,7 @@ from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.result import boxed
 from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
@@ -220,7 +221,15 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
         right += count_right(own, problems, solutions)
         drafts_right += count_right(other, problems, solve(other, problems))
         for what, steps in zip(problems, solutions, strict=True):
-            _token_acceptance(own, other, what, steps, tallies)
+            prompt = own.codec.chat(what.question)
+            text = [token for step in steps for token in step]
+            p, q = (distribution(v.logits(prompt, text), v.sampling) for v in (own, other))
+            overlaps, at = torch.minimum(p, q).sum(-1).tolist(), 0  # sum_x min(p, q), by token
+            for step in steps:
+                tally = tallies.setdefault(own.kind_of(own.codec.decode(step)), StepSums())
+                tally.positions += len(step)
+                tally.overlap += sum(overlaps[at : at + len(step)])
+                at += len(step)
         _step_acceptance(own, other, problems, tallies)
     ablation = _ablation(own, settings) if settings.ablation_problems else ()
     count, temperature = settings.problems, settings.temperature
@@ -262,33 +271,13 @@ def count_right(
 ) -> int:
     """How many solutions have the right answer in the last box."""
     texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
-    answers = map(voice.language.boxed, texts)
-    return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
+    answers = (str(what.answer) for what in problems)
+    return sum(boxed(text) == answer for text, answer in zip(texts, answers, strict=True))
 
 
 def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
     """A number of its own for every step: problem, place in the chain, which of several tries."""
     return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
-
-
-def _token_acceptance(
-    target: Voice,
-    draft: Voice,
-    what: Problem[Any],
-    steps: list[Tokens],
-    tallies: dict[str, StepSums],
-) -> None:
-    """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's
-    kind."""
-    prompt, text = target.codec.chat(what.question), [token for step in steps for token in step]
-    p, q = (distribution(voice.logits(prompt, text), voice.sampling) for voice in (target, draft))
-    overlaps = torch.minimum(p, q).sum(-1).tolist()
-    at = 0
-    for step in steps:
-        tally = tallies.setdefault(target.kind_of(target.codec.decode(step)), StepSums())
-        tally.positions += len(step)
-        tally.overlap += sum(overlaps[at : at + len(step)])
-        at += len(step)
 
 
 def grow_chains(

@@ -27,9 +27,8 @@ class TinyLanguage:
     words; `questions` is what its questions look like. `datasets` draw its problems, each a
     function of (split, index, seed); `problem` is the one of the family's name. `render(meaning,
     style, rng)` words a step, `parse` reads its meaning back (a named tuple with a `kind`; None if
-    it is not a sentence of the language), `boxed` finds the answer in a solution. `templates` are
-    all templates by kind and operation, `slot_words` what stands in their slots, `boxed_words` what
-    stands in the box."""
+    it is not a sentence of the language). `templates` are all templates by kind and operation,
+    `slot_words` what stands in their slots, `boxed_words` what stands in the box."""
 
     family: str
     about: str
@@ -37,7 +36,6 @@ class TinyLanguage:
     datasets: Mapping[str, Callable[[Split, int, int], Problem[Any]]]
     render: Callable[[Any, Style, random.Random], str]
     parse: Callable[[str], Any]
-    boxed: Callable[[str], int | str | None]
     templates: Mapping[tuple[StepKind, str], Sequence[tuple[TemplatePiece, ...]]]
     slot_words: tuple[str, ...]
     boxed_words: tuple[str, ...]
@@ -63,7 +61,6 @@ QUANTITIES = TinyLanguage(
     datasets={"tiny": language.problem, "stories": stories.story},
     render=grammar.render,
     parse=oracle.parse,
-    boxed=oracle.boxed,
     templates=grammar.PIECES,
     slot_words=(*language.NAMES, *language.ITEMS, *DIGITS, *language.NOTES, "the", "last"),
     boxed_words=DIGITS,
@@ -75,7 +72,6 @@ PLANS = TinyLanguage(
     datasets={"plans": plans.plan},
     render=plans.render,
     parse=plans.parse,
-    boxed=plans.boxed,
     templates=plans.PIECES,
     slot_words=(*plans.ROOMS, *plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS),
     boxed_words=(*plans.ROOMS, *plans.THINGS),

@@ -48,8 +48,24 @@ _PATTERNS = tuple(
 def parse(text: str) -> Meaning | None:
     """What a step says, or None if it is not a sentence of the language. White space around it (its
     boundary) is ignored."""
-    found = read(text, _PATTERNS)
-    return None if found is None else _meaning(*found[0], found[1])
+    known = read(text, _PATTERNS)
+    if known is None:
+        return None
+    (kind, operation), found = known  # back from `grammar.slots` to the meaning
+    entity, references = ROLES[kind]
+    operands = [int(found[slot]) for slot in "xny" if slot in found]
+    if "x" in found and len(operands) == 1:
+        operands.append(2)  # doubled and halved: the template says so
+    return Meaning(
+        kind,
+        operation,
+        found.get(entity, ""),
+        tuple(found[slot] for slot in references if slot in found),
+        tuple(operands),
+        int(found["z"]) if "z" in found else None,
+        found.get("item", ""),
+        found.get("k", "").replace(" ,", ","),
+    )
 
 
 def read(
@@ -68,34 +84,10 @@ def read(
     return None
 
 
-def _meaning(kind: StepKind, operation: str, found: dict[str, str]) -> Meaning:
-    """The meaning behind the slots of a matched template (the inverse of `grammar.slots`)."""
-    entity, references = ROLES[kind]
-    operands = [int(found[slot]) for slot in "xny" if slot in found]
-    if "x" in found and len(operands) == 1:
-        operands.append(2)  # doubled and halved: the template says so
-    return Meaning(
-        kind,
-        operation,
-        found.get(entity, ""),
-        tuple(found[slot] for slot in references if slot in found),
-        tuple(operands),
-        int(found["z"]) if "z" in found else None,
-        found.get("item", ""),
-        found.get("k", "").replace(" ,", ","),
-    )
-
-
 def same_meaning(first: str, second: str) -> bool:
     """Whether two steps mean the same: both can be read, and their meanings are equal."""
     meaning = parse(first)
     return meaning is not None and meaning == parse(second)
-
-
-def boxed(text: str) -> int | None:
-    """The number in the last box of a solution, or None."""
-    found = re.findall(r"\\boxed\{([0-9]+)\}", text)
-    return int(found[-1]) if found else None
 
 
 class OracleVerifier(Verifier):

@@ -241,9 +241,3 @@ def parse(text: str) -> Deed | None:
     if (box in THINGS) != held:
         return None
     return deed._replace(thing=box) if held else deed._replace(room=box)
-
-
-def boxed(text: str) -> str | None:
-    """The word in the last box of a solution, or None."""
-    found: list[str] = re.findall(r"\\boxed\{([a-z]+)\}", text)
-    return found[-1] if found else None

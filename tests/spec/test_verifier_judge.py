@@ -9,8 +9,10 @@ import torch
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import SettingError
+from lr.model.codec import Codec
 from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgePrompt, JudgeVerifier
 from lr.spec.verifiers.base import verdicts_of
+from lr.tiny.vocabulary import build_tokenizer
 
 PROMPT = JudgePrompt("Which of the two has more coins than the other?\n\n{first}\n\n{second}")
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (GIVEN, ADD), (ADD, GIVEN)]
@@ -155,9 +157,11 @@ def test_impossible_settings(changes: dict[str, float]) -> None:
 def test_a_tiny_judge_gets_the_short_prompt() -> None:
     from dataclasses import replace
 
-    asked = Watched().asked
-    assert JudgeVerifier(asked, codec().decode).prompt is JUDGE_PROMPT
-    judge = JudgeVerifier(replace(asked, tiny=True), codec().decode)
+    asked, more = Watched().asked, build_tokenizer()
+    more.add_tokens(["another"])  # then it is no tiny language
+    judge = JudgeVerifier(replace(asked, codec=Codec(more, name="other")), codec().decode)
+    assert judge.prompt is JUDGE_PROMPT
+    judge = JudgeVerifier(asked, codec().decode)
     assert judge.prompt is TINY_JUDGE_PROMPT
     row = judge.row(ADD, ADD_OTHERWISE)
     assert len(row) < len(codec().encode(ADD + ADD_OTHERWISE)) + 20

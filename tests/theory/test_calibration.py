@@ -34,7 +34,7 @@ from lr.theory.predicted import (
 )
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup
-from lr.theory.trace_metrics import Answers, Load, PassCost, Seen, Timed, passes_of
+from lr.theory.trace_metrics import Answers, Load, PassCost, Seen, Timed
 from lr.trace import ForwardPass, RunEvent, StepWritten, TokenRound, Trace, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
@@ -171,11 +171,13 @@ def test_passes_of_a_run() -> None:
     tape.forward(Role.TARGET, rows=2, more=3, seconds=4.0)
     tape.add(0.5, VerifierCall(1, 0.5))
     tape.forward(Role.TARGET, seconds=1.0)
-    found, start = passes_of(tape.events)
-    assert start == PROMPT
+    answers, overlapped = Answers(), Answers()
+    answers.add(tape.events)
+    overlapped.add(tape.events, alone=False)
+    assert answers.start == PROMPT
+    [found], [apart] = answers.passes, overlapped.passes
     assert found[Role.TARGET] == {(2, 3): (1, 4.0), (1, 0): (1, 1.0)} and not found[Role.DRAFT]
-    apart = passes_of(tape.events, alone=False)[0][Role.TARGET]
-    assert apart == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
+    assert apart[Role.TARGET] == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
 
 
 def filed(found: Calibration, folder: Path) -> Calibration:
@@ -312,7 +314,7 @@ def test_first_alternatives_alone_are_the_acceptance_of_answers() -> None:
         tape.add(0, judged(index, *aligned) if aligned else emitted(index, 4))
     answers = Answers()
     answers.add(tape.events)
-    assert (answers.judged, answers.accepted) == (3, 1)
+    assert (answers.judged[0], answers.accepted[0]) == (3, 1)
     assert answers.load(lookup=False).acceptance == 1 / 3
 
 

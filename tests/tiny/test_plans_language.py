@@ -21,7 +21,6 @@ from lr.tiny.plans import (
     ROOMS,
     THINGS,
     Deed,
-    boxed,
     neighbour,
     parse,
     plan,
@@ -209,8 +208,3 @@ def test_drills_are_true() -> None:
         assert isinstance(deed, Deed) and deed.room == room == neighbour(
             deed.origin, deed.direction
         )
-
-
-def test_boxed() -> None:
-    assert boxed("first \\boxed{hall} then \\boxed{lamp}.") == "lamp"
-    assert boxed("no box") is None

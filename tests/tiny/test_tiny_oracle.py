@@ -11,7 +11,7 @@ import pytest
 
 from lr.tiny.grammar import PIECES, Style, glue, render, unglue, weights
 from lr.tiny.language import ITEMS, NAMES, Meaning, Split, StepKind, problem
-from lr.tiny.oracle import boxed, parse, same_meaning
+from lr.tiny.oracle import parse, same_meaning
 from lr.tiny.stories import story
 
 
@@ -116,8 +116,3 @@ def test_boundary_and_white_space_around_a_step_do_not_count() -> None:
 def test_glue_and_unglue() -> None:
     text = "So together they have 3 + 4 = 7, and the answer is \\boxed{7}."
     assert glue(iter(unglue(text).split())) == text
-
-
-def test_boxed() -> None:
-    assert boxed("first \\boxed{3} then \\boxed{17}.") == 17
-    assert boxed("no box") is None
