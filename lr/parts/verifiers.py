@@ -401,7 +401,7 @@ class VerifierChoice:
         if kind == "likelihood":
             runner = asked_model(target, self.codec, self.num_blocks).runner
             return LikelihoodVerifier(threshold, runner)
-        if self.judge is None:
+        if self.judge is None:  # random, always, never: they look at nothing
             return RandomVerifier(threshold)
         if kind == "embedding":
             embed = load_encoder(self.judge, device=str(self.device))
