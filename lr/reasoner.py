@@ -15,6 +15,7 @@ algorithm itself is in `lookahead.py`, on one page. Read next: `engine/engine.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -162,9 +163,10 @@ class Reasoner:
         """Answer a question. `options` are the fields of `GenerateOptions`, which says what each
         means: mode, depth, temperature, seed, max_tokens, ...
 
-        `variant` replaces parts of the algorithm (`docs/variants_steps.md`). `detailed` records
-        everything that happens, not only what statistics need (`docs/trace.md`). `engine` "page"
-        runs the method as it stands on one page, `lr/lookahead.py`.
+        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); an option given here
+        wins over its settings. `detailed` records everything that happens, not only what statistics
+        need (`docs/trace.md`). `engine` "page" runs the method as it stands on one page,
+        `lr/lookahead.py`.
         """
         run = self.run(question, variant=variant, detailed=detailed, engine=engine, **options)
         return run.finish()
@@ -181,6 +183,9 @@ class Reasoner:
         """As `generate`, but only begin: iterate over the `Run` for the steps as they come."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         made, serve = make_options(**options), None
+        if isinstance(variant, Variant):  # what is given here wins, be it the default
+            left = {n: value for n, value in variant.settings.items() if n not in options}
+            variant = replace(variant, settings=left)
         if engine == "page":
             require(made.looks_ahead, "mode", made.mode, 'lr or lr+sd with engine "page"')
             serve = find("lr.lab.page:serve_page")

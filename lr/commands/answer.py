@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.commands import show
-from lr.commands.options import ModelChoice, VariantChoice
+from lr.commands.options import ModelChoice, VariantChoice, stated
 from lr.lab.bench.report import Spread, in_turn
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.eval.report import cell
@@ -81,8 +81,8 @@ class Generate:
         out, notes = show.console(), show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
         question, variant = self.models.question(self.question), self.own.load(reasoner)
-        how = asdict(options) | {"detailed": self.trace is not None}
-        run = reasoner.run(question, variant=variant, **how)
+        detailed = self.trace is not None
+        run = reasoner.run(question, variant=variant, detailed=detailed, **stated(options))
         with saving(self.trace, run):
             for step in run:
                 out.print(step.text, style=show.STYLES[step.origin], end="")

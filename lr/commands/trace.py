@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lr.commands.options import ModelChoice, VariantChoice
+from lr.commands.options import ModelChoice, VariantChoice, stated
 from lr.commands.show import AS_IT_IS, console, require_files, summary
 from lr.errors import LRError
 from lr.lab.player.live import Live, LiveServer
@@ -159,7 +159,7 @@ class Play:
 
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
                 question, variant = self.models.question(self.what), self.own.load(reasoner)
-                options = asdict(self.generation)
+                options = stated(self.generation)
                 run = reasoner.run(question, variant=variant, detailed=True, **options)
                 run.finish()
             trace, output = trace_of(run), self.output or Path("answer.html")
