@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from lr.engine.engine import Run
-from lr.errors import ContextError, LRError
+from lr.errors import ContextError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
 from lr.lab.eval.report import AnswerRecord
@@ -76,6 +76,10 @@ def family_sampling(name: str) -> dict[str, float | int]:
     if "qwen3" in name:
         return dict(QWEN3)
     return dict(R1_DISTILL) if "deepseek-r1" in name or "r1-distill" in name else {}
+
+
+Waiting = tuple[AnswerKey, Run, dict[str, Any] | None, Future[Grade]]
+"""An answer that is complete and not kept yet: its pairs if they are kept, and its grade."""
 
 
 @dataclass(frozen=True)
@@ -146,25 +150,30 @@ class Evaluation:
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting = deque[tuple[AnswerKey, Run, Future[Grade]]]()  # graded in this order
+            waiting = deque[Waiting]()  # complete answers, graded in this order
             try:
                 for one, _ in self.reasoner.engine.serve(list(asked), self.plan.concurrency):
                     if not one.done:
                         continue
                     key, result = asked[one], one.result
+                    item, pairs = self.items[key.number], None
+                    if self.recorder is not None:
+                        pairs = self.recorder.take(result.prompt, item)
+                    grade = pool.submit(self.grader.grade, item, result.text)
+                    waiting.append((key, one, pairs, grade))
                     self.session["tokens"] += len(result.tokens)
                     self.session["problems"] += 1
                     self.session["seconds"] = time.perf_counter() - started
-                    grade = pool.submit(self.grader.grade, self.items[key.number], result.text)
-                    waiting.append((key, one, grade))
-                    while waiting and waiting[0][2].done():
-                        yield self._keep(session, *waiting.popleft())
+                    while waiting and waiting[0][-1].done():
+                        yield self._keep_first(session, waiting)
+                while waiting:
+                    yield self._keep_first(session, waiting)
             except BaseException:  # the pool waits for their grades anyway
-                with suppress(LRError):
-                    self.rescued = [self._keep(session, *done) for done in waiting]
+                while waiting:
+                    with suppress(Exception):  # then it is answered again
+                        self.rescued.append(self._keep(session, *waiting[0]))
+                    waiting.popleft()
                 raise
-            for done in waiting:
-                yield self._keep(session, *done)
 
     def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
         """Raises `ContextError` if the prompt does not fit."""
@@ -192,16 +201,26 @@ class Evaluation:
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
+    def _keep_first(self, session: str, waiting: deque[Waiting]) -> AnswerRecord:
+        """What Ctrl-C breaks off here still waits, and is kept again, whole."""
+        record = self._keep(session, *waiting[0])
+        waiting.popleft()
+        return record
+
     def _keep(
-        self, session: str, key: AnswerKey, asked: Run, grading: Future[Grade]
+        self,
+        session: str,
+        key: AnswerKey,
+        asked: Run,
+        pairs: dict[str, Any] | None,
+        grading: Future[Grade],
     ) -> AnswerRecord:
-        result = asked.result
-        record = self._record(key, result, grading.result())
+        """Write all that is kept of an answer; what says that it is there comes last."""
+        record = self._record(key, asked.result, grading.result())
         if self.plan.traces:
             trace = trace_of(asked)
             self.store.write_lines(f"traces/{key.file}l", trace_lines(trace.header, trace.records))
-        if self.recorder is not None:
-            pairs = self.recorder.take(result.prompt, self.items[key.number])
+        if pairs is not None:
             self.store.write(f"pairs/{key.file}", pairs)
         self.store.write(key.file, record)
         self.store.write(session, self.session)
