@@ -213,22 +213,19 @@ class SyntheticVerifier(Verifier):
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         self.name = f"synthetic:{synthetic.alpha1:g}"
         self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
-        self.synthetic, self.first, self.runner = synthetic, 0, judge
+        self.synthetic, self.first = synthetic, 0
         self.prefixes = None if judge is None else PrefixCache(judge)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         if self.prefixes is not None:
+            size, rows = self.prefixes.runner.vocab_size, []
+            for pair in pairs:
+                steps = (*pair.target_step.tokens, *pair.draft.tokens)
+                rows.append(PromptRow([*INSTRUCTIONS, *(t % size for t in steps), *FRAME]))
             self.prefixes.warm(INSTRUCTIONS)
-            for logits in self.prefixes.logits([self._row(pair) for pair in pairs]):
+            for logits in self.prefixes.logits(rows):
                 if isinstance(logits, LRError):
                     raise logits
                 logits.argmax(-1).tolist()  # an outcome that is waited for and not used
         how, places = (self.stream, self.synthetic.alpha1, STEPS), [pair.index for pair in pairs]
         return [Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}") for p in places]
-
-    def _row(self, pair: Pair) -> PromptRow:
-        assert self.runner is not None
-        steps = (*pair.target_step.tokens, *pair.draft.tokens)
-        return PromptRow(
-            [*INSTRUCTIONS, *(token % self.runner.vocab_size for token in steps), *FRAME]
-        )

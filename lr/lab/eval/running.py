@@ -46,7 +46,8 @@ from lr.variants.door import load_variant
 
 MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
 QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
-R1_DISTILL = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
+R1_DISTILL = QWEN3 | {"top_k": 0}
+FAMILIES = {"qwen3": QWEN3, "deepseek-r1": R1_DISTILL, "r1-distill": R1_DISTILL}
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
 WARM_UP = 16  # Tokens.
 
@@ -72,10 +73,8 @@ def variant_of(mode: str, reasoner: Reasoner, named: str | None = None) -> Varia
 def family_sampling(name: str) -> dict[str, float | int]:
     """How a checkpoint that recommends nothing itself is sampled: by its family, told by its name;
     empty for others."""
-    name = name.lower()
-    if "qwen3" in name:
-        return dict(QWEN3)
-    return dict(R1_DISTILL) if "deepseek-r1" in name or "r1-distill" in name else {}
+    known = (sampling for part, sampling in FAMILIES.items() if part in name.lower())
+    return dict(next(known, {}))
 
 
 Waiting = tuple[AnswerKey, Run, dict[str, Any] | None, Future[Grade]]

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from msgspec import ValidationError, convert, to_builtins
 
 from lr.errors import LRError, SettingError
@@ -245,13 +246,10 @@ def average_precision(scores: Sequence[float], truth: Sequence[bool]) -> float |
 def reliability(scores: Sequence[float], truth: Sequence[bool]) -> list[tuple[float, float, int]]:
     """Ten equal bins of scores in [0, 1]: the mean score, the share that is true, the number of
     pairs; empty bins are left out."""
-    bins: dict[int, list[tuple[float, bool]]] = {}
-    for score, right in zip(scores, truth, strict=True):
-        bins.setdefault(min(9, int(score * 10)), []).append((score, right))
-    return [
-        (fmean(s for s, _ in some), fmean(r for _, r in some), len(some))
-        for _, some in sorted(bins.items())
-    ]
+    score, right = np.array(scores), np.array(truth, dtype=float)
+    bins = np.minimum(9, (10 * score).astype(int))
+    masks = [bins == number for number in np.unique(bins)]
+    return [(float(score[m].mean()), float(right[m].mean()), int(m.sum())) for m in masks]
 
 
 def calibration_error(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
