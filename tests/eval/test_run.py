@@ -220,6 +220,34 @@ def test_ctrl_c_while_an_answer_is_written_loses_none(
     assert {f"{i}.json" for i in range(3)} <= read(tmp_path).keys()
 
 
+def test_samples_of_one_question_keep_the_pairs_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late the first one is graded: pairs belong to the answer that they were judged in."""
+    work, grade, over = Engine.serve, Grader.grade, Event()
+
+    def serve(engine: Engine, runs: Any, *how: Any) -> Iterator[tuple[Answer, object]]:
+        yield from work(engine, runs, *how)
+        if len(runs) == 2:
+            over.set()
+
+    def late(grader: Grader, item: Item, text: str) -> Grade:
+        assert over.wait(60)
+        return grade(grader, item, text)
+
+    monkeypatch.setattr(Engine, "serve", serve)
+    monkeypatch.setattr(Grader, "grade", late)
+    words = ["run", "--dataset", "tiny:1", "--mode", "lr", "--verifier", "oracle", "--save_pairs"]
+    assert main([*words, "--n_samples", "2", "--output", str(tmp_path)]) == 0
+    for name, kept in read(tmp_path / "pairs").items():
+        record, n = read(tmp_path)[name], len(kept["prompt"])
+        assert len(kept["pairs"]) >= record["stats"]["judged"] > 0, name
+        first = next(one for one in kept["pairs"] if not one["context"])
+        if first["verdict"]["aligned"]:
+            written = first["draft"]["tokens"]
+            assert record["full_tokens"][n : n + len(written)] == written
+
+
 def test_an_answer_whose_grade_is_pending_when_a_model_fails_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

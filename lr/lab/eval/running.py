@@ -242,11 +242,8 @@ class Evaluation:
 
 def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
     """The content of run.json: what was asked, and what computes the results."""
-    versions = {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "machine": platform.machine(),
-    }
+    versions = {"python": platform.python_version(), "system": platform.platform()}
+    versions["machine"] = platform.machine()
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
