@@ -288,11 +288,12 @@ class RunCommand:
                     memory.check()
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
-                    sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
                     variant = running.variant_of(mode, reasoner, self.own.variant)
-                    kept = {"pairs": self.save_pairs, "traces": self.save_traces}
-                    how = (items, mode, options, *sizes, variant)
-                    evaluation = running.Evaluation(reasoner, store, grader, *how, **kept)
+                    evaluation = running.Evaluation(
+                        reasoner, store, grader, items, mode, options, self.n_samples,
+                        self.concurrency, self.max_tokens_len, variant,
+                        pairs=self.save_pairs, traces=self.save_traces,
+                    )  # fmt: skip
                     total, left = len(evaluation.keys), len(evaluation.missing)
                     there = f", {total - left} of them there already" if left < total else ""
                     what = f"{total} answers to {len(items)} problems{there}"

@@ -213,12 +213,12 @@ class SyntheticVerifier(Verifier):
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         self.name = f"synthetic:{synthetic.alpha1:g}"
         self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
-        self.synthetic, self.first = synthetic, 0
+        self.synthetic, self.first, self.runner = synthetic, 0, judge
         self.prefixes = None if judge is None else PrefixCache(judge)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if self.prefixes is not None:
-            size, rows = self.prefixes.runner.vocab_size, []
+        if self.runner is not None and self.prefixes is not None:
+            size, rows = self.runner.vocab_size, []
             for pair in pairs:
                 steps = (*pair.target_step.tokens, *pair.draft.tokens)
                 rows.append(PromptRow([*INSTRUCTIONS, *(t % size for t in steps), *FRAME]))
