@@ -163,11 +163,9 @@ class Reasoner:
         """Answer a question. `options` are the fields of `GenerateOptions`, which says what each
         means: mode, depth, temperature, seed, max_tokens, ...
 
-        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); an option given here
-        wins over its settings. `detailed` records everything that happens, not only what statistics
-        need (`docs/trace.md`). `engine` "page" runs the method as it stands on one page,
-        `lr/lookahead.py`.
-        """
+        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); options win over its
+        settings. `detailed` records everything that happens, not only what statistics need
+        (`docs/trace.md`). `engine` "page" runs the method as it stands in `lr/lookahead.py`."""
         run = self.run(question, variant=variant, detailed=detailed, engine=engine, **options)
         return run.finish()
 
@@ -196,8 +194,7 @@ class Reasoner:
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
         """From the next question on, target and draft run with this kind of attention (what a
         verifier asks keeps the one it has) and, with `graphs`, decode from CUDA graphs where there
-        is CUDA. Raises SettingError for a kind that cannot run (`docs/attention.md` has all).
-        """
+        is CUDA. Raises SettingError for a kind that cannot run (`docs/attention.md` has all)."""
         worker = self.models.worker
         for model in self.models.here.values():
             equip(model, name, graphs=graphs)
@@ -246,8 +243,7 @@ def load_parts(
     graphs: bool = True,
 ) -> Parts:
     """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`:
-    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`.
-    """
+    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`."""
     model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
     return Runners(model, *how), tokens.__getitem__

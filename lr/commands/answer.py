@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.commands import show
-from lr.commands.options import ModelChoice, VariantChoice, stated
+from lr.commands.options import ModelChoice, VariantChoice
 from lr.lab.bench.report import Spread, in_turn
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.eval.report import cell
@@ -73,6 +73,8 @@ class Generate:
     show it."""
 
     def run(self) -> None:
+        from lr.engine.engine import Run
+
         options = self.generation
         if self.max_depth is not None:
             options = replace(options, depth=self.max_depth)
@@ -80,9 +82,8 @@ class Generate:
             require_writable(self.trace)
         out, notes = show.console(), show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
-        question, variant = self.models.question(self.question), self.own.load(reasoner)
-        detailed = self.trace is not None
-        run = reasoner.run(question, variant=variant, detailed=detailed, **stated(options))
+        asked = (self.models.question(self.question), options, self.own.load(reasoner))
+        run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=self.trace is not None)
         with saving(self.trace, run):
             for step in run:
                 out.print(step.text, style=show.STYLES[step.origin], end="")

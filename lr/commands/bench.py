@@ -78,17 +78,16 @@ class BenchDecode(Bench):
         require(fits, "tokens", self.tokens, f"1 to {longest}")
         content, out = self.begin(repeats=2, threads=1, batches=1), show.console()
         timings: list[decode.Timing] = []
-        for names, threads, how in self._groups():
-            torch.set_num_threads(threads)
+        for names, plan in self._groups():
+            torch.set_num_threads(plan.threads)
             lanes: list[decode.DecodeLane] = []
             for name in names:
                 try:
                     lanes += decode.lanes(name)
                 except CheckpointError as error:
                     out.print(f"{name} is left out: {error}")
-            runs = len(lanes) * len(how["batches"]) * (self.repeats + 1)
-            with show.progress("timing", runs) as advance:
-                timings += decode.measure(lanes, **how, progress=advance)
+            with show.progress("timing", len(lanes) * plan.runs) as advance:
+                timings += decode.measure(lanes, plan, advance)
             del lanes
             gc.collect()  # a large model goes before the next one comes
         out.print(show.in_words(content["conditions"]))
@@ -99,19 +98,21 @@ class BenchDecode(Bench):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
         write_json(content | decode.document(timings), self.json)
 
-    def _groups(self) -> Iterator[tuple[list[str], int, dict[str, Any]]]:
-        """What is measured in turns, with how many threads and how: all small models; each large
-        one alone, for its memory."""
+    def _groups(self) -> Iterator[tuple[list[str], decode.DecodePlan]]:
+        """What is measured in turns: all small models; each large one alone, for its memory."""
         from lr.lab.bench import decode
 
-        large, names = decode.SHAPES, list(dict.fromkeys(self.models))
-        how: dict[str, Any] = {"batches": self.batches or (1, 2, 4, 8), "tokens": self.tokens or 64}
+        large = decode.SHAPES
+        names = list(dict.fromkeys(self.models))
         if small := [name for name in names if name not in large]:
-            yield small, self.threads or 1, how | {"repeats": self.repeats}
-        how = {"batches": self.batches or (1,), "tokens": self.tokens or 8, "warm_up": 1}
+            batches, tokens = self.batches or (1, 2, 4, 8), self.tokens or 64
+            yield small, decode.DecodePlan(batches, tokens, self.repeats, self.threads or 1)
         for name in (name for name in names if name in large):
-            threads = self.threads or os.cpu_count() or 1
-            yield [name], threads, how | {"repeats": self.repeats}
+            batches, threads = self.batches or (1,), self.threads or os.cpu_count() or 1
+            yield (
+                [name],
+                decode.DecodePlan(batches, self.tokens or 8, self.repeats, threads, warm_up=1),
+            )
 
 
 def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.lab.endpoint.address import Retry, Servers
 from lr.model.files import resolve
-from lr.options import GenerateOptions
 from lr.registry import CHECKPOINTS, is_dummy, is_served
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES, TinyLanguage
@@ -202,12 +201,6 @@ class VariantChoice:
         from lr.variants.door import load_variant
 
         return None if self.variant is None else load_variant(self.variant, reasoner)
-
-
-def stated(options: GenerateOptions) -> dict[str, Any]:
-    """The options that differ from their defaults; a variant's settings may say the others."""
-    usual = asdict(GenerateOptions())
-    return {name: value for name, value in asdict(options).items() if value != usual[name]}
 
 
 def torchrun_place() -> Torchrun | None:

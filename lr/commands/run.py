@@ -289,11 +289,9 @@ class RunCommand:
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
                     variant = running.variant_of(mode, reasoner, self.own.variant)
-                    evaluation = running.Evaluation(
-                        reasoner, store, grader, items, mode, options, self.n_samples,
-                        self.concurrency, self.max_tokens_len, variant,
-                        pairs=self.save_pairs, traces=self.save_traces,
-                    )  # fmt: skip
+                    sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
+                    how = (items, mode, options, *sizes, variant, self.save_pairs, self.save_traces)
+                    evaluation = running.Evaluation(reasoner, store, grader, *how)
                     total, left = len(evaluation.keys), len(evaluation.missing)
                     there = f", {total - left} of them there already" if left < total else ""
                     what = f"{total} answers to {len(items)} problems{there}"

@@ -21,6 +21,7 @@ from lr.lab.bench.decode import (
     BareLoop,
     Decoded,
     DecodeLane,
+    DecodePlan,
     Goal,
     Timing,
     contenders,
@@ -107,7 +108,8 @@ def test_contenders_take_turns_and_the_warm_up_is_dropped() -> None:
 
     lanes = [DecodeLane("m", name, partial(counting, name), (1,)) for name in "ab"]
     done: list[None] = []
-    timings = measure(lanes, (1, 4), 6, repeats=3, warm_up=2, progress=lambda: done.append(None))
+    plan = DecodePlan(batches=(1, 4), tokens=6, repeats=3, threads=1, warm_up=2)
+    timings = measure(lanes, plan, lambda: done.append(None))
     runs = [(batch, steps) for batch in (1, 4) for steps in (2, 6, 6, 6)]
     assert calls == [(name, *run) for run in runs for name in "ab"]
     assert [(t.contender, t.batch, t.ms) for t in timings] == [
@@ -116,7 +118,7 @@ def test_contenders_take_turns_and_the_warm_up_is_dropped() -> None:
         ("a", 4, [4000.0] * 3),
         ("b", 4, [4000.0] * 3),
     ]
-    assert len(done) == len(lanes) * 2 * (3 + 1) == len(calls)
+    assert len(done) == len(lanes) * plan.runs == len(calls)
 
 
 def judged(*timings: tuple[str, str, int, float]) -> dict[bool | None, list[Goal]]:

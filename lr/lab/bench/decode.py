@@ -278,21 +278,31 @@ class Timing:
         return Spread.of_ratios(self.ms, other.ms)
 
 
+@dataclass(frozen=True)
+class DecodePlan:
+    """`repeats` of `tokens` steps at each batch size, after `warm_up` steps that do not count."""
+
+    batches: tuple[int, ...]
+    tokens: int
+    repeats: int
+    threads: int
+    warm_up: int = 3
+
+    @property
+    def runs(self) -> int:
+        """Calls of `decode` per lane, warm-up included."""
+        return len(self.batches) * (self.repeats + 1)
+
+
 def measure(
-    lanes: Sequence[DecodeLane],
-    batches: Sequence[int],
-    tokens: int,
-    repeats: int,
-    warm_up: int = 3,
-    progress: Callable[[], None] = lambda: None,
+    lanes: Sequence[DecodeLane], plan: DecodePlan, progress: Callable[[], None] = lambda: None
 ) -> list[Timing]:
-    """Time all lanes at every batch size: `repeats` of `tokens` steps, after `warm_up` steps that
-    do not count. `progress` is called after each of the len(batches) (repeats + 1) runs of each."""
+    """Time all lanes at every batch size; `progress` is called after each of their runs."""
     timings: list[Timing] = []
-    for batch in batches:
-        row = [Timing(one.model, one.contender, batch, torch.get_num_threads()) for one in lanes]
-        for repeat in range(repeats + 1):
-            steps = tokens if repeat else warm_up
+    for batch in plan.batches:
+        row = [Timing(lane.model, lane.contender, batch, plan.threads) for lane in lanes]
+        for repeat in range(plan.repeats + 1):
+            steps = plan.tokens if repeat else plan.warm_up
             for lane, timing in zip(lanes, row, strict=True):
                 seconds = lane.decode(lane.prompt, batch, steps).seconds
                 timing.ms += [1000 * seconds / steps] if repeat else []
