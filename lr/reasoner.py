@@ -15,6 +15,7 @@ algorithm itself is in `lookahead.py`, on one page. Read next: `engine/engine.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -162,10 +163,9 @@ class Reasoner:
         """Answer a question. `options` are the fields of `GenerateOptions`, which says what each
         means: mode, depth, temperature, seed, max_tokens, ...
 
-        `variant` replaces parts of the algorithm (`docs/variants_steps.md`). `detailed` records
-        everything that happens, not only what statistics need (`docs/trace.md`). `engine` "page"
-        runs the method as it stands on one page, `lr/lookahead.py`.
-        """
+        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); options win over its
+        settings. `detailed` records everything that happens, not only what statistics need
+        (`docs/trace.md`). `engine` "page" runs the method as it stands in `lr/lookahead.py`."""
         run = self.run(question, variant=variant, detailed=detailed, engine=engine, **options)
         return run.finish()
 
@@ -181,6 +181,9 @@ class Reasoner:
         """As `generate`, but only begin: iterate over the `Run` for the steps as they come."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         made, serve = make_options(**options), None
+        if isinstance(variant, Variant):  # what is given here wins, be it the default
+            left = {n: value for n, value in variant.settings.items() if n not in options}
+            variant = replace(variant, settings=left)
         if engine == "page":
             require(made.looks_ahead, "mode", made.mode, 'lr or lr+sd with engine "page"')
             serve = find("lr.lab.page:serve_page")
@@ -191,8 +194,7 @@ class Reasoner:
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
         """From the next question on, target and draft run with this kind of attention (what a
         verifier asks keeps the one it has) and, with `graphs`, decode from CUDA graphs where there
-        is CUDA. Raises SettingError for a kind that cannot run (`docs/attention.md` has all).
-        """
+        is CUDA. Raises SettingError for a kind that cannot run (`docs/attention.md` has all)."""
         worker = self.models.worker
         for model in self.models.here.values():
             equip(model, name, graphs=graphs)
@@ -241,8 +243,7 @@ def load_parts(
     graphs: bool = True,
 ) -> Parts:
     """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`:
-    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`.
-    """
+    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`."""
     model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
     return Runners(model, *how), tokens.__getitem__

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -88,14 +89,15 @@ def quick_starts() -> Iterator[None]:
 @pytest.fixture
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer ends after 24 tokens: for commands that have no flag for it."""
-    from lr.reasoner import Reasoner
+    from lr.engine.engine import Run
 
-    begin = Reasoner.run
+    begin: Any = Run.__init__
 
-    def cut(reasoner: Reasoner, question: str, **options: Any) -> Any:
-        return begin(reasoner, question, **options | {"max_tokens": 24})
+    def cut(run: Run, *asked: Any, **how: Any) -> None:
+        engine, verifier, question, options, *rest = asked
+        begin(run, engine, verifier, question, replace(options, max_tokens=24), *rest, **how)
 
-    monkeypatch.setattr(Reasoner, "run", cut)
+    monkeypatch.setattr(Run, "__init__", cut)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -72,6 +72,8 @@ class Generate:
     show it."""
 
     def run(self) -> None:
+        from lr.engine.engine import Run
+
         options = self.generation
         if self.max_depth is not None:
             options = replace(options, depth=self.max_depth)
@@ -79,9 +81,8 @@ class Generate:
             require_writable(self.trace)
         out, notes = show.console(), show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
-        question, variant = self.models.question(self.question), self.own.load(reasoner)
-        how = asdict(options) | {"detailed": self.trace is not None}
-        run = reasoner.run(question, variant=variant, **how)
+        asked = (self.models.question(self.question), options, self.own.load(reasoner))
+        run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=self.trace is not None)
         with saving(self.trace, run):
             for step in run:
                 out.print(step.text, style=show.STYLES[step.origin], end="")

@@ -289,12 +289,11 @@ class RunCommand:
                     memory.check()
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
-                    sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
                     variant = running.variant_of(mode, reasoner, self.own.variant)
-                    kept = {"pairs": self.save_pairs, "traces": self.save_traces}
-                    plan = running.EvalPlan(items, mode, options, *sizes, variant, **kept)
-                    evaluation = running.Evaluation(reasoner, plan, store, grader)
-                    total, left = len(plan.keys), len(evaluation.missing)
+                    sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
+                    how = (items, mode, options, *sizes, variant, self.save_pairs, self.save_traces)
+                    evaluation = running.Evaluation(reasoner, store, grader, *how)
+                    total, left = len(evaluation.keys), len(evaluation.missing)
                     there = f", {total - left} of them there already" if left < total else ""
                     what = f"{total} answers to {len(items)} problems{there}"
                     notes.print(f"mode {mode}: {what}; results in {store.path}")
@@ -390,7 +389,7 @@ class RunTally:
 
 def watch(evaluation: running.Evaluation, notes: Console) -> None:
     """Run an evaluation to its end with a progress bar, and say at the end how it went."""
-    keys, there, session = set(evaluation.plan.keys), evaluation.store.results(), evaluation.session
+    keys, there, session = set(evaluation.keys), evaluation.store.results(), evaluation.session
     tally = RunTally([record.get("right") for key, record in there if key in keys])
     try:
         with (

@@ -149,12 +149,12 @@ class Play:
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
         else:
+            from lr.engine.engine import Run
             from lr.lab.trace.replay import trace_of
 
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
-                question, variant = self.models.question(self.what), self.own.load(reasoner)
-                options = asdict(self.generation)
-                run = reasoner.run(question, variant=variant, detailed=True, **options)
+                asked = (self.models.question(self.what), self.generation, self.own.load(reasoner))
+                run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=True)
                 run.finish()
             trace, output = trace_of(run), self.output or Path("answer.html")
         page = player_page(trace)

@@ -5,8 +5,7 @@ The numbers are those of the models' public config.json. A checkpoint called `du
 shape, or that of the config.json in a directory, with seeded random weights and a tokenizer of its
 own: byte b is token b, the end of sequence is token 256, token i above is the word " w<i>". It
 fills the whole vocabulary, so that sampling costs what it costs with the real one; a question is
-its bytes, without any template. The core finds all this through `lr/registry.py`.
-"""
+its bytes, without any template. The core finds all this through `lr/registry.py`."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ SHAPES = {
     ),
 }
 """Target, draft and judge of the official tool (Qwen3-32B, Qwen3-1.7B, Qwen2.5-7B-Instruct), and
-smaller ones of the family.
-"""
+smaller ones of the family."""
 
 
 def dummy_name(name: str | Path) -> str:
@@ -77,17 +75,13 @@ def dummy_name(name: str | Path) -> str:
 
 def published(name: str | Path) -> ModelConfig | None:
     """The shape that goes by this name, if one does: "Qwen3-32B", "Qwen/Qwen3-32B",
-    "Qwen/Qwen2.5-7B-Instruct".
-    """
+    "Qwen/Qwen2.5-7B-Instruct"."""
     return SHAPES.get(str(name).removeprefix("Qwen/").removesuffix("-Instruct"))
 
 
 def shape(name: str | Path) -> ModelConfig:
     """The configuration of a published shape, of a tiny model, or of a directory with a
-    config.json; with or without `dummy:`.
-
-    Raises `CheckpointError`.
-    """
+    config.json; with or without `dummy:`. Raises `CheckpointError`."""
     stated = str(name).removeprefix(DUMMY)
     path = Path(stated).expanduser()
     if path.is_dir() or path.name == "config.json":
@@ -104,8 +98,7 @@ def shape(name: str | Path) -> ModelConfig:
 
 def dummy_tokenizer(name: str | Path) -> Any:
     """The transformers tokenizer of the shape `name`. Raises `CheckpointError` for a vocabulary
-    without room for the bytes.
-    """
+    without room for the bytes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -127,9 +120,7 @@ def dummy_tokenizer(name: str | Path) -> Any:
 
 
 def fill_dummy(model: torch.nn.Module, seed: int = 0) -> None:
-    """Give every parameter of a model, or of a rank's slice of one, random values; norms
-    are 1.
-    """
+    """Give every parameter of a model, or of a rank's slice of one, random values; norms are 1."""
     import torch
 
     parameters = list(model.named_parameters())

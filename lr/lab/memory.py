@@ -25,7 +25,8 @@ from lr.kvcache.cache import bytes_per_block
 from lr.lab.dummy import published, shape
 from lr.model.config import ModelConfig, read_config
 from lr.model.files import read_json, resolve
-from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
+from lr.model.ranks import part_of
+from lr.model.weights import pieces
 from lr.options import GenerateOptions
 from lr.parts.judge import JUDGE_TOKENS
 from lr.registry import is_dummy
@@ -107,36 +108,19 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:
-    """Bytes of a model's weights on each of `ranks` tensor-parallel devices (the fullest, where the
-    vocabulary does not divide).
-
-    Matrices are split; norms, and with fewer KV heads than ranks the k and v rows of a head, stand
-    on every rank that needs them."""
-    total = 0
-    for piece in pieces(config):
-        size = math.prod(piece.shape)
-        if "norm" in piece.key:
-            total += size
-        elif ".k_proj." in piece.key or ".v_proj." in piece.key:
-            total += size * max(1, config.num_kv_heads // ranks) // config.num_kv_heads
-        elif piece.key in (EMBEDDING_KEY, HEAD_KEY):
-            total += -(-piece.shape[0] // ranks) * piece.shape[1]
-        else:
-            total += size // ranks
-    return total * dtype.itemsize
+    """Bytes of a model's weights on each of `ranks` tensor-parallel devices. Raises as `part_of`
+    does."""
+    shapes = (piece.shape for piece in pieces(part_of(config, ranks)))
+    return dtype.itemsize * sum(map(math.prod, shapes))
 
 
 def cache_bytes(
     config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: int, ranks: int = 1
 ) -> int:
     """Bytes of a cache of `blocks` blocks on each of `ranks` devices."""
-    return blocks * bytes_per_block(
-        num_layers=config.num_layers,
-        num_kv_heads=max(1, config.num_kv_heads // ranks),
-        head_dim=config.head_dim,
-        block_size=block_size,
-        dtype=dtype,
-    )
+    sizes = {"num_layers": config.num_layers, "head_dim": config.head_dim}
+    k = part_of(config, ranks).num_kv_heads
+    return blocks * bytes_per_block(**sizes, num_kv_heads=k, block_size=block_size, dtype=dtype)
 
 
 def working_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, logit_rows: int) -> int:

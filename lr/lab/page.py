@@ -19,8 +19,7 @@ from lr.types import Coupling, EmittedStep, Role, Verdict
 
 def serve_page(run: Run) -> Steps:
     """Answer one run by the loop of `lr/lookahead.py`. The trace gets forwards and emitted
-    steps. Raises `SettingError` for what the page leaves to the scheduler.
-    """
+    steps. Raises `SettingError` for what the page leaves to the scheduler."""
     options, variant, verifier = run.options, run.variant, run.verifier
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
     varied = any(getattr(variant, part) is not None for part in STEPS if part != "verifier")

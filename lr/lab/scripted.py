@@ -224,14 +224,14 @@ def lines_of(turns: Iterable[Turn], words: Words = str) -> list[str]:
     """The transcript of some turns. `words` shows a step."""
     lines = []
     for turn in turns:
-        lines.append("start" if turn.event is None else event_line(turn.event, words))
-        lines.extend("    " + command_line(command, words) for command in turn.commands)
+        lines.append("start" if turn.event is None else line_of(turn.event, words))
+        lines.extend("    " + line_of(command, words) for command in turn.commands)
     return lines
 
 
-def event_line(event: Event, words: Words = str) -> str:
-    """One event as a line."""
-    match event:
+def line_of(what: Event | Command, words: Words = str) -> str:
+    """One event or command as a line."""
+    match what:
         case Drafted(node, step):
             return f"{node} {'no draft can come' if step is None else f'draft wrote {words(step)}'}"
         case Targeted(node, step):
@@ -240,11 +240,6 @@ def event_line(event: Event, words: Words = str) -> str:
             if verdict is None:
                 return f"{node} judged alone: unsure"
             return f"{node} judged {'' if verdict.aligned else 'un'}aligned ({verdict.why})"
-
-
-def command_line(command: Command, words: Words = str) -> str:
-    """One command as a line."""
-    match command:
         case Draft(node, children, limit):
             return f"draft {node} -> {' '.join(map(str, children))} (up to {limit} tokens)"
         case Target(node, limit):

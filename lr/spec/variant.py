@@ -122,9 +122,9 @@ class Variant:
     ("draft") and a step of the target ("target") take on the simulated clock, in plain target
     steps, where that is not what `lr theory` is told (`lr/variants/clock.py`).
 
-    `settings` are options of `generate` that the method asks for; one that the caller changed from
-    its default wins. `name` says how the variant was named, `file` where it is defined, if that is
-    no module (`lr/variants/door.py` fills them in).
+    `settings` are options of `generate` that the method asks for; what the caller gives wins (on
+    the command line: what differs from the default). `name` says how the variant was named, `file`
+    where it is defined, if that is no module (`lr/variants/door.py` fills them in).
     """
 
     verifier: Verifier | None = None

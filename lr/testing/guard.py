@@ -385,7 +385,7 @@ def require_settings(variant: Variant) -> None:
 
 
 def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
-    """The options with the variant's settings, where the caller has left the default. Raises
+    """The options with the variant's settings, where they are still the default. Raises
     `SettingError` for parts of the variant that would do nothing in this mode.
     """
     usual = GenerateOptions()

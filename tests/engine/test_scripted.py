@@ -10,7 +10,7 @@ import pytest
 from lr.lab.scripted import (
     ScriptedRun,
     TextScript,
-    event_line,
+    line_of,
     newest,
     oldest,
     quoted,
@@ -115,4 +115,4 @@ def test_lines_for_what_the_document_does_not_show() -> None:
     assert '    judge 0:1: "A." alone' in lines
     assert "0:1 judged aligned (the same)" in lines
     assert "2:3 judged alone: unsure" in lines
-    assert event_line(Drafted(NodeId(0, 1), None)) == "0:1 no draft can come"
+    assert line_of(Drafted(NodeId(0, 1), None)) == "0:1 no draft can come"

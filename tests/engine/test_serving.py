@@ -5,6 +5,7 @@ and with either driver.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ import torch
 from lr.engine.engine import Run
 from lr.errors import OutOfBlocks
 from lr.lab.eval.datasets import Item, Task
-from lr.lab.eval.running import EvalPlan
-from lr.lab.eval.store import AnswerKey
+from lr.lab.eval.grading import Grader
+from lr.lab.eval.running import Evaluation
+from lr.lab.eval.store import AnswerKey, Store
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
@@ -71,13 +73,14 @@ def test_leaving_early_gives_everything_back(reasoner: Reasoner) -> None:
     running.close()
 
 
-def test_samples_differ_and_are_numbered(reasoner: Reasoner) -> None:
+def test_samples_differ_and_are_numbered(reasoner: Reasoner, tmp_path: Path) -> None:
     made = [make_options(mode="ar", sample=sample, max_tokens=60) for sample in range(2)]
     asked = [Run(reasoner.engine, reasoner.verifier, QUESTIONS[0], one) for one in made]
     first, second = [r.result.tokens for r, _ in reasoner.engine.serve(asked, 2) if r.done]
     assert first != second
     items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
-    assert EvalPlan(items, "ar", made[0], samples=2).keys == [
+    kept = Store(tmp_path), Grader()
+    assert Evaluation(reasoner, *kept, items, "ar", made[0], samples=2).keys == [
         AnswerKey(4),
         AnswerKey(4, 1),
         AnswerKey(5),

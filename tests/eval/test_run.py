@@ -30,6 +30,7 @@ from lr.lab.eval.datasets import Item
 from lr.lab.eval.grading import Grade, Grader
 from lr.lab.eval.report import AnswerRecord
 from lr.lab.eval.running import engine_options, family_sampling
+from lr.lab.eval.store import Store
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
@@ -181,6 +182,70 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.undo()
     assert main(words) == 0
     assert {f"{i}.json" for i in range(6)} <= read(tmp_path).keys()
+
+
+@pytest.mark.parametrize("grading", ["at once", "after the last answer"])
+def test_ctrl_c_while_an_answer_is_written_loses_none(
+    grading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the pairs of the first answer are there and the answer is not."""
+    work, grade, write = Engine.serve, Grader.grade, Store.write
+    over, broken = Event(), list[str]()
+
+    def serve(engine: Engine, runs: Any, *how: Any) -> Iterator[tuple[Answer, object]]:
+        yield from work(engine, runs, *how)
+        if len(runs) == 3:  # and it does not only warm up
+            over.set()
+
+    def graded(grader: Grader, item: Item, text: str) -> Grade:
+        assert grading == "at once" or over.wait(60)
+        return grade(grader, item, text)
+
+    def interrupted(store: Store, name: str, content: Any) -> None:
+        if name == "0.json" and not broken:
+            broken.append(name)
+            raise KeyboardInterrupt
+        write(store, name, content)
+
+    monkeypatch.setattr(Engine, "serve", serve)
+    monkeypatch.setattr(Grader, "grade", graded)
+    monkeypatch.setattr(Store, "write", interrupted)
+    words = ["run", "--dataset", "tiny:3", "--mode", "lr", "--verifier", "oracle", "--save_pairs"]
+    words += ["--output", str(tmp_path)]
+    assert main(words) == 130
+    done = {f"{i}.json" for i in range(3)} & read(tmp_path).keys()
+    assert "0.json" in done and (grading == "at once" or len(done) == 3)
+    assert all(read(tmp_path / "pairs")[name]["pairs"] for name in done)
+    assert main(words) == 0
+    assert {f"{i}.json" for i in range(3)} <= read(tmp_path).keys()
+
+
+def test_samples_of_one_question_keep_the_pairs_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late the first one is graded: pairs belong to the answer that they were judged in."""
+    work, grade, over = Engine.serve, Grader.grade, Event()
+
+    def serve(engine: Engine, runs: Any, *how: Any) -> Iterator[tuple[Answer, object]]:
+        yield from work(engine, runs, *how)
+        if len(runs) == 2:
+            over.set()
+
+    def late(grader: Grader, item: Item, text: str) -> Grade:
+        assert over.wait(60)
+        return grade(grader, item, text)
+
+    monkeypatch.setattr(Engine, "serve", serve)
+    monkeypatch.setattr(Grader, "grade", late)
+    words = ["run", "--dataset", "tiny:1", "--mode", "lr", "--verifier", "oracle", "--save_pairs"]
+    assert main([*words, "--n_samples", "2", "--output", str(tmp_path)]) == 0
+    for name, kept in read(tmp_path / "pairs").items():
+        record, n = read(tmp_path)[name], len(kept["prompt"])
+        assert len(kept["pairs"]) >= record["stats"]["judged"] > 0, name
+        first = next(one for one in kept["pairs"] if not one["context"])
+        if first["verdict"]["aligned"]:
+            written = first["draft"]["tokens"]
+            assert record["full_tokens"][n : n + len(written)] == written
 
 
 def test_an_answer_whose_grade_is_pending_when_a_model_fails_is_kept(

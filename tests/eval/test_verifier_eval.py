@@ -14,20 +14,21 @@ import torch
 
 from lr.commands.cli import main
 from lr.errors import SettingError
+from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.report import read_run
-from lr.lab.eval.store import AnswerKey
+from lr.lab.eval.store import AnswerKey, Store
 from lr.lab.eval.verifier_eval import (
+    PairRecorder,
     ProblemDrift,
     ReplayedVerdicts,
+    SavedPair,
     accepted_pairs,
     auc,
     average_precision,
     calibration_error,
     curve,
     load_pairs,
-    pair_from_json,
-    pair_to_json,
     problem_drifts,
     quality,
     reliability,
@@ -38,7 +39,7 @@ from lr.lab.eval.verifier_eval import (
 )
 from lr.lab.trace.file import read_trace
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
 from lr.types import Finish, Step, Verdict
 
 HALF = [True, False, True, False]
@@ -82,10 +83,18 @@ def test_quality_by_hand() -> None:
     assert nothing.precision is None and nothing.error is None and nothing.auc == 0.5
 
 
-def test_pairs_go_through_json() -> None:
+def test_pairs_go_through_json(tmp_path: Path) -> None:
     pair = Pair((1, 2, 3, 4), Step((5, 6), Finish.BOUNDARY), Step((7,), Finish.EOS))
-    kept = json.loads(json.dumps(pair_to_json(pair, 2)))
-    assert kept["context"] == [3, 4] and pair_from_json(kept, [1, 2]) == pair
+    recorder = PairRecorder(ExactVerifier())
+    [verdict] = recorder.judge([pair])
+    kept = recorder.take([1, 2], Item(7, "?", Task.FREE))
+    assert kept["pairs"][0]["context"] == (3, 4) and not recorder.seen
+    Store(tmp_path).write("pairs/7.json", kept)
+    assert load_pairs(tmp_path) == [SavedPair(AnswerKey(7), pair, verdict.aligned)]
+    kept["pairs"][0]["verdict"] = {"aligned": "yes"}
+    Store(tmp_path).write("pairs/7.json", kept)
+    with pytest.raises(SettingError, match=r"7\.json has a pair that is none"):
+        load_pairs(tmp_path)
     assert swapped([pair])[0].draft == pair.target
 
 

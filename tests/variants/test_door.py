@@ -122,8 +122,17 @@ def test_the_settings_of_a_variant_give_way_to_the_callers(
     run = reasoner.run(QUESTION, variant=variant)
     assert (run.options.depth, run.options.max_tokens) == (2, 40)
     assert reasoner.run(QUESTION, variant=variant, depth=3).options.depth == 3
+    assert reasoner.run(QUESTION, variant=variant, depth=4).options.depth == 4, "the default, too"
     with pytest.raises(SettingError, match=r"a name in Variant\.settings is 'deepness'"):
         reasoner.run(QUESTION, variant=Variant(settings={"deepness": 2}))
+
+
+def test_a_mode_that_is_given_wins_over_the_one_of_a_variant(reasoner: Reasoner) -> None:
+    variant = Variant(settings={"mode": "sd"})
+    assert reasoner.run(QUESTION, variant=variant).options.mode == "sd"
+    assert reasoner.run(QUESTION, variant=variant, mode="lr").options.mode == "lr"
+    with pytest.raises(SettingError, match="mode 'lr' makes no use of the variant's drafter and r"):
+        reasoner.run(QUESTION, variant=load_variant("traversal", reasoner), mode="lr")
 
 
 @pytest.mark.parametrize("mode", ["ar", "sd"])

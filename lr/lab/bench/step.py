@@ -133,7 +133,7 @@ def measure(
         started = time.perf_counter()
         variant = None if way.variant is None else variants[way.variant]
         own = {} if variant is None else variant.settings  # a method's, not the bench's
-        options = {**settings, **own, **way.settings, "mode": way.mode, "sample": sample}
+        options = {**settings, "mode": way.mode, **own, **way.settings, "sample": sample}
         result = reasoner.generate(problem.question, variant=variant, **options)
         progress()
         return result, time.perf_counter() - started

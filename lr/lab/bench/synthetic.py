@@ -216,18 +216,15 @@ class SyntheticVerifier(Verifier):
         self.prefixes = None if judge is None else PrefixCache(judge)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if self.prefixes is not None:
+        if self.runner is not None and self.prefixes is not None:
+            size, rows = self.runner.vocab_size, []
+            for pair in pairs:
+                steps = (*pair.target_step.tokens, *pair.draft.tokens)
+                rows.append(PromptRow([*INSTRUCTIONS, *(t % size for t in steps), *FRAME]))
             self.prefixes.warm(INSTRUCTIONS)
-            for logits in self.prefixes.logits([self._row(pair) for pair in pairs]):
+            for logits in self.prefixes.logits(rows):
                 if isinstance(logits, LRError):
                     raise logits
                 logits.argmax(-1).tolist()  # an outcome that is waited for and not used
         how, places = (self.stream, self.synthetic.alpha1, STEPS), [pair.index for pair in pairs]
         return [Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}") for p in places]
-
-    def _row(self, pair: Pair) -> PromptRow:
-        assert self.runner is not None
-        steps = (*pair.target_step.tokens, *pair.draft.tokens)
-        return PromptRow(
-            [*INSTRUCTIONS, *(token % self.runner.vocab_size for token in steps), *FRAME]
-        )

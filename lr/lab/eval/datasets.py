@@ -121,7 +121,14 @@ def load_items(
     Raises `SettingError`."""
     path, hub, tiny = Path(name).expanduser(), _HUB.fullmatch(name), _TINY.fullmatch(name)
     if tiny is not None:
-        items = _tiny(tiny[1], int(tiny[2]))
+        family, count = tiny[1], int(tiny[2])
+        expected = f"{family}:N with N of at least 1 and at most {MOST_TINY}"
+        require(1 <= count <= MOST_TINY, "the data set", f"{family}:{count}", expected)
+        items = []
+        for number in range(count):
+            one = DATASETS[family](Split.TEST, number, 0)
+            task = Task.MATH if isinstance(one.answer, int) else Task.WORD
+            items.append(Item(number, one.question, task, str(one.answer)))
     else:
         if os.path.isfile(path):  # noqa: PTH113  # Path's raises if the name is too long
             rows: Iterable[dict[str, Any]] = read_lines(path)
@@ -139,17 +146,6 @@ def load_items(
     raise SettingError(
         f"{name} has {len(items)} problems, and none from start_qid {start} to end_qid {end}."
     )
-
-
-def _tiny(family: str, count: int) -> list[Item]:
-    expected = f"{family}:N with N of at least 1 and at most {MOST_TINY}"
-    require(1 <= count <= MOST_TINY, "the data set", f"{family}:{count}", expected)
-    items = []
-    for number in range(count):
-        one = DATASETS[family](Split.TEST, number, 0)
-        task = Task.MATH if isinstance(one.answer, int) else Task.WORD
-        items.append(Item(number, one.question, task, str(one.answer)))
-    return items
 
 
 def _nearby(path: Path) -> str:

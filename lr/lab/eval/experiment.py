@@ -20,8 +20,8 @@ import torch
 from lr.errors import SettingError
 from lr.lab.eval import report
 from lr.lab.eval.datasets import Item, fingerprint
-from lr.lab.eval.grading import grader_for
-from lr.lab.eval.running import EvalPlan, Evaluation, engine_options, run_head, variant_of
+from lr.lab.eval.grading import Grader, grader_for
+from lr.lab.eval.running import Evaluation, engine_options, run_head, variant_of
 from lr.lab.eval.sandbox import SandboxLimits
 from lr.lab.eval.store import Store
 from lr.lab.eval.verifier_eval import SavedPair, load_pairs
@@ -120,9 +120,9 @@ class Lab:
             stores = {arm.name: Store.open(self.work / arm.name, self._head(arm)) for arm in arms}
             for first in range(0, len(self.items), turn):
                 for arm in arms:
-                    plan = self._plan(arm, self.items[first : first + turn])
-                    evaluation = Evaluation(self.reasoner(arm.mode), plan, stores[arm.name], grader)
-                    there = len(plan.keys) - len(evaluation.missing)
+                    some = self.items[first : first + turn]
+                    evaluation = self._evaluation(arm, some, stores[arm.name], grader)
+                    there = len(some) - len(evaluation.missing)
                     for _ in chain(range(there), evaluation.run() if evaluation.missing else ()):
                         heard(names[arm.name])
             runs = [report.read_run(self.work / arm.name, grader) for arm in arms]
@@ -174,14 +174,18 @@ class Lab:
         for reasoner in self._reasoners.values():
             reasoner.close()
 
-    def _plan(self, arm: Arm, items: Sequence[Item]) -> EvalPlan:
+    def _evaluation(
+        self, arm: Arm, items: Sequence[Item], store: Store, grader: Grader
+    ) -> Evaluation:
         options = engine_options(arm.mode, "generate", replace(self.options, **arm.options))
-        variant = variant_of(arm.mode, self.reasoner(arm.mode), arm.variant) or Variant()
+        reasoner = self.reasoner(arm.mode)
+        variant = variant_of(arm.mode, reasoner, arm.variant) or Variant()
         if arm.mode in LOOKAHEAD and variant.verifier is None:
             verifier = self.verifier_named(arm.verifier or self.verifier)
             variant = replace(variant, verifier=verifier)
-        return EvalPlan(
-            items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
+        return Evaluation(
+            reasoner, store, grader, items, arm.mode, options,
+            concurrency=arm.concurrency or self.concurrency,
             variant=variant, pairs=arm.pairs, traces=arm.traces, details=False,
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from lr.engine.engine import Run
-from lr.errors import ContextError, LRError
+from lr.errors import ContextError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
 from lr.lab.eval.report import AnswerRecord
@@ -46,7 +46,8 @@ from lr.variants.door import load_variant
 
 MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
 QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
-R1_DISTILL = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
+R1_DISTILL = QWEN3 | {"top_k": 0}
+FAMILIES = {"qwen3": QWEN3, "deepseek-r1": R1_DISTILL, "r1-distill": R1_DISTILL}
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
 WARM_UP = 16  # Tokens.
 
@@ -72,20 +73,28 @@ def variant_of(mode: str, reasoner: Reasoner, named: str | None = None) -> Varia
 def family_sampling(name: str) -> dict[str, float | int]:
     """How a checkpoint that recommends nothing itself is sampled: by its family, told by its name;
     empty for others."""
-    name = name.lower()
-    if "qwen3" in name:
-        return dict(QWEN3)
-    return dict(R1_DISTILL) if "deepseek-r1" in name or "r1-distill" in name else {}
+    known = (sampling for part, sampling in FAMILIES.items() if part in name.lower())
+    return dict(next(known, {}))
 
 
-@dataclass(frozen=True)
-class EvalPlan:
-    """What is to be run. `options` are those of every answer but for the sample; `total_tokens`
-    bounds prompt and answer together.
+Waiting = tuple[AnswerKey, Run, dict[str, Any] | None, Future[Grade]]
+"""An answer that is complete and not kept yet: its pairs if they are kept, and its grade."""
 
-    Kept besides the results: `pairs`, every judged pair in pairs/; `traces`, the trace of every
-    answer in traces/, with everything that happened or (`details` False) what statistics need."""
 
+@dataclass
+class Evaluation:
+    """Answers problems into a store. Iterate over `run`; leaving it early closes everything and
+    loses nothing that was done.
+
+    `options` are those of every answer but for the sample; `total_tokens` bounds prompt and answer
+    together. Kept besides the results: `pairs`, every judged pair in pairs/; `traces`, the trace of
+    every answer in traces/, with everything that happened or (`details` False) what statistics
+    need. `rescued`: answers that were complete, but not yet graded, when the run was broken off:
+    written, but not yielded."""
+
+    reasoner: Reasoner
+    store: Store
+    grader: Grader
     items: Sequence[Item]
     mode: str
     options: GenerateOptions
@@ -97,80 +106,71 @@ class EvalPlan:
     traces: bool = False
     details: bool = True
 
-    @property
-    def keys(self) -> list[AnswerKey]:
-        """Every answer that is wanted, question by question: samples share their prompt."""
-        return [
-            AnswerKey(item.number, sample) for item in self.items for sample in range(self.samples)
-        ]
-
-
-class Evaluation:
-    """Runs a plan with a reasoner into a store. Iterate over `run`; leaving it early closes
-    everything and loses nothing that was done."""
-
-    def __init__(self, reasoner: Reasoner, plan: EvalPlan, store: Store, grader: Grader) -> None:
-        self.reasoner, self.plan, self.store, self.grader = reasoner, plan, store, grader
-        self.items = {item.number: item for item in plan.items}
-        self.bare = language_of(reasoner.codec) is not None  # whether it gets the question alone
-        finished = store.done()
-        self.missing = [key for key in plan.keys if key not in finished]
-        self.recorder: PairRecorder | None = None
+    def __post_init__(self) -> None:
+        self.item = {item.number: item for item in self.items}
+        # question by question: samples share their prompt
+        self.keys = [AnswerKey(number, n) for number in self.item for n in range(self.samples)]
+        finished = self.store.done()
+        self.missing = [key for key in self.keys if key not in finished]
         self.rescued: list[AnswerRecord] = []
-        """Answers that were complete, but not yet graded, when the run was broken off: kept, but
-        not yielded."""
         self.session = {"started": time.time(), "problems": 0, "tokens": 0, "seconds": 0.0}
 
     def run(self) -> Generator[AnswerRecord, None, None]:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
         when the disk fills."""
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
-        variant, asked = self.plan.variant, dict[Run, AnswerKey]()
-        if self.plan.pairs:
+        variant, asked = self.variant, dict[Run, AnswerKey]()
+        recorder: PairRecorder | None = None
+        if self.pairs:
             variant = variant or Variant()
             inner = variant.verifier or self.reasoner.verifier
             assert not isinstance(inner, str), "modes that judge have their verifier"
-            self.recorder = PairRecorder(inner)
-            variant = replace(variant, verifier=self.recorder)
+            recorder = PairRecorder(inner)
+            variant = replace(variant, verifier=recorder)
         for key in self.missing:
-            item = self.items[key.number]
+            item = self.item[key.number]
             try:
                 asked[self._request(item, key.sample, variant)] = key
             except ContextError as error:  # which counts as wrong if the problem has an answer
                 graded = item.gold is not None or item.tests is not None
                 wrong = Grade(False if graded else None, None, None, f"not asked: {error}")
-                nothing = Result(item.question, self.plan.mode, (), (), Trace())
-                record = self._record(key, nothing, wrong)
+                record = self._record(key, Result(item.question, self.mode, (), (), Trace()), wrong)
                 self.store.write(key.file, record)
                 yield record
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting = deque[tuple[AnswerKey, Run, Future[Grade]]]()  # graded in this order
+            waiting = deque[Waiting]()  # complete answers, graded in this order
             try:
-                for one, _ in self.reasoner.engine.serve(list(asked), self.plan.concurrency):
+                for one, _ in self.reasoner.engine.serve(list(asked), self.concurrency):
                     if not one.done:
                         continue
                     key, result = asked[one], one.result
+                    item = self.item[key.number]
+                    pairs = None if recorder is None else recorder.take(result.prompt, item)
+                    grade = pool.submit(self.grader.grade, item, result.text)
+                    waiting.append((key, one, pairs, grade))
                     self.session["tokens"] += len(result.tokens)
                     self.session["problems"] += 1
                     self.session["seconds"] = time.perf_counter() - started
-                    grade = pool.submit(self.grader.grade, self.items[key.number], result.text)
-                    waiting.append((key, one, grade))
-                    while waiting and waiting[0][2].done():
-                        yield self._keep(session, *waiting.popleft())
+                    while waiting and waiting[0][-1].done():
+                        yield self._keep(session, waiting)
+                while waiting:
+                    yield self._keep(session, waiting)
             except BaseException:  # the pool waits for their grades anyway
-                with suppress(LRError):
-                    self.rescued = [self._keep(session, *done) for done in waiting]
+                while waiting:
+                    try:
+                        self.rescued.append(self._keep(session, waiting))
+                    except Exception:  # it is answered again by the next run
+                        waiting.popleft()
                 raise
-            for done in waiting:
-                yield self._keep(session, *done)
 
     def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
         """Raises `ContextError` if the prompt does not fit."""
-        plan, engine, codec = self.plan, self.reasoner.engine, self.reasoner.codec
-        question, options = ask(item, bare=self.bare), replace(plan.options, sample=sample)
-        if (total := plan.total_tokens) is not None:
+        engine, codec = self.reasoner.engine, self.reasoner.codec
+        question = ask(item, bare=language_of(codec) is not None)
+        options = replace(self.options, sample=sample)
+        if (total := self.total_tokens) is not None:
             thinks = options.enable_thinking
             prompt = len(codec.chat(question, system=options.system, enable_thinking=thinks))
             left = total - prompt
@@ -178,7 +178,7 @@ class Evaluation:
                 allowed = f"max_tokens_len allows {total} for prompt and answer together"
                 raise ContextError(f"the prompt has {prompt} tokens, and {allowed}.")
             options = replace(options, max_tokens=min(left, options.max_tokens or left))
-        detailed = plan.traces and plan.details
+        detailed = self.traces and self.details
         return Run(engine, self.reasoner.verifier, question, options, variant, detailed=detailed)
 
     def _warm_up(self, asked: Sequence[Run]) -> None:
@@ -186,30 +186,30 @@ class Evaluation:
         once, and a draft's process for its start."""
         for one in asked[:1]:
             options = replace(one.options, max_tokens=min(WARM_UP, one.limits.max_tokens))
-            again = Run(one.engine, one.verifier, one.question, options, self.plan.variant)
+            again = Run(one.engine, one.verifier, one.question, options, self.variant)
             if one.models.num_blocks is None:  # with the cache of all answers to come
-                at_once = min(self.plan.concurrency, len(asked))
+                at_once = min(self.concurrency, len(asked))
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
-    def _keep(
-        self, session: str, key: AnswerKey, asked: Run, grading: Future[Grade]
-    ) -> AnswerRecord:
-        result = asked.result
-        record = self._record(key, result, grading.result())
-        if self.plan.traces:
+    def _keep(self, session: str, waiting: deque[Waiting]) -> AnswerRecord:
+        """Write all that is kept of the first one; what says that it is there comes last. If Ctrl-C
+        breaks this off, it still waits, and can be kept again."""
+        key, asked, pairs, grading = waiting[0]
+        record = self._record(key, asked.result, grading.result())
+        if self.traces:
             trace = trace_of(asked)
             self.store.write_lines(f"traces/{key.file}l", trace_lines(trace.header, trace.records))
-        if self.recorder is not None:
-            pairs = self.recorder.take(result.prompt, self.items[key.number])
+        if pairs is not None:
             self.store.write(f"pairs/{key.file}", pairs)
         self.store.write(key.file, record)
         self.store.write(session, self.session)
+        waiting.popleft()
         return record
 
     def _record(self, key: AnswerKey, result: Result, grade: Grade) -> AnswerRecord:
         """One result: the official tool's fields under their names, then ours."""
-        item, stats = self.items[key.number], result.stats
+        item, stats = self.item[key.number], result.stats
         decode = self.reasoner.codec.tokenizer.decode
         prompt, unjudged = decode(list(result.prompt)), failures(e for _, e in result.trace.events)
         ours = sum(len(step.tokens) for step in result.steps if step.author is Role.TARGET)
@@ -228,7 +228,7 @@ class Evaluation:
             "sample": key.sample,
             "name": item.name,
             "task": item.task.value,
-            "mode": self.plan.mode,
+            "mode": self.mode,
             **asdict(grade),
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
@@ -242,11 +242,8 @@ class Evaluation:
 
 def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
     """The content of run.json: what was asked, and what computes the results."""
-    versions = {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "machine": platform.machine(),
-    }
+    versions = {"python": platform.python_version(), "system": platform.platform()}
+    versions["machine"] = platform.machine()
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)

@@ -17,12 +17,13 @@ import math
 import time
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from msgspec import ValidationError, convert, to_builtins
 
 from lr.errors import LRError, SettingError
@@ -55,26 +56,24 @@ class PairRecorder(Around):
     def take(self, prompt: Sequence[int], item: Item) -> dict[str, Any]:
         """The pairs that begin with this prompt, as JSON, and forget them."""
         begin, seen, self.seen = tuple(prompt), self.seen, []
-        mine = []
+        n, mine = len(begin), []
         for pair, verdict in seen:
-            if pair.prefix[: len(begin)] == begin:
-                mine.append(pair_to_json(pair, len(begin)) | {"verdict": asdict(verdict)})
+            if pair.prefix[:n] == begin:
+                mine.append(KeptPair(pair.prefix[n:], pair.draft, pair.target, verdict))
             else:
                 self.seen.append((pair, verdict))
         head = {"question_id": item.number, "verifier": self.name, "prompt": list(begin)}
-        return head | {"pairs": mine}
+        return head | {"pairs": to_builtins(mine)}
 
 
-def pair_to_json(pair: Pair, prompt: int) -> dict[str, Any]:
-    """A pair without the first `prompt` tokens of its prefix."""
-    steps = {"draft": to_builtins(pair.draft), "target": to_builtins(pair.target)}
-    return {"context": list(pair.prefix[prompt:]), **steps}
+@dataclass(frozen=True)
+class KeptPair:
+    """A pair as its file has it: `context` is what comes after the prompt."""
 
-
-def pair_from_json(content: dict[str, Any], prompt: Sequence[int]) -> Pair:
-    """The inverse of `pair_to_json`."""
-    draft, target = convert(content["draft"], Step), convert(content["target"], Step | None)
-    return Pair((*prompt, *convert(content["context"], list[int])), draft, target)
+    context: tuple[int, ...]
+    draft: Step
+    target: Step | None
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,10 @@ def load_pairs(folder: Path, keys: Collection[AnswerKey] | None = None) -> list[
     for key, content in Store(place).results():
         for one in content.get("pairs", ()) if keys is None or key in keys else ():
             try:
-                pair = pair_from_json(one, content["prompt"])
-                found.append(SavedPair(key, pair, convert(one["verdict"]["aligned"], bool)))
-            except (KeyError, TypeError, ValidationError) as error:
+                kept = convert(one, KeptPair)
+                pair = Pair((*content["prompt"], *kept.context), kept.draft, kept.target)
+                found.append(SavedPair(key, pair, kept.verdict.aligned))
+            except (KeyError, ValidationError) as error:
                 raise SettingError(
                     f"{place / key.file} has a pair that is none ({error}). Remove the file, or run"
                     " lr run --save_pairs again."
@@ -246,13 +246,10 @@ def average_precision(scores: Sequence[float], truth: Sequence[bool]) -> float |
 def reliability(scores: Sequence[float], truth: Sequence[bool]) -> list[tuple[float, float, int]]:
     """Ten equal bins of scores in [0, 1]: the mean score, the share that is true, the number of
     pairs; empty bins are left out."""
-    bins: dict[int, list[tuple[float, bool]]] = {}
-    for score, right in zip(scores, truth, strict=True):
-        bins.setdefault(min(9, int(score * 10)), []).append((score, right))
-    return [
-        (fmean(s for s, _ in some), fmean(r for _, r in some), len(some))
-        for _, some in sorted(bins.items())
-    ]
+    score, right = np.array(scores), np.array(truth, dtype=float)
+    bins = np.minimum(9, (10 * score).astype(int))
+    masks = [bins == number for number in np.unique(bins)]
+    return [(float(score[m].mean()), float(right[m].mean()), int(m.sum())) for m in masks]
 
 
 def calibration_error(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
