@@ -83,12 +83,12 @@ class Writer:
     branches: list[Branch] = field(default_factory=list)  # all that are open
 
     def open(self, tokens: Sequence[int]) -> Branch:
-        """A branch that begins with `tokens`, all *pending*: the next forward reads them."""
+        """A branch that begins with `tokens`, all *uncomputed*: the next forward reads them."""
         self.branches.append(self.runner.open(tokens))
         return self.branches[-1]
 
     def fork(self, branch: Branch, length: int) -> Branch:
-        """A new branch of the first `length` tokens of `branch`, the last of them pending. What
+        """A new branch of the first `length` tokens of `branch`, the last of them uncomputed. What
         `branch` has not read of the others is read first, once for both.
         """
         read_up_to(self.runner, branch, length - 1)
@@ -112,7 +112,7 @@ class Writer:
     @torch.inference_mode()
     def write(self, live: Sequence[Writing]) -> None:
         """Continue all these steps by one ragged forward: by one token each or, with token-level
-        speculation (section 3.3), by one round of it. The last new token of each is left pending.
+        speculation (section 3.3), by one round of it. The last new token of each stays uncomputed.
         """
         contexts = [  # a round writes one token more than it drafts, hence the - 1
             Context(w.branch, w.limit - len(w.tokens) - 1, Draws(w.stream, len(w.tokens)))

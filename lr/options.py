@@ -33,12 +33,12 @@ class GenerateOptions:
     """
 
     drafter: TokenDrafter = "draft"
-    """Who guesses the next tokens in sd and lr+sd: ngram (prompt lookup), suffix (longest repeated
+    """Who proposes the next tokens in sd and lr+sd: ngram (prompt lookup), suffix (longest repeated
     end), draft (the draft model), tree (a token tree of the draft model), step (lr+sd only: the
     draft's version of the same step, as far as it is written: unless acceptance is match or
-    schedule is sync, the answer then depends on what happens to be faster, its law does not)."""
+    schedule is sync, the answer then depends on what is faster, its distribution does not)."""
     num_speculative_tokens: int = 6
-    """How many tokens are guessed ahead at most."""
+    """How many tokens are drafted ahead at most."""
     prompt_lookup_max: int = 2
     """Longest n-gram that drafter ngram looks up."""
     prompt_lookup_min: int = 1
@@ -48,11 +48,11 @@ class GenerateOptions:
     branching: tuple[int, ...] = (3, 2, 1, 1)
     """Drafter tree: how many candidates at each place."""
     acceptance: AcceptanceName = "reject"
-    """The rule that decides about guessed tokens: reject (rejection sampling), block (block
+    """The rule that decides about draft tokens: reject (rejection sampling), block (block
     verification), match (sample matching: emits exactly what plain decoding would)."""
     coupling: CouplingName = "independent"
     """Whether the draft draws with the target's noise, tokens and (first alternatives of) steps
-    alike: the laws stay, they agree more often."""
+    alike: the distributions stay, they agree more often."""
     mode: Mode = "lr"
     """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding.
     lr: Lookahead Reasoning, step by step. lr+sd: both, token-level speculation inside the steps."""
@@ -140,12 +140,12 @@ class GenerateOptions:
 
     @property
     def speculates(self) -> bool:
-        """Whether tokens are guessed ahead inside the steps: speculative decoding."""
+        """Whether tokens are drafted ahead inside the steps: speculative decoding."""
         return self.mode in ("sd", "lr+sd")
 
     @property
     def drafts_tokens(self) -> bool:
-        """Whether a draft model guesses those tokens."""
+        """Whether a draft model proposes those tokens."""
         return self.speculates and self.drafter in ("draft", "tree")
 
     @property

@@ -1,4 +1,4 @@
-"""The front door for programs: load a target and a draft once, then ask questions.
+"""The API for programs: load a target and a draft once, then ask questions.
 
     reasoner = Reasoner()                      # the tiny family
     result = reasoner.generate(

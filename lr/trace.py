@@ -69,16 +69,16 @@ class TokenRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundDetail:
-    """A round in full. `offset`: tokens of the step before it. `coin`: the uniform sample that
-    decided, drawn with `coin_key` (None: not needed). `token` came after the accepted guesses,
-    drawn with `key` from the residual distribution, or (`residual` False) from the target's own
-    with the key of plain decoding; `p` is its probability under the target.
+    """A round in full. `offset`: tokens of the step before it. `uniform`: the uniform sample that
+    decided, drawn with `uniform_key` (None: not needed). `token` came after the accepted draft
+    tokens, drawn with `key` from the residual distribution, or (`residual` False) from the target's
+    own with the key of plain decoding; `p` is its probability under the target.
     """
 
     offset: int
-    guesses: tuple[Guess, ...]
-    coin: float | None
-    coin_key: int | None
+    draft_tokens: tuple[DraftToken, ...]
+    uniform: float | None
+    uniform_key: int | None
     token: int
     p: float
     residual: bool
@@ -86,11 +86,11 @@ class RoundDetail:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class DraftToken:
     """A draft token and what became of it. `p`, `q`: its probability under target and draft (q is 1
-    if the draft was certain). `parent`: the guess before it, -1 at the end of the branch. `accept`:
-    the probability that it is kept once it is tried (None: it cannot be). `uniform`: if one coin
-    decides a chain, that coin as this guess sees it: kept if below `accept`. `kept` None: untried.
+    if the draft was certain). `parent`: the one before it, -1 at the end of the branch. `accept`:
+    the probability that it is kept once it is tried (None: it cannot be). `uniform`: if one number
+    decides a chain, that number as this one sees it: kept if below `accept`. `kept` None: untried.
     """
 
     token: int

@@ -27,7 +27,7 @@ from lr.lab.player.live import Live, LiveServer
 from lr.lab.player.story import tour_of
 from lr.lab.stepper.live import LiveSource
 from lr.lab.trace.file import read_trace
-from lr.lab.viz.tree import telling_moment
+from lr.lab.viz.tree import fullest_tree
 from lr.reasoner import Reasoner
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -108,7 +108,7 @@ def draw() -> None:
         run(["draw", str(trace), "-o", str(FIGURES / "answer")])
         stops = range(1, 1 + len(tour_of(read_trace(trace))))
         tour = {f"tour={n}": Path(folder) / f"{n}.png" for n in stops}
-        still = {f"event={telling_moment(read_trace(trace))}": FIGURES / "player.png"}
+        still = {f"event={fullest_tree(read_trace(trace))}": FIGURES / "player.png"}
         photograph(trace.with_suffix(".html"), still | tour)
         moving(list(tour.values()), FIGURES / "player.gif")
         photograph_live(FIGURES / "player-live.png")

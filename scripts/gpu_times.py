@@ -148,7 +148,7 @@ def top_kernels(work: Callable[[], object], device: torch.device) -> list[tuple[
 
 
 def long_branch(runner: ModelRunner, length: int) -> Branch:
-    """A branch of `length` cached tokens (their keys and values are zero) and one pending."""
+    """A branch of `length` cached tokens (their keys and values are zero) and one uncomputed."""
     branch = runner.open([1] * (length + 1))
     with runner.cache.append([branch.table], [length]):
         pass
@@ -254,7 +254,7 @@ def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
 
 
 def one_more(branch: Branch) -> Branch:
-    """The same branch with one more pending token."""
+    """The same branch with one more uncomputed token."""
     branch.append(1)
     return branch
 
@@ -272,7 +272,7 @@ def rows_cost(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
 
         def work(chosen: list[Branch] = chosen, tokens: int = tokens) -> object:
             for branch in chosen:
-                branch.extend([1] * (tokens - len(branch.pending)))
+                branch.extend([1] * (tokens - len(branch.uncomputed)))
             made = runner.forward(chosen, "all")
             for branch in chosen:
                 branch.append(1)

@@ -52,7 +52,7 @@ def on_config(config: Any) -> Any:
     lessons += [{_title(path): f"notebooks/{path.name}"} for path in _notebooks()]
     lessons.append({"Exercises": "notebooks/exercises/README.md"})
     lessons.append({"Answers": [page for page in ROOT_PAGES if "/answers/" in page]})
-    config.nav = [*config.nav, {"Notebooks": lessons}, {"Code": _rooms()}]
+    config.nav = [*config.nav, {"Notebooks": lessons}, {"Code": _packages()}]
     return config
 
 
@@ -179,7 +179,8 @@ def _dotted(path: Path) -> str:
 
 
 def _page(path: Path) -> str:
-    """Where a module's page is: code/lr/spec/scheduler.md, and code/lr/spec/index.md for a room."""
+    """Where a module's page is: code/lr/spec/scheduler.md, and code/lr/spec/index.md for a
+    package."""
     relative = path.relative_to(ROOT).with_suffix(".md")
     return (
         "code/"
@@ -192,12 +193,12 @@ def _title(path: Path) -> str:
     return f"{number} {rest.replace('_', ' ')}"
 
 
-def _rooms() -> list[dict[str, Any]]:
-    """The code's pages by room, in the order of their names."""
-    rooms: dict[str, list[str]] = {}
+def _packages() -> list[dict[str, Any]]:
+    """The code's pages by package, in the order of their names."""
+    packages: dict[str, list[str]] = {}
     for path in _modules():
-        rooms.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(_page(path))
+        packages.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(_page(path))
     return [
-        {room: sorted(pages, key=lambda page: (not page.endswith("index.md"), page))}
-        for room, pages in rooms.items()
+        {package: sorted(pages, key=lambda page: (not page.endswith("index.md"), page))}
+        for package, pages in packages.items()
     ]

@@ -139,7 +139,7 @@ def caches() -> Iterator["WeakSet[PagedKVCache]"]:
 
 @pytest.fixture(autouse=True)
 def conservation_law(caches: "WeakSet[PagedKVCache]") -> Iterator[None]:
-    """After the test: free + used = total, each refcount is the number of holders, and no append
+    """After the test: free + used = total, each refcount is the number of owners, and no append
     was left open. A draft's worker that is a thread of this process may be giving blocks back just
     now; that takes less than ten seconds.
     """

@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "GLOSSARY.md", *sorted((ROOT / "docs").rglob
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL = ("lr theory", "lr plan", "lr info", "lr generate")
 NOT_HERE = re.compile(
-    r"Qwen/|openai:|torchrun|--endpoint|\bDIR\b|tensor_parallel|theory( figures| reality|$)"
+    r"Qwen/|openai:|torchrun|--endpoint|\bDIR\b|tensor_parallel|theory( figures| validation|$)"
 )
 """What needs a checkpoint, a server, a second machine or minutes."""
 

@@ -13,7 +13,7 @@ from lr.engine.runner import RESERVE, ModelRunner, Runners, room
 from lr.errors import OutOfBlocks
 from lr.kvcache.cache import bytes_per_block
 from lr.lab.dummy import shape
-from lr.lab.memory import GIB, Cast, Placed, plan_run
+from lr.lab.memory import GIB, Placed, PlacedModels, plan_run
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
@@ -47,10 +47,10 @@ def cell(layout: str, free: int) -> str:
     where = [target_devices, (places[0],), (places[-1],)]
     placed = [Placed(n, shape(n), BF16, d) for n, d in zip(names, where, strict=False)]
     judge = placed[2] if len(placed) > 2 else None
-    cast = Cast(
+    roles = PlacedModels(
         placed[0], placed[1], judge, "judge" if judge else "exact", apart=others is not None
     )
-    plan = plan_run(cast, OPTIONS, 40960, free=lambda device: free * GIB)
+    plan = plan_run(roles, OPTIONS, 40960, free=lambda device: free * GIB)
     longest = [device.room() for device in plan.devices]
     most = min(40960, *(tokens for tokens in (one[1] for one in longest if one is not None)))
     fixed = all(d.fits for d in plan.devices if d.room() is None)

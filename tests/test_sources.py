@@ -1,4 +1,4 @@
-"""What a machine can check about the sources: the budgets of size, the front door's imports, the
+"""What a machine can check about the sources: the budgets of size, the imports of `lr`, the
 documents' links.
 """
 

@@ -37,9 +37,9 @@ from lr.spec.protocol import (
     WorkKind,
 )
 from lr.trace import (
+    DraftToken,
     Ended,
     ForwardPass,
-    Guess,
     RoundDetail,
     StepWritten,
     TokenRound,
@@ -55,7 +55,7 @@ ROOT, CHILD = NodeId(0, 0), NodeId(0, 1, 3)
 CORRECTED = EmittedStep(0, Step((3,), Finish.EOS), Origin.CORRECTION, NO, STEP)
 ROUND = RoundDetail(
     3,
-    (Guess(0, -1, 0.5, 1.0, 0.5, 0.75, False), Guess(3, 0, 0.1, 0.2, 0.5, None, None)),
+    (DraftToken(0, -1, 0.5, 1.0, 0.5, 0.75, False), DraftToken(3, 0, 0.1, 0.2, 0.5, None, None)),
     0.25,
     7,
     1,
@@ -158,8 +158,8 @@ def changed(line: int, **values: object) -> list[str]:
         ([], "is empty"),
         (["{}"], "line 1: this is no trace"),
         (["[1]"], "line 1: expected an object"),
-        (changed(0, version=1), "version 1, this program reads version 2. Record it anew"),
-        (changed(0, version=3), "version 3, this program reads version 2. Read it with a newer"),
+        (changed(0, version=2), "version 2, this program reads version 3. Record it anew"),
+        (changed(0, version=4), "version 4, this program reads version 3. Read it with a newer"),
         (changed(0, version="x"), "version 'x'.*Record it anew"),
         (changed(0, depth="deep"), "line 1: .*Expected `int`, got `str`.*depth"),
         (changed(0, texts=...), "line 1: .*texts"),

@@ -112,9 +112,9 @@ COLUMNS = (
     "tokens\n/ pass", "speedup", "middle\nhalf",
 )  # fmt: skip
 NOTES = (
-    "ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning). "
-    "lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the tokens "
-    "guessed. speedup: in tokens per second against ar, all modes in turn on every problem; middle "
+    "ar: plain decoding. sd: tokens drafted ahead. lr: steps written ahead (Lookahead Reasoning). "
+    "lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the draft "
+    "tokens. speedup: in tokens per second against ar, all modes in turn on every problem; middle "
     "half: its quartiles over the problems. In lr and lr+sd the draft's steps are written in a "
     "second process (--driver lockstep: in turns, on one core)."
 )
@@ -139,7 +139,7 @@ class Demo:
     depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = 6  # Draft steps to write ahead.
     width: int = 1  # How many alternative draft steps per position.
     schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
-    num_speculative_tokens: int = 4  # How many tokens to guess ahead, in sd and lr+sd.
+    num_speculative_tokens: int = 4  # How many tokens to draft ahead, in sd and lr+sd.
     driver: Driver = "overlapped"
     """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
     target take turns."""

@@ -198,8 +198,8 @@ class BenchStep(Bench):
     repeats: int = 3  # How often everything is done, each time with other draws.
     depth: int = 6  # How many draft steps are written ahead.
     draft_ticks: int = 8  # Tokens the draft may write while the target writes one, taking turns.
-    k: int = 4  # Tokens that a draft model guesses ahead.
-    step_k: int = 20  # Tokens that a draft step guesses ahead.
+    k: int = 4  # Tokens that a draft model drafts ahead.
+    step_k: int = 20  # Tokens that a draft step drafts ahead.
     verifier: str | None = None  # How steps are compared; None: the demo's.
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
     only: tuple[str, ...] = ()  # Only the rows of these names, or whose names hold a word; and ar.
@@ -422,9 +422,9 @@ class BenchGpu:
     tokens: int = 256  # Tokens of an answer.
     repeats: int = 3  # How often everything is timed; once more does not count.
     depth: int = 4  # How many draft steps ahead.
-    k: int = 8  # Tokens guessed ahead in sd and lr+sd.
+    k: int = 8  # Tokens drafted ahead in sd and lr+sd.
     drafter: Literal["ngram", "draft"] = "ngram"
-    """Who guesses tokens: prompt lookup that always finds something, or the draft model."""
+    """Who proposes tokens: prompt lookup that always finds something, or the draft model."""
     pair: Literal["r1", "qwen3"] = "qwen3"  # Acceptance as in the paper: pair of Table 1 ...
     dataset: str = "GSM8K"  # ... on which data set. alpha1 is printed there, alpha2 fitted.
     calibration: Path | None = None  # Acceptance, step lengths from lr calibrate, instead.

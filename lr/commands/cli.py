@@ -25,7 +25,7 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("run", "run:RunCommand", "answer and grade a data set, with the official tool's flags"),
     ("calibrate", "theory:Calibrate", "measure what the formulas take, on real models"),
     ("plan", "theory:PlanRun", "how to run a pair of models, from a calibration or the paper"),
-    ("theory reality", "theory:TheoryReality", "predicted speedups beside measured ones"),
+    ("theory validation", "theory:TheoryValidation", "predicted speedups beside measured ones"),
     ("verify", "eval:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
     ("drift", "eval:Drift", "what accepted steps have cost, beside the answers that flipped"),
     ("experiment", "eval:ExperimentRun", "the paper's experiments, in miniature or on checkpoints"),

@@ -343,7 +343,7 @@ class Table1:
     data: Path = Path("data")  # Folder with NAME.jsonl for each of --datasets, unless --dummy.
     problems: int | None = None  # Only so many problems of each data set. None: all.
     depth: int = 4  # How many draft steps ahead.
-    k: int = 8  # Tokens that prompt lookup guesses.
+    k: int = 8  # Tokens that prompt lookup proposes.
     prompt: int = 512  # With --dummy: tokens before an answer.
     tokens: int = 512  # With --dummy: tokens of an answer.
     repeats: int = 3  # With --dummy: how often each mode is timed.

@@ -82,7 +82,7 @@ def memory_plan(
 ) -> MemoryPlan:
     """What target, draft and judge take (None, and those behind a server: nothing). `tokens` and
     `how` are as in `plan_run`."""
-    from lr.lab.memory import Cast, place, plan_run
+    from lr.lab.memory import PlacedModels, place, plan_run
 
     devices = (places.target, [places.draft], [places.judge])
     dtype = torch_dtype(dtype_name, places.target[0].type)
@@ -91,8 +91,8 @@ def memory_plan(
         for name, here in zip(names, devices, strict=True)
     )
     assert target is not None, "a plan is made for a target that is here"
-    cast = Cast(target, draft, judge, verifier, not places.shares_gpu)
-    return plan_run(cast, options, tokens, **how)
+    roles = PlacedModels(target, draft, judge, verifier, not places.shares_gpu)
+    return plan_run(roles, options, tokens, **how)
 
 
 def memory_table(plan: MemoryPlan) -> Table:

@@ -82,7 +82,7 @@ from pathlib import Path
 import lr
 import torch
 from lr.testing import check_answers, check_variant
-from lr.variants.door import load_variant
+from lr.variants.loading import load_variant
 
 FILE = Path(__file__).with_name("NAME.py")
 

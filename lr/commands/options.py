@@ -198,7 +198,7 @@ class VariantChoice:
     parameters such as "name(threshold=7)". lr new variant writes one to begin with."""
 
     def load(self, reasoner: Reasoner) -> Variant | None:
-        from lr.variants.door import load_variant
+        from lr.variants.loading import load_variant
 
         return None if self.variant is None else load_variant(self.variant, reasoner)
 

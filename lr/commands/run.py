@@ -233,9 +233,9 @@ class RunCommand:
     max_depth: int = 4  # How many draft steps ahead.
     width: int = 1  # How many alternatives per step.
     ignore_half_sentence: bool = False  # Do not accept a draft for the step that follows a cut one.
-    num_speculative_tokens: int = 6  # How many tokens are guessed ahead.
+    num_speculative_tokens: int = 6  # How many tokens are drafted ahead.
     prompt_lookup_max: int = 2  # Longest n-gram that prompt lookup looks for.
-    drafter: TokenDrafter = "ngram"  # Who guesses tokens in modes sd and lr+sd.
+    drafter: TokenDrafter = "ngram"  # Who proposes tokens in modes sd and lr+sd.
     max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
     max_step_tokens: int = 100  # A step is cut here.
     schedule: ScheduleName = "depth"  # When target steps begin; see lr generate.
@@ -318,8 +318,8 @@ class RunCommand:
     def _check(self, mode: str) -> None:
         self.models.check()
         at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
-        guesses = not self.enable_n_gram or self.drafter == "ngram"
-        require(guesses, "drafter", self.drafter, "'ngram', which is what --enable_n_gram means")
+        fits = not self.enable_n_gram or self.drafter == "ngram"
+        require(fits, "drafter", self.drafter, "'ngram', which is what --enable_n_gram means")
         judges = not self.save_pairs or mode in LOOKAHEAD
         keeps = "lr or lr+sd: --save_pairs keeps the pairs that a verifier judges"
         require(judges, "mode", mode, keeps)

@@ -1,5 +1,5 @@
 """The formulas, what they take, and how well they predict: `lr theory`, `lr theory figures`,
-`lr calibrate`, `lr theory reality` and `lr plan`."""
+`lr calibrate`, `lr theory validation` and `lr plan`."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class Calibrate:
     dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
     depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4
-    """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second
-    run guesses one."""
+    """How many tokens the draft model drafts ahead in the token-level run, at least 2; a second
+    run proposes one."""
     max_tokens: int | None = None  # Longest answer. None: 400; in long problems the context.
     temperature: float | None = None  # Of both models, 0 is greedy. None: what the models ask for.
     seed: int = 1  # Same seed: same answers.
@@ -192,8 +192,8 @@ class Calibrate:
             seen.tokens.add(events(mode="sd", drafter="draft", num_speculative_tokens=k))
         seen.pairs.add(events(mode="lr", schedule="sync", depth=1, width=2))
         # The draft's passes over several rows, which the other runs have few of.
-        guessing = {"drafter": "draft", "num_speculative_tokens": self.num_speculative_tokens}
-        seen.both.add(events(mode="lr+sd", depth=2, width=2, **guessing))
+        speculating = {"drafter": "draft", "num_speculative_tokens": self.num_speculative_tokens}
+        seen.both.add(events(mode="lr+sd", depth=2, width=2, **speculating))
         return seen
 
     def asked(self) -> list[str]:
@@ -232,7 +232,7 @@ predicted. off: expected against measured. ±: standard error over problems."""
 
 
 @dataclass(frozen=True)
-class TheoryReality:
+class TheoryValidation:
     """Compare what a calibration predicts with what the models do, on other problems than those it
     was made from, in the ways of a list or, with --draw, in ways that nobody could know before."""
 
@@ -270,10 +270,10 @@ class TheoryReality:
         require(len(self.temperatures) > 0, "temperatures", self.temperatures, "at least one")
         if self.draw:
             listed = ("depths", "tokens", "inner", "schedules")
-            named = [f"--{n}" for n in listed if getattr(self, n) != getattr(TheoryReality, n)]
+            named = [f"--{n}" for n in listed if getattr(self, n) != getattr(TheoryValidation, n)]
             none = f"0 beside {' and '.join(named)}: drawn ways come from no list"
             require(not named, "draw", self.draw, none)
-        usual = self.temperatures == TheoryReality.temperatures
+        usual = self.temperatures == TheoryValidation.temperatures
         drawn = self.draw > 0 and self.calibration is None
         none = "none: it counts with --draw alone, and not beside --calibration"
         require(usual or drawn, "temperatures", self.temperatures, none)

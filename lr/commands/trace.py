@@ -34,11 +34,11 @@ from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
 from lr.lab.trace.file import TraceFile, read_trace, write_lines
 from lr.lab.trace.state import state_at
 from lr.lab.trace.virtual import replay_virtual
-from lr.lab.viz.cache import cache_figure, sharing_moment
+from lr.lab.viz.cache import cache_figure, most_sharing
 from lr.lab.viz.clock import timeline_figure
 from lr.lab.viz.perfetto import perfetto
 from lr.lab.viz.style import require_matplotlib, write
-from lr.lab.viz.tree import telling_moment, tree_figure
+from lr.lab.viz.tree import fullest_tree, tree_figure
 from lr.options import GenerateOptions
 from lr.types import require
 
@@ -186,7 +186,7 @@ class Play:
 
 
 PICTURES = ("timeline", "tree", "cache")
-MOMENTS = {"tree": (telling_moment, tree_figure), "cache": (sharing_moment, cache_figure)}
+SNAPSHOTS = {"tree": (fullest_tree, tree_figure), "cache": (most_sharing, cache_figure)}
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,8 @@ class DrawCommand:
                 continue
             figure = timeline_figure(trace)
             if name != "timeline":
-                moment, draw = MOMENTS[name]
-                at = moment(trace) if self.event is None else self.event
+                chosen, draw = SNAPSHOTS[name]
+                at = chosen(trace) if self.event is None else self.event
                 figure = draw(state_at(trace, at), last)
             with figure as made:
                 for written in write(made, start.with_name(f"{start.name}-{name}.png")):
@@ -297,10 +297,10 @@ def _reader(out: Console) -> Callable[[str], str]:
 
 
 HELP = """\
-forward  n (or Enter)  the next moment; n 5: five     e  one event, details too
+forward  n (or Enter)  the next stop; n 5: five       e  one event, details too
          s  the answer's next step     r  the next rejection
          v  where a verdict is due     z  the end
-back     b  the moment before; b 5     g 120  to event 120, either way
+back     b  the stop before; b 5       g 120  to event 120, either way
 look     i 0:2  inside a node: texts, verdict, every token with p, q, accept
          c  the cache: who holds which block; c 3: who holds block 3
          t  the whole answer           l  this screen again

@@ -148,9 +148,9 @@ class LocalDrafts:
         shared = 0 if parent is None else min(branch.num_computed_tokens, len(parent) - 1)
         if parent is not None and parent.num_computed_tokens < shared:
             runner, tokens = self.writer.runner, parent.tokens
-            heir = runner.fork(branch)
-            runner.rewind(heir, shared)
-            runner.swap(parent, heir)
+            replacement = runner.fork(branch)
+            runner.rewind(replacement, shared)
+            runner.swap(parent, replacement)
             parent.tokens = tokens
         self.writer.close(branch)
 

@@ -171,7 +171,7 @@ class Serving:
         self.alone = concurrency == 1
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
-        guesses = options.drafts_tokens and Role.DRAFT in models.here
+        speculates = options.drafts_tokens and Role.DRAFT in models.here
         self.drafts: Callable[[Trace], LocalDrafts | RemoteDrafts] | None = None
         draft: Part | None = None
         if options.looks_ahead:
@@ -186,7 +186,7 @@ class Serving:
                 draft = self._writer(config, models.draft)
                 self.drafts = partial(LocalDrafts, draft)
         # The draft's worker has recorded its CUDA graphs and waits: no two record at once.
-        draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
+        draft_runner = self._borrow("drafter", Role.DRAFT) if speculates else None
         self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         verifier = None if isinstance(run.verifier, str) else run.verifier
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
@@ -387,14 +387,14 @@ class Run:
         speculation = self.speculation(role, draft_runner) if options.speculates else None
         if keeps and speculation is not None:
             raise SettingError(
-                f"mode {options.mode!r} guesses the {role.value}'s tokens, and the variant asks "
+                f"mode {options.mode!r} drafts the {role.value}'s tokens, and the variant asks "
                 "for their log-probabilities, which are not kept then; use mode 'lr'."
             )
         entropy = self.controller is not None and self.controller.entropies
         return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps, entropy)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
-        """How this role's tokens are guessed; None: not at all."""
+        """How this role's tokens are proposed; None: not at all."""
         options, variant, eos_ids = self.options, self.variant, self.models.codec.eos_ids
         if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
             return None

@@ -235,7 +235,7 @@ class Request:
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
         job = StepJob(branch, node.index, limit, stream, self.trace, node)
-        job.guesses = None if self.steering is None else self.steering.guesses
+        job.max_draft_tokens = None if self.steering is None else self.steering.max_draft_tokens
         if self.corrections is not None:
             self.corrections.begin(job)
         elif self.goes_on:  # the root's branch may have the first tokens, from the round before
@@ -268,7 +268,7 @@ class Request:
             self.drafter.offer(rival.target, start, self.places[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
-        """The target's branch of a node: a fork of the parent's with the draft step pending."""
+        """The target's branch of a node: a fork of the parent's with the draft step uncomputed."""
         place = self.places[node]
         if place.target is None:
             parent = self.parent(node)

@@ -1,10 +1,10 @@
 """A model, its cache, and branches: the one place where tokens meet tensors.
 
-`forward` pushes whatever is pending on many branches (`kvcache/branch.py`) through the model in one
-ragged forward. So there is no separate prefill, decode, correction or bonus: a prompt is a branch
-with many pending tokens, a decoded token is one more, a corrected step is a few. Example: a branch
-of 10 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits after the
-last. Rewind it to 11 tokens: 11 are cached and nothing is pending.
+`forward` pushes whatever is uncomputed on many branches (`kvcache/branch.py`) through the model in
+one ragged forward. So there is no separate prefill, decode, correction or bonus: a prompt is a
+branch with many uncomputed tokens, a decoded token is one more, a corrected step is a few. Example:
+a branch of 10 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits
+after the last. Rewind it to 11 tokens: 11 are cached and nothing is uncomputed.
 
 `Runners` keeps the runners of a model from answer to answer. Read next: `model/qwen.py`.
 """
@@ -85,15 +85,15 @@ class ModelRunner:
             self.graphs.close()
 
     def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch:
-        """A new branch with these tokens (at least one), pending. Raises `ContextError`. `shared`:
-        if a branch that is there begins with all of them, a fork of it; the last token is pending.
+        """A new branch of these tokens (at least one), uncomputed. Raises `ContextError`. `shared`:
+        if a branch begins with all of them, a fork of it; the last token is uncomputed.
         """
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
         self._require_fit(tokens, len(tokens))
         whole, size = list(tokens), len(tokens)
-        twins = [one for one in reversed(self.live) if shared and one.tokens[:size] == whole]
-        if twins:  # of those that have computed most the latest: others wait for what it computes
-            return fork_longest(self, [max(twins, key=lambda one: one.table.length)], whole)
+        equal = [one for one in reversed(self.live) if shared and one.tokens[:size] == whole]
+        if equal:  # of those that have computed most the latest: others wait for what it computes
+            return fork_longest(self, [max(equal, key=lambda one: one.table.length)], whole)
         return self._opened(Branch(whole, self.cache.new()))
 
     def fork(self, branch: Branch) -> Branch:
@@ -133,43 +133,43 @@ class ModelRunner:
     def forward(
         self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
     ) -> list[Tensor]:
-        """Push the pending tokens of every branch through the model, in one ragged forward (several
-        if they exceed `max_batch_tokens`).
+        """Push the uncomputed tokens of every branch through the model, in one ragged forward
+        (several if they exceed `max_batch_tokens`).
 
         Returns one tensor per branch: "last": logits [v] of the token after its last one; "all":
-        logits [t, v] after each of its t pending tokens; a list of numbers: logits [m, v] after
+        logits [t, v] after each of its t uncomputed tokens; a list of numbers: logits [m, v] after
         each of the last m of branch i, m = logits[i]. Raises `OutOfBlocks` or `ContextError` with
-        nothing changed by the failing forward, `ProtocolError` where nothing is pending.
+        nothing changed by the failing forward, `ProtocolError` where nothing is uncomputed.
         """
         if not branches:
             return []
-        pending = [branch.pending for branch in branches]
+        uncomputed = [branch.uncomputed for branch in branches]
         if isinstance(logits, str):
             expected = '"last", "all" or a number of rows per branch'
             require(logits in ("last", "all"), "logits", logits, expected)
-            wanted = [1 if logits == "last" else len(tokens) for tokens in pending]
+            wanted = [1 if logits == "last" else len(tokens) for tokens in uncomputed]
         else:
-            wanted, expected = list(logits), f"{len(pending)}, one number per branch"
-            require(len(wanted) == len(pending), "the length of logits", len(wanted), expected)
-        for branch, tokens, count in zip(branches, pending, wanted, strict=True):
+            wanted, expected = list(logits), f"{len(uncomputed)}, one number per branch"
+            require(len(wanted) == len(uncomputed), "the length of logits", len(wanted), expected)
+        for branch, tokens, count in zip(branches, uncomputed, wanted, strict=True):
             if not tokens:
-                raise ProtocolError(f"nothing is pending on {branch!r}: append tokens first.")
+                raise ProtocolError(f"nothing of {branch!r} is uncomputed: append tokens first.")
             self._require_fit(tokens, len(branch))
-            expected = f"1 to {len(tokens)}, what is pending"
+            expected = f"1 to {len(tokens)}, what is uncomputed"
             require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
-        if sum(map(len, pending)) <= self.max_batch_tokens:
-            together = self._forward(branches, pending, wanted)  # [sum of wanted, v]
+        if sum(map(len, uncomputed)) <= self.max_batch_tokens:
+            together = self._forward(branches, uncomputed, wanted)  # [sum of wanted, v]
             return list(together if logits == "last" else together.split(wanted))
         rows = [self._in_pieces(branch, m) for branch, m in zip(branches, wanted, strict=True)]
         return [row[0] for row in rows] if logits == "last" else rows
 
     def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
-        """The last `wanted` rows [wanted, v] of one branch. Example: 11 pending tokens, pieces of
-        4, 5 rows wanted: pieces of 4, 4 and 3 tokens give their last 0, 2 and 3 rows.
+        """The last `wanted` rows [wanted, v] of one branch. Example: 11 uncomputed tokens, pieces
+        of 4, 5 rows wanted: pieces of 4, 4 and 3 tokens give their last 0, 2 and 3 rows.
         """
         pieces = []
-        while tokens := branch.pending[: self.max_batch_tokens]:
-            later = len(branch.pending) - len(tokens)
+        while tokens := branch.uncomputed[: self.max_batch_tokens]:
+            later = len(branch.uncomputed) - len(tokens)
             rows = min(len(tokens), max(0, wanted - later))
             pieces.append(self._forward([branch], [tokens], [rows]))
         return torch.cat(pieces)
@@ -267,7 +267,7 @@ class Runners:
         runner.observer, runner.cache.observer = None, CacheObserver()
         padding = runner.graphs is not None  # holds a block
         if runner.cache.pool.num_used == padding and len(self.idle) < 2:  # two for a draft that
-            runner.cache.pool.restart()  # writes steps and guesses tokens
+            runner.cache.pool.restart()  # writes steps and proposes tokens
             self.idle.append(runner)
         else:
             runner.end()

@@ -12,8 +12,8 @@ Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
     block      7  7  7  7  |  2  2   2    2
     slot      28 29 30 31  |  8  9  10   11
 
-Tokens that are not in the cache yet are *pending*. The runner computes what is pending (an example
-is in `engine/runner.py`); only the cache changes a table. Read next: `cache.py`.
+Tokens that are not in the cache yet are *uncomputed*. The runner computes what is uncomputed (an
+example is in `engine/runner.py`); only the cache changes a table. Read next: `cache.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Tables = Sequence[BlockTable]
 
 
 def block_rows(tables: Tables) -> list[list[int]]:
-    """The blocks of several tables as a rectangle [b, longest], short rows filled up with their own
+    """The blocks of several tables as a rectangle [b, nb], short rows filled up with their own
     last block, to be masked away: a free block may contain NaN, which no mask removes. Example:
     tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. `ProtocolError` if a table is empty.
     """
@@ -85,16 +85,16 @@ class Branch:
         return self.table.length
 
     @property
-    def pending(self) -> list[int]:
+    def uncomputed(self) -> list[int]:
         """The tokens that the next `forward` will push."""
         return self.tokens[self.table.length :]
 
     def append(self, token: int) -> None:
-        """Add one pending token."""
+        """Add one uncomputed token."""
         self.tokens.append(token)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Add pending tokens."""
+        """Add uncomputed tokens."""
         self.tokens.extend(tokens)
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True`
 full of NaN, so that a test notices whoever still reads them.
 
 **Copy on write.** New tokens go after the last valid one, so only a partly filled last block can
-be both shared and written; it is copied first. If all holders of a block write into it in the same
+be both shared and written; it is copied first. If all owners of a block write into it in the same
 batch, the last of them need not copy: the others have left. That one must be the *longest* of them:
 a shorter one would overwrite tokens which the longer ones need again when the batch is undone.
 Worked example with `block_size` 4, block 5 held by A and B, one token appended to each::
@@ -250,7 +250,7 @@ class PagedKVCache:
 
     def _leaving(self, shared: Tables) -> Tables:
         """Those of the tables that write into a shared block which must copy it: all but the
-        longest, where all holders of a block write into it.
+        longest, where all owners of a block write into it.
         """
         moved, leaving = list[BlockTable](), Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):
@@ -268,7 +268,7 @@ class PagedKVCache:
         return dropped, self._drop(dropped)
 
     def _drop(self, blocks: Sequence[int]) -> list[int]:
-        """Count one holder less of each block, in this order; returns those that are free now."""
+        """Count one owner less of each block, in this order; returns those that are free now."""
         freed = [block for block in blocks if self.pool.drop(block)]
         self._clean.difference_update(freed)
         if self.poison_freed and freed:

@@ -54,12 +54,12 @@ class BlockPool:
         return taken
 
     def share(self, block: int) -> None:
-        """Count one more holder of `block`; raises `ProtocolError` if nobody holds it yet."""
+        """Count one more owner of `block`; raises `ProtocolError` if nobody holds it yet."""
         self._held(block)
         self._refcounts[block] += 1
 
     def drop(self, block: int) -> bool:
-        """Count one holder of `block` less. Whether it is free now; `ProtocolError` if it was."""
+        """Count one owner of `block` less. Whether it is free now; `ProtocolError` if it was."""
         self._held(block)
         self._refcounts[block] -= 1
         if self._refcounts[block]:

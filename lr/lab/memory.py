@@ -1,7 +1,7 @@
 """How much memory a run takes of every device, before anything is loaded: weights and caches,
 counted exactly from config.json and options; working memory, estimated from above.
 
-It counts what the engine reserves: a cache per writer, one more for a draft model that guesses
+It counts what the engine reserves: a cache per writer, one more for a draft model that proposes
 tokens, one for a verifier that asks the target, a fixed one for the judge; and the draft's weights
 twice where driver "overlapped" gives its process a copy of its own. Needs are added up per device,
 since models may share one, and compared with what is free there.
@@ -59,7 +59,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Cast:
+class PlacedModels:
     """The models of a run. `verifier` as `VerifierChoice` takes it; `apart`: the draft's worker is
     a process, with weights of its own."""
 
@@ -147,7 +147,7 @@ def free_bytes(device: str | torch.device) -> int | None:
 
 
 def plan_run(
-    cast: Cast,
+    roles: PlacedModels,
     options: GenerateOptions,
     tokens: int,
     *,
@@ -163,9 +163,9 @@ def plan_run(
     free on a device, by its name; None: asks. `queues`: they are answers of one `Engine.serve`,
     which on CUDA waits until there is room; so room for one of them is enough there."""
     alone: MemoryPlan | None = None
-    if queues and share > 1 and num_blocks is None and "cuda" in cast.target.devices[0]:
-        alone = plan_run(cast, options, tokens, free=free)
-    target, draft, judge = cast.target, cast.draft if options.needs_draft else None, cast.judge
+    if queues and share > 1 and num_blocks is None and "cuda" in roles.target.devices[0]:
+        alone = plan_run(roles, options, tokens, free=free)
+    target, draft, judge = roles.target, roles.draft if options.needs_draft else None, roles.judge
     writers = [target] if draft is None else [target, draft]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
     chains = share if num_blocks is None else 0
@@ -187,13 +187,13 @@ def plan_run(
             by_device.setdefault(name, []).append(need)
 
     held = each
-    if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
+    if roles.verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
         context = target.config.max_position_embeddings + JUDGE_TOKENS
         held += held if num_blocks is not None else -(-context // BLOCK_SIZE)
     add("target", target, held, share * _target_rows(options), 1)
     if draft is not None:
-        caches = options.looks_ahead + options.drafts_tokens  # writes steps, and guesses tokens
-        twice = cast.apart and options.looks_ahead and options.driver == "overlapped"
+        caches = options.looks_ahead + options.drafts_tokens  # writes steps, and proposes tokens
+        twice = roles.apart and options.looks_ahead and options.driver == "overlapped"
         role, copies = ("draft, twice", 2) if twice else ("draft", 1)
         rows = share * options.width * (options.depth if options.looks_ahead else 1)
         add(role, draft, caches * each, rows, caches, copies)

@@ -15,8 +15,8 @@ its own position (a mask by absolute positions: a chunk after a cache is not a p
 * `sdpa_attention`, PyTorch's fused attention on gathered pages, for any device.
 
 On CUDA, `attention_triton.py` reads the pages where they lie; `attention_choice.py` decides which
-a model gets. Axis letters: n rows, b sequences, c new tokens of a sequence, nb blocks, h query
-heads, k KV heads, d head dim, s key positions.
+a model gets. Axis letters: n tokens of a batch (its rows), t new positions of a sequence, s key
+positions, h query heads, k KV heads, d head size, nb blocks.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
             keys, values = (  # [s, h, d]: query heads share a KV head
                 page[0, : table.length].repeat_interleave(group, dim=1) for page in pages
             )
-            scores = torch.einsum("chd,shd->hcs", q[rows], keys) / math.sqrt(q.shape[-1])
+            scores = torch.einsum("thd,shd->hts", q[rows], keys) / math.sqrt(q.shape[-1])
             places = torch.arange(table.length, device=device)
-            later = places[None, :] > batch.positions[rows, None]  # [c, s]
+            later = places[None, :] > batch.positions[rows, None]  # [t, s]
             weights = scores.masked_fill(later, -math.inf).softmax(-1)
-            mixed.append(torch.einsum("hcs,shd->chd", weights, values))
+            mixed.append(torch.einsum("hts,shd->thd", weights, values))
         return torch.cat(mixed)
 
     return attend

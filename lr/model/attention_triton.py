@@ -14,7 +14,7 @@ divided into `splits` parts (flash decoding), whose results `_combine` adds with
 exp(m) l.
 
 A tile of 2 tokens with 4 query heads per KV head is a matrix of 8 rows: row r is token r // 4 and
-head r % 4. Axis letters: n tokens, h query heads, k KV heads, d head dim, nb blocks of a table.
+head r % 4. Axis letters: n tokens, h query heads, k KV heads, d head size, nb blocks of a table.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Decoding one token reads every weight once, which takes a GPU some microseconds 
 kernel between two matrices takes about two, whatever it computes, so their number is what counts.
 `layers.py` has the same in plain PyTorch, which runs wherever these do not and which a test holds
 them equal to; here everything is computed in fp32 and rounded once. `attention_choice.py` gives
-them to a model. Letters: n tokens, e hidden size, h query heads, k KV heads, d head dim.
+them to a model. Letters: n tokens, e hidden size, h query heads, k KV heads, d head size.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ def linear(
     *,
     gated: bool = False,
 ) -> Tensor:
-    """W x [1, n] of one row x [1, e] and a matrix [n, e], plus `plus` (n numbers: a bias, or what
-    the layer adds to). `norm`: x is normed first, with this weight [e] and eps. `gated`: the matrix
-    [2 n, e] is [gate | up], and silu(gate x) * (up x) comes back. One program makes one number.
+    """W x [1, width] of a row x [1, e] and W [width, e], plus `plus` [width] (a bias, or what the
+    layer adds to). `norm`: x is normed first, with this weight [e] and eps. `gated`: W [2 width, e]
+    is [gate | up], and silu(gate x) * (up x) comes back. One program makes one number.
     """
     n, size = weight.shape[0] // (1 + gated), weight.shape[1]
     by, eps = norm or (None, 0.0)

@@ -13,7 +13,7 @@ Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions
 
 The graphs belong to a `ModelRunner` and live as long as it does. They share one pool of memory:
 they are never replayed at the same time, and results are copied out before the next replay. Only
-`cuda_recorder` needs CUDA; `record_eager` is its twin on the CPU, for tests.
+`cuda_recorder` needs CUDA; `record_eager` is its counterpart on the CPU, for tests.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class StepGraphs:
 
 
 def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """The twin without CUDA: replaying is computing again, into the same tensor."""
+    """The counterpart without CUDA: replaying is computing again, into the same tensor."""
     kept = compute().clone()
     return lambda: kept.copy_(compute())
 

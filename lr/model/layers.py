@@ -2,7 +2,7 @@
 
 Tokens come flat: x is [n, e], whichever sequences the n rows belong to. Who attends to whom is
 decided by the `attend` function that a layer is given (`attention.py`). Forward hooks fire.
-Letters: n tokens, e hidden size, h query heads, k KV heads, d head dim.
+Letters: n tokens, e hidden size, h query heads, k KV heads, d head size.
 """
 
 from __future__ import annotations

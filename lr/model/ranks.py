@@ -456,7 +456,7 @@ def _feed(model: RankLM, caches: dict[int, PagedKVCache], call: Sequence[Any]) -
     number, sizes, prepared, name, kind, source = call  # as `LeaderLM.forward` sends it
     if number not in caches:
         cache = caches[number] = model.make_cache(*sizes)
-        cache.pool.allocate(cache.num_blocks)  # other ranks count no holders: all blocks are
+        cache.pool.allocate(cache.num_blocks)  # other ranks count no owners: all blocks are
         cache.keys.zero_()  # held, and may be read
         cache.values.zero_()
     cache = caches[number]

@@ -67,7 +67,7 @@ def read(runner: ModelRunner, branches: Sequence[Branch]) -> list[tuple[Tensor, 
     """
     if not branches:
         return []
-    lengths = [len(branch.pending) for branch in branches]
+    lengths = [len(branch.uncomputed) for branch in branches]
     seen: list[Tensor] = []
     hook = runner.model.norm.register_forward_hook(lambda norm, given, made: seen.append(made))
     graphs, runner.graphs = runner.graphs, None

@@ -76,14 +76,14 @@ class Corrections:
 
 @dataclass(eq=False)
 class Steering:
-    """A controller, and what it has said: `guesses`, how many tokens a round of the steps that
-    begin now may guess. `entropies`: of the step that the draft wrote to a node, of the step that
+    """A controller, and what it has said: `max_draft_tokens` in a round of the steps that
+    begin now. `entropies`: of the step that the draft wrote to a node, of the step that
     the target wrote after one.
     """
 
     request: Request
     controller: Controller
-    guesses: int | None = None
+    max_draft_tokens: int | None = None
     entropies: dict[tuple[Role, NodeId], float | None] = field(default_factory=dict)
     _stats: Stats = field(default_factory=Stats)
     _read: int = 0  # events of the trace that are in it
@@ -112,8 +112,8 @@ class Steering:
         told = StepStats(**vars(self._stats), draft_entropy=draft, target_entropy=target)
         least = 1 if config.schedule is Schedule.PAPER else 0
         depth = max(least, min(controller.depth(told), self._most))
-        self.guesses, width = controller.tokens(told), controller.width(told)
+        self.max_draft_tokens, width = controller.tokens(told), controller.width(told)
         self._widths[emit.emitted.index + 1] = width
-        chosen: dict[str, object] = {"depth": depth, "tokens": self.guesses, "width": width}
+        chosen = dict[str, object](depth=depth, tokens=self.max_draft_tokens, width=width)
         request.trace.tell("controller", request.scheduler.root.id, chosen)
         request.scheduler.set_depth(depth)

@@ -44,7 +44,7 @@ from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verd
 from lr.tiny.names import companion, language_of
 from lr.types import Step, Verdict, require
 
-Embed = Callable[[Sequence[str]], Tensor]  # n texts to their embeddings [n, e], each of length 1.
+Embed = Callable[[Sequence[str]], Tensor]  # b texts to their embeddings [b, e], each of length 1.
 SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or \
 useless, 9 means right and useful beyond doubt.
@@ -194,7 +194,7 @@ class EmbeddingVerifier(Verifier):
             return []
         steps = [step for pair in pairs for step in (pair.target_step, pair.draft)]
         self.passes += 1
-        rows = self.embed([self.decode(step.tokens).strip() for step in steps]).double()  # [2n, e]
+        rows = self.embed([self.decode(step.tokens).strip() for step in steps]).double()  # [2 b, e]
         cosines: list[float] = (rows[0::2] * rows[1::2]).sum(-1).tolist()
         return [at_least(self.threshold, cosine, f"cosine {cosine:.3f}") for cosine in cosines]
 

@@ -34,7 +34,7 @@ WORTH_A_FORWARD = 16
 def fork_longest(
     runner: Runner, branches: Iterable[Branch], tokens: list[int], wanted: int = 1
 ) -> Branch:
-    """A branch of `tokens`, at least the last `wanted` of them pending: a fork of the one among
+    """A branch of `tokens`, at least the last `wanted` of them uncomputed: a fork of the one among
     `branches` with the longest common beginning, if any; of a long one it computes the rest first.
     """
     best = max(branches, key=lambda one: common_length(one.tokens, tokens), default=None)
@@ -51,7 +51,7 @@ def fork_longest(
 
 
 def read_up_to(runner: Runner, branch: Branch, length: int) -> None:
-    """Compute what is pending of the first `length` tokens, so that forks share it."""
+    """Compute what is uncomputed of the first `length` tokens, so that forks share it."""
     if branch.num_computed_tokens < length:
         rest = branch.tokens[length:]
         del branch.tokens[length:]

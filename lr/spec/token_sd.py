@@ -52,7 +52,7 @@ class Context:
 
     @property
     def tokens(self) -> list[int]:
-        """All tokens of the branch, pending ones included. Not to be changed."""
+        """All tokens of the branch, uncomputed ones included. Not to be changed."""
         return self.branch.tokens
 
 
@@ -105,7 +105,7 @@ class Speculation:
     @property
     def goes_on(self) -> bool:
         """Whether the next step may begin with what a round decides after the end of one: rule
-        "match" draws the target's own tokens, whatever was guessed (in a tree, by its path).
+        "match" draws the target's own tokens, whatever was proposed (in a tree, by its path).
         """
         return type(self.rule) is MatchRule and not self.drafter.trees
 
@@ -133,7 +133,7 @@ def speculate(
     detailed: bool = False,
 ) -> list[RoundEnd]:
     """One round on every context's branch. Afterwards each branch ends in its round's tokens, the
-    last of them pending. `detailed`: with what a detailed trace records of every round.
+    last of them uncomputed. `detailed`: with what a detailed trace records of every round.
     """
     made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
     proposals = [p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)]

@@ -45,7 +45,7 @@ class Controller(Protocol):
         ...
 
     def tokens(self, stats: StepStats) -> int | None:
-        """How many tokens the target's drafter may guess in a round (k) in the steps that begin
+        """How many tokens the target's drafter may propose in a round (k) in the steps that begin
         from now on; None, and at most: as many as the run says. Asked after `depth`.
         """
         return None
@@ -124,7 +124,7 @@ class Variant:
 
     `settings` are options of `generate` that the method asks for; what the caller gives wins (on
     the command line: what differs from the default). `name` says how the variant was named, `file`
-    where it is defined, if that is no module (`lr/variants/door.py` fills them in).
+    where it is defined, if that is no module (`lr/variants/loading.py` fills them in).
     """
 
     verifier: Verifier | None = None

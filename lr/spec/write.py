@@ -77,7 +77,7 @@ class StepJob:
     the step, `node` names it there. `tokens`: what is written; those that it begins with are on the
     branch. `finish` is None until it is written. `logprobs`: of the tokens that were drawn, under
     the sampling distribution, and `entropies` of it, if the writer keeps them. `segmenter` finds
-    the boundary; the writer makes it. `guesses`: how many tokens a round may guess, if fewer.
+    the boundary; the writer makes it. `max_draft_tokens`: in a round, if fewer than usual.
     `following`: the next step's stream, if that may begin with what a round decides after this one.
     """
 
@@ -91,15 +91,15 @@ class StepJob:
     finish: Finish | None = None
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
-    guesses: int | None = None
+    max_draft_tokens: int | None = None
     following: Stream | None = None
     segmenter: Segmenter = field(init=False, repr=False)
 
     @property
     def room(self) -> int:
-        """How many tokens may be guessed now; one of the step is always the model's own."""
+        """How many tokens may be proposed now; one of the step is always the model's own."""
         left = self.limit - len(self.tokens) - 1
-        return left if self.guesses is None else min(left, self.guesses)
+        return left if self.max_draft_tokens is None else min(left, self.max_draft_tokens)
 
     @property
     def entropy(self) -> float | None:
@@ -116,7 +116,7 @@ class WriterConfig:
     """How a model writes, as data that can be sent to another process. `segmenter` makes what finds
     the boundary of a step, from the function that maps a token id to its bytes.
 
-    With `speculation` the tokens inside each step are guessed ahead; without it every token takes
+    With `speculation` the tokens inside each step are drafted ahead; without it every token takes
     one forward. `keeps_logprobs`: the log-probabilities of the tokens drawn are kept, and with
     `keeps_entropies` the entropies, in nats, of what they are drawn from.
     """
@@ -241,13 +241,13 @@ class StepWriter:
             self.live.remove(job)
             job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
-    def _after(self, job: StepJob, guesses: Sequence[int]) -> tuple[int, Stream] | None:
+    def _after(self, job: StepJob, proposed: Sequence[int]) -> tuple[int, Stream] | None:
         """After how many tokens the step ends if these come next, and the next step's stream."""
         segmenter = self.config.segmenter(self.token_bytes)
         for token in job.tokens:
             segmenter.feed(token)
-        end = next((n for n, token in enumerate(guesses, start=1) if segmenter.feed(token)), 0)
-        if job.following is None or not end or not self.config.eos_ids.isdisjoint(guesses[:end]):
+        end = next((n for n, token in enumerate(proposed, start=1) if segmenter.feed(token)), 0)
+        if job.following is None or not end or not self.config.eos_ids.isdisjoint(proposed[:end]):
             return None
         return end, job.following
 
@@ -259,8 +259,8 @@ class StepWriter:
 
     def _take(self, job: StepJob, tokens: Sequence[int], *, goes_on: bool = False) -> int:
         """Add the last `tokens` of its branch to a step until it ends: by end of sequence first, by
-        a boundary, by its limit. Cut the branch back to there, the last token pending, unless the
-        next step may begin with the rest (`goes_on`). Returns how many of the tokens stay.
+        a boundary, by its limit. Cut the branch back to there, the last token uncomputed, unless
+        the next step may begin with the rest (`goes_on`). Returns how many of the tokens stay.
 
         Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
         the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.

@@ -1,5 +1,6 @@
-"""Asking a part of a variant: what it returns must be what its seam expects, and an exception in it
-says in which seam it was raised. `guard.py` has the seams on steps, `guard_tokens.py` the others.
+"""Asking a part of a variant: what it returns must be what its extension point expects, and an
+exception in it says in which extension point it was raised. `guard.py` has the extension points on
+steps, `guard_tokens.py` the others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LONGEST = 300
 
 
 class VariantError(LRError, TypeError):
-    """A part of a variant is not what its seam expects, or returned something else."""
+    """A part of a variant is not what its extension point expects, or returned something else."""
 
 
 def no_notes(node: NodeId | None) -> Note:
@@ -30,12 +31,12 @@ def no_notes(node: NodeId | None) -> Note:
 
 
 @contextmanager
-def within(seam: str, part: object) -> Iterator[None]:
-    """What the part raises inside gets a note that names the seam."""
+def within(point: str, part: object) -> Iterator[None]:
+    """What the part raises inside gets a note that names the extension point."""
     try:
         yield
     except Exception as error:
-        note = f"This was raised in the variant's {seam}, {called(part)}."
+        note = f"This was raised in the variant's {point}, {called(part)}."
         with suppress(Exception):  # there are exceptions that take no notes
             if not isinstance(error, VariantError) and note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
@@ -48,18 +49,18 @@ def called(part: object) -> str:
     return str(getattr(kind, "__qualname__", kind))
 
 
-def refuse(seam: str, part: object, method: str, got: object, expected: str) -> NoReturn:
+def refuse(point: str, part: object, method: str, got: object, expected: str) -> NoReturn:
     """Raise `VariantError`: a part returned something wrong."""
     said = " ".join(repr(got).split())  # a tensor has many lines
     said = said if len(said) <= LONGEST else f"{said[:LONGEST]} ..."
     raise VariantError(
-        f"the variant's {seam} is wrong: {called(part)}.{method} returned {said}; expected "
-        f"{expected}. What the seam asks for: docs/variants.md."
+        f"the variant's {point} is wrong: {called(part)}.{method} returned {said}; expected "
+        f"{expected}. What the extension point asks for: docs/variants.md."
     )
 
 
 def ask(
-    seam: str,
+    point: str,
     part: Any,
     method: str,
     *given: object,
@@ -69,10 +70,10 @@ def ask(
 ) -> Any:
     """What `part.method(*given)` returns, if it fits; `__call__` is the part itself."""
     call = part if method == "__call__" else getattr(part, method)
-    with within(seam, part):
+    with within(point, part):
         got = call(*given, **more)
     if not fits(got):
-        refuse(seam, part, method, got, expected)
+        refuse(point, part, method, got, expected)
     return got
 
 
@@ -82,7 +83,7 @@ class Guarded:
     given one.
     """
 
-    seam: ClassVar[str]
+    point: ClassVar[str]
     methods: ClassVar[tuple[str, ...]] = ()
     inner: Any
     notes: Notes = no_notes
@@ -100,7 +101,7 @@ class Guarded:
     ) -> Any:
         """What the part returns, if it fits."""
         more = {"note": note} if method in self._takes_note else {}
-        return ask(self.seam, self.inner, method, *given, fits=fits, expected=expected, **more)
+        return ask(self.point, self.inner, method, *given, fits=fits, expected=expected, **more)
 
     @cached_property
     def _takes_note(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The law of the paged cache: free + used = total, and every block has as many holders as its count
+"""The law of the paged cache: free + used = total, and every block has as many owners as its count
 says. The tests check it after each test, on every cache that was made.
 """
 
@@ -29,5 +29,5 @@ def check_cache(cache: PagedKVCache, tables: Iterable[BlockTable] | None = None)
     held = Counter(block for table in tables for block in table.blocks)
     for block, count in enumerate(counts):
         if count != held[block]:
-            holders = [table for table in tables if block in table.blocks]
-            raise AssertionError(f"block {block} has refcount {count}, held by {holders}")
+            owners = [table for table in tables if block in table.blocks]
+            raise AssertionError(f"block {block} has refcount {count}, held by {owners}")

@@ -1,6 +1,7 @@
-"""The parts of a variant, checked as they are used: what a part returns must be what its seam
-expects, and an exception in it says in which seam it was raised. `Reasoner` runs every variant
-through `guarded`; the parts of the package itself are not checked. Read next: `ask.py`.
+"""The parts of a variant, checked as they are used: what a part returns must be what its extension
+point expects, and an exception in it says in which extension point it was raised. `Reasoner` runs
+every variant through `guarded`; the parts of the package itself are not checked. Read next:
+`ask.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ METHODS = {
     "proposer": ("propose",),
     "corrector": ("begin", "keep"),
 }
-"""What the objects of these seams must have."""
+"""What the objects of these extension points must have."""
 
 
 def is_schedule(part: object) -> bool:
@@ -71,7 +72,8 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "an object of a subclass of lr.spec.acceptance.AcceptanceRule",
     ),
 }
-"""What the parts of the other seams must be. A verifier is looked at by `guarded_verifier`."""
+"""What the parts of the other extension points must be. A verifier is looked at by
+`guarded_verifier`."""
 
 
 def guarded(variant: object, notes: Notes = no_notes) -> Variant:
@@ -105,7 +107,7 @@ def _check_part(name: str, part: object) -> None:
             )
 
 
-# One class or function per seam
+# One class or function per extension point
 
 
 def guarded_verifier(verifier: Verifier, notes: Notes = no_notes) -> Verifier:
@@ -130,7 +132,7 @@ def guarded_verifier(verifier: Verifier, notes: Notes = no_notes) -> Verifier:
 class GuardedVerifier(Guarded, Verifier):
     """See `Verifier`."""
 
-    seam = "verifier"
+    point = "verifier"
 
     def __post_init__(self) -> None:
         inner = self.inner
@@ -164,12 +166,12 @@ class GuardedVerifier(Guarded, Verifier):
                 if not isinstance(error, VariantError):
                     error.add_note(
                         f"Its pairs hold what its `requires` asks for ({self.requires}) and None "
-                        "elsewhere: docs/variants.md, What each seam may rely on."
+                        "elsewhere: docs/variants.md, What each extension point may rely on."
                     )
             raise
         for verdict in verdicts:
             if not (is_verdict(verdict) or (verdict is None and unsure)):
-                refuse(self.seam, self.inner, method, verdict, expected)
+                refuse(self.point, self.inner, method, verdict, expected)
         return verdicts
 
 
@@ -185,7 +187,7 @@ def is_verdict(found: object) -> bool:
 class GuardedRouter(Guarded):
     """See `Router`. What it decides is noted the first time that it is asked about a step."""
 
-    seam, methods = "router", ("who_writes",)
+    point, methods = "router", ("who_writes",)
     known: set[tuple[int, Step | None]] = field(default_factory=set, init=False, repr=False)
 
     def who_writes(self, index: int, previous: Step | None) -> Role:
@@ -208,7 +210,7 @@ def is_role(found: object) -> bool:
 class GuardedChooser(Guarded):
     """See `Chooser`. The scheduler checks what is chosen."""
 
-    seam = "chooser"
+    point = "chooser"
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         count = len(place.drafts)
@@ -242,7 +244,7 @@ def is_listed(found: object) -> bool:
 class GuardedProposer(Guarded):
     """See `StepProposer`."""
 
-    seam, methods = "proposer", ("propose",)
+    point, methods = "proposer", ("propose",)
 
     def propose(self, tokens: Sequence[int], width: int) -> Sequence[Sequence[int] | None]:
         def fits(made: Any) -> bool:
@@ -259,7 +261,7 @@ class GuardedProposer(Guarded):
 class GuardedCorrector(Guarded, Corrector):
     """See `Corrector`."""
 
-    seam = "corrector"
+    point = "corrector"
 
     def begin(self, correction: Correction) -> Sequence[int]:
         expected = "token ids: the beginning of a rejected draft step, or () for none"
@@ -273,7 +275,7 @@ class GuardedCorrector(Guarded, Corrector):
 class GuardedSegmenters(Guarded):
     """Makes checked segmenters; it can be sent to the draft's process."""
 
-    seam = "segmenter"
+    point = "segmenter"
 
     def __call__(self, token_bytes: TokenBytes) -> Segmenter:
         def feeds(made: object) -> bool:
@@ -286,7 +288,7 @@ class GuardedSegmenters(Guarded):
 class GuardedSegmenter(Guarded):
     """See `Segmenter`."""
 
-    seam = "segmenter"
+    point = "segmenter"
 
     def feed(self, token: int) -> bool:
         expected = "True if the step is complete with this token, else False"
@@ -296,7 +298,7 @@ class GuardedSegmenter(Guarded):
 class GuardedFollow(Guarded):
     """See `MayFollow`."""
 
-    seam, methods = "may_follow", ("__call__",)
+    point, methods = "may_follow", ("__call__",)
 
     def __call__(self, node: NodeId, step: Step, logprobs: Sequence[float]) -> bool:
         how: dict[str, Any] = {"expected": "True or False", "note": self.notes(node)}
@@ -324,7 +326,7 @@ def guarded_controller(inner: Any, notes: Notes = no_notes) -> Any:
 class GuardedController(Guarded):
     """See `Controller`."""
 
-    seam, methods = "controller", ("depth", "tokens", "width")
+    point, methods = "controller", ("depth", "tokens", "width")
 
     @property
     def entropies(self) -> bool:

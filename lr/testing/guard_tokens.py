@@ -39,7 +39,7 @@ def guarded_drafter(
 class GuardedDrafter(Guarded, Drafter):
     """See `Drafter`."""
 
-    seam = "drafter"
+    point = "drafter"
 
     def __post_init__(self) -> None:
         self.name, self.trees = self.inner.name, self.inner.trees
@@ -69,14 +69,14 @@ class GuardedDrafter(Guarded, Drafter):
         return made
 
     def _refuse(self, got: object, expected: str) -> None:
-        refuse(self.seam, self.inner, "propose", got, expected)
+        refuse(self.point, self.inner, "propose", got, expected)
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        with within(self.seam, self.inner):
+        with within(self.point, self.inner):
             self.inner.offer(branch, start, tokens)
 
     def forget(self, branches: Iterable[Branch]) -> None:
-        with within(self.seam, self.inner):
+        with within(self.point, self.inner):
             self.inner.forget(branches)
 
 
@@ -100,7 +100,7 @@ def guarded_rule(rule: AcceptanceRule, notes: Notes = no_notes) -> AcceptanceRul
 class GuardedRule(Guarded, AcceptanceRule):
     """See `AcceptanceRule`. What overrides `verify` is checked for the type of its decisions."""
 
-    seam = "rule"
+    point = "rule"
 
     def __post_init__(self) -> None:
         inner = self.inner
@@ -132,7 +132,7 @@ class GuardedRule(Guarded, AcceptanceRule):
         return made
 
     def _refuse(self, got: object, expected: str) -> None:
-        refuse(self.seam, self.inner, "outcomes", got, expected)
+        refuse(self.point, self.inner, "outcomes", got, expected)
 
     def verify(
         self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]

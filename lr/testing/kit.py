@@ -1,8 +1,9 @@
-"""`check`: which seam a part is for, and what every part must do.
+"""`check`: which extension point a part is for, and what every part must do.
 
 A part must be a function of its arguments. So each check asks several fresh objects the same
 questions in different orders, with different states of the global random number generators, and
-compares. What is special about a seam is in `seams.py` (steps) and `tokens.py` (token level).
+compares. What is special about an extension point is in `steps.py` (steps) and `tokens.py` (token
+level).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.reasoner import Reasoner
 
-SEAMS = {
+POINTS = {
     "judge": "verifier", "choose": "chooser", "who_writes": "router", "depth": "controller",
     "outcomes": "rule", "forget": "drafter", "propose": "proposer", "keep": "corrector",
     "feed": "segmenter",
 }  # fmt: skip
-"""The seam of a part, by a method that only its kind has (the first that fits)."""
-PARTS = (*SEAMS.values(), "may_follow", "schedule")
+"""The extension point of a part, by a method that only its kind has (the first that fits)."""
+PARTS = (*POINTS.values(), "may_follow", "schedule")
 QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
     "At first Cleo has 12 coins. Then Cleo gives 5 coins to Dan. How many coins does Cleo have?",
@@ -43,14 +44,15 @@ QUESTIONS = (
 
 
 class ContractError(AssertionError):
-    """A part breaks the contract of its seam."""
+    """A part breaks the contract of its extension point."""
 
 
 @dataclass
 class Checked:
-    """What `check` found: the seam, the checks that were passed, and what a call costs."""
+    """What `check` found: the extension point, the checks that were passed, and what a call
+    costs."""
 
-    seam: str
+    point: str
     part: str
     passed: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -59,26 +61,26 @@ class Checked:
     def must(self, holds: bool, what: str, got: object) -> None:
         """Note a check as passed, or raise `ContractError`."""
         if not holds:
-            raise ContractError(f"{self.seam} {self.part}: expected that {what}; got {got}.")
+            raise ContractError(f"{self.point} {self.part}: expected that {what}; got {got}.")
         if what not in self.passed:
             self.passed.append(what)
 
     def __str__(self) -> str:
         cost = f"{1e6 * self.seconds:.0f} us a call"
-        return "\n".join([f"{self.seam} {self.part}: {len(self.passed)} checks passed, {cost}",
+        return "\n".join([f"{self.point} {self.part}: {len(self.passed)} checks passed, {cost}",
                           *(f"  {one}" for one in [*self.passed, *self.notes])])  # fmt: skip
 
 
 def check(
-    make: Callable[..., Any], *, vocab_size: int = 64, seam: str | None = None, **known: Any
+    make: Callable[..., Any], *, vocab_size: int = 64, point: str | None = None, **known: Any
 ) -> Checked:
-    """Hold what `make` makes against the contract of its seam, which is found by its methods;
-    `seam` names it where an object is for two.
+    """Hold what `make` makes against the contract of its extension point, which is found by its
+    methods; `point` names it where an object is for two.
 
     `make` is a class or a function without arguments that gives a *new* object each time; for a
     drafter one that takes (runner, sampling) if it needs a draft model, for a segmenter one that
     takes `token_bytes`. `vocab_size`: token ids in the questions are below it. `known` goes on to
-    the check of the seam: `pairs` for a verifier that cannot read random tokens, `width` for a
+    the check of that point: `pairs` for a verifier that cannot read random tokens, `width` for a
     schedule. `may_follow` is given as it is, a function of (node, step, logprobs); a schedule as
     its class.
 
@@ -89,11 +91,11 @@ def check(
             f"check({make!r}): expected a class or a function that makes a new object each time, "
             "since one object cannot show whether it remembers."
         )
-    seam = _seam(make) if seam is None else seam
-    require(seam in PARTS, "seam", seam, "the name of a seam")
-    found = Checked(seam, _called(make))
-    place = "tokens" if seam in ("rule", "drafter") else "seams"
-    find(f"lr.testing.{place}:check_{seam}")(found, make, vocab_size, **known)
+    point = _point(make) if point is None else point
+    require(point in PARTS, "point", point, "the name of an extension point")
+    found = Checked(point, _called(make))
+    place = "tokens" if point in ("rule", "drafter") else "steps"
+    find(f"lr.testing.{place}:check_{point}")(found, make, vocab_size, **known)
     return found
 
 
@@ -109,9 +111,9 @@ def check_variant(make: Callable[[], Variant], **known: Any) -> list[Checked]:
             continue
         asked = name in ("segmenter", "drafter", "may_follow", "schedule")  # makers, functions
         if asked or (name == "controller" and callable(part)):
-            found.append(check(part, seam=name, **known))
+            found.append(check(part, point=name, **known))
         else:
-            found.append(check(_fresh(make, name, part), seam=name, **known))
+            found.append(check(_fresh(make, name, part), point=name, **known))
     return found
 
 
@@ -161,8 +163,8 @@ def _fresh(make: Callable[[], Variant], name: str, part: object) -> Callable[[],
     return fresh
 
 
-def _seam(make: Callable[..., Any]) -> str:
-    """The seam of what `make` makes."""
+def _point(make: Callable[..., Any]) -> str:
+    """The extension point of what `make` makes."""
     names = list(inspect.signature(make).parameters)
     if not inspect.isclass(make) and names[:3] == ["node", "step", "logprobs"]:
         return "may_follow"
@@ -175,12 +177,13 @@ def _seam(make: Callable[..., Any]) -> str:
         like = make()
     if inspect.isclass(like) and issubclass(like, SchedulerConfig):
         return "schedule"
-    for method, seam in SEAMS.items():
+    for method, point in POINTS.items():
         if callable(getattr(like, method, None)):
-            return seam
+            return point
     raise ContractError(
-        f"{_called(make)} makes {like!r}, which is for no seam; expected an object with one of the "
-        f"methods {', '.join(SEAMS)}, or a function may_follow(node, step, logprobs)."
+        f"{_called(make)} makes {like!r}, which is for no extension point; expected an object "
+        f"with one of the methods {', '.join(POINTS)}, or a function "
+        f"may_follow(node, step, logprobs)."
     )
 
 

@@ -1,7 +1,7 @@
 """What was measured of a pair of models: every number the formulas and the simulation take.
 
 `calibrate` makes it from traces (`trace_metrics.py`), `lr calibrate` runs the models for it,
-`lr plan` and `lr theory reality` read its file. Times are seconds by the clock that `conditions`
+`lr plan` and `lr theory validation` read its file. Times are seconds by the clock that `conditions`
 names; `c1`, `b` and the other letters of the formulas are ratios of them. Intervals are percentile
 bootstraps over problems (the steps of one answer are not independent), 1000 draws, 95 %. A file of
 another version is refused. Read next: `predicted.py`, `planner.py`."""
@@ -145,7 +145,7 @@ class Calibration:
             target_passes=rounds or [1 / float(geometric(alpha, tokens + 1))],
             draft_lengths=self.draft_lengths,
             chain_lengths=self.chain_lengths,
-            guessed=tokens,
+            proposed=tokens,
             draft_passes=0 if self.lookup else tokens,
             verdict=self.verdict.value,
             start=self.start.value,

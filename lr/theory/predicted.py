@@ -131,8 +131,8 @@ def seconds_per_step(
     `draft_ticks` None: the models have a machine each. `acceptance`: instead of independent draft
     steps at the rate of `load`."""
     target, draft = costs
-    first = target.seconds(1, load.guessed) + load.draft_passes * draft.first
-    row = target.row + target.token * load.guessed + load.draft_passes * draft.row
+    first = target.seconds(1, load.proposed) + load.draft_passes * draft.first
+    row = target.row + target.token * load.proposed + load.draft_passes * draft.row
     each = PassCost(first, row)  # a pass of the target, its token drafts included
     if way.depth == 0:
         chain = fmean(load.chain_lengths) if load.chain_lengths else float("inf")

@@ -81,16 +81,16 @@ class Load:
 
     `acceptance`: of draft steps. `target_passes`: passes of the target per step, one figure per
     step; `draft_lengths`: tokens of draft steps; `chain_lengths`: steps per answer (empty: an
-    endless chain). `guessed`: tokens beyond the first in each row of a target pass, for each of
+    endless chain). `proposed`: tokens beyond the first in each row of a target pass, for each of
     which a draft model made `draft_passes` passes (0: prompt lookup). A pass of the draft that
-    writes a step reads `looked_up` guesses and adds `draft_tokens`. `verdict`: seconds per pair;
-    `start`: seconds of both prompts."""
+    writes a step reads `looked_up` draft tokens and adds `draft_tokens`. `verdict`: seconds per
+    pair; `start`: seconds of both prompts."""
 
     acceptance: float
     target_passes: Sequence[float]
     draft_lengths: Sequence[int]
     chain_lengths: Sequence[int] = ()
-    guessed: float = 0.0
+    proposed: float = 0.0
     draft_passes: float = 0.0
     looked_up: float = 0.0
     draft_tokens: float = 1.0
@@ -152,14 +152,14 @@ class Answers:
         """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
         rounds, own = self.rounds[Role.TARGET], self.rounds[Role.DRAFT]
         per_pass = rounds.emitted / rounds.count if rounds.count else 1.0
-        guessed = rounds.drafted / rounds.count if rounds.count else 0.0
+        proposed = rounds.drafted / rounds.count if rounds.count else 0.0
         return Load(
             acceptance=self.accepted[0] / self.judged[0] if self.judged else 0.0,
             target_passes=[n / per_pass for n in self.lengths[Role.TARGET] or self.emitted],
             draft_lengths=self.lengths[Role.DRAFT],
             chain_lengths=self.chain_lengths,
-            guessed=guessed,
-            draft_passes=0.0 if lookup else guessed,
+            proposed=proposed,
+            draft_passes=0.0 if lookup else proposed,
             looked_up=own.drafted / own.count if own.count else 0.0,
             draft_tokens=own.emitted / own.count if own.count else 1.0,
             verdict=self.verdict_seconds / self.pairs if self.pairs else 0.0,

@@ -1,3 +1,3 @@
-"""Published variants of step-level speculation, each as one short file on the seams of
+"""Published variants of step-level speculation, each as one short file on the extension points of
 `docs/variants_steps.md`.
 """

@@ -1,15 +1,15 @@
 """Adaptive depth (ours): one draft step more after each accepted one, half as many after a
 rejection, as TCP does with its window; nothing is drafted after a step of which the draft itself is
-unsure; in mode lr+sd so many tokens are guessed as stay on average; and with `width`, so many
+unsure; in mode lr+sd so many tokens are proposed as stay on average; and with `width`, so many
 alternatives are drafted as the draft hesitated between in its last step.
 
     lr generate --variant "adaptive(floor=-0.3)"
     lr generate --variant "adaptive(most=4, width=3)"
 
-Two seams: a controller, made anew for each answer, and `may_follow`. In the schedules without a
-barrier neither changes what is emitted (but a verifier that is not exact may accept one of more
-alternatives): they save work that would be thrown away. `tokens` keeps the distribution; every
-token stays the same with acceptance "match".
+Two extension points: a controller, made anew for each answer, and `may_follow`. In the schedules
+without a barrier neither changes what is emitted (but a verifier that is not exact may accept one
+of more alternatives): they save work that would be thrown away. `tokens` keeps the distribution;
+every token stays the same with acceptance "match".
 """
 
 from __future__ import annotations

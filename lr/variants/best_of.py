@@ -4,8 +4,9 @@ several versions of a step, the target picks the one that it finds likeliest.
     lr generate --variant best_of
     lr generate --variant "best_of(width=4, floor=-2.0)"
 
-Two seams: a verifier that measures (the target's mean log-probability per token, from the reading
-that the target owes the step anyway) and a chooser that waits for all and takes the best.
+Two extension points: a verifier that measures (the target's mean log-probability per token, from
+the reading that the target owes the step anyway) and a chooser that waits for all and takes the
+best.
 
 Faithful: the target chooses among drafts without writing one itself, and writes where none is good
 enough. Not: SpecCoT trains the draft and lets the target choose by a prompt that shows all

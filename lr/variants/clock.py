@@ -6,7 +6,7 @@ So it runs the parts that decide by counts and verdicts: the schedule, the route
 controller's depth and width, and what the verifier requires. A chooser is shown scores, uniform on
 [0, 1), and equal log-probabilities. Parts that read steps cannot run; their effect is stated as
 costs and acceptance. A step has one token here, drawn from nothing: there is no round in which
-tokens could be guessed, so a controller's `tokens` is not asked, and entropies are None.
+tokens could be proposed, so a controller's `tokens` is not asked, and entropies are None.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lr.theory.formula_vs_simulation import Point, rate, siblings
 from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
 from lr.trace import Stats
 from lr.types import require
-from lr.variants.door import load_variant
+from lr.variants.loading import load_variant
 
 UNSEEN = ("segmenter", "corrector", "proposer", "may_follow", "drafter", "rule")
 """The parts that need the steps or tokens themselves."""

@@ -6,7 +6,7 @@ is poor the target writes.
 
 With reward r, target p and draft q the tilted reward is r' = r + (log p - log q) / beta. Version i
 is drawn in proportion to exp(beta r'_i), about as from the target's own soft best of n. It stays
-iff r' >= `threshold`. Two seams: a verifier that measures and a chooser that draws.
+iff r' >= `threshold`. Two extension points: a verifier that measures and a chooser that draws.
 Faithful: the tilt, the draw, the threshold. Not: after a rejection the paper draws n steps of the
 target and takes the soft best; here the target writes one. The reward is that of `scorers.py`.
 """

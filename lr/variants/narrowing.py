@@ -3,8 +3,8 @@ about to be judged; far ahead most of them are thrown away.
 
     lr generate --variant "narrowing(widths=(3, 2, 1, 1))"
 
-One seam, the schedule: a subclass of `SchedulerConfig` that says how many alternatives follow a
-node. Ours; the official code has one width for all levels.
+One extension point, the schedule: a subclass of `SchedulerConfig` that says how many alternatives
+follow a node. Ours; the official code has one width for all levels.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ Costs are those of the calibration. The acceptance is the calibrated one at firs
 much as `PRIOR` judged steps, and the steps judged in this answer are added to it. Rounded to a
 twentieth, so there are few plans, and each is made when it is first needed. `calibration="paper"`:
 the paper's tables, for GPUs. `tokens=True`, for mode lr+sd: within the budget the planner may also
-guess tokens, and says how many.
+propose tokens, and says how many.
 
-One seam: a controller, made anew for each answer. It looks at counts, never at a clock. With the
-schedules without a barrier it does not change which steps are emitted.
+One extension point: a controller, made anew for each answer. It looks at counts, never at a clock.
+With the schedules without a barrier it does not change which steps are emitted.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ every step of the draft; a good one stays, a bad one is written anew by the targ
     lr generate --variant "rsd(threshold=0.7)"
     lr generate --variant "rsd(weight='clip')"
 
-One seam: a verifier. `weight` is the paper's weighting function: "step" accepts from the threshold
-on, "clip" accepts with the probability min(1, max(0, reward)).
+One extension point: a verifier. `weight` is the paper's weighting function: "step" accepts from the
+threshold on, "clip" accepts with the probability min(1, max(0, reward)).
 
 Faithful: both functions, on scores from 0 to 1. Not: there is no process reward model here. The
 score is that of `scorers.py`; the tiny judge's P(aligned) compares with the target's own step, so
@@ -44,7 +44,7 @@ class Clipped(Verifier):
         if verdict.score is None or pair.stream is None:
             return replace(verdict, aligned=False)
         number = uniform(pair.stream.key(0))
-        pair.note("coin", reward=verdict.score, drew=number)
+        pair.note("acceptance", reward=verdict.score, uniform=number)
         return replace(verdict, aligned=number < verdict.score, why=f"{verdict.why}; {number:.3f}")
 
 

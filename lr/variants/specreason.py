@@ -1,8 +1,8 @@
 """SpecReason (Pan et al., arXiv 2504.07891): the draft writes a step, the target scores it from 0
 to 9, and writes it anew if it is bad.
 
-Two seams: a verifier that scores (`scorers.py`), and a router (the first steps of a chain, which
-set its course, are the target's). The paper looks one step ahead, in turns.
+Two extension points: a verifier that scores (`scorers.py`), and a router (the first steps of a
+chain, which set its course, are the target's). The paper looks one step ahead, in turns.
 
     reasoner.generate(question, variant=specreason(reasoner))
     lr generate --variant "specreason(threshold=0.9, first_steps=2)"

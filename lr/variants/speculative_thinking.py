@@ -3,8 +3,8 @@ reflect ("Wait", "Hmm", ...) the target takes over for that step.
 
     lr generate --variant "speculative_thinking(cues=('wait', 'so'))"
 
-Two seams: a verifier that looks at how a draft step begins (it needs no model at all), and a
-corrector: the target goes on from the draft's cue instead of beginning anew.
+Two extension points: a verifier that looks at how a draft step begins (it needs no model at all),
+and a corrector: the target goes on from the draft's cue instead of beginning anew.
 
 Faithful: the small model leads, reflection cues hand over, the cue itself stays. Not: the paper
 hands over for a fixed number of tokens and has further cues for affirmation and for a chain of

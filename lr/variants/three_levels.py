@@ -5,7 +5,7 @@
 Where the last n tokens occurred before, the step that followed them there is proposed. The draft
 reads it in one forward and takes it over if its mean log-probability is at least `threshold`; else
 it writes the step itself. Whatever comes of that is a draft step like any other: the verifier
-compares it with the target's. One seam: a step proposer.
+compares it with the target's. One extension point: a step proposer.
 
 It pays where an answer repeats its steps (loops, tables, proofs by cases) and the draft is dear. A
 step must recur word for word, so on the tiny family it hardly ever proposes anything.

@@ -1,7 +1,7 @@
 """Exercise: room for new tokens in a cache whose blocks are shared. Grade it with
 `make grade EX=copy_on_write`.
 
-You have a pool that counts the holders of each block (`lr/kvcache/pool.py`: `allocate`, `drop`,
+You have a pool that counts the owners of each block (`lr/kvcache/pool.py`: `allocate`, `drop`,
 `refcount`) and a table, one branch's list of blocks with its length (`lr/kvcache/branch.py`:
 `blocks`, `length`, `block_size`, `room`, `slots`; `blocks_for` says how many blocks a length
 needs).
@@ -27,7 +27,7 @@ def append(
 
     Example, blocks of 4: blocks [0, 1], length 6, block 1 is shared. `append(pool, table, 3)` takes
     two blocks, say 2 and 3; afterwards blocks [0, 2, 3], length 9, slots [10, 11, 12], copies [(1,
-    2)], and block 1 has one holder less.
+    2)], and block 1 has one owner less.
     """
     raise NotImplementedError(
         "write append in notebooks/exercises/copy_on_write.py: it returns (slots, copies)"

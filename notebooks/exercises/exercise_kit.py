@@ -18,7 +18,7 @@ from lr.spec.acceptance import ROOT
 EXACT = 1e-12
 WORDS = 3
 CHAINS = ((ROOT,), (ROOT, 0), (ROOT, 0, 1))
-"""Chains of one, two and three guesses, by their parents."""
+"""Chains of one, two and three draft tokens, by their parents."""
 KINDS = ("random", "zeros", "equal", "disjoint", "sure target")
 
 

@@ -155,7 +155,7 @@ def test_tokens_are_accepted_as_the_synthetic_says(reasoner: Reasoner, mode: str
     assert chance_of(rounds.accepted, rounds.tried, 0.7) > 1e-6
 
 
-def test_a_draft_model_guesses_in_earnest_and_the_synthetic_decides(reasoner: Reasoner) -> None:
+def test_a_draft_model_drafts_in_earnest_and_the_synthetic_decides(reasoner: Reasoner) -> None:
     how = {"mode": "sd", "drafter": "draft", "max_tokens": 120}
     stats = replay(reasoner, Synthetic(0.5, 1.0, Constant(90)), **how).stats
     assert stats.draft_passes > 0 and stats.token_acceptance == 1

@@ -276,7 +276,7 @@ REFUSALS = [
         {"mode": "sd"},
         IDS,
         PLAIN,
-        "acceptance 'reject' needs of tiny-target at .*guessed.*Use mode 'ar'",
+        "acceptance 'reject' needs of tiny-target at .*proposed.*Use mode 'ar'",
     ),
     ({"mode": "lr+sd", "drafter": "ngram"}, IDS, PLAIN, "drafter 'ngram'.*Use mode 'lr'"),
     ({"segmenter": "fixed", "temperature": 0}, TEXT, TEXT, "segmenter 'fixed'.*token ids"),

@@ -164,11 +164,11 @@ def test_a_target_step_is_written_only_in_doubt(reasoner: Reasoner, halfway: flo
     assert not any("is sure" in why for why in reasons)
 
 
-def test_glancing_and_asking_everybody_give_the_same_answer(
+def test_early_verdicts_and_asking_everybody_give_the_same_answer(
     reasoner: Reasoner, halfway: float
 ) -> None:
-    """The same cascade without its glance has a target step written for every pair; the verdicts
-    are the same.
+    """The same cascade without its early verdicts has a target step written for every pair; the
+    verdicts are the same.
     """
     asked_at_once = cascade(halfway)
     asked_at_once.early_requires = None

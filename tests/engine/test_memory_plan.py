@@ -49,7 +49,7 @@ def reasoner(folders: list[Path]) -> Iterator[Reasoner]:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_the_prompt_is_computed_once_per_model(reasoner: Reasoner, way: dict) -> None:
-    """And the draft model has two caches where it writes steps and guesses tokens."""
+    """And the draft model has two caches where it writes steps and proposes tokens."""
     result = reasoner.generate(LONG, **HOW, **way)
     prompt, options = len(result.prompt), make_options(**HOW, **way)
     assert prompt > 200

@@ -28,7 +28,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(("length", "k"), [(7, 4), (5, 4), (3, 8), (4, 30)])
-def test_no_round_is_lost_where_every_guess_is_right(
+def test_no_round_is_lost_where_every_draft_token_is_right(
     pair: tuple[Path, Path], length: int, k: int
 ) -> None:
     """The draft is the target. Example: steps of 7 tokens, rounds of 5. Dropping what follows a

@@ -94,7 +94,7 @@ def test_a_rule_gets_p_and_q_on_the_device_of_the_target(monkeypatch: pytest.Mon
 
 
 CHAINS, RULES = ("draft", "ngram", "suffix"), ("reject", "block", "match")
-GUESSING: list[dict] = [
+SPECULATING: list[dict] = [
     *({"mode": "sd", "drafter": name, "acceptance": rule} for name in CHAINS for rule in RULES),
     *({"mode": "sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")),
     *({"mode": "lr+sd", "drafter": "step", "acceptance": r, "schedule": "sync"} for r in RULES),
@@ -121,11 +121,12 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reasoner
         yield apart, here
 
 
-@pytest.mark.parametrize("way", GUESSING, ids=lambda way: " ".join(way.values()))
+@pytest.mark.parametrize("way", SPECULATING, ids=lambda way: " ".join(way.values()))
 def test_real_runs_with_models_in_several_processes(
     several: tuple[Reasoner, Reasoner], way: dict
 ) -> None:
-    """The tokens and origins are those of one process (fp64), whoever guesses, whatever decides."""
+    """The tokens and origins are those of one process (fp64), whoever proposes, whatever
+    decides."""
     drivers = ["overlapped", "lockstep"] if way["mode"] == "lr+sd" else ["lockstep"] * 2
     seen = []
     for reasoner, driver in zip(several, drivers, strict=True):
@@ -162,7 +163,7 @@ def test_the_second_device_raises_where_two_devices_meet() -> None:
 
 BABBLE: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 14}
 CASES = [
-    *((role, "random:0.5", way) for role in ("target", "draft") for way in GUESSING),
+    *((role, "random:0.5", way) for role in ("target", "draft") for way in SPECULATING),
     *((role, "judge", {"mode": "lr", "width": 2}) for role in ("target", "draft", "judge")),
     *(("target", name, {"mode": "lr"}) for name in ("exact", "likelihood:-3", "score:4")),
 ]
@@ -218,7 +219,7 @@ def test_answers_do_not_depend_on_who_is_where(places: tuple[str, str], verifier
     where = {"target": places[0], "draft": places[1], "judge": "cpu"}
     ways: list[dict] = [{"mode": "lr", "width": 2, "depth": 2}]
     ways += [{"mode": "lr+sd", "drafter": "step"}, {"mode": "lr", "driver": "overlapped"}]
-    ways += GUESSING
+    ways += SPECULATING
     if verifier != "oracle":
         ways = ways[:3]
     names = ("tiny-target", "tiny-draft", verifier)

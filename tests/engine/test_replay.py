@@ -85,24 +85,26 @@ def test_the_trace_tells_every_token_of_the_answer(reasoner: Reasoner, mode: str
     assert all(one.source for one in tokens)
     assert all(not cache.branches for cache in state.caches.values())
     assert set(state.caches) == set(trace.header.caches)
-    guessed = sum(one.source == "guessed" for one in tokens)
-    assert (guessed > 0) <= mode.endswith(("sd", "match", "tree"))
+    proposed = sum(one.source == "proposed" for one in tokens)
+    assert (proposed > 0) <= mode.endswith(("sd", "match", "tree"))
 
 
 def test_a_round_says_why(reasoner: Reasoner) -> None:
     trace = traced(reasoner, mode="sd")
     rounds = [record.data for record in trace.records if record.kind == "round"]
-    guesses = [(one, data) for data in rounds for one in data["detail"]["guesses"]]
-    assert guesses
-    for one, _ in guesses:
+    draft_tokens = [(one, data) for data in rounds for one in data["detail"]["draft_tokens"]]
+    assert draft_tokens
+    for one, _ in draft_tokens:
         if one["accept"] is not None:
             assert one["accept"] == pytest.approx(min(1.0, one["p"] / one["q"]))
         assert (one["uniform"] is None) == (one["kept"] is None)
         if one["kept"] is not None:
             assert one["kept"] == (one["uniform"] <= one["accept"])
     for data in rounds:
-        assert data["accepted"] == sum(one["kept"] is True for one in data["detail"]["guesses"])
-        refused = any(one["kept"] is False for one in data["detail"]["guesses"])
+        assert data["accepted"] == sum(
+            one["kept"] is True for one in data["detail"]["draft_tokens"]
+        )
+        refused = any(one["kept"] is False for one in data["detail"]["draft_tokens"])
         assert data["detail"]["residual"] == refused
 
 

@@ -74,9 +74,9 @@ def test_a_ragged_batch_gives_what_each_branch_gives_alone(
             made.forward([branch])
         branch.tokens = list(ids)
         branches.append(branch)
-    pending = [len(branch.pending) for branch in branches]
+    uncomputed = [len(branch.uncomputed) for branch in branches]
     for branch, rows, count in zip(
-        branches, made.forward(branches, logits="all"), pending, strict=True
+        branches, made.forward(branches, logits="all"), uncomputed, strict=True
     ):
         assert close(rows, alone(branch.tokens)[-count:])
 
@@ -107,7 +107,7 @@ def test_rewinding_forgets(length: int) -> None:
     branch = made.open(tokens(9, 0))
     made.forward([branch])
     made.rewind(branch, length)
-    assert (len(branch), branch.num_computed_tokens, branch.pending) == (length, length, [])
+    assert (len(branch), branch.num_computed_tokens, branch.uncomputed) == (length, length, [])
     branch.extend(tokens(6, 7))
     assert close(made.forward([branch])[0], alone(branch.tokens)[-1])
 
@@ -118,7 +118,7 @@ def test_rewinding_pending_tokens_leaves_the_cache_alone() -> None:
     made.forward([branch])
     branch.extend([1, 2, 3])
     made.rewind(branch, 6)
-    assert (branch.num_computed_tokens, branch.pending) == (5, [1])
+    assert (branch.num_computed_tokens, branch.uncomputed) == (5, [1])
 
 
 def test_last_is_the_last_row_of_all() -> None:
@@ -209,7 +209,7 @@ def test_misuse_is_refused() -> None:
     made = runner()
     branch = made.open([1, 2])
     made.forward([branch])
-    with pytest.raises(ProtocolError, match="nothing is pending"):
+    with pytest.raises(ProtocolError, match="is uncomputed"):
         made.forward([branch])
     with pytest.raises(SettingError, match="rewind to is 3"):
         made.rewind(branch, 3)

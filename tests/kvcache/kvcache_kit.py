@@ -94,7 +94,7 @@ def blocks_needed(
 ) -> tuple[int, int]:
     """(new blocks, copied blocks) of an append, by formula.
 
-    Of r holders of a partly filled last block, w write into it: min(w, r - 1) of them copy it.
+    Of r owners of a partly filled last block, w write into it: min(w, r - 1) of them copy it.
     """
     new, writers = 0, dict[int, int]()
     for table, count in zip(tables, counts, strict=True):
@@ -102,5 +102,5 @@ def blocks_needed(
         new += (table.length + count + size - 1) // size - (table.length + size - 1) // size
         if count and table.length % size:
             writers[table.blocks[-1]] = writers.get(table.blocks[-1], 0) + 1
-    holders = {block: sum(block in table.blocks for table in live) for block in writers}
-    return new, sum(min(writing, holders[block] - 1) for block, writing in writers.items())
+    owners = {block: sum(block in table.blocks for table in live) for block in writers}
+    return new, sum(min(writing, owners[block] - 1) for block, writing in writers.items())

@@ -41,7 +41,7 @@ def test_fork_costs_no_block_and_no_copy_and_the_prefix_is_stored_once() -> None
 @pytest.mark.parametrize("forks", [1, 2, 3])
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
 def test_copies_by_formula(block_size: int, forks: int, root_writes: bool, together: bool) -> None:
-    """Of r = forks + 1 holders, w write: min(w, r - 1) copies if the last block is partly filled,
+    """Of r = forks + 1 owners, w write: min(w, r - 1) copies if the last block is partly filled,
     else none.
     """
     for prefix in range(1, 9):
@@ -129,7 +129,7 @@ def test_exception_inside_restores_everything(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_undone_batch_does_not_damage_the_longer_holder(swap: bool) -> None:
-    """Both holders of a block write after different lengths; the worked example of `cache.py`."""
+    """Both owners of a block write after different lengths; the worked example of `cache.py`."""
     cache = small_cache()
     longer = filled(cache, 3)
     shorter = cache.fork(longer)

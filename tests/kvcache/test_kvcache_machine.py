@@ -40,7 +40,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: 0 < len(self.tables) < TABLES)
     @rule(pick=PICK, cut=st.integers(0, 3))
     def fork(self, pick: int, cut: int) -> None:
-        """A twin, cut back by a few tokens as after a rejection: holders of one block then differ
+        """A twin, cut back by a few tokens as after a rejection: owners of one block then differ
         in length.
         """
         index = pick % len(self.tables)

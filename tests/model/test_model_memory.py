@@ -16,12 +16,12 @@ from lr.kvcache.cache import PagedKVCache
 from lr.lab.dummy import SHAPES, shape
 from lr.lab.memory import (
     GIB,
-    Cast,
     DevicePlan,
     MemoryPlan,
     MemoryShortError,
     ModelNeed,
     Placed,
+    PlacedModels,
     cache_bytes,
     free_bytes,
     place,
@@ -37,12 +37,12 @@ BF16 = torch.bfloat16
 PAPER = GenerateOptions(mode="lr+sd", drafter="ngram", depth=4)
 
 
-def cast(devices: dict[str, str | tuple[str, ...]], **changes: object) -> Cast:
+def placed(devices: dict[str, str | tuple[str, ...]], **changes: object) -> PlacedModels:
     def at(role: str, name: str) -> Placed:
         where = devices[role]
         return place(name, (where,) if isinstance(where, str) else where, BF16)
 
-    made = Cast(
+    made = PlacedModels(
         at("target", "Qwen/Qwen3-32B"),
         at("draft", "Qwen/Qwen3-1.7B"),
         at("judge", "Qwen/Qwen2.5-7B-Instruct"),
@@ -94,13 +94,13 @@ def test_ranks_share_matrices_not_norms_nor_single_heads() -> None:
 
 def test_needs_add_up_where_models_share_a_device() -> None:
     apart = plan_run(
-        cast({"target": ("cuda:0", "cuda:1"), "draft": "cuda:2", "judge": "cuda:3"}),
+        placed({"target": ("cuda:0", "cuda:1"), "draft": "cuda:2", "judge": "cuda:3"}),
         PAPER,
         37000,
         free=lambda _: 0,
     )
     together = plan_run(
-        cast({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"}),
+        placed({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"}),
         PAPER,
         37000,
         free=lambda _: 0,
@@ -116,7 +116,7 @@ def test_needs_add_up_where_models_share_a_device() -> None:
 
 def test_two_names_of_one_gpu_are_one_device() -> None:
     plan = plan_run(
-        cast({"target": "cuda", "draft": "cuda:0", "judge": "cuda"}),
+        placed({"target": "cuda", "draft": "cuda:0", "judge": "cuda"}),
         PAPER,
         4096,
         free=lambda _: None,
@@ -128,7 +128,7 @@ def test_what_options_add() -> None:
     devices = {"target": "cpu", "draft": "cpu", "judge": "cpu"}
 
     def need(role: str, options: GenerateOptions, **changes: object) -> ModelNeed:
-        [device] = plan_run(cast(devices, **changes), options, 4096, free=lambda _: None).devices
+        [device] = plan_run(placed(devices, **changes), options, 4096, free=lambda _: None).devices
         return next(one for one in device.needs if one.role.startswith(role))
 
     ngram, drafted = need("draft", PAPER), need("draft", replace(PAPER, drafter="draft"))
@@ -137,14 +137,16 @@ def test_what_options_add() -> None:
     assert need("draft", replace(PAPER, driver="overlapped"), apart=False).weights == ngram.weights
     asked = need("target", PAPER, verifier="score:7").cache - need("target", PAPER).cache
     assert asked == cache_bytes(SHAPES["Qwen3-32B"], BF16, (40960 + 8192) // 16, 16)
-    plain = plan_run(cast(devices), replace(PAPER, mode="ar"), 4096, free=lambda _: None).devices[0]
+    plain = plan_run(placed(devices), replace(PAPER, mode="ar"), 4096, free=lambda _: None).devices[
+        0
+    ]
     assert [one.role for one in plain.needs] == ["target", "judge"]
-    few = plan_run(cast(devices), PAPER, 10**9, free=lambda _: None)
+    few = plan_run(placed(devices), PAPER, 10**9, free=lambda _: None)
     assert few.tokens == 40960  # no chain is longer than the context
 
 
 def test_what_does_not_fit_is_said_with_all_numbers_and_what_helps() -> None:
-    place_all = cast({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"})
+    place_all = placed({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"})
     plan = plan_run(place_all, PAPER, 37000, free=lambda _: 84 * GIB)
     with pytest.raises(MemoryShortError) as caught:
         plan.check()
@@ -177,7 +179,7 @@ def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
     run = reasoner.run("hello", mode="lr", max_tokens=100)
     length = len(run.prompt) + 100
     placed = [place(name, ("cpu",), torch.float32) for name in ("tiny-target", "tiny-draft")]
-    plan = plan_run(Cast(*placed), options, length, free=lambda _: 10 * GIB)
+    plan = plan_run(PlacedModels(*placed), options, length, free=lambda _: 10 * GIB)
     plan.check()
     [device] = plan.devices
     from lr.types import Role
@@ -189,7 +191,7 @@ def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
         assert need.cache == cache_bytes(model.config, torch.float32, reserved, 16)
         assert need.weights == sum(p.nbytes for p in model.parameters())
     with pytest.raises(MemoryShortError, match="do not fit on cpu"):
-        plan_run(Cast(*placed), options, length, free=lambda _: device.needed - 1).check()
+        plan_run(PlacedModels(*placed), options, length, free=lambda _: device.needed - 1).check()
 
 
 @pytest.mark.gpu
@@ -202,8 +204,8 @@ def test_the_plan_of_a_run_is_what_a_gpu_allocates() -> None:
 
     names, blocks = ("dummy:Qwen3-1.7B", "dummy:Qwen3-0.6B"), 1024
     options = GenerateOptions(mode="lr+sd", drafter="draft", max_tokens=64)
-    cast = Cast(*(place(name, ("cuda",), BF16) for name in names))
-    [device] = plan_run(cast, options, 4096, num_blocks=blocks).devices
+    roles = PlacedModels(*(place(name, ("cuda",), BF16) for name in names))
+    [device] = plan_run(roles, options, 4096, num_blocks=blocks).devices
     gc.collect()  # what earlier tests have left
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -221,12 +223,12 @@ def test_answers_that_wait_for_room_need_it_for_one_alone() -> None:
     """
     options = GenerateOptions(mode="ar")
     for device, waits in (("cuda:7", True), ("cpu", False)):
-        cast = Cast(Placed("x", SHAPES["Qwen3-8B"], BF16, (device,)))
+        roles = PlacedModels(Placed("x", SHAPES["Qwen3-8B"], BF16, (device,)))
         one, eight = (
-            plan_run(cast, options, 4096, share=n, free=lambda _: None).needed for n in (1, 8)
+            plan_run(roles, options, 4096, share=n, free=lambda _: None).needed for n in (1, 8)
         )
         for free, fits in ((eight, True), (eight - 1, waits), (one, waits), (one - 1, False)):
-            plan = plan_run(cast, options, 4096, share=8, queues=True, free=lambda _, n=free: n)
+            plan = plan_run(roles, options, 4096, share=8, queues=True, free=lambda _, n=free: n)
             if fits:
                 plan.check()
             else:

@@ -1,5 +1,5 @@
-"""The variants end to end on random checkpoints, and the seams they stand on: router, controller, a
-segmenter of one's own.
+"""The variants end to end on random checkpoints, and the extension points they stand on: router,
+controller, a segmenter of one's own.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_a_cascade_needs_a_draft() -> None:
         confidence_cascade(Reasoner(draft=None))
 
 
-# The seams themselves
+# The extension points themselves
 
 
 class EveryOther:
@@ -280,7 +280,7 @@ def test_variants_are_short() -> None:
     lengths = {
         path.name: len(path.read_text(encoding="utf-8").splitlines())
         for path in folder.glob("[a-z]*.py")
-        if path.name not in ("door.py", "clock.py")  # which load them, and simulate them
+        if path.name not in ("loading.py", "clock.py")  # which load them, and simulate them
     }
     assert len(lengths) >= 9 and max(lengths.values()) <= 80, lengths
 

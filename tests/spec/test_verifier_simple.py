@@ -137,10 +137,10 @@ def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     assert [v.why for v in verdicts] == [sure(0.1), sure(0.2), "yes", "no", sure(0.8), "yes"]
     assert expensive.asked == ["c", "d", "f"]
     assert cascade.name == "says>says"
-    glances = cascade.judge_early(
+    early = cascade.judge_early(
         [Pair((), step(name)) for name in "abcdef"]
     )  # a target step is not needed for that
-    assert [v and v.aligned for v in glances] == [False, False, None, None, True, None]
+    assert [v and v.aligned for v in early] == [False, False, None, None, True, None]
 
 
 def test_a_fault_in_a_verifier_is_raised_unless_it_is_fallible() -> None:

@@ -256,7 +256,7 @@ def test_overlapped_hides_the_draft() -> None:
 
 def test_token_rounds_without_lookahead() -> None:
     """4 rounds of 3 drafted tokens a step, each drafted by a pass; two steps and a prompt of 8."""
-    work = Load(0.0, [4], [10], [2], guessed=3, draft_passes=3, start=8.0)
+    work = Load(0.0, [4], [10], [2], proposed=3, draft_passes=3, start=8.0)
     cost = PassCost(4.0, 0.5, 0.25)
     assert seconds_per_step(Way(tokens=3), work, (cost, CHEAP)) == 4 * (4 + 3 * 0.25 + 3) + 4
     looked_up = replace(work, draft_passes=0)

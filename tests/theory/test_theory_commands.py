@@ -76,12 +76,12 @@ def test_every_simulation_is_of_the_seed(name: str) -> None:
         (["generate", "--tensor_parallel", "9" * 12], "tensor_parallel is 9"),
         (["generate", "--server_timeout", "inf"], "server_timeout is inf"),
         (["theory", "figures", "--folder", "not/here"], "not/here"),
-        (["theory", "reality", "--calibration", "none.json"], "none.json"),
-        (["theory", "reality", "--draw", "65"], "draw is 65"),
-        (["theory", "reality", "--draw", "2", "--temperatures"], "temperatures is ()"),
-        (["theory", "reality", "--draw", "2", "--depths", "3"], "expected 0 beside --depths"),
-        (["theory", "reality", "--draw", "2", "--inner", "1", "--tokens", "3"], "and --inner"),
-        (["theory", "reality", "--temperatures", "0.3"], "temperatures is (0.3,)"),
+        (["theory", "validation", "--calibration", "none.json"], "none.json"),
+        (["theory", "validation", "--draw", "65"], "draw is 65"),
+        (["theory", "validation", "--draw", "2", "--temperatures"], "temperatures is ()"),
+        (["theory", "validation", "--draw", "2", "--depths", "3"], "expected 0 beside --depths"),
+        (["theory", "validation", "--draw", "2", "--inner", "1", "--tokens", "3"], "and --inner"),
+        (["theory", "validation", "--temperatures", "0.3"], "temperatures is (0.3,)"),
         (["plan", "--from", "none.json"], "none.json"),
         (["plan", "--budget", "0"], "budget is 0"),
         (["plan", "--dataset", "MNIST"], "MNIST"),
@@ -147,7 +147,7 @@ def test_figures_are_drawn_twice_alike(tmp_path: Path, capsys: pytest.CaptureFix
         files = [*draw_draft_length(folder), *draw_schedules(folder)]
         row = {"way": "sync 2", "formula": 1.5, "expected": 1.2, "measured": 1.1, "error": 0.05}
         document = {"calibration": "invented", "rows": [row]}
-        files += draw_validation(document, folder / "reality.png")
+        files += draw_validation(document, folder / "validation.png")
         assert len(files) == 6
     for path in first.iterdir():
         assert path.read_bytes() == (second / path.name).read_bytes()
@@ -161,7 +161,7 @@ def test_the_tiny_models_are_calibrated_and_compared(
     """Four problems: figures with wide intervals, but all there; then a comparison with what the
     models do.
     """
-    path, table = tmp_path / "tiny.json", tmp_path / "reality.json"
+    path, table = tmp_path / "tiny.json", tmp_path / "validation.json"
     flags = ["--verifier", "oracle", "--problems"]
     assert main(["calibrate", *flags, "4", "--output", str(path)]) == 0
     found = Calibration.load(path)
@@ -172,7 +172,7 @@ def test_the_tiny_models_are_calibrated_and_compared(
     ways = ["--depths", "2", "--tokens", "2", "--inner", "0", "--schedules", "sync"]
     words = [
         "theory",
-        "reality",
+        "validation",
         "--calibration",
         str(path),
         *flags,
@@ -196,8 +196,8 @@ def test_ways_are_drawn_after_the_calibration_and_reported_whole(
     same expectations; none is left out, and the trivial prediction stands beside them. The answers
     are short: how good the predictions are is not asked here.
     """
-    saved, table = tmp_path / "blind.json", tmp_path / "reality.json"
-    words = ["theory", "reality", "--draw", "2", "--seed", "5", "--problems", "4"]
+    saved, table = tmp_path / "blind.json", tmp_path / "validation.json"
+    words = ["theory", "validation", "--draw", "2", "--seed", "5", "--problems", "4"]
     words += ["--driver", "lockstep", "--temperatures", "0", "0.6", "--verifier", "oracle"]
     assert main([*words, "--save_calibration", str(saved), "--json", str(table)]) == 0
     found = {t: Calibration.load(tmp_path / f"blind_{t:g}.json") for t in (0.0, 0.6)}
@@ -214,6 +214,6 @@ def test_ways_are_drawn_after_the_calibration_and_reported_whole(
     assert document["off"]["1.00"] == pytest.approx(sum(trivial) / 2)
     shown = capsys.readouterr().out
     assert "seed 5" in shown and all(way.name.split(",")[0] in shown for way in ways)
-    words = ["theory", "reality", "--calibration", str(tmp_path / "blind_0.json"), "--draw", "1"]
+    words = ["theory", "validation", "--calibration", str(tmp_path / "blind_0.json"), "--draw", "1"]
     assert main(words) == 2  # one by processor time, and both drivers need the clock on the wall
     assert "the clock of the calibration is 'process_time'" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def test_the_example_prints_what_it_says(capsys) -> None:
 
 
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the page, from the rows that `lr theory reality --json` writes."""
+    """The table of the page, from the rows that `lr theory validation --json` writes."""
     lines = [
         "| way | closed form | expected | replayed | measured | expected is off by |",
         "|---|---:|---:|---:|---:|---:|",
@@ -45,7 +45,7 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 @pytest.mark.parametrize("name", ["", "_overlapped", "_drawn"])
 def test_the_measured_tables_are_the_recorded_runs(name: str) -> None:
-    text = (DOCS / "results" / f"theory_reality{name}.json").read_text(encoding="utf-8")
+    text = (DOCS / "results" / f"theory_validation{name}.json").read_text(encoding="utf-8")
     assert as_markdown(json.loads(text)["rows"]) in PAGE
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lr.commands.cli import main
 from lr.lab.trace.file import read_trace
-from lr.variants.door import SHIPPED
+from lr.variants.loading import SHIPPED
 
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
@@ -24,8 +24,8 @@ def test_generate_run_and_play(
     short = ["--max_tokens", "40", "--variant", name]
     assert main(["generate", QUESTION, "--trace", "trace.jsonl", *short]) == 0
     assert read_trace(tmp_path / "trace.jsonl").header.variant == name
-    assert main(["play", "trace.jsonl", "-o", "film.html"]) == 0
-    assert name in (tmp_path / "film.html").read_text("utf-8")
+    assert main(["play", "trace.jsonl", "-o", "player.html"]) == 0
+    assert name in (tmp_path / "player.html").read_text("utf-8")
     run = ["run", "--dataset", "tiny:1", "--output", "out", "--max_tokens_len", "40"]
     assert main([*run, "--variant", name]) == 0
     settings = json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))

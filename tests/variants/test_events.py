@@ -33,7 +33,7 @@ from lr.testing.ask import VariantError
 from lr.trace import Noted, TokenRound
 from lr.types import Role, Verdict
 from lr.variants.choosers import Majority
-from lr.variants.door import load_variant
+from lr.variants.loading import load_variant
 
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
 HOW: dict[str, Any] = {"max_tokens": 120, "seed": 1}
@@ -140,14 +140,14 @@ def test_a_named_variant_with_notes_is_replayed(reasoner: Reasoner, tmp_path: Pa
     run.finish()
     save_trace(tmp_path / "trace.jsonl", run)
     trace = read_trace(tmp_path / "trace.jsonl")
-    coins = notes(trace)["coin"]
-    assert coins and all(0 <= coin.fields["drew"] < 1 for coin in coins)
+    drawn = notes(trace)["acceptance"]
+    assert drawn and all(0 <= one.fields["uniform"] < 1 for one in drawn)
     assert replay(trace).difference is None
     where = next(i for i, one in enumerate(trace.records) if one.kind == "note")
-    other = replace(coins[0], fields={**coins[0].fields, "drew": 2.0})
+    other = replace(drawn[0], fields={**drawn[0].fields, "uniform": 2.0})
     trace.records[where] = replace(trace.records[where], event=other)
     found = replay(trace).difference
-    assert found is not None and found.key == "note.fields.drew"
+    assert found is not None and found.key == "note.fields.uniform"
 
 
 def test_without_a_trace_nothing_is_recorded(reasoner: Reasoner) -> None:

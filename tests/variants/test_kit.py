@@ -98,20 +98,20 @@ GOOD: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", GOOD)
 def test_what_ships_keeps_its_contract(name: str) -> None:
     found = check(GOOD[name])
-    assert len(found.passed) >= 2 and found.seam in str(found)
+    assert len(found.passed) >= 2 and found.point in str(found)
 
 
 def test_an_object_for_two_seams_is_checked_for_both() -> None:
-    found = check(lambda: Reflection(letters, ("a", "bc")), seam="corrector")
-    assert found.seam == "corrector"
-    assert check(lambda: StepRejection(asked()), seam="corrector").seconds > 0
+    found = check(lambda: Reflection(letters, ("a", "bc")), point="corrector")
+    assert found.point == "corrector"
+    assert check(lambda: StepRejection(asked()), point="corrector").seconds > 0
 
 
 def test_steps_and_their_log_probabilities() -> None:
     def sure(node: Any, step: Step, logprobs: Sequence[float]) -> bool:
         return sum(logprobs, 0.0) >= -2.0 * len(step.tokens)
 
-    assert check(lambda node, step, logprobs: sure(node, step, logprobs)).seam == "may_follow"
+    assert check(lambda node, step, logprobs: sure(node, step, logprobs)).point == "may_follow"
 
 
 class Careful:
@@ -126,7 +126,7 @@ class Careful:
 
 
 def test_a_controller_with_a_memory_of_its_own() -> None:
-    assert check(Careful).seam == "controller"
+    assert check(Careful).point == "controller"
 
 
 # Planted mistakes
@@ -464,7 +464,7 @@ def test_the_biased_rules_of_the_laboratory_cannot_call_themselves_lossless() ->
 
 
 def test_what_is_no_part_is_told_so() -> None:
-    with pytest.raises(ContractError, match="for no seam"):
+    with pytest.raises(ContractError, match="for no extension point"):
         check(lambda: object())
     with pytest.raises(TypeError, match="makes a new object each time"):
         check(ExactVerifier())  # type: ignore[arg-type]
@@ -472,12 +472,12 @@ def test_what_is_no_part_is_told_so() -> None:
 
 
 def test_all_parts_of_a_variant() -> None:
-    """Each is held against the contract of its own seam."""
+    """Each is held against the contract of its own extension point."""
     found = check_variant(lambda: replace(adaptive(), chooser=Majority(), rule=RejectRule()))
-    assert {one.seam for one in found} == {"controller", "may_follow", "chooser", "rule"}
+    assert {one.point for one in found} == {"controller", "may_follow", "chooser", "rule"}
     assert all(one.passed for one in found)
     [found_one] = check_variant(narrowing)
-    assert found_one.seam == "schedule"
+    assert found_one.point == "schedule"
     with pytest.raises(ContractError, match="own pair alone"):
         check_variant(lambda: replace(adaptive(), verifier=BestOfBatch()))
     with pytest.raises(TypeError, match="expected a Variant"):

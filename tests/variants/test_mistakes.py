@@ -1,6 +1,6 @@
 """Mistakes that one makes while writing a variant, made on purpose: none is silent, each message
-names the seam and says what was expected. An exception in a part keeps its type and traceback and
-gets a note that names the seam.
+names the extension point and says what was expected. An exception in a part keeps its type and
+traceback and gets a note that names the extension point.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ MISTAKES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_with_its_seam(reasoner: Reasoner, name: str) -> None:
+def test_a_mistake_is_told_with_its_extension_point(reasoner: Reasoner, name: str) -> None:
     make, said, *options = MISTAKES[name]
     WIDTH[0] = reasoner.codec.vocab_size
     how = {**HOW, **(options[0] if options else {})}
@@ -426,7 +426,8 @@ def test_what_is_harmless_runs(reasoner: Reasoner, name: str) -> None:
 OPTIONS = ("mode ar", "mode sd", "a rule in mode lr", "the page")
 MADE_BEFORE = {"verifier": 20, "variant": 7, "router": 7, "controller": 7, "segmenter": 8,
                "drafter": 18, "rule": 11}  # fmt: skip
-"""How many mistakes in each part were made in the first version of these seams; 40 were silent."""
+"""How many mistakes in each part were made in the first version of these extension points; 40 were
+silent."""
 
 
 def part_of(name: str, made: object) -> str:

@@ -28,9 +28,9 @@ from lr.theory.planner import plan
 from lr.tiny.language import Split, problem
 from lr.trace import Emit, Noted, TokenRound
 from lr.types import Origin, Role
-from lr.variants import door
+from lr.variants import loading
 from lr.variants.adaptive import Halving
-from lr.variants.door import SHIPPED, load_variant
+from lr.variants.loading import SHIPPED, load_variant
 
 Answer = Callable[[str], Result]
 HOW: dict[str, Any] = {"max_tokens": 60, "seed": 1}
@@ -201,7 +201,7 @@ def test_adaptive_is_as_wide_as_the_draft_hesitates(reasoner: Reasoner, question
 
 
 @pytest.mark.usefixtures("whole_targets")
-def test_adaptive_guesses_as_many_tokens_as_stay(question: str) -> None:
+def test_adaptive_drafts_as_many_tokens_as_stay(question: str) -> None:
     reasoner = Reasoner(verifier="oracle")
     how: dict[str, Any] = {**HOW, "mode": "lr+sd", "acceptance": "match", "coupling": "shared"}
     variant = load_variant("adaptive(floor=-99.0)", reasoner)
@@ -227,8 +227,8 @@ def test_each_is_one_short_file_that_says_what_is_faithful() -> None:
     """Besides the variants the folder holds what several of them use, the way to them by name, and
     the simulated clock.
     """
-    folder = Path(door.__file__).parent
-    others = {"__init__", "door", "clock"}
+    folder = Path(loading.__file__).parent
+    others = {"__init__", "loading", "clock"}
     files = {path.stem: path.read_text("utf-8") for path in folder.glob("*.py")}
     assert set(files) == {*SHIPPED, "choosers", "scorers", *others}
     for name, text in files.items():

@@ -27,7 +27,7 @@ from lr.spec.token_sd import Context
 from lr.testing import check
 from lr.testing.tokens import small_model, table
 from lr.types import SamplingParams
-from lr.variants.door import load_variant
+from lr.variants.loading import load_variant
 from lr.variants.traversal import DrawnTree, Traversal
 
 TREES = [(ROOT, ROOT, ROOT), (ROOT, 0, 0), (ROOT, ROOT, 0, 1), (ROOT, 0, ROOT, 2), (ROOT, 0, 1, 0)]

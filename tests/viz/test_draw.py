@@ -23,7 +23,7 @@ from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
 from lr.lab.trace.state import state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz import plots
-from lr.lab.viz.cache import cache_figure, draw_blocks, sharing_moment
+from lr.lab.viz.cache import cache_figure, draw_blocks, most_sharing
 from lr.lab.viz.clock import CANCELLED, OPEN, draw_order, timeline_figure, timeline_of
 from lr.lab.viz.plots import (
     draw_bars,
@@ -34,7 +34,7 @@ from lr.lab.viz.plots import (
     with_sliders,
 )
 from lr.lab.viz.style import COLOURS, PAPER, SERIES, WASHES, write
-from lr.lab.viz.tree import draw_tree, places_of, telling_moment, tree_figure
+from lr.lab.viz.tree import draw_tree, fullest_tree, places_of, tree_figure
 from lr.spec.protocol import Limits, NodeId, SchedulerConfig, Work, WorkKind
 
 SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|X.", "Y.|B.", "C$|Z$"])
@@ -69,7 +69,7 @@ def test_the_timeline_has_the_lanes_and_the_decisions() -> None:
 
 def test_the_tree_says_what_the_state_says() -> None:
     trace = scripted()
-    number = telling_moment(trace)
+    number = fullest_tree(trace)
     state = state_at(trace, number)
     assert len(state.live) > 2, "a moment with something to see"
     with tree_figure(state, len(trace.records)) as made:
@@ -107,12 +107,12 @@ def test_the_tree_can_be_drawn_at_any_moment(number: int, tmp_path: Path) -> Non
 
 def test_the_cache_shows_who_holds_which_block() -> None:
     trace = tiny("lr+sd")
-    number = sharing_moment(trace)
+    number = most_sharing(trace)
     state = state_at(trace, number)
     with cache_figure(state, len(trace.records)) as made:
         said = words(made)
         for cache in state.caches.values():
-            shared = [holders for holders in cache.holders_by_block().values() if len(holders) > 1]
+            shared = [owners for owners in cache.owners_by_block().values() if len(owners) > 1]
             assert any(f"{len(shared)} shared" in one for one in said) or not cache.branches
             for branch in cache.branches.values():
                 assert f"branch {branch.number}, {branch.length} tokens" in said
@@ -222,7 +222,7 @@ def test_a_stale_event_moves_no_bar() -> None:
     assert timeline_of(scripted_trace(run)).spans == before
 
 
-def test_blocks_show_holders_and_valid_tokens_only() -> None:
+def test_blocks_show_owners_and_valid_tokens_only() -> None:
     sizes = {"num_layers": 1, "num_kv_heads": 1, "head_dim": 1}
     cache = PagedKVCache(**sizes, num_blocks=4, block_size=2, dtype=torch.float32, device="cpu")
     table = cache.new()

@@ -119,12 +119,12 @@ def test_the_setting_says_what_was_run() -> None:
 
 
 def value_at(history: list[Any], number: int, otherwise: Any = None) -> Any:
-    """As `valueAt` of film.js."""
+    """As `valueAt` of states.js."""
     return next((value for at, value in reversed(history) if at <= number), otherwise)
 
 
 def list_at(history: list[Any], number: int) -> list[Any]:
-    """As `listAt` of film.js."""
+    """As `listAt` of states.js."""
     found: list[Any] = []
     for at, place, items in history:
         if at <= number:
@@ -162,16 +162,16 @@ def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
             assert there == {n: [one.length, one.blocks] for n, one in cache.branches.items()}
 
 
-def test_rejected_guesses_stand_at_the_token_that_came_instead() -> None:
+def test_rejected_draft_tokens_stand_at_the_token_that_came_instead() -> None:
     trace = tiny("sd")
     rounds = [one.data for one in trace.records if one.kind == "round"]
-    whole = [one["detail"]["guesses"] for one in rounds if one["accepted"] < one["emitted"]]
-    tried = [one["piece"] for guesses in whole for one in guesses if one["kept"] is False]
+    whole = [one["detail"]["draft_tokens"] for one in rounds if one["accepted"] < one["emitted"]]
+    tried = [one["piece"] for round_ in whole for one in round_ if one["kept"] is False]
     lives = [one["target"] for one in states_of(trace)["nodes"].values() if "target" in one]
     tokens = [one for life in lives for one in list_at(life["tokens"], len(trace.records))]
-    shown = [guess for *_, guesses in tokens for guess, *_ in guesses]
+    shown = [piece for *_, refused in tokens for piece, *_ in refused]
     assert tried and sorted(shown) == sorted(f'"{" ".join(one.split())}"' for one in tried)
-    assert {source for _, _, source, _, guesses in tokens if guesses} == {"residual"}
+    assert {source for _, _, source, _, refused in tokens if refused} == {"residual"}
 
 
 def test_every_kind_of_event_has_its_colour_and_sign() -> None:

@@ -279,7 +279,7 @@ def test_panels_show_the_state(window: Window) -> None:
     assert "correction" in step.inner_text()
     assert step.locator(".replaced").is_visible()
     assert page.locator(".node.ghost").count() > 0, "what was cancelled is still there, paler"
-    page.evaluate("n => player.go(n, player.film.timeAt(n) + 1e6)", first)
+    page.evaluate("n => player.go(n, player.states.timeAt(n) + 1e6)", first)
     assert page.locator(".node.ghost").count() == 0, "and after a while it is not"
     page.evaluate("player.go(player.count)")
     assert page.locator("#steps .step").count() == 5
@@ -377,7 +377,7 @@ def test_ten_thousand_events_stay_smooth(window: Window) -> None:
 
 def test_the_tour_goes_by_keys_and_addresses(window: Window) -> None:
     page = window.open("tiny", "#tour=1")
-    stops = page.evaluate("player.film.tour.map(stop => [stop.event, stop.title])")
+    stops = page.evaluate("player.states.tour.map(stop => [stop.event, stop.title])")
     assert len(stops) >= 6
     for number, (event, title) in enumerate(stops, 1):
         assert page.evaluate("player.n") == event
@@ -418,7 +418,7 @@ def test_wide_trees_fit_and_keep_their_numbers(window: Window, width: int) -> No
     most = page.evaluate("""() => {
       let best = [0, 0];
       for (let n = 1; n <= player.count; n += 1) {
-        const live = player.film.treeAt(player.film.rootAt(n), n);
+        const live = player.states.treeAt(player.states.rootAt(n), n);
         const size = (tree) => tree ? 1 + tree.kids.reduce((sum, kid) => sum + size(kid), 0) : 0;
         if (size(live) > best[0]) best = [size(live), n];
       }

@@ -360,7 +360,7 @@ def test_a_problem_is_typed_drawn_and_run(browser: Any) -> None:
         assert window.page.locator("#steps .step").count() == 1
         window.page.select_option("#speed", "8")
         window.page.click("#play")
-        window.until("player.film.emitted.length > 1")
+        window.until("player.states.emitted.length > 1")
         window.press("#play")
         rested = window.place
         window.page.wait_for_timeout(150)
@@ -397,7 +397,7 @@ def test_a_verdict_is_forced_and_both_sides_are_watched(browser: Any) -> None:
         assert "not aligned (forced by hand)" in window.text("#told")
         for _ in range(3):
             window.press("#decision-next")
-        window.until("player.live.beside.film.emitted.length > 0")
+        window.until("player.live.beside.states.emitted.length > 0")
         assert "forced by hand" in window.text("#answer-b")
         assert "forced by hand" not in window.text("#answer")
         page.keyboard.press("ArrowLeft")

@@ -31,7 +31,7 @@ def text(session: Session, side: int = 0) -> str:
     return session.sides[side].state.text
 
 
-def test_what_is_seen_is_a_fold_of_the_events() -> None:
+def test_what_is_seen_follows_from_the_events() -> None:
     session = script_session()
     side = session.sides[0]
     while session.go("next"):
@@ -184,7 +184,7 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     source = live.active.source
     assert isinstance(source, LiveSource)
     used = [runner.cache.pool.num_used for _, runner, _ in source.runners]
-    held = {name: cache.holders_by_block() for name, cache in live.active.state.caches.items()}
+    held = {name: cache.owners_by_block() for name, cache in live.active.state.caches.items()}
     assert "nothing was computed or copied" in live.fork()
     assert [runner.cache.pool.num_used for _, runner, _ in source.runners] == used
     a, b = live.sides
@@ -193,7 +193,7 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
         "no forward, no growth"
     )
     for name, cache in b.state.caches.items():
-        assert {block: len(who) for block, who in cache.holders_by_block().items()} == {
+        assert {block: len(who) for block, who in cache.owners_by_block().items()} == {
             block: len(who) for block, who in held[name].items()
         }
         for _, runner, recorder in source.runners:
@@ -274,13 +274,13 @@ def test_the_tokens_of_a_node_are_those_of_its_step(live: Session, role: str) ->
     kept = [
         row
         for row in token_rows(side, role, node)
-        if row[5] in ("", "✓ stays", "✓ after the guesses")
+        if row[5] in ("", "✓ stays", "✓ after the draft tokens")
     ]
     pieces = [row[0] for row in kept][: len(step.tokens)]
     assert "".join(pieces) == step.text
     for _, came, p, q, accept, _ in kept:
         assert p is not None and 0 < p <= 1
-        if came == "guessed":
+        if came == "proposed":
             assert q is not None and accept == pytest.approx(min(1.0, p / q), abs=1e-5), (
                 "rule reject"
             )

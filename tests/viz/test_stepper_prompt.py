@@ -21,7 +21,7 @@ from tests_root import ROOT
 from lr.commands.cli import main
 from lr.commands.trace import HELP, MOVES
 from lr.lab.stepper.live import LiveSource
-from lr.lab.stepper.session import MOMENTS, Session
+from lr.lab.stepper.session import STOPS, Session
 from lr.lab.stepper.words import say
 from lr.lab.trace.file import KINDS, read_trace
 from lr.reasoner import Reasoner
@@ -109,7 +109,7 @@ def test_the_cache_says_who_holds_which_block_of_both_sides() -> None:
     alone, beside = shown.split("> f", 1)
     state = session.active.state
     for name, cache in state.caches.items():
-        held = cache.holders_by_block()
+        held = cache.owners_by_block()
         shared = sum(len(one) > 1 for one in held.values())
         assert f"{name} cache: {len(held)} of {cache.total} blocks used, {shared} shared" in alone
         assert (
@@ -135,7 +135,7 @@ def test_two_sides_stand_beside_each_other_in_80_columns() -> None:
 
 def test_every_kind_of_event_has_its_sentence() -> None:
     told = {record.kind: say(record) for record in scripted().records}
-    assert set(told) > MOMENTS
+    assert set(told) > STOPS
     assert all(words != kind for kind, words in told.items())
     session = live_session("lr+sd")
     session.go("end")

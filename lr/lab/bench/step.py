@@ -22,7 +22,7 @@ from lr.theory.trace_metrics import Answers, Load, PassCost
 from lr.tiny.language import Problem
 from lr.trace import Stats
 from lr.types import Role
-from lr.variants.door import load_variant
+from lr.variants.loading import load_variant
 
 SHARED = {"coupling": "shared", "acceptance": "match"}
 SYNC: dict[str, Any] = {"schedule": "sync"}

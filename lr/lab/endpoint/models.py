@@ -170,7 +170,7 @@ def check_run(run: Run) -> None:
                 refuse(model, what, "hidden states", remedy)
     if isinstance(target, ServedModel) and options.speculates:
         how = f"drafter {options.drafter!r} and acceptance {options.acceptance!r}"
-        lack = "the probabilities of tokens that were guessed elsewhere"
+        lack = "the probabilities of tokens that were proposed elsewhere"
         mode = "lr" if options.mode == "lr+sd" else "ar"
         remedy = f"Use mode {mode!r}, and start the server with its own speculative decoding"
         refuse(target, f"mode {options.mode!r} with {how}", lack, remedy)

@@ -33,7 +33,7 @@ UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class ServedBranch(Branch):
-    """A branch without a cache of ours: only its last token is ever pending. The first `start`
+    """A branch without a cache of ours: only its last token is ever uncomputed. The first `start`
     tokens, the prompt, are sent as `head`."""
 
     __slots__ = ("head", "start")

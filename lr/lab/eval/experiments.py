@@ -26,7 +26,7 @@ from lr.tiny.languages import LANGUAGES
 from lr.trace import ForwardPass
 from lr.types import Role
 
-GUESSED = {"drafter": "draft"}  # Tokens are guessed by the draft model.
+BY_DRAFT_MODEL = {"drafter": "draft"}  # Tokens are proposed by the draft model.
 Coordinates = tuple[float, float]
 
 
@@ -41,9 +41,9 @@ SPEEDUP_COLUMNS = {
 def speedup_arms(lab: Lab) -> list[Arm]:
     """The four modes of the official tool, and two more rows of Table 1. Both models at once."""
     both = {"driver": "overlapped"}
-    lr = [Arm("lr", "lr", both), Arm("lr+sd", "lr+sd", GUESSED | both)]
+    lr = [Arm("lr", "lr", both), Arm("lr+sd", "lr+sd", BY_DRAFT_MODEL | both)]
     alone = [Arm("draft", "draft"), Arm("specreason", "specreason")]
-    return [Arm("ar", "ar"), Arm("sd", "sd", GUESSED), *lr, *alone]
+    return [Arm("ar", "ar"), Arm("sd", "sd", BY_DRAFT_MODEL), *lr, *alone]
 
 
 def find_speedup(outcome: Outcome) -> Finding:
@@ -191,10 +191,10 @@ def splits() -> list[tuple[int, int]]:
 
 def budget_arm(k1: int, k2: int) -> Arm:
     """k1 target steps in flight (depth k1 - 1, in schedule depth), k2 positions per step (k2 - 1
-    guessed tokens)."""
+    draft tokens)."""
     options: dict[str, Any] = {"depth": max(1, k1 - 1), "max_target_rows": k1} if k1 > 1 else {}
     if k2 > 1:
-        options |= {**GUESSED, "num_speculative_tokens": k2 - 1}
+        options |= {**BY_DRAFT_MODEL, "num_speculative_tokens": k2 - 1}
     mode = ("lr+sd" if k2 > 1 else "lr") if k1 > 1 else ("sd" if k2 > 1 else "ar")
     shown = {"M": k1 * k2, "k1": k1, "k2": k2}
     return Arm(f"k1_{k1}_k2_{k2}", mode, options, shown=shown)
@@ -369,9 +369,9 @@ def domain_arms(lab: Lab) -> list[Arm]:
     judge = "oracle" if lab.verifier == "judge" else lab.verifier
     return [
         Arm("ar", "ar"),
-        Arm("sd", "sd", GUESSED),
+        Arm("sd", "sd", BY_DRAFT_MODEL),
         Arm("lr", "lr", {}, judge, pairs=True),
-        Arm("lr+sd", "lr+sd", GUESSED, judge),
+        Arm("lr+sd", "lr+sd", BY_DRAFT_MODEL, judge),
         Arm("draft", "draft"),
     ]
 

@@ -295,7 +295,7 @@ LEGEND = (
     "right: pass@1, the mean over problems of the share of right samples. tokens/s: all tokens "
     "over all seconds; mean, median: over answers. speedup: in tokens/s against the baseline, "
     "paired by problem, with a bootstrap interval over problems. steps kept: accepted of the draft "
-    "steps judged; tokens kept: of the tokens guessed. length: tokens against the baseline's on "
+    "steps judged; tokens kept: of the draft tokens. length: tokens against the baseline's on "
     "the same problems. wasted: of the target's finished steps, the share of tokens that is not in "
     "the answer. judge: seconds, and forwards or requests, of the verifier."
 )

@@ -42,7 +42,7 @@ from lr.spec.variant import Variant
 from lr.tiny.names import language_of
 from lr.trace import Trace, failures
 from lr.types import Finish, Role, require
-from lr.variants.door import load_variant
+from lr.variants.loading import load_variant
 
 MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
 QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}

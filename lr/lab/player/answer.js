@@ -4,14 +4,14 @@
 const WINDOW = 30;
 
 class Answer {
-  constructor(film, panel) {
+  constructor(states, panel) {
     const [list, ahead] = panel.querySelectorAll("ol"), scroller = panel.querySelector(".scroll");
-    Object.assign(this, { film, list, ahead, scroller, all: false, signature: "" });
+    Object.assign(this, { states, list, ahead, scroller, all: false, signature: "" });
   }
 
   show(n) {
     this.n = n;
-    const emitted = this.film.emittedAt(n), root = this.film.rootAt(n);
+    const emitted = this.states.emittedAt(n), root = this.states.rootAt(n);
     const from = this.all ? 0 : Math.max(0, emitted.length - WINDOW);
     const ahead = root ? this.pathAhead(root, n) : [];
     const signature = [from, emitted.length, ...ahead.map(([index, by, tokens]) =>
@@ -59,7 +59,7 @@ class Answer {
   // The first path of drafts below the root: the text if all of them are accepted.
   pathAhead(root, n) {
     const found = [];
-    for (let tree = this.film.treeAt(root, n); tree;) {
+    for (let tree = this.states.treeAt(root, n); tree;) {
       const fits = (card) => card.by === "draft" && card.tokens.length
         && !["REJECTED", "CANCELLED", "FAILED"].includes(card.standing);
       const card = tree.cards.find(fits) || (found.length ? null

@@ -3,14 +3,14 @@
 
 const CACHES = {
   target: "The target's cache", draft: "The draft's cache",
-  drafter: "The cache of the draft model that guesses tokens for the target",
+  drafter: "The cache of the draft model that proposes tokens for the target",
 };
 const FLASH = 6; // events for which a copy is marked
 
 class CacheView {
-  constructor(film, field, tabs) {
-    Object.assign(this, { film, field, tabs, n: 0 });
-    this.names = Object.keys(film.caches);
+  constructor(states, field, tabs) {
+    Object.assign(this, { states, field, tabs, n: 0 });
+    this.names = Object.keys(states.caches);
     this.chosen = this.names.includes("target") ? "target" : this.names[0];
     for (const name of this.names) {
       const button = make("button", { text: name, tip: CACHES[name], type: "button" });
@@ -35,12 +35,12 @@ class CacheView {
   show(n) {
     this.n = n;
     if (!this.names.length) return;
-    const life = this.film.caches[this.chosen], holders = new Map(), copies = new Map();
-    const sides = this.sides || [["", this.film, n]];
-    const branches = sides.flatMap(([side, film, at]) => film.branchesAt(this.chosen, at)
+    const life = this.states.caches[this.chosen], owners = new Map(), copies = new Map();
+    const sides = this.sides || [["", this.states, n]];
+    const branches = sides.flatMap(([side, states, at]) => states.branchesAt(this.chosen, at)
       .map((one) => ({ ...one, side, number: `${side}${one.number}` })));
     for (const { number, blocks } of branches) {
-      for (const block of blocks) holders.set(block, [...(holders.get(block) || []), number]);
+      for (const block of blocks) owners.set(block, [...(owners.get(block) || []), number]);
     }
     for (const [when, made] of life.copies) {
       if (when > n || when <= n - FLASH) continue;
@@ -49,18 +49,18 @@ class CacheView {
     const shown = JSON.stringify([this.chosen, branches, [...copies], innerWidth]);
     if (shown === this.shown) return;
     this.shown = shown;
-    const shared = [...holders.values()].filter((list) => list.length > 1).length;
-    const says = `${holders.size} of ${life.total || "?"} blocks used, ${shared} shared, `
+    const shared = [...owners.values()].filter((list) => list.length > 1).length;
+    const says = `${owners.size} of ${life.total || "?"} blocks used, ${shared} shared, `
       + `${plural(branches.length, "branch", "es")}; ${life.size} tokens in a block`;
     this.field.setAttribute("aria-label", `The ${this.chosen}'s cache: ${says}`);
-    const pool = Math.min(life.total || 0, Math.max(-1, ...holders.keys()) + 9, 120);
-    const strip = Array.from({ length: pool }, (_, block) => this.block(block, holders, copies));
+    const pool = Math.min(life.total || 0, Math.max(-1, ...owners.keys()) + 9, 120);
+    const strip = Array.from({ length: pool }, (_, block) => this.block(block, owners, copies));
     this.field.replaceChildren(make("p.says", { text: says }), make("div.pool", {}, strip),
-      ...branches.map((branch) => this.row(branch, life.size, holders, copies)));
+      ...branches.map((branch) => this.row(branch, life.size, owners, copies)));
   }
 
-  block(block, holders, copies, filled) {
-    const by = holders.get(block) || [], copy = copies.get(block), count = by.length;
+  block(block, owners, copies, filled) {
+    const by = owners.get(block) || [], copy = copies.get(block), count = by.length;
     let tip = !count ? `Block ${block} is free.` : count > 1
       ? `Block ${block}: shared by ${count} branches (${by.join(", ")}); refcount ${count}.`
       : `Block ${block}: held by branch ${by[0]} alone.`;
@@ -73,8 +73,8 @@ class CacheView {
     return element;
   }
 
-  row({ side, number, source, length, node, blocks }, size, holders, copies) {
-    const whose = side + (node ? `node ${node}` : this.film.plain ? "the answer" : "passing");
+  row({ side, number, source, length, node, blocks }, size, owners, copies) {
+    const whose = side + (node ? `node ${node}` : this.states.plain ? "the answer" : "passing");
     const tip = `Branch ${number}: ${node ? `the prefix of node ${node}` : "a passing one"}, `
       + `${plural(length, "token")} in ${plural(blocks.length, "block")}.`
       + (source === null ? "" : `\nForked from branch ${source}.`);
@@ -82,7 +82,7 @@ class CacheView {
     const full = (place) => clamp((length - place * size) / size, 0, 1);
     const cells = blocks.map((block, place) => [block, place])
       .filter(([, place]) => place === 0 || place > hidden)
-      .map(([block, place]) => this.block(block, holders, copies, full(place)));
+      .map(([block, place]) => this.block(block, owners, copies, full(place)));
     if (hidden) cells.splice(1, 0, make("span.hidden", { text: `…${hidden}` }));
     const name = make("span.whose", { tip }, [make("b", { text: whose }),
       make("small", { text: `branch ${number.replace(side, "")}, ${length} tokens` })]);

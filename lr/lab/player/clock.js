@@ -9,12 +9,12 @@ const MEANS = {
 };
 
 class Clock {
-  constructor(film, drawing) {
-    Object.assign(this, { film, drawing });
+  constructor(states, drawing) {
+    Object.assign(this, { states, drawing });
   }
 
   load() {
-    const { clock, unit } = this.film;
+    const { clock, unit } = this.states;
     Object.assign(this, { unit, lanes: clock.lanes, clock, drawn: null });
     this.start = clock.begin;
     this.end = Math.max(clock.end, this.start + 1e-9);
@@ -157,8 +157,8 @@ class Clock {
   marks() {
     const found = [];
     let sign = -Infinity;
-    for (const { at, index, origin, mark, colour } of this.film.emitted) {
-      const time = this.film.timeAt(at), x = this.x(time);
+    for (const { at, index, origin, mark, colour } of this.states.emitted) {
+      const time = this.states.timeAt(at), x = this.x(time);
       if (time < this.from || time > this.from + this.span) continue;
       sign = Math.max(x, Math.min(sign + 0.75 * this.unit_, this.width - 0.4 * this.unit_));
       const tip = `${clockText(time, this.unit)}: step ${index}, ${origin}\n${ORIGINS[origin]}`;

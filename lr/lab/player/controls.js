@@ -75,7 +75,7 @@ function connect(player) {
   const drag = (event) => {
     if (!drawing.hasPointerCapture(event.pointerId)) return;
     const time = player.clock.timeAt(event.clientX - drawing.getBoundingClientRect().left);
-    player.rest(player.film.numberAt(time), time);
+    player.rest(player.states.numberAt(time), time);
   };
   drawing.addEventListener("pointerdown", (event) => {
     drawing.setPointerCapture(event.pointerId);

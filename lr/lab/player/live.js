@@ -64,15 +64,15 @@ class Live {
 
   // Called whenever the player has moved.
   show() {
-    const { player, beside } = this, due = player.film.dueAt(player.n).map((node) => ["A", node]);
+    const { player, beside } = this, due = player.states.dueAt(player.n).map((node) => ["A", node]);
     if (beside) {
       beside.show(player.n);
-      due.push(...beside.film.dueAt(beside.n).map((node) => ["B", node]));
+      due.push(...beside.states.dueAt(beside.n).map((node) => ["B", node]));
     }
     // In the present both caches are one; the last moments of the two sides are not the same time.
-    const at = ({ film, n }) => (player.n >= this.latest ? film.count : n);
+    const at = ({ states, n }) => (player.n >= this.latest ? states.count : n);
     player.cache.sides = beside && beside.shares
-      ? [["A ", player.film, at(player)], ["B ", beside.film, at(beside)]] : null;
+      ? [["A ", player.states, at(player)], ["B ", beside.states, at(beside)]] : null;
     if (this.due === String(due)) return;
     this.due = String(due);
     byId("due").replaceChildren(...due.map(([side, node]) => {
@@ -91,13 +91,13 @@ class Live {
 // Side B: a tree and an answer more.
 class Beside {
   constructor() {
-    this.film = new TraceStates();
-    this.views = [new Tree(this.film, byId("tree-b")), new Answer(this.film, byId("answer-b"))];
+    this.states = new TraceStates();
+    this.views = [new Tree(this.states, byId("tree-b")), new Answer(this.states, byId("answer-b"))];
   }
 
   // `pairs`: after how many events of side A this side had how many, since it was forked.
   take({ data, place, shares }, other, forked) {
-    this.film.load(data);
+    this.states.load(data);
     this.shares = shares;
     if (forked || !this.pairs) this.pairs = [];
     this.pairs = [...this.pairs.filter(([before]) => before <= other), [other, place]];
@@ -105,11 +105,11 @@ class Beside {
   }
 
   show(other) {
-    const { film, pairs: [[forkedAt]], views: [tree, answer] } = this;
-    this.n = Math.min(other < forkedAt ? other : valueAt(this.pairs, other), film.count);
-    tree.show(this.n, film.timeAt(this.n), 0);
+    const { states, pairs: [[forkedAt]], views: [tree, answer] } = this;
+    this.n = Math.min(other < forkedAt ? other : valueAt(this.pairs, other), states.count);
+    tree.show(this.n, states.timeAt(this.n), 0);
     answer.show(this.n);
-    const moment = film.events.slice(0, this.n).reverse().find((one) => film.stops[one[1]] === 2);
-    byId("tree-b").querySelector("h2").textContent = `Side B: ${moment ? moment[4] : "begins"}`;
+    const stop = states.events.slice(0, this.n).reverse().find((one) => states.stops[one[1]] === 2);
+    byId("tree-b").querySelector("h2").textContent = `Side B: ${stop ? stop[4] : "begins"}`;
   }
 }

@@ -5,7 +5,7 @@
         server.serve_forever()
 
 The page is that of `page.py`. What its buttons ask for goes to the same `Session` as the letters of
-`lr step`, and the answer to each request is what every side is now, folded and put into words as
+`lr step`, and the answer to each request is what every side is now, replayed and put into words as
 for a recorded trace. A page that has taken in the message before is sent only what is new (`news`),
 any other all of it. Who may ask, and why others cannot: docs/player.md. Read next: `live.js`."""
 

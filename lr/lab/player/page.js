@@ -30,9 +30,9 @@ function shape(tag, classes, attributes, tip) {
 
 const SOURCES = {
   drawn: ["drawn", "written by the model itself, one token in one pass"],
-  guessed: ["guessed and kept", "guessed by the drafter and accepted by the target"],
-  residual: ["in place of a rejected guess", "a guess was rejected; this token came instead"],
-  after: ["after the guesses", "all guesses were kept, and the same pass gave one token more"],
+  proposed: ["proposed and kept", "proposed by the drafter and accepted by the target"],
+  residual: ["in place of a rejected draft token", "it was rejected; this token came instead"],
+  after: ["after the draft tokens", "all were kept, and the same pass gave one token more"],
 };
 const ORIGINS = {
   accepted: "a draft step that means the same as the target's own, kept in the draft's words",
@@ -41,15 +41,15 @@ const ORIGINS = {
   target: "a step that the target wrote, with no draft step to decide on",
 };
 
-// The tokens of a step: the colour says who wrote each, the line below it how. Rejected guesses are
-// struck through in front of the token that came instead.
+// The tokens of a step: the colour says who wrote each, the line below it how. Rejected draft
+// tokens are struck through in front of the token that came instead.
 function tokenElements(tokens, by) {
   const found = [];
   tokens.forEach(([id, piece, source, p, refused], place) => {
-    for (const [guess, target, drafter, accept] of refused) {
-      const tip = `guessed and rejected: ${guess}\ntarget's probability ${chance(target)}, the `
+    for (const [draft, target, drafter, accept] of refused) {
+      const tip = `proposed and rejected: ${draft}\ntarget's probability ${chance(target)}, the `
         + `drafter's ${chance(drafter)}: kept with probability ${chance(accept)}`;
-      found.push(make("s.refused", { text: guess.slice(1, -1) || "↵", tip }));
+      found.push(make("s.refused", { text: draft.slice(1, -1) || "↵", tip }));
     }
     const text = place === tokens.length - 1 ? piece.replace(/\s+$/, "") : piece;
     const how = SOURCES[source] ? SOURCES[source].join(": ") : `written by the ${by}`;
@@ -72,11 +72,11 @@ class Tips {
   of({ type, target }) {
     const told = type.startsWith("pointer")
       || (type === "focusin" && target.matches(":focus-visible"));
-    const holder = told && target.closest && target.closest("[data-tip]");
-    this.box.hidden = !holder;
-    if (!holder) return;
-    const place = holder.getBoundingClientRect();
-    this.box.textContent = holder.dataset.tip.replace(/\n\s+/g, " ");
+    const tipped = told && target.closest && target.closest("[data-tip]");
+    this.box.hidden = !tipped;
+    if (!tipped) return;
+    const place = tipped.getBoundingClientRect();
+    this.box.textContent = tipped.dataset.tip.replace(/\n\s+/g, " ");
     const { width, height } = this.box.getBoundingClientRect();
     const left = clamp((place.left + place.right) / 2 - width / 2, 8, innerWidth - width - 8);
     const below = place.bottom + 8 + height < innerHeight;

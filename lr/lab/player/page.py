@@ -4,9 +4,9 @@
 
 Everything is computed here and the page only shows it: the states of the trace (`states_of`) as
 histories of what changed at which event, a sentence for every event, the clock, the statistics. So
-the program looks a moment up and never computes one, and seeking is fast in a long trace. Whatever
+the program looks a state up and never computes one, and seeking is fast in a long trace. Whatever
 comes out of a trace reaches the page as JSON and is shown as text, never as markup. Read next:
-`film.js`, which looks a moment up; `viz/tree.py`, which says what stands in a box."""
+`states.js`, which looks a state up; `viz/tree.py`, which says what stands in a box."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lr.kvcache.branch import common_length
 from lr.lab.player.story import race_of, tour_of
 from lr.lab.stepper.words import quoted, say, says_aligned
 from lr.lab.trace.file import Header, Record, TraceFile
-from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
+from lr.lab.trace.state import CACHE_EVENTS, State, StepState, apply_event
 from lr.lab.viz.clock import LANE_OF, timeline_of
 from lr.lab.viz.style import ORIGINS
 from lr.lab.viz.tree import Standing, cards_of
 
-SCRIPTS = "film page tree answer clock cache story player live controls".split()
+SCRIPTS = "states page tree answer clock cache story player live controls".split()
 MODES = {
     "ar": "Plain decoding",
     "sd": "Token-level speculation",
@@ -45,7 +45,7 @@ KINDS = {
     "cancel": ("rejected", "×", STEPS, "After a rejected step, or beside an accepted one."),
     "release": ("rejected", "○", TOKENS, "Blocks that no other branch holds are free again."),
     "token": ("", "·", TOKENS, "One token from one pass."),
-    "round": ("", "≡", TOKENS, "Guessed tokens are checked together in one pass."),
+    "round": ("", "≡", TOKENS, "Draft tokens are checked together in one pass."),
     "written": ("", "■", TOKENS, "A step ends at a blank line, at the end, or at its limit."),
     "forward": ("", "▪", EVERY, "All rows pass through the model together."),
     "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
@@ -78,8 +78,8 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
     header, records = trace.header, trace.records
     rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
     refused = [one for one in records if says_aligned(one) is False]
-    if not refused:  # plain decoding has rejected guesses
-        kept = [[guess["kept"] for guess in one.data["detail"]["guesses"]] for one in rounds]
+    if not refused:  # plain decoding has rejected draft tokens
+        kept = [[token["kept"] for token in one.data["detail"]["draft_tokens"]] for one in rounds]
         refused = [one for one, each in zip(rounds, kept, strict=True) if False in each]
     prompt = "".join(header.prompt["pieces"]).strip()
     return {
@@ -96,7 +96,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         | dict.fromkeys(sorted(CACHE_EVENTS), SHARING),
         "decisions": [one.number + 1 for one in records if one.kind == "emit"],
         "rejections": [one.number + 1 for one in refused],
-        "guesses": bool(rounds),
+        "speculates": bool(rounds),
         "standings": {one.name: (one.sign, one.label, one.means) for one in Standing},
         "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),
@@ -114,16 +114,16 @@ def title_of(header: Header) -> str:
 def setting_of(header: Header) -> str:
     """Models and settings, in a line."""
     models, options = header.models.get, header.options.get
-    ahead, guesses = header.mode in ("lr", "lr+sd"), options("num_speculative_tokens")
-    guessing = header.mode in ("sd", "lr+sd")
+    ahead, most = header.mode in ("lr", "lr+sd"), options("num_speculative_tokens")
+    speculates = header.mode in ("sd", "lr+sd")
     parts = {
         f"target {models('target')}": models("target"),
         f"draft {models('draft')}": header.mode != "ar" and models("draft"),
         f"{models('device')} {models('dtype') or ''}".strip(): models("device"),
         f"schedule {header.schedule} · depth {header.depth} · width {header.width}": ahead,
         f"verifier {header.verifier}": ahead and header.verifier,
-        f"{guesses} guesses a round by {options('drafter')}": guessing and guesses,
-        f"rule {options('acceptance')}": guessing and options("acceptance"),
+        f"{most} draft tokens a round by {options('drafter')}": speculates and most,
+        f"rule {options('acceptance')}": speculates and options("acceptance"),
         f"driver {header.driver}": True,
         f"variant: {header.variant}": header.variant,
     }
@@ -138,7 +138,7 @@ def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
     time = f"{stats.seconds:.2f} s" if wall else f"{stats.seconds:.4g} {header.unit}s"
     tokens = None if header.driver == "simulated" else stats.tokens
     decided = f"{stats.accepted} of {stats.judged} draft steps decided on"
-    guesses = f"{stats.rounds.accepted} of {stats.rounds.drafted} guesses"
+    kept = f"{stats.rounds.accepted} of {stats.rounds.drafted} draft tokens"
     found: list[tuple[str, Any, str, str]] = [
         ("steps", stats.steps, "", "steps of the answer"),
         ("tokens", tokens, "", "tokens of the answer"),
@@ -148,7 +148,7 @@ def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
         ("target passes", stats.target_passes or None, "", "forward passes of the target"),
         ("tokens/pass", per_pass, ".2f", "tokens of the answer per forward pass of the target"),
         ("α₁", stats.step_acceptance, ".2f", f"step acceptance: {decided}"),
-        ("accepted guesses", stats.token_acceptance, ".2f", f"token acceptance: {guesses}"),
+        ("accepted draft tokens", stats.token_acceptance, ".2f", f"token acceptance: {kept}"),
     ]  # fmt: skip
     return [(name, format(n, form), means) for name, n, form, means in found if n is not None]
 
@@ -217,7 +217,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     for name in state.caches:
         look_at_cache(name, {})
     for record in trace.records:
-        fold(state, record)
+        apply_event(state, record)
         data = record.data
         if record.kind in CACHE_EVENTS:
             look_at_cache(data["cache"], data)
@@ -241,7 +241,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
 
 
 def _tokens(step: StepState) -> list[Any]:
-    """Every token with what the trace says of it, and the guesses rejected before it came."""
+    """Every token with what the trace says of it, and the draft tokens rejected before it came."""
     return [
         [t.token, t.piece, t.source, t.p,
          [[quoted(one["piece"]), one["p"], one["q"], one["accept"]] for one in t.refused]]

@@ -5,14 +5,14 @@ const SECONDS_PER_STEP = 3, FADE_SECONDS = 1.6;
 
 class Player {
   constructor(data) {
-    const film = new TraceStates();
-    film.load(data);
-    Object.assign(this, { film, n: 0, time: 0, playing: false, scale: 1 });
-    this.tree = new Tree(film, byId("tree-panel"));
-    this.answer = new Answer(film, byId("answer-panel"));
-    this.clock = new Clock(film, byId("timeline"));
-    this.cache = new CacheView(film, byId("cache"), byId("cache-tabs"));
-    this.race = new Race(film, byId("race"), byId("race-clock"));
+    const states = new TraceStates();
+    states.load(data);
+    Object.assign(this, { states, n: 0, time: 0, playing: false, scale: 1 });
+    this.tree = new Tree(states, byId("tree-panel"));
+    this.answer = new Answer(states, byId("answer-panel"));
+    this.clock = new Clock(states, byId("timeline"));
+    this.cache = new CacheView(states, byId("cache"), byId("cache-tabs"));
+    this.race = new Race(states, byId("race"), byId("race-clock"));
     this.tour = new Tour(this);
     this.load(data);
     if (data.live) this.live = new Live(this);
@@ -20,14 +20,14 @@ class Player {
 
   // Takes in all that is known of the answer.
   load(data) {
-    const { title, setting, headline, question, guesses, rejections, live } = data, { film } = this;
-    this.data = data;
-    film.load(data);
+    const { title, setting, headline, question, speculates, rejections, live } = data;
+    const { states } = this;
+    states.load(data);
+    Object.assign(this, { data, count: states.count });
     this.clock.load();
-    this.count = film.count;
     // At speed 1 a step of the answer takes three seconds.
-    const seconds = SECONDS_PER_STEP * Math.max(1, film.emitted.length);
-    this.rate = Math.max(film.ends - film.starts, 1e-9) / clamp(seconds, live ? 1 : 12, 3600);
+    const seconds = SECONDS_PER_STEP * Math.max(1, states.emitted.length);
+    this.rate = Math.max(states.ends - states.starts, 1e-9) / clamp(seconds, live ? 1 : 12, 3600);
     byId("title").textContent = title;
     byId("setting").textContent = byId("setting").dataset.tip = setting;
     if (question !== byId("question").textContent) byId("asked").value = question;
@@ -35,11 +35,11 @@ class Player {
     byId("stats").replaceChildren(...headline.map(([name, number, tip]) =>
       make("div", { tip, tabindex: 0 },
         [make("dt", { text: name }), make("dd", { text: number })])));
-    document.body.classList.toggle("without-guesses", !guesses);
+    document.body.classList.toggle("without-draft-tokens", !speculates);
     document.body.classList.toggle("without-cache", !this.cache.names.length);
     byId("scrub").max = this.count;
     byId("rejection-next").disabled = !rejections.length && !live;
-    byId("tour-open").hidden = !film.tour.length;
+    byId("tour-open").hidden = !states.tour.length;
     this.marked = null;
   }
 
@@ -59,7 +59,7 @@ class Player {
   // Shows the state after n events; `time` may be later than that of the last event.
   go(n, time) {
     this.n = clamp(Math.round(n), 0, this.count);
-    this.time = time === undefined ? this.film.timeAt(this.n) : time;
+    this.time = time === undefined ? this.states.timeAt(this.n) : time;
     const began = performance.now();
     this.say(this.playing ? this.stopBefore(this.n) : this.n);
     this.tree.show(this.n, this.time, FADE_SECONDS * this.rate);
@@ -82,8 +82,8 @@ class Player {
 
   say(n) {
     const start = [0, "", "soft", "▶", "Before the first event"];
-    const [, kind, who, mark, text] = n ? this.film.events[n - 1] : start;
-    const idea = n ? this.film.notes[n] || this.data.ideas[kind] || ""
+    const [, kind, who, mark, text] = n ? this.states.events[n - 1] : start;
+    const idea = n ? this.states.notes[n] || this.data.ideas[kind] || ""
       : "Press play, step with the arrow keys, or take the tour (T).";
     const [head, more] = this.tour.caption() || [text, idea];
     byId("now").className = who;
@@ -96,7 +96,7 @@ class Player {
   }
 
   stopsAt(n) {
-    return (this.data.stops[this.film.events[n - 1][1]] || 0) >= +byId("grain").value;
+    return (this.data.stops[this.states.events[n - 1][1]] || 0) >= +byId("grain").value;
   }
 
   // While it plays, the words are those of the last stop: the others come too fast to be read.
@@ -108,7 +108,7 @@ class Player {
   marks() {
     if (this.marked === innerWidth) return;
     this.marked = innerWidth;
-    const { emitted } = this.film, crowded = emitted.length > innerWidth / 60;
+    const { emitted } = this.states, crowded = emitted.length > innerWidth / 60;
     byId("marks").replaceChildren(...emitted.map(({ at, mark, colour }) => {
       const sign = make(`span.${colour}`, { text: crowded ? "|" : mark });
       sign.style.left = `${(100 * at) / Math.max(1, this.count)}%`;
@@ -166,7 +166,7 @@ class Player {
     const passed = this.last === null ? 0 : Math.min(now - this.last, 100) / 1000;
     this.last = now;
     const time = this.time + passed * this.rate * +byId("speed").value;
-    this.go(Math.max(this.n, this.film.numberAt(time)), Math.min(time, this.film.ends));
+    this.go(Math.max(this.n, this.states.numberAt(time)), Math.min(time, this.states.ends));
     if (this.n >= this.count && !this.more("next")) return this.pause();
     requestAnimationFrame((later) => this.frame(later));
   }
@@ -174,7 +174,7 @@ class Player {
   fromAddress() {
     const [, kind, number] = /(?:^|[#&])(event|tour)=(\d+)/.exec(location.hash) || [];
     this.pause();
-    if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.film.tour.length - 1));
+    if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.states.tour.length - 1));
     return this.go(kind ? +number : 0);
   }
 

@@ -1,4 +1,4 @@
-// The tour, eight moments with their idea, and the race with plain decoding (story.py).
+// The tour, eight stops with their idea, and the race with plain decoding (story.py).
 
 class Tour {
   constructor(player) {
@@ -7,7 +7,7 @@ class Tour {
 
   // To stop number `at`, from 0; outside: the tour is over.
   go(at) {
-    const stop = this.player.film.tour[at];
+    const stop = this.player.states.tour[at];
     this.at = stop ? at : -1;
     document.body.classList.toggle("touring", Boolean(stop));
     for (const panel of document.querySelectorAll(".panel")) {
@@ -21,40 +21,40 @@ class Tour {
 
   // The caption of the stop that the player is at, or nothing.
   caption() {
-    const { tour } = this.player.film, stop = tour[this.at];
+    const { tour } = this.player.states, stop = tour[this.at];
     if (!stop || stop.event !== this.player.n) return null;
     return [`${this.at + 1} of ${tour.length}: ${stop.title}`, stop.words];
   }
 }
 
 class Race {
-  constructor(film, box, button) {
-    Object.assign(this, { film, box, button, chosen: 0 });
+  constructor(states, box, button) {
+    Object.assign(this, { states, box, button, chosen: 0 });
     button.addEventListener("click", () => this.next());
   }
 
   next() {
-    this.chosen = (this.chosen + 1) % Math.max(1, this.film.race.length);
+    this.chosen = (this.chosen + 1) % Math.max(1, this.states.race.length);
     this.show(this.n, this.time);
   }
 
-  // The moment on the chosen clock: between two decisions it runs evenly.
-  moment(n, time, run) {
-    const decided = this.film.emittedAt(n).length, times = [0, ...run], { starts } = this.film;
+  // The place on the chosen clock: between two decisions it runs evenly.
+  placeOnClock(n, time, run) {
+    const decided = this.states.emittedAt(n).length, times = [0, ...run], { starts } = this.states;
     if (decided === run.length) return times[decided];
     const [from, to] = [decided - 1, decided].map((i) =>
-      (i < 0 ? starts : this.film.timeAt(this.film.emitted[i].at)));
+      (i < 0 ? starts : this.states.timeAt(this.states.emitted[i].at)));
     const share = to > from ? clamp((time - from) / (to - from), 0, 1) : 0;
     return times[decided] + share * (times[decided + 1] - times[decided]);
   }
 
   show(n, time) {
     Object.assign(this, { n, time });
-    const clock = this.film.race[this.chosen];
+    const clock = this.states.race[this.chosen];
     this.button.hidden = this.box.hidden = !clock;
     if (!clock) return;
     const { name, costs, run, plain } = clock, last = run.length - 1;
-    const now = this.moment(n, time, run), ratio = plain[last] / run[last];
+    const now = this.placeOnClock(n, time, run), ratio = plain[last] / run[last];
     if (this.drawn !== clock) this.draw(clock, Math.max(run[last], plain[last]));
     for (const [at, piece] of this.pieces) piece.classList.toggle("ran", at <= now);
     for (const needle of this.needles) needle.style.left = this.percent(now);
@@ -63,7 +63,7 @@ class Race {
     const tip = `The race's clock. ${name}: ${costs}. Press for the other one (G).`;
     this.button.textContent = `race: ${name}`;
     this.button.dataset.tip = this.head.dataset.tip = tip;
-    this.head.textContent = n < this.film.count
+    this.head.textContent = n < this.states.count
       ? `${plural(count(run), "step")} here, ${count(plain)} in plain decoding`
       : `in the end ${factor} times as ${ratio < 1 ? "slow" : "fast"} as plain decoding`;
   }

@@ -1,4 +1,4 @@
-"""What the player tells besides the events: the tour, eight moments with their idea, and the race,
+"""What the player tells besides the events: the tour, eight stops with their idea, and the race,
 plain decoding on the same clock (docs/player.md).
 
 Where rows are free, every piece of work takes its passes after the event that began it, in the
@@ -35,7 +35,7 @@ CAPTIONS = {
         " one writes into a shared block is that block copied."),
     "end": ("timeline", "The end", "Look at the race: how far would plain decoding be now?"),
 }  # fmt: skip
-"""By moment: the panel that shows it, a title, the idea."""
+"""By stop: the panel that shows it, a title, the idea."""
 
 
 def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     grown = found("grow", cache="target")  # the one first shown
     copies = [event for event in grown if records[event - 1].data["copies"]]
     copied = [event for event in copies if event > correction]
-    moments = {
+    stops = {
         "ahead": drafts[1:],
         "target": found("target"),
         "verdict": found("judged"),
@@ -65,7 +65,7 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     keys = ("panel", "title", "words")
     return [
         {"event": events[0], "key": key} | dict(zip(keys, CAPTIONS[key], strict=True))
-        for key, events in moments.items()
+        for key, events in stops.items()
         if events and drafts
     ]
 
@@ -92,8 +92,8 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
          "plain": [alone * tokens for tokens in total]},
         {"name": "rows are free", "unit": "pass",
          "costs": f"estimated: a target pass 1 however many rows, a draft pass {c:.2f}, a verdict "
-                  f"{v:.1f}, each on its own GPU (what the twin fits to the paper's tables, "
-                  f"{costs.name})",
+                  f"{v:.1f}, each on its own GPU (what the simulated model fits to the paper's "
+                  f"tables, {costs.name})",
          "run": _free(trace, c, v), "plain": [float(tokens) for tokens in total]},
     ]  # fmt: skip
 

@@ -8,15 +8,15 @@ const DENSITIES = [[1.2], [1], [0.92], [0.86], [0.84], [0.84, 1, 4], [0.84, 1, 3
   [0.84, 1, 1], [0.84, 2, 1]];
 
 class Tree {
-  constructor(film, panel) {
+  constructor(states, panel) {
     const [scroller, field, lines] = [".scroll", ".field", "svg"].map((one) =>
       panel.querySelector(one));
-    Object.assign(this, { film, field, lines, scroller, boxes: new Map() });
+    Object.assign(this, { states, field, lines, scroller, boxes: new Map() });
   }
 
   show(n, time, fade) {
-    const live = this.film.treeAt(this.film.rootAt(n), n);
-    const past = this.film.emittedAt(n).slice(-1)[0];
+    const live = this.states.treeAt(this.states.rootAt(n), n);
+    const past = this.states.emittedAt(n).slice(-1)[0];
     const first = live ? live.index : past ? past.index + 1 : 0;
     const shown = new Map();
     if (past) shown.set("past", { past, column: 0, kids: [], opacity: 1 });
@@ -27,9 +27,9 @@ class Tree {
       box.kids.forEach((kid) => add(kid, opacity, made));
     };
     if (live) add(live, 1, shown.get("past"));
-    for (const name of this.film.plain ? [] : this.film.goneBetween(n, time - fade)) {
-      const age = (time - this.film.nodes[name].gone[1]) / (fade || 1);
-      const { index } = this.film.nodes[name], cards = this.film.cardsAt(name, n);
+    for (const name of this.states.plain ? [] : this.states.goneBetween(n, time - fade)) {
+      const age = (time - this.states.nodes[name].gone[1]) / (fade || 1);
+      const { index } = this.states.nodes[name], cards = this.states.cardsAt(name, n);
       if (cards.length && age >= 0 && name !== (live && live.name)) {
         add({ name, index, cards, kids: [], ghost: true }, clamp(0.7 * (1 - age), 0.06, 0.7));
       }
@@ -64,9 +64,9 @@ class Tree {
   }
 
   card(card, box) {
-    const [sign, label, means] = this.film.standings[card.standing];
+    const [sign, label, means] = this.states.standings[card.standing];
     const state = card.standing.toLowerCase(), busy = ["writing", "asked"].includes(state);
-    const child = this.film.nodes[card.name], draft = card.by === "draft";
+    const child = this.states.nodes[card.name], draft = card.by === "draft";
     let tip = `${draft ? "Draft" : "Target"} step ${box.index} ${means}.`;
     if (textOf(card.tokens)) tip += `\n“${textOf(card.tokens)}”`;
     if (draft && ["aligned", "rejected"].includes(state)) tip += `\nVerdict: ${child.why}`;
@@ -78,7 +78,7 @@ class Tree {
 
   cardElement(by, classes, label, tokens, tip) {
     const [result] = /\d+(?=\D*$)/.exec(textOf(tokens)) || textOf(tokens).split(" ");
-    const words = make("div.words", {}, this.film.silent ? [] : [make("div", {},
+    const words = make("div.words", {}, this.states.silent ? [] : [make("div", {},
       tokenElements(tokens, by)), make("div.result", { text: `… ${result}` })]);
     const [sign, ...means] = label.split(" ");
     const head = make("div.head", {}, [make("span", { text: by }),
@@ -105,10 +105,10 @@ class Tree {
   arrange(shown) {
     const unit = rem(), { clientWidth, clientHeight } = this.scroller, boxes = [...shown.values()];
     const columns = Math.max(2, ...boxes.map((box) => box.column + 1));
-    const room = this.film.plain ? 2 : Math.min(Math.max(columns, 3), this.film.depth + 2);
+    const room = this.states.plain ? 2 : Math.min(Math.max(columns, 3), this.states.depth + 2);
     const crowd = boxes.filter((box) => !box.ghost).length > columns;
     let wide = 0, height = 0;
-    for (const [size, split, lines] of this.film.silent ? [[1, 1, 1]] : DENSITIES) {
+    for (const [size, split, lines] of this.states.silent ? [[1, 1, 1]] : DENSITIES) {
       const pack = split > 1, gap = (pack ? 0.8 : 1.9) * unit, bottoms = [0];
       if (pack && !crowd) break;
       wide = pack ? 6.4 * unit : clamp(clientWidth / room - gap, 9.6 * unit, 19 * unit);

@@ -8,10 +8,10 @@ terminal, no picture.
     session.fork()                    # a second side, B, that goes on from here by itself
     session.go("next")                # both sides, as `session.moved` says
 
-What is seen is a fold of the events up to a side's place (`lab/trace/state.py`), so going back is
-nothing but a smaller number; only going beyond the last event makes a run work. Nothing that has
-happened is rewritten: a verdict that is forced anywhere but at the end of a run is forced in a
-what-if. Read next: `view.py`."""
+What is seen is the state after the events up to a side's place (`lab/trace/state.py`), so going
+back is nothing but a smaller number; only going beyond the last event makes a run work. Nothing
+that has happened is rewritten: a verdict that is forced anywhere but at the end of a run is forced
+in a what-if. Read next: `view.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lr.lab.stepper.words import says_aligned
 from lr.lab.trace.file import Record, write_trace
 from lr.lab.trace.state import State, state_at
 
-MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
+STOPS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
 """Kinds of event at which the moves next and back stop; the others (tokens, forwards, blocks) are
 details of them."""
 FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
@@ -40,7 +40,7 @@ class Side:
         self.name, self.source, self.place, self.shares = name, source, place, shares
         self.records, self.trace, self.fine = source.records, source.trace, False
         plain = source.header.driver == "plain" or not source.header.detailed
-        self._kinds = MOMENTS | {"written"} if plain else MOMENTS
+        self._kinds = STOPS | {"written"} if plain else STOPS
 
     @property
     def state(self) -> State:
@@ -53,10 +53,10 @@ class Side:
 
     @property
     def happened(self) -> Record | None:
-        """What is told to have happened: the last moment or, moving by events, the last event."""
+        """What is told to have happened: the last stop or, moving by events, the last event."""
         if self.fine:
             return self.last
-        return next(filter(self.is_moment, reversed(self.records[: self.place])), None)
+        return next(filter(self.is_stop, reversed(self.records[: self.place])), None)
 
     @property
     def over(self) -> bool:
@@ -74,12 +74,12 @@ class Side:
                 return True
         return False
 
-    def is_moment(self, record: Record) -> bool:
+    def is_stop(self, record: Record) -> bool:
         return record.kind in self._kinds
 
     def back(self) -> bool:
-        """To the moment before; False at the beginning."""
-        before = filter(self.is_moment, reversed(self.records[: self.place]))
+        """To the stop before; False at the beginning."""
+        before = filter(self.is_stop, reversed(self.records[: self.place]))
         places = (self._settled(record.number) for record in before)
         old, self.place = self.place, next((place for place in places if place < self.place), 0)
         return old > 0
@@ -94,7 +94,7 @@ class Side:
         return all(nodes[child].verdict is None for child in children)
 
     def _settled(self, number: int) -> int:
-        """The place after moment `number` and what follows from it at once: when a step has joined
+        """The place after stop `number` and what follows from it at once: when a step has joined
         the answer, the new root is there."""
         place = number + 1
         if self.records[number].kind == "emit":
@@ -114,7 +114,7 @@ class Side:
 
 
 MOVES: dict[str, Callable[[Side], bool]] = {
-    "next": lambda side: side.go(side.is_moment),  # to what changes the tree or the answer
+    "next": lambda side: side.go(side.is_stop),  # to what changes the tree or the answer
     "back": Side.back,  # the opposite
     "event": Side.one,  # by one event, details included
     "step": lambda side: side.go(lambda record: record.kind == "emit"),  # of the answer
@@ -196,7 +196,7 @@ class Session:
             made = side.source.again(side.place)
             why = "a recording has no blocks to share"
             if side.source.runs:
-                why = "the blocks of that moment are no more"
+                why = "the blocks of that place are no more"
             said = f"Side B was made anew up to event {len(made.records)}: {why}."
         shares = cheap and (side.shares or side is self.sides[0])
         self.drop()

@@ -159,7 +159,7 @@ def token_rows(
     side: Side, role: str, node: str
 ) -> Iterator[tuple[str, str, float | None, float | None, float | None, str]]:
     """The tokens that a model wrote for a node, in order: piece, how it came, p, q, the probability
-    of acceptance, what became of it. Guesses that were rejected or never tried stand among them."""
+    of acceptance, what became of it. Those rejected or never tried stand among them."""
     for record in side.records[: side.place]:
         data = record.data
         if record.kind not in ("token", "round") or data["role"] != role or data["node"] != node:
@@ -167,16 +167,16 @@ def token_rows(
         if record.kind == "token":
             yield data["piece"], "drawn", data["p"], None, None, ""
         elif (detail := data["detail"]) is not None:
-            for one in detail["guesses"]:
+            for one in detail["draft_tokens"]:
                 fate = SIGNS[one["kept"]]
-                yield one["piece"], "guessed", one["p"], one["q"], one["accept"], fate
+                yield one["piece"], "proposed", one["p"], one["q"], one["accept"], fate
             came = "residual" if detail["residual"] else "drawn"
-            yield detail["piece"], came, detail["p"], None, None, "✓ after the guesses"
+            yield detail["piece"], came, detail["p"], None, None, "✓ after the draft tokens"
 
 
 def cache_view(session: Session, block: int | None = None) -> RenderableType:
     """The caches of all sides: every branch with its blocks, and who holds those that are shared.
-    `block`: only the holders of that one."""
+    `block`: only the owners of that one."""
     parts: list[RenderableType] = []
     shared = all(side.shares for side in session.sides[1:])
     groups = [session.sides] if shared else [[side] for side in session.sides]
@@ -211,7 +211,7 @@ def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
     rows = list(token_rows(side, role, node))
     if not rows:
         return Text(f"{title}: no tokens recorded", style="dim")
-    shown = 6 if any(one[5] for one in rows) else 3  # columns: no more where nothing was guessed
+    shown = 6 if any(one[5] for one in rows) else 3  # columns: no more where nothing was proposed
     heading: Any = {"title": title, "title_justify": "left", "title_style": "underline"}
     table = Table(box=SIMPLE_HEAD, pad_edge=False, **heading)
     for column in ("token", "came", "p", "q", "accept", "what became of it")[:shown]:
@@ -226,26 +226,26 @@ def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
 def _cache(
     title: str, sides: list[tuple[str, CacheState]], block: int | None
 ) -> list[RenderableType]:
-    """One cache; `sides`: how the names of a side's holders begin, and what is its own in it."""
-    holders: dict[int, list[str]] = {}
+    """One cache; `sides`: how the names of a side's owners begin, and what is its own in it."""
+    owners: dict[int, list[str]] = {}
     branches: list[tuple[str, BranchState]] = []
     for side, state in sides:
         for number, one in sorted(state.branches.items()):
             whose = f"passing branch {number}" if one.node is None else one.node
             branches.append((side + whose, one))
             for held in one.blocks:
-                holders.setdefault(held, []).append(side + whose)
+                owners.setdefault(held, []).append(side + whose)
     if block is not None:
-        told = ", ".join(holders.get(block, ["nobody: it is free"]))
+        told = ", ".join(owners.get(block, ["nobody: it is free"]))
         return [Text(f"{title}, block {block}: {told}")]
-    first, shared = sides[0][1], sum(len(one) > 1 for one in holders.values())
-    counts = f"{len(holders)} of {first.total} blocks used, {shared} shared"
+    first, shared = sides[0][1], sum(len(one) > 1 for one in owners.values())
+    counts = f"{len(owners)} of {first.total} blocks used, {shared} shared"
     counts += f"; {first.block_size} tokens in a block"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("held by", "tokens", "blocks (×: how many hold it)"):
         table.add_column(column, justify="right" if column == "tokens" else "left")
     for who, one in branches:
-        counted = [(held, len(holders[held])) for held in one.blocks]
+        counted = [(held, len(owners[held])) for held in one.blocks]
         blocks = " ".join(f"{b}×{count}" if count > 1 else f"{b}" for b, count in counted)
         table.add_row(who, str(one.length), Text(blocks or "none yet"))
     return [Text(f"{title}: {counts}", style="underline"), table]

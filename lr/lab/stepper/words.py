@@ -22,7 +22,7 @@ SENTENCES = {
     "close": "{cache} cache: branch {branch} is closed",
     "restore": "{cache} cache: branch {branch} is as it was before a failed forward",
     "hold": "{cache} cache: branch {branch} belongs to {node}",
-    "replace": "{cache} cache: branch {heir} goes on in place of {branch}",
+    "replace": "{cache} cache: branch {replacement} goes on in place of {branch}",
     "warn": "slower than it should be: {what}",
 }
 """The kinds of event that need no more words than their fields."""
@@ -80,7 +80,7 @@ def say(record: Record) -> str:
             return f'the {role} drew "{piece}" for step {data["index"]} {p}'
         case "round":
             where = "" if node is None else f" for {node}"
-            kept = f"{data['accepted']} of {data['proposed']} guessed tokens stay"
+            kept = f"{data['accepted']} of {data['proposed']} draft tokens stay"
             return f"the {role}{where}: {kept}, {data['emitted']} are new"
         case "written":
             return f"the {role} finished step {data['index']}: {text_of(data['step'])}"

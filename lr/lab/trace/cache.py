@@ -51,7 +51,7 @@ class BranchesGrew:
 @dataclass(frozen=True, slots=True)
 class BranchCut(CacheEvent):
     """`branch` keeps its first `length` tokens and gives up the blocks `dropped`; those in `freed`
-    had no other holder."""
+    had no other owner."""
 
     length: int
     dropped: tuple[int, ...]
@@ -83,9 +83,9 @@ class BranchHolds(CacheEvent):
 
 @dataclass(frozen=True, slots=True)
 class BranchReplaced(CacheEvent):
-    """`heir` takes the place of `branch`, its node included; `branch` is about to be closed."""
+    """`replacement` takes the place of `branch` and its node; `branch` is about to be closed."""
 
-    heir: int
+    replacement: int
 
 
 class CacheRecorder(CacheObserver):
@@ -139,10 +139,10 @@ class CacheRecorder(CacheObserver):
         del self._sizes[table], self._numbers[table]
         self._nodes.pop(table, None)
 
-    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
-        self._tell(BranchReplaced, table, self._numbers[heir])
+    def replaced(self, table: BlockTable, replacement: BlockTable) -> None:
+        self._tell(BranchReplaced, table, self._numbers[replacement])
         if table in self._nodes:
-            self._nodes[heir] = self._nodes.pop(table)
+            self._nodes[replacement] = self._nodes.pop(table)
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
         self._tell(BranchHolds, table, NodeId(*node))

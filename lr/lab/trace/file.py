@@ -34,7 +34,7 @@ from lr.theory.simulate import Draw, WorkSpan
 from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
-FORMAT, VERSION = "lr trace", 2
+FORMAT, VERSION = "lr trace", 3
 KINDS: dict[str, type] = {made.__name__.lower(): made for made in get_args(messages.Message)} | {
     "forward": events.ForwardPass,
     "written": events.StepWritten,
@@ -65,10 +65,10 @@ class TraceError(LRError):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What a verifier requires to judge, and, if it gives early verdicts, to glance."""
+    """What a verifier requires to judge, and, if it gives early verdicts, to judge early."""
 
     judge: list[str]
-    glance: list[str] | None
+    judge_early: list[str] | None
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _shown(value: Any, token_bytes: Bytes) -> Any:
     shown = {}
     for one in fields(value):
         content = getattr(value, one.name)
-        key = one.name in ("key", "coin_key") and content is not None
+        key = one.name in ("key", "uniform_key") and content is not None
         shown[one.name] = f"0x{content:016x}" if key else _shown(content, token_bytes)
         if one.name == "token":
             shown["piece"] = piece_of(content, token_bytes)

@@ -44,7 +44,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.trace import Ended
 from lr.types import Step, Verdict, require
-from lr.variants.door import is_named, load_variant
+from lr.variants.loading import is_named, load_variant
 
 # From an answer to its trace
 
@@ -205,7 +205,7 @@ class RecordedVerdicts(Verifier):
             raise SettingError("this trace does not say what its verifier needed; ask it again.")
         self.name = trace.header.verifier or "recorded"
         self.requires = _requires(needs.judge)
-        self.early_requires = None if needs.glance is None else _requires(needs.glance)
+        self.early_requires = None if needs.judge_early is None else _requires(needs.judge_early)
         self.verdicts = recorded_verdicts(trace)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lr.rng import uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Proposal, probs_of_tokens
-from lr.trace import Guess, RoundDetail
+from lr.trace import DraftToken, RoundDetail
 
 
 def round_detail(
@@ -44,14 +44,14 @@ def round_detail(
     # Of the root and of every node: what its next child can still get, and whether it is tried.
     left = [1.0, *stay]
     reached = [True, *(node in kept for node in range(len(proposal)))]
-    guesses = []
+    draft_tokens = []
     ps, qs = probs_of_tokens(p_rows, proposal)
     for node, parent in enumerate(proposal.parents):
         room, tried, stays = left[parent + 1], reached[parent + 1], reached[node + 1]
         accept = min(1.0, stay[node] / room) if room > 0 else None
         share = seen / room if seen is not None and tried and room > 0 else None
         what = (proposal.tokens[node], parent, ps[node], qs[node], accept, share)
-        guesses.append(Guess(*what, stays if tried else None))
+        draft_tokens.append(DraftToken(*what, stays if tried else None))
         left[parent + 1] -= stay[node]
         reached[parent + 1] = tried and not stays
 
@@ -60,4 +60,4 @@ def round_detail(
     )
     key = draws.residual_key(len(kept)) if residual else draws.sample_key(len(kept))
     uniform_key = None if number is None else draws.uniform_key
-    return RoundDetail(offset, tuple(guesses), number, uniform_key, token, p, residual, key)
+    return RoundDetail(offset, tuple(draft_tokens), number, uniform_key, token, p, residual, key)

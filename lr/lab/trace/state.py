@@ -2,7 +2,7 @@
 holds which block of the caches.
 
     state = state_at(read_trace("trace.jsonl"), 120)    # after the first 120 events
-    state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].holders(3)
+    state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].owners(3)
 
 This is the only place where events become states: the player, the stepper and the figures all show
 these. Nodes are named as in `spec/protocol.py`. A node that left the tree stays in `nodes`, with
@@ -19,9 +19,9 @@ from lr.lab.trace.file import Header, Record, TraceError, TraceFile, step_after
 
 @dataclass
 class TokenState:
-    """One token of a step. `source`: "drawn" by the model itself; "guessed" ahead and kept;
-    "residual", in place of a rejected guess; "after" the last guess, none being rejected; "" where
-    the trace does not say. `refused`: the guesses that were rejected before it came."""
+    """One token of a step. `source`: "drawn" by the model itself; "proposed" ahead and kept;
+    "residual", in place of a rejected one; "after" the last of them, none being rejected; "" where
+    the trace does not say. `refused`: the draft tokens that were rejected before it came."""
 
     token: int
     piece: str
@@ -109,11 +109,11 @@ class CacheState:
     block_size: int = 0
     branches: dict[int, BranchState] = field(default_factory=dict)
 
-    def holders(self, block: int) -> list[int]:
+    def owners(self, block: int) -> list[int]:
         """The branches that hold a block, in order; as many as its refcount."""
-        return self.holders_by_block().get(block, [])
+        return self.owners_by_block().get(block, [])
 
-    def holders_by_block(self) -> dict[int, list[int]]:
+    def owners_by_block(self) -> dict[int, list[int]]:
         """The same for all blocks in use."""
         found: dict[int, list[int]] = {}
         for number in sorted(self.branches):
@@ -150,7 +150,7 @@ class CacheState:
             case "hold":
                 branches[number].node = data["node"]
             case "replace":
-                branches[data["heir"]].node = branches[number].node
+                branches[data["replacement"]].node = branches[number].node
                 branches[number].node = None
 
 
@@ -215,7 +215,7 @@ class State:
         return node.target
 
 
-def fold(state: State, record: Record) -> None:
+def apply_event(state: State, record: Record) -> None:
     """Let `state` take in the next event.
 
     Raises `TraceError` where an event is about a branch or block that is not there: lines are
@@ -297,15 +297,15 @@ def _emit(state: State, data: dict[str, Any]) -> None:
 def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> None:
     if len(tokens) != detail["offset"]:
         return
-    kept = [one for one in detail["guesses"] if one["kept"]]
-    new = [TokenState(one["token"], one["piece"], "guessed", one["p"]) for one in kept]
-    refused = [one for one in detail["guesses"] if one["kept"] is False]
+    kept = [one for one in detail["draft_tokens"] if one["kept"]]
+    new = [TokenState(one["token"], one["piece"], "proposed", one["p"]) for one in kept]
+    refused = [one for one in detail["draft_tokens"] if one["kept"] is False]
     source = "residual" if detail["residual"] or refused else "after"
     new.append(TokenState(detail["token"], detail["piece"], source, detail["p"]))
     for one in refused:
         place, above = 0, one["parent"]
         while above >= 0:
-            place, above = place + 1, detail["guesses"][above]["parent"]
+            place, above = place + 1, detail["draft_tokens"][above]["parent"]
         new[place].refused += (one,)
     tokens += new[:emitted]
 
@@ -314,5 +314,5 @@ def state_at(trace: TraceFile, number: int) -> State:
     """The state after the first `number` events (0: none). It takes some 2 us an event."""
     state = State.begin(trace.header)
     for record in trace.records[:number]:
-        fold(state, record)
+        apply_event(state, record)
     return state

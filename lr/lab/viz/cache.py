@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.trace.file import TraceFile
-from lr.lab.trace.state import BranchState, CacheState, State, fold
+from lr.lab.trace.state import BranchState, CacheState, State, apply_event
 from lr.lab.viz.style import COLOURS, INK, PAPER, SOFT, WASHES, figure, inches, put
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class Picture:
         self, title: str, cache: CacheState, names: Mapping[int, str], letters: Mapping[int, str]
     ) -> None:
         self.title, self.cache, self.names, self.letters = title, cache, names, letters
-        self.holders = cache.holders_by_block()
+        self.owners = cache.owners_by_block()
         self.cell = max(CELL, LETTER * cache.block_size + 0.1) if letters else CELL  # a block
         self.per_line = max(4, int(MOST * CELL / self.cell))
         # Of the pool there are shown: all blocks up to the last one in use, or a small pool whole.
-        used = max(self.holders, default=-1) + 1
+        used = max(self.owners, default=-1) + 1
         self.strip = cache.total if letters else min(max(used, 1), 3 * self.per_line)
         longest = max((len(one.blocks) for one in cache.branches.values()), default=0)
         columns = min(max(longest, self.strip), self.per_line)
@@ -51,9 +51,9 @@ class Picture:
 
     def draw(self, axes: Any, y: float) -> None:
         cache, size = self.cache, max(1, self.cache.block_size)
-        shared = sum(len(one) > 1 for one in self.holders.values())
+        shared = sum(len(one) > 1 for one in self.owners.values())
         put(axes, 0.1, y + 0.16, self.title, 10, COLOURS["cache"], weight="bold")
-        counts = f"{len(self.holders)} of {cache.total} used, {shared} shared (filled, × refcount)"
+        counts = f"{len(self.owners)} of {cache.total} used, {shared} shared (filled, × refcount)"
         counts += f"; {cache.block_size} tokens in a block"
         put(axes, LABEL + 0.6, y + 0.16, counts, 7.5, SOFT)
         y += HEAD
@@ -82,7 +82,7 @@ class Picture:
     def _draw_block(self, axes: Any, column: int, y: float, block: int, filled: float) -> None:
         """A block: its number, its refcount if it is shared, the letters in it, and at its foot a
         bar that says how full it is."""
-        x, count = LABEL + column * self.cell, len(self.holders.get(block, ()))
+        x, count = LABEL + column * self.cell, len(self.owners.get(block, ()))
         width, height = self.cell - 0.05, CELL - 0.05
         ground, ink = (COLOURS["cache"], PAPER) if count > 1 else (WASHES["cache"], INK)
         if count == 0:
@@ -104,14 +104,14 @@ class Picture:
         axes.fill([left, right, right, left], [foot, foot, edge, edge], color=ink, linewidth=0)
 
 
-def sharing_moment(trace: TraceFile) -> int:
-    """After how many events the most blocks are shared, over all caches; the first such moment."""
+def most_sharing(trace: TraceFile) -> int:
+    """After how many events the most blocks are shared, over all caches; the first such event."""
     state, shared = State.begin(trace.header), {0: -1}
     for record in trace.records:
-        fold(state, record)
+        apply_event(state, record)
         if record.kind in ("fork", "grow"):
-            held = [cache.holders_by_block().values() for cache in state.caches.values()]
-            shared[state.number] = sum(len(holders) > 1 for blocks in held for holders in blocks)
+            held = [cache.owners_by_block().values() for cache in state.caches.values()]
+            shared[state.number] = sum(len(owners) > 1 for blocks in held for owners in blocks)
     return max(shared, key=shared.__getitem__)
 
 

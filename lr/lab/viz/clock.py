@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile, step_after
-from lr.lab.trace.state import State, fold
+from lr.lab.trace.state import State, apply_event
 from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, put
 
@@ -125,7 +125,7 @@ def _commanded(trace: TraceFile, end: float) -> list[Span]:
     began: dict[tuple[str, str], float] = {}
     state = State.begin(trace.header)
     for record in trace.records:
-        fold(state, record)
+        apply_event(state, record)
         for key, since in state.work.items():
             if key not in live:
                 live[key] = Span(*key, asked=since, begin=since, end=end)

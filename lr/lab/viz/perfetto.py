@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from lr.lab.trace.file import TraceFile
-from lr.lab.trace.state import CACHE_EVENTS, State, fold
+from lr.lab.trace.state import CACHE_EVENTS, State, apply_event
 from lr.lab.viz.clock import DONE, rows_of, timeline_of
 
 ACTORS = {"draft": 1, "target": 2, "verifier": 3, "output": 4, "cache": 5}
@@ -36,14 +36,14 @@ def perfetto(trace: TraceFile) -> dict[str, Any]:
         add("M", "process_sort_index", actor, 0.0, FORWARDS, args={"sort_index": number})
     state, timeline = State.begin(trace.header), timeline_of(trace)
     for record in trace.records:
-        fold(state, record)
+        apply_event(state, record)
         data, now = record.data, record.time
         if record.kind == "emit":
             args = {"text": "".join(data["step"]["pieces"]), "verdict": data["verdict"]}
             name = f"step {data['index']}: {data['origin']}"
             add("i", name, "output", now, FORWARDS, s="p", args=args)
         elif record.kind in CACHE_EVENTS:
-            used = {"used": len(state.caches[data["cache"]].holders_by_block())}
+            used = {"used": len(state.caches[data["cache"]].owners_by_block())}
             add("C", f"blocks of {data['cache']}", "cache", now, FORWARDS, args=used)
     for span in timeline.spans:
         node = state.nodes[span.node]

@@ -144,7 +144,7 @@ def draw_width(folder: Path) -> list[Path]:
 
 
 def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
-    """Measured speedups with error bars, closed form and prediction, from `lr theory reality`."""
+    """Measured speedups with error bars, closed form, prediction: from `lr theory validation`."""
     rows = document["rows"]
     with figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as made:
         axes, places = made.subplots(), range(len(rows))

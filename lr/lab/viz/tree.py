@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile
-from lr.lab.trace.state import EmittedState, NodeState, State, StepState, fold, state_at
+from lr.lab.trace.state import EmittedState, NodeState, State, StepState, apply_event, state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, inches, put
 
@@ -102,14 +102,14 @@ def words_of(step: StepState | None) -> str:
     return "" if step is None else " ".join(step.text.split())
 
 
-def telling_moment(trace: TraceFile) -> int:
+def fullest_tree(trace: TraceFile) -> int:
     """After how many events there are first as many steps and verdicts in the tree as ever."""
     state, seen = State.begin(trace.header), {0: -1}
     for record in trace.records:
         if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
             there = (one.drafted + one.targeted + bool(one.verdict) for one in state.live)
             seen[record.number] = sum(there)
-        fold(state, record)
+        apply_event(state, record)
     return max(seen, key=seen.__getitem__)
 
 

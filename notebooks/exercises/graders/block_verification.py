@@ -1,5 +1,5 @@
-"""The grader of block_verification.py: the exact distribution, and as many guesses kept as by the
-package's rule.
+"""The grader of block_verification.py: the exact distribution, and as many draft tokens kept as by
+the package's rule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lr.lab.exact import (
 from lr.parts.block_rule import BlockRule
 from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
 
-PRAISE = "Exact, and it keeps as many guesses as any rule that sees these rows can."
+PRAISE = "Exact, and it keeps as many draft tokens as any rule that sees these rows can."
 NEXT = "copy_on_write"
 P = torch.tensor([[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]).double()
 Q = torch.tensor([[0.8, 0.2], [0.4, 0.6]]).double()
@@ -50,8 +50,8 @@ def credit_goes_back(answer: ModuleType) -> None:
     if len(chances) != 3 or max(abs(a - b) for a, b in zip(chances, (0, 0, 1))) > 1e-9:
         told = ", ".join(f"{chance:.3g}" for chance in chances)
         raise Wrong(
-            "First p/q = 1/2, then 2: as a block both guesses stay for sure, so the endings have "
-            f"the probabilities 0, 0, 1; yours are {told}."
+            "First p/q = 1/2, then 2: as a block both draft tokens stay for sure, so the "
+            f"endings have the probabilities 0, 0, 1; yours are {told}."
         )
 
 
@@ -64,18 +64,18 @@ def endings_are_distributions(answer: ModuleType) -> None:
                 rows = target_rows(target, proposal)
                 found = answer.endings(rows, proposal.q, proposal.tokens)
                 if len(found) != len(chain) + 1:
-                    raise Wrong(f"{len(chain)} guesses have {len(chain) + 1} endings, from none "
-                                f"to all of them; you return {len(found)}.")  # fmt: skip
+                    raise Wrong(f"{len(chain)} draft tokens have {len(chain) + 1} endings, from "
+                                f"none to all of them; you return {len(found)}.")  # fmt: skip
                 total = sum(float(chance) for chance, _ in found)
                 if abs(total - 1) > 1e-9 or min(float(chance) for chance, _ in found) < -EXACT:
                     raise Wrong(f"The probabilities of the endings sum to {total:.4g}, not 1.")
                 for i, (chance, law) in enumerate(found):
                     if not bool(law.isfinite().all()):
-                        raise Wrong(f"After {i} guesses something was divided by zero.")
+                        raise Wrong(f"After {i} draft tokens something was divided by zero.")
                     bad = float(law.min()) < 0 or abs(float(law.sum()) - 1) > 1e-9
                     if chance > EXACT and bad:
-                        raise Wrong(f"What follows {i} kept guesses is no distribution: it sums to "
-                                    f"{float(law.sum()):.4g}.")  # fmt: skip
+                        raise Wrong(f"What follows {i} kept draft tokens is no distribution: it "
+                                    f"sums to {float(law.sum()):.4g}.")  # fmt: skip
 
 
 def the_targets(answer: ModuleType) -> None:
@@ -86,9 +86,9 @@ def the_targets(answer: ModuleType) -> None:
             law = round_distribution(Taught(answer), target, drawn_drafts(draft, chain), length)
             gap = float((law - plain_distribution(target, length)).abs().max())
             if not gap < EXACT:
-                guesses = f"{len(chain)} guess{'es' * (len(chain) > 1)}"
+                drafts = f"{len(chain)} draft token{'s' * (len(chain) > 1)}"
                 raise Wrong(
-                    f"With {guesses} the result is not distributed as the target alone would "
+                    f"With {drafts} the result is not distributed as the target alone would "
                     f"write (worlds of the kind “{kind}”).",
                     gap,
                 )
@@ -100,19 +100,19 @@ def as_many_as_can(answer: ModuleType) -> None:
         mine = expected_accepted(Taught(answer), target, drawn_drafts(draft, chain))
         best = expected_accepted(BlockRule(), target, drawn_drafts(draft, chain))
         if abs(mine - best) > EXACT:
-            raise Wrong(f"Of {len(chain)} guesses {mine:.4g} stay on average; {best:.4g} can.")
+            raise Wrong(f"Of {len(chain)} draft tokens {mine:.4g} stay on average; {best:.4g} can.")
 
 
 CHECKS = (
     Check(
-        "two guesses, the first too likely under q, the second too unlikely",
+        "two draft tokens, the first too likely under q, the second too unlikely",
         "w_1 = 1/2 and w_2 = min(1, 1/2 · 2) = 1, and all stay with probability w_2.",
         credit_goes_back,
     ),
     Check(
         "whether the endings are distributions",
         "Going down, keep the probability that nothing longer was cut, `left`; the last cut, "
-        "before the first guess, takes all of it. Where a sum is zero, return p.",
+        "before the first draft token, takes all of it. Where a sum is zero, return p.",
         endings_are_distributions,
     ),
     Check(
@@ -122,7 +122,7 @@ CHECKS = (
         the_targets,
     ),
     Check(
-        "how many guesses stay",
+        "how many draft tokens stay",
         "The chance to cut after x_i is S_i / (S_i + 1 - w_i) of what is left.",
         as_many_as_can,
     ),

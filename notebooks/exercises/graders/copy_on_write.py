@@ -66,7 +66,7 @@ class Paper:
         return copies
 
     def check(self) -> None:
-        """Every branch reads what it wrote, and every block has as many holders as the pool
+        """Every branch reads what it wrote, and every block has as many owners as the pool
         says.
         """
         for table, tokens in self.branches:
@@ -84,10 +84,10 @@ class Paper:
                     "block."
                 )
         for block in range(self.pool.num_blocks):
-            holders = sum(block in table.blocks for table, _ in self.branches)
-            if self.pool.refcount(block) != holders:
+            owners = sum(block in table.blocks for table, _ in self.branches)
+            if self.pool.refcount(block) != owners:
                 raise Wrong(
-                    f"Block {block} is in the tables of {holders} branches, and the pool counts "
+                    f"Block {block} is in the tables of {owners} branches, and the pool counts "
                     f"{self.pool.refcount(block)}."
                 )
 
@@ -116,7 +116,7 @@ def the_example(answer: ModuleType) -> None:
         )
     if pool.refcount(1) != 1:
         raise Wrong(
-            f"The copied block 1 has lost a holder, so the pool should count 1; it counts "
+            f"The copied block 1 has lost an owner, so the pool should count 1; it counts "
             f"{pool.refcount(1)}: the block will never be free again."
         )
 
@@ -155,14 +155,14 @@ def nothing_new(answer: ModuleType) -> None:
     paper.check()
 
 
-def last_holder(answer: ModuleType) -> None:
+def last_owner(answer: ModuleType) -> None:
     paper = Paper(answer)
     first = paper.open()
     paper.write(first, 6)
     second = paper.fork(first)
     if len(paper.write(second, 1)) != 1:
         raise Wrong("A half-filled block that two branches hold was written without a copy.")
-    no_copy(paper.write(first, 1), "the other holder has left it")
+    no_copy(paper.write(first, 1), "the other owner has left it")
     paper.check()
 
 
@@ -234,7 +234,7 @@ CHECKS = (
     Check("a full block that is shared", "A full block is never written, so never copied.",
           full_blocks),
     Check("no new token", "count = 0 writes nothing.", nothing_new),
-    Check("the last holder of a block", "The count tells: 1 means it is yours alone.", last_holder),
+    Check("the last owner of a block", "The count tells: 1 means it is yours alone.", last_owner),
     Check("a pool that runs dry",
           "Count all blocks that are needed, the copy's too, and take them in one `allocate` "
           "before anything changes.", all_or_nothing),
@@ -244,7 +244,7 @@ CHECKS = (
 
 
 def examples(answer: ModuleType) -> Examples:
-    """What it returns and leaves behind, over lengths, counts and holders."""
+    """What it returns and leaves behind, over lengths, counts and owners."""
 
     def left(length: int, count: int, shared: bool, blocks: int) -> object:
         pool = BlockPool(blocks)

@@ -59,7 +59,7 @@ P, Q = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.8, 0.2]).double()
 
 
 def bias_of(answer: ModuleType, p: Tensor, q: Tensor) -> float:
-    """The largest error of a word's probability, when one token is guessed from q."""
+    """The largest error of a word's probability, when one token is drawn from q."""
     stay = torch.tensor(
         [float(answer.accept_prob(float(a), float(b))) for a, b in zip(p, q, strict=True)]
     ).double()
@@ -147,7 +147,7 @@ CHECKS = (
         the_targets,
     ),
     Check(
-        "how many guesses stay",
+        "how many draft tokens stay",
         "The best possible is the sum of min(p, q). A token with p > q need never be rejected.",
         as_many_as_can,
     ),

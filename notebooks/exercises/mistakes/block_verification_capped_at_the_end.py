@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def endings(p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]) -> list[tuple[float, Tensor]]:
-    """Wrong: a surplus may pay for guesses before it, never for those after."""
+    """Wrong: a surplus may pay for draft tokens before it, never for those after."""
     n, products = len(tokens), [1.0]
     for i, token in enumerate(tokens):
         products.append(products[i] * float(p_rows[i, token] / q_rows[i, token]))

@@ -1,5 +1,5 @@
-"""Each guess is judged by itself. Lossless, like rejection sampling, which it is; but fewer guesses
-stay.
+"""Each draft token is judged by itself. Lossless, like rejection sampling, which it is; but fewer
+draft tokens stay.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def endings(p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]) -> list[tuple[float, Tensor]]:
-    """Wrong: no credit for a guess that the target likes better than the draft does."""
+    """Wrong: no credit for a draft token that the target likes better than the draft does."""
     found, left = [], 1.0
     for i, token in enumerate(tokens):
         stays = min(1.0, float(p_rows[i, token] / q_rows[i, token]))

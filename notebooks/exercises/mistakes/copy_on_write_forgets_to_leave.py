@@ -1,4 +1,4 @@
-"""The block is copied, but the old one still counts this branch as a holder. It will never be free
+"""The block is copied, but the old one still counts this branch as an owner. It will never be free
 again.
 """
 

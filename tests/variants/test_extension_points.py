@@ -1,5 +1,5 @@
-"""The seams in a run: choosers, proposers, correctors, widths by level, may_follow, controllers,
-log-probabilities, and that forwards of verifiers are counted.
+"""The extension points in a run: choosers, proposers, correctors, widths by level, may_follow,
+controllers, log-probabilities, and that forwards of verifiers are counted.
 """
 
 from __future__ import annotations
@@ -487,7 +487,7 @@ def test_entropies_that_nobody_asks_for_or_that_are_not_there_are_none(reasoner:
         return {(s.draft_entropy is None, s.target_entropy is None) for s in made.told[:-1]}
 
     assert told(control=Quiet) == {(True, True)}
-    assert told("lr+sd") == {(True, True)}  # tokens are guessed
+    assert told("lr+sd") == {(True, True)}  # tokens are proposed
     assert (False, False) in told()
     assert told(proposer=Always()) == {(True, False)}
 

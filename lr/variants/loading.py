@@ -43,7 +43,7 @@ PARTS = {
     "judge": "verifier", "choose": "chooser", "who_writes": "router", "depth": "controller",
     "keep": "corrector", "outcomes": "rule",
 }  # fmt: skip
-"""The seam of an object, by the method that it must have."""
+"""The extension point of an object, by the method that it must have."""
 
 
 def load_variant(text: str, reasoner: Reasoner) -> Variant:

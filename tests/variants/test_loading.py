@@ -22,8 +22,8 @@ from lr.registry import load_file
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair
 from lr.types import Origin, Verdict
-from lr.variants import door
-from lr.variants.door import is_named, load_variant
+from lr.variants import loading
+from lr.variants.loading import is_named, load_variant
 
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
@@ -205,7 +205,7 @@ def test_lr_new_variant_writes_one_that_runs(
     assert "there already" in capsys.readouterr().err
 
 
-def test_a_plugins_exception_keeps_its_traceback_and_names_the_seam(
+def test_a_plugins_exception_keeps_its_traceback_and_names_the_extension_point(
     reasoner: Reasoner, plugin: Path
 ) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
@@ -249,8 +249,8 @@ def test_a_random_checkpoint_needs_no_judge(tmp_path: Path) -> None:
 def test_an_installed_package_brings_variants(
     reasoner: Reasoner, plugin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = EntryPoint("theirs", "their_package:mine", door.GROUP)
-    monkeypatch.setattr(door, "entry_points", lambda group: {door.GROUP: [point]}[group])
+    point = EntryPoint("theirs", "their_package:mine", loading.GROUP)
+    monkeypatch.setattr(loading, "entry_points", lambda group: {loading.GROUP: [point]}[group])
     monkeypatch.setitem(sys.modules, "their_package", load_file(plugin))
     made = load_variant("theirs(least=5)", reasoner)
     assert made.verifier.least == 5 and made.name == "theirs(least=5)"  # type: ignore[union-attr]

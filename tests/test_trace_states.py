@@ -15,7 +15,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.lab.scripted import ScriptedRun, TextScript, shuffled
 from lr.lab.trace.cache import CacheRecorder
 from lr.lab.trace.file import Header, no_bytes, records_of
-from lr.lab.trace.state import State, fold, state_at
+from lr.lab.trace.state import State, apply_event, state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import Node
@@ -118,15 +118,15 @@ def test_the_blocks_are_those_of_the_cache_after_every_change(seed: int) -> None
     for _ in range(150):
         machine.change()
         for record in records_of(machine.trace.events, no_bytes):
-            fold(state, record)
+            apply_event(state, record)
         machine.trace.events.clear()
         shown = state.caches["target"]
         held = sorted((table.length, tuple(table.blocks)) for table in machine.tables)
         assert sorted((one.length, tuple(one.blocks)) for one in shown.branches.values()) == held
         pool = machine.cache.pool
-        assert [len(shown.holders(block)) for block in range(12)] == [
+        assert [len(shown.owners(block)) for block in range(12)] == [
             pool.refcount(block) for block in range(12)
         ]
-        assert {block: len(of) for block, of in shown.holders_by_block().items()} == {
-            block: pool.refcount(block) for block in sorted(shown.holders_by_block())
+        assert {block: len(of) for block, of in shown.owners_by_block().items()} == {
+            block: pool.refcount(block) for block in sorted(shown.owners_by_block())
         }
