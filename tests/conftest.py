@@ -100,6 +100,15 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "__init__", cut)
 
 
+@pytest.fixture
+def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions from a tenth of the simulated steps: other tests ask how exact they are."""
+    from lr.theory import predicted
+
+    fewer = functools.partial(predicted.seconds_per_step, steps=200)
+    monkeypatch.setattr(predicted, "seconds_per_step", fewer)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def small_targets() -> Iterator[None]:
     """In this process a `Reasoner` loads tiny targets of two layers, not twenty: few tests ask how

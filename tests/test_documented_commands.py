@@ -11,13 +11,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lr.commands.cli import COMMANDS, command_class, main
-from lr.theory import predicted
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "GLOSSARY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -94,12 +92,10 @@ def test_mentioned_commands_and_flags_exist(capsys: pytest.CaptureFixture[str]) 
             assert all(flag in helps[name] for flag in flags), f"{page.name}: {command!r}"
 
 
-@pytest.mark.usefixtures("short_answers")
+@pytest.mark.usefixtures("short_answers", "coarse_predictions")
 def test_small_documented_commands_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copy(ROOT / "docs" / "results" / "tiny_calibration.json", tmp_path / "my.json")
     monkeypatch.chdir(tmp_path)
-    fewer = partial(predicted.seconds_per_step, steps=200)  # simulated steps: enough to run
-    monkeypatch.setattr(predicted, "seconds_per_step", fewer)
     here = [c for c in commands_in_blocks() if c.startswith(SMALL) and not NOT_HERE.search(c)]
     assert len(here) > 3
     for command in here:

@@ -17,6 +17,8 @@ import nbformat
 import pytest
 import run_notebooks
 from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 from run_notebooks import ANSWER, answers_to
 from tests_root import ROOT
 
@@ -27,6 +29,15 @@ DEFINES = {  # where writing code is the subject: the most lines of all definiti
     "00_lookahead_from_scratch": 30,
     "07_prototype_a_variant": 20,
 }
+IMPORTED = """
+import gc
+import matplotlib.pyplot, torch, transformers
+import lr.reasoner
+gc.freeze()
+"""
+"""A notebook begins by forgetting the names of the one before, which looks at all that is alive:
+what they all import need not be looked at again.
+"""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -34,6 +45,7 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 def kernel() -> Iterator[AsyncKernelManager]:
     """One for all notebooks, which import the same: that takes longer than most of them run."""
     manager = run_notebooks.kernel()
+    NotebookClient(new_notebook(cells=[new_code_cell(IMPORTED)]), manager).execute()
     yield manager
     run_notebooks.stop(manager)
 

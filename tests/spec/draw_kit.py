@@ -30,8 +30,8 @@ def the_head_is_enough(dtype: torch.dtype, top_k: int, top_p: float, min_p: floa
     expected = sample(distribution(logits, params), keys)
     same = [one == [other] for one, other in zip(tokens, expected, strict=True) if one is not None]
     assert all(same) and len(same) >= (25 if dtype is torch.float32 else 5), (params, len(same))
-    if None not in tokens:
-        assert drawn(logits, params, keys) == expected
+    if None not in tokens[:5]:  # rows together
+        assert drawn(logits[:5], params, keys[:5]) == expected[:5]
 
 
 def ties_go_on_after_the_head() -> None:

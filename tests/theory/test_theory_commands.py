@@ -5,25 +5,16 @@ calibration of the real tiny models.
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lr.commands.cli import main
-from lr.theory import predicted
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.predicted import DRAFT_TICKS, drawn_ways, predicted_speedup
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
-
-
-@pytest.fixture
-def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predictions from a tenth of the simulated steps: other tests ask how exact they are."""
-    fewer = partial(predicted.seconds_per_step, steps=200)
-    monkeypatch.setattr(predicted, "seconds_per_step", fewer)
 
 
 def test_theory_prints_formulas_beside_their_simulation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +99,7 @@ def test_the_ends_of_the_scale_have_figures(words: str, capsys: pytest.CaptureFi
     assert all(one.name in shown for one in FORMULAS)
 
 
-@pytest.mark.usefixtures("coarse")
+@pytest.mark.usefixtures("coarse_predictions")
 def test_a_plan_where_everything_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +112,7 @@ def test_a_plan_where_everything_is_accepted(
     assert "best" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("coarse")
+@pytest.mark.usefixtures("coarse_predictions")
 def test_plans_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
     assert (
@@ -154,7 +145,7 @@ def test_figures_are_drawn_twice_alike(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("whole_targets")
-@pytest.mark.usefixtures("coarse", "short_answers")
+@pytest.mark.usefixtures("coarse_predictions", "short_answers")
 def test_the_tiny_models_are_calibrated_and_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,7 +179,7 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert all(0.3 < row[name] < 4 for row in rows for name in names)
 
 
-@pytest.mark.usefixtures("coarse", "short_answers")
+@pytest.mark.usefixtures("coarse_predictions", "short_answers")
 def test_ways_are_drawn_after_the_calibration_and_reported_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

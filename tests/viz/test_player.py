@@ -132,7 +132,11 @@ def list_at(history: list[Any], number: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("make", [scripted, synchronous, simulated, long, lambda: tiny("lr+sd")])
+@pytest.mark.parametrize(
+    "make",
+    [scripted, synchronous, simulated, lambda: long(120), lambda: tiny("lr+sd")],
+    ids=["scripted", "synchronous", "simulated", "long", "tiny"],
+)
 def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
     trace = make()
     found, count = states_of(trace), len(trace.records)
