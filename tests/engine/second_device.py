@@ -39,9 +39,12 @@ class SecondDevice(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (Tensor.as_subclass, torch.device):
             return func(*args, **kwargs)
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        given = [*args, *kwargs.values()]
+        places = [one for one in given if isinstance(one, torch.device)]
+        if any(isinstance(one, list | tuple | dict) for one in given):
+            given = tree_leaves(given)
+        tensors = [one for one in given if isinstance(one, Tensor)]
         there = [isinstance(one, Distant) for one in tensors]
-        places = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.device)]
         if places:
             distant = ELSEWHERE in places
         elif func is Tensor.cpu:
@@ -57,7 +60,10 @@ class SecondDevice(TorchFunctionMode):
         args = tuple(here.get(one, one) if isinstance(one, torch.device) else one for one in args)
         for name, one in kwargs.items():
             kwargs = {**kwargs, name: here[one]} if one == ELSEWHERE else kwargs
-        return tree_map(lambda one: placed(one, distant), func(*args, **kwargs))
+        made = func(*args, **kwargs)
+        if isinstance(made, Tensor):
+            return placed(made, distant)
+        return tree_map(lambda one: placed(one, distant), made)
 
 
 def placed(value: Any, distant: bool) -> Any:
