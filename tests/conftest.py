@@ -2,6 +2,7 @@
 conservation law in every cache that is alive.
 """
 
+import functools
 import gc
 import multiprocessing
 import signal
@@ -20,6 +21,7 @@ import torch
 from lr.kvcache.cache import PagedKVCache
 from lr.testing.cache import check_cache
 
+gc.disable()  # until everything is imported
 torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 if hasattr(signal, "SIGHUP"):
@@ -37,6 +39,7 @@ CORE = (
 """What `pytest -m core` runs: the cache, the scheduler, the token level, the page."""
 
 
+@functools.cache
 def in_core(path: Path) -> bool:
     return any(path.relative_to(HERE).match(pattern) for pattern in CORE)
 
@@ -57,8 +60,8 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: a collection of garbage need not look at it again and again,
     which takes half a second each time.
     """
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:
