@@ -19,7 +19,7 @@ SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
-LEAST = {"seed": None, "sample": 0}  # of every other whole number: 1
+LEAST = {"seed": None, "sample": 0, "top_k": 0}  # of every other whole number: 1
 MOST = {"depth": 64, "width": 16, "num_speculative_tokens": 1024, "draft_ticks": 4096}
 MAX_NODES = MAX_PATHS = 1024  # of the tree of steps, of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -119,6 +119,7 @@ def table_of(folder: Path) -> list[str]:
         ([], "there is no data/AIME24.jsonl"),
         (["--datasets", "GSM9K"], "GSM9K"),
         (["--depth", "0", "--dummy"], "depth is 0"),
+        (["--attention", "sdpa", "--dummy"], "attention with --dummy is 'sdpa', expected auto"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from lr.commands.bench import BenchGpu
-from lr.commands.options import DeviceOptions, torch_dtype
+from lr.commands.options import DeviceOptions, Placement, torch_dtype
 from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.commands.show import at_least, console, in_words, progress, require_files, table
 from lr.errors import SettingError
@@ -392,6 +392,10 @@ class Table1:
                 "line (docs/evaluation.md), name another folder with --data, or take --dummy, "
                 "which needs no data."
             )
+        place, usual = self.models.placement, Placement()
+        for name in ("attention", "cuda_graphs", "num_blocks") if self.dummy else ():
+            value, expected = getattr(place, name), getattr(usual, name)
+            require(value == expected, f"{name} with --dummy", value, f"{expected}, as usual")
         if self.models.model is None:
             import torch
 
@@ -411,6 +415,7 @@ class Table1:
             pair=self.pair, dataset=dataset, depth=self.depth, k=self.k, modes=MODES,
             drivers=("overlapped",), dtype=self.models.placement.dtype, json=file,
             prompt=self.prompt, tokens=self.tokens, repeats=self.repeats,
+            threads=self.models.placement.threads,
         )  # fmt: skip
         if not file.is_file():
             bench.run()

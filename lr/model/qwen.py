@@ -26,6 +26,13 @@ from lr.model.layers import Attend, DecoderLayer, Embedding, Module, RMSNorm, Ro
 Network = TypeVar("Network", bound="CausalLM")
 
 
+class Askers(WeakSet[Any]):
+    """The runners of those who ask a model beside an answer; a copy of the model has none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Askers, ()
+
+
 class CausalLM(Module):
     """A dense Qwen decoder with weights of one dtype on one device: of a checkpoint
     (`lr.load_model`), or random. `attention` is how it attends (`attention_choice.py`); `graphs`:
@@ -39,7 +46,7 @@ class CausalLM(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = self.part = config
-        self.asked = WeakSet[Any]()  # the runners of those who ask it beside an answer
+        self.asked = Askers()
         v, e = config.vocab_size, config.hidden_size
         table = torch.empty(v, e)
         if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds
@@ -50,9 +57,6 @@ class CausalLM(Module):
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
         with torch.device("cpu"):  # in no checkpoint, so made for a "meta" model too
             self.rotary = Rotary(config)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"asked": WeakSet()}  # nobody asks a copy
 
     @classmethod
     def materialised(

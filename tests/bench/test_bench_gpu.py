@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_the_command_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def lookahead_row(depth: int) -> ModeRow:
     """Steps of ten tokens, all of them accepted; who wrote what, and no passes of its own."""
-    answers = Answers(judged=20, accepted=20, chain_lengths=[20], emitted=[10] * 20)
+    answers = Answers(Counter([0] * 20), Counter([0] * 20), chain_lengths=[20], emitted=[10] * 20)
     answers.lengths |= {Role.TARGET: [10] * 20, Role.DRAFT: [10] * 20}
     settings = {"driver": "overlapped", "drafter": "ngram", "depth": depth}
     way = BenchWay(f"lr, {depth}", "lr", settings)

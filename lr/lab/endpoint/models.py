@@ -16,15 +16,14 @@ from lr.errors import CheckpointError, SettingError
 from lr.lab.endpoint.address import Address, Servers
 from lr.lab.endpoint.client import Client, Endpoint
 from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
-from lr.lab.endpoint.writer import ServedRunner, ServedWriter
 from lr.model.codec import Codec, first_difference
 from lr.model.files import read_json, resolve
-from lr.spec.variant import Corrector
 from lr.spec.verifiers.base import Requires
 from lr.types import SamplingParams
 
 if TYPE_CHECKING:
     from lr.engine.engine import Run
+    from lr.lab.endpoint.writer import ServedWriter
     from lr.spec.write import WriterConfig
 
 LONGEST_CONTEXT = 32768  # Tokens, if neither the server nor the checkpoint says.
@@ -86,6 +85,7 @@ class ServedModel:
 
     def writer(self, config: WriterConfig) -> ServedWriter:
         """See `ModelElsewhere`. Text is read byte by byte: byte i is the "token" -1 - i."""
+        from lr.lab.endpoint.writer import ServedRunner, ServedWriter  # and with it torch
 
         def token_bytes(token: int) -> bytes:
             return self.chain.token_bytes(token) if token >= 0 else bytes([~token])
@@ -156,6 +156,8 @@ class ServedModel:
 
 def check_run(run: Run) -> None:
     """Raise `SettingError` if a served target or draft lacks what the settings need."""
+    from lr.spec.variant import Corrector  # and with it torch
+
     options, verifier = run.options, run.verifier
     target: object = run.models.target
     draft: object = run.models.draft if options.needs_draft else None
