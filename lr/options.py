@@ -52,7 +52,7 @@ class GenerateOptions:
     verification), match (sample matching: emits exactly what plain decoding would)."""
     coupling: CouplingName = "independent"
     """Whether the draft draws with the target's noise, tokens and (first alternatives of) steps
-    alike: the distributions stay, they agree more often."""
+    alike: the distributions stay, and draft and target agree more often."""
     mode: Mode = "lr"
     """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding.
     lr: Lookahead Reasoning, step by step. lr+sd: both, token-level speculation inside the steps."""
@@ -104,6 +104,7 @@ class GenerateOptions:
     """Handed to chat templates that know it (Qwen3); None leaves it to the template."""
 
     def __post_init__(self) -> None:
+        self.sampling(SamplingParams())  # refuse impossible values before the models are loaded
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
             if get_origin(hint) is Literal:
@@ -131,7 +132,6 @@ class GenerateOptions:
         fits = self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens
         expected = f"at most max_step_tokens = {self.max_step_tokens}: longer ones would all be cut"
         require(fits, "segment_tokens", self.segment_tokens, expected)
-        self.sampling(SamplingParams())  # refuse impossible values before the models are loaded
 
     @property
     def looks_ahead(self) -> bool:

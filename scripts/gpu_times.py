@@ -362,7 +362,7 @@ def room_for(tokens: int) -> int:
 
 
 def recorder(device: torch.device) -> Recorder:
-    """CUDA graphs, or their twin."""
+    """CUDA graphs, or their counterpart on the CPU."""
     return cuda_recorder(device) if device.type == "cuda" else record_eager
 
 

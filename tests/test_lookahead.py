@@ -443,7 +443,7 @@ def test_stopping_early_releases_everything(loop: Any) -> None:
     assert all_released(*made)
 
 
-# From the front door
+# Through `Reasoner`
 
 
 def test_the_page_says_what_it_cannot_run() -> None:

@@ -1,4 +1,4 @@
-"""The front door for programs."""
+"""The API for programs."""
 
 from __future__ import annotations
 

@@ -198,8 +198,8 @@ class BenchStep(Bench):
     repeats: int = 3  # How often everything is done, each time with other draws.
     depth: int = 6  # How many draft steps are written ahead.
     draft_ticks: int = 8  # Tokens the draft may write while the target writes one, taking turns.
-    k: int = 4  # Tokens that a draft model drafts ahead.
-    step_k: int = 20  # Tokens that a draft step drafts ahead.
+    k: int = 4  # Tokens per round that a draft model proposes.
+    step_k: int = 20  # Tokens per round that a draft step proposes.
     verifier: str | None = None  # How steps are compared; None: the demo's.
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
     only: tuple[str, ...] = ()  # Only the rows of these names, or whose names hold a word; and ar.

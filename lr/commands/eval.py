@@ -48,7 +48,7 @@ class Report:
     json: Path | None = None  # Also write the numbers to this file.
     markdown: Path | None = None  # Also write the table to this file.
     figure: Path | None = None
-    """Also draw accuracy and speed as bars: to this file and its twin, PNG and SVG. Needs
+    """Also draw accuracy and speed as bars: to this file and beside it, as PNG and SVG. Needs
     matplotlib (the extra `plot`)."""
 
     def run(self) -> None:

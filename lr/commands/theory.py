@@ -137,8 +137,8 @@ class Calibrate:
     dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
     depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4
-    """How many tokens the draft model drafts ahead in the token-level run, at least 2; a second
-    run proposes one."""
+    """How many tokens the draft model proposes per round in the token-level run, at least 2; in a
+    second run it proposes one."""
     max_tokens: int | None = None  # Longest answer. None: 400; in long problems the context.
     temperature: float | None = None  # Of both models, 0 is greedy. None: what the models ask for.
     seed: int = 1  # Same seed: same answers.

@@ -200,8 +200,8 @@ class DrawCommand:
     trace's name without its ending."""
     pictures: tuple[str, ...] = PICTURES  # Which: timeline, tree, cache.
     event: int | None = None
-    """Tree and cache after so many events; by default where there is most to see: the tree before
-    the first correction, the cache where most blocks are shared."""
+    """Tree and cache after so many events; by default where there is most to see: the tree with
+    the most steps and verdicts, the cache where most blocks are shared."""
 
     def run(self) -> None:
         require_matplotlib()

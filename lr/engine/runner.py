@@ -1,6 +1,6 @@
 """A model, its cache, and branches: the one place where tokens meet tensors.
 
-`forward` pushes whatever is uncomputed on many branches (`kvcache/branch.py`) through the model in
+`forward` pushes the uncomputed tokens of many branches (`kvcache/branch.py`) through the model in
 one ragged forward. So there is no separate prefill, decode, correction or bonus: a prompt is a
 branch with many uncomputed tokens, a decoded token is one more, a corrected step is a few. Example:
 a branch of 10 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits
@@ -85,8 +85,8 @@ class ModelRunner:
             self.graphs.close()
 
     def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch:
-        """A new branch of these tokens (at least one), uncomputed. Raises `ContextError`. `shared`:
-        if a branch begins with all of them, a fork of it; the last token is uncomputed.
+        """A new branch of these tokens (at least one), all uncomputed. Raises `ContextError`.
+        `shared`: if an open branch begins with all of them, a fork of it; the last is uncomputed.
         """
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
         self._require_fit(tokens, len(tokens))
@@ -139,7 +139,8 @@ class ModelRunner:
         Returns one tensor per branch: "last": logits [v] of the token after its last one; "all":
         logits [t, v] after each of its t uncomputed tokens; a list of numbers: logits [m, v] after
         each of the last m of branch i, m = logits[i]. Raises `OutOfBlocks` or `ContextError` with
-        nothing changed by the failing forward, `ProtocolError` where nothing is uncomputed.
+        nothing changed by the failing forward, `ProtocolError` for a branch that has no uncomputed
+        tokens.
         """
         if not branches:
             return []
@@ -153,9 +154,9 @@ class ModelRunner:
             require(len(wanted) == len(uncomputed), "the length of logits", len(wanted), expected)
         for branch, tokens, count in zip(branches, uncomputed, wanted, strict=True):
             if not tokens:
-                raise ProtocolError(f"nothing of {branch!r} is uncomputed: append tokens first.")
+                raise ProtocolError(f"all of {branch!r} is computed already: append tokens first.")
             self._require_fit(tokens, len(branch))
-            expected = f"1 to {len(tokens)}, what is uncomputed"
+            expected = f"1 to {len(tokens)}, the number of uncomputed tokens"
             require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
         if sum(map(len, uncomputed)) <= self.max_batch_tokens:
             together = self._forward(branches, uncomputed, wanted)  # [sum of wanted, v]
@@ -164,8 +165,9 @@ class ModelRunner:
         return [row[0] for row in rows] if logits == "last" else rows
 
     def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
-        """The last `wanted` rows [wanted, v] of one branch. Example: 11 uncomputed tokens, pieces
-        of 4, 5 rows wanted: pieces of 4, 4 and 3 tokens give their last 0, 2 and 3 rows.
+        """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens
+        at a time. Example: of 11 uncomputed tokens 5 rows are wanted; pieces of 4, 4 and 3 tokens
+        give their last 0, 2 and 3 rows.
         """
         pieces = []
         while tokens := branch.uncomputed[: self.max_batch_tokens]:

@@ -375,7 +375,7 @@ class RemoteRun:
 @dataclass
 class RemoteDrafts:
     """As `LocalDrafts`: every call goes to the worker. `awaited`: steps that were asked for and not
-    taken yet; `arrived`: steps that are there, perhaps before they are asked for.
+    taken yet; `arrived`: steps that have come and were not taken, some before they are asked for.
     """
 
     run: RemoteRun

@@ -12,8 +12,8 @@ Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
     block      7  7  7  7  |  2  2   2    2
     slot      28 29 30 31  |  8  9  10   11
 
-Tokens that are not in the cache yet are *uncomputed*. The runner computes what is uncomputed (an
-example is in `engine/runner.py`); only the cache changes a table. Read next: `cache.py`.
+Tokens that are not in the cache yet are *uncomputed*; the runner computes them (an example is in
+`engine/runner.py`). Only the cache changes a table. Read next: `cache.py`.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def integers(
     values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
     """A tensor of the (nested) whole numbers `values` on `device`. A plain `.to("cuda")` would wait
-    for all that is queued there; from pinned memory, which PyTorch keeps, the copy is queued too.
+    for all that is queued there; from pinned memory, which PyTorch keeps until then, it is queued.
     """
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype).to(device)
@@ -56,11 +56,11 @@ def integers(
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]; `pages`: the two
-    of each layer. Free blocks may hold NaN. Its `live_tables` were given out by `new` and `fork`
-    and are not released. `copied_blocks`: what `prepare` has copied, undone appends included;
-    `observer` hears of every change of a table. Raises `SettingError` for a size below 1 or a dtype
-    that is not a float.
+    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]; `pages[i]`: those
+    of layer i, two views [nb, block_size, k, d]. Free blocks may hold NaN. Its `live_tables` were
+    given out by `new` and `fork` and are not released. `copied_blocks`: what `prepare` has copied,
+    undone appends included; `observer` hears of every change of a table. Raises `SettingError` for
+    a size below 1 or a dtype that is not a float.
     """
 
     def __init__(

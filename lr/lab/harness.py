@@ -88,7 +88,7 @@ class LookaheadLM(TemplateLM):
             tokens = [*context, *wanted][-longest - 1 :]
             runner = runners.lend(len(tokens) // BLOCK_SIZE + 1)
             branch = runner.open(tokens[:-1])
-            [logits] = runner.forward([branch], [len(wanted)])  # [r, v] for r wanted tokens
+            [logits] = runner.forward([branch], [len(wanted)])  # [m, v] for m wanted tokens
             runner.close(branch)
             runners.take_back(runner)
             told = logits.float().log_softmax(-1)[range(len(wanted)), wanted].sum()

@@ -57,7 +57,7 @@ class RaggedBatch:
 
     @property
     def row_pages(self) -> list[list[int]]:
-        """The blocks of every row's sequence, [n, longest], filled up as by `block_rows`."""
+        """The blocks of every row's sequence, [n, nb], filled up as by `block_rows`."""
         owners = zip(self.tables, self.counts, strict=True)
         return block_rows([table for table, count in owners for _ in range(count)])
 

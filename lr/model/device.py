@@ -76,10 +76,10 @@ class DeviceMap:
             found = [find_device(one) for one in _several(named.get(role, target[0]))]
             if len(found) != 1:  # only a target can be spread over ranks
                 raise SettingError(f"the {role} is to be on {len(found)} devices, expected one.")
-            [places[role]] = found
-            if found[0].type == "cuda" and _number(found[0]) in others:
+            place = places[role] = found[0]
+            if place.type == "cuda" and _number(place) in others:
                 raise SettingError(
-                    f"the {role} is to be on {found[0]}, where another process runs a rank of the "
+                    f"the {role} is to be on {place}, where another process runs a rank of the "
                     "target; two processes take turns on a GPU. Give another GPU, or "
                     f"{target[0]}, which this process has."
                 )

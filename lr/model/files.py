@@ -74,9 +74,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
-            raise ValueError(f"it holds {type(value).__name__}, a JSON object is expected")
+            raise ValueError(f"it holds {type(value).__name__}")
     except (OSError, ValueError, RecursionError) as error:
-        said = f"{path} cannot be read as JSON ({error}). Fetch the file again."
+        said = f"{path} cannot be read as a JSON object ({error}). Fetch the file again."
         raise CheckpointError(said) from error
     return value
 

@@ -259,7 +259,8 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
 
 
 class Rotary:
-    """Cosines [n, 1, d] and signed sines [n, 1, d] of positions [n], for `rotate`.
+    """Makes cosines [n, 1, d] and signed sines [n, 1, d] of positions [n], for `rotate`. Its
+    `frequencies`, fp32 [d], move to the device of the positions.
 
     The first half of the signed sines is negated: (x1, x2) is rotated to (x1 cos - x2 sin, x2 cos +
     x1 sin), which is (x1, x2) * cos + (x2, x1) * (-sin, sin).

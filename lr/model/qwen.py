@@ -120,6 +120,6 @@ class CausalLM(Module):
 
     @property
     def cache_shape(self) -> dict[str, Any]:
-        """Layers, KV heads (of one rank, where it is divided), head dim and dtype of its cache."""
+        """Layers, KV heads (of one rank, where it is divided), head size and dtype of its cache."""
         names = ("num_layers", "num_kv_heads", "head_dim")
         return {name: getattr(self.part, name) for name in names} | {"dtype": self.dtype}

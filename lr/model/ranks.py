@@ -165,7 +165,7 @@ class RankLM(CausalLM):
 
     @classmethod
     def load(cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None) -> Self:
-        """This rank's part, as `load_model`: only its slices are read. Raises as `part_of`, too."""
+        """This rank's part: only its slices are read. Raises as `load_model` and `part_of`."""
         take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
 
@@ -304,7 +304,7 @@ class RankGroup:
                 raise
 
     def close(self, why: str = "this tensor-parallel model was closed.") -> WorkerError:
-        """End the other ranks and leave the group. What the models raise from now on: `why`."""
+        """End the other ranks and leave the group. Returns what its models raise from now on."""
         with self.lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()

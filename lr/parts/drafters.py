@@ -160,7 +160,7 @@ class OwnBranches(Drafter):
 
     def follow(self, branch: Branch) -> Branch:
         """The draft's branch for `branch`, made to hold exactly its tokens: what it has beyond the
-        common beginning goes, the rest becomes uncomputed, at least one token.
+        common beginning goes, the rest is appended; at least one token is uncomputed.
         """
         own, tokens = self._own.get(branch), branch.tokens
         if own is None:

@@ -292,7 +292,7 @@ class JudgeVerifier(AskingVerifier):
         self.head = one[: common_length(one, other)]  # the instructions, equal in all prompts
 
     def row(self, first: str, second: str) -> list[int]:
-        """The token ids of the prompt about two texts, with the answer begun, without a thought."""
+        """The token ids of the prompt about two texts, with thinking off and the answer begun."""
         question = self.prompt.about(first, second)
         return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
 

@@ -76,9 +76,9 @@ class Corrections:
 
 @dataclass(eq=False)
 class Steering:
-    """A controller, and what it has said: `max_draft_tokens` in a round of the steps that
-    begin now. `entropies`: of the step that the draft wrote to a node, of the step that
-    the target wrote after one.
+    """A controller, and what it has said: `max_draft_tokens` of a round, in the steps that begin
+    now. `entropies`: of the step that the draft wrote to a node, of the step that the target wrote
+    after one.
     """
 
     request: Request

@@ -51,7 +51,7 @@ def fork_longest(
 
 
 def read_up_to(runner: Runner, branch: Branch, length: int) -> None:
-    """Compute what is uncomputed of the first `length` tokens, so that forks share it."""
+    """Compute the first `length` tokens, unless they are computed already: forks share them."""
     if branch.num_computed_tokens < length:
         rest = branch.tokens[length:]
         del branch.tokens[length:]

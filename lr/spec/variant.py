@@ -123,8 +123,9 @@ class Variant:
     steps, where that is not what `lr theory` is told (`lr/variants/clock.py`).
 
     `settings` are options of `generate` that the method asks for; what the caller gives wins (on
-    the command line: what differs from the default). `name` says how the variant was named, `file`
-    where it is defined, if that is no module (`lr/variants/loading.py` fills them in).
+    the command line and in the stepper: what differs from the default). `name` says how the variant
+    was named, `file` where it is defined, if that is no module (`lr/variants/loading.py` fills them
+    in).
     """
 
     verifier: Verifier | None = None

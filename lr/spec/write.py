@@ -7,8 +7,8 @@ the next, by rule "match"), cached but for the last token: deciding about steps 
 A step ends at a blank line, the paper's rule (`lr/parts/segmenters.py` has others). Boundaries are
 found on bytes, token by token. One token need not be one piece of text: in Qwen's vocabulary
 hundreds of tokens contain a blank line, many of them fused to words, and two line feeds make one as
-well. The token that completes a boundary is the step's last. Tokens are never cut, and text is
-never encoded again. Read next: `engine/runner.py`.
+well. The token that completes a boundary is the step's last; no step ends before it has a visible
+character. Tokens are never cut, and text is never encoded again. Read next: `engine/runner.py`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class StepJob:
     the step, `node` names it there. `tokens`: what is written; those that it begins with are on the
     branch. `finish` is None until it is written. `logprobs`: of the tokens that were drawn, under
     the sampling distribution, and `entropies` of it, if the writer keeps them. `segmenter` finds
-    the boundary; the writer makes it. `max_draft_tokens`: in a round, if fewer than usual.
+    the boundary; the writer makes it. `max_draft_tokens` in a round; None: as the run says.
     `following`: the next step's stream, if that may begin with what a round decides after this one.
     """
 

@@ -209,7 +209,7 @@ def test_misuse_is_refused() -> None:
     made = runner()
     branch = made.open([1, 2])
     made.forward([branch])
-    with pytest.raises(ProtocolError, match="is uncomputed"):
+    with pytest.raises(ProtocolError, match="computed already"):
         made.forward([branch])
     with pytest.raises(SettingError, match="rewind to is 3"):
         made.rewind(branch, 3)

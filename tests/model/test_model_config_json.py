@@ -331,5 +331,5 @@ def test_what_no_model_has_is_refused_before_anything_counts_up_to_it(
 
 def test_a_file_that_is_nested_too_deeply_is_no_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(CheckpointError, match=r"config\.json cannot be read as JSON"):
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read as a JSON object"):
         read_config(tmp_path)

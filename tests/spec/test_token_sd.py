@@ -54,7 +54,7 @@ def test_greedy_speculation_is_greedy_decoding(name: str, rule: str) -> None:
 
 
 def test_it_is_so_on_the_trained_pair_too() -> None:
-    """From the front door, in fp64."""
+    """Through `Reasoner`, in fp64."""
     reasoner = Reasoner(dtype=torch.float64)
     for k, drafters in ((2, ("ngram", "tree")), (8, ("suffix", "draft"))):
         question, how = problem(Split.TEST, k).question, {"temperature": 0.0, "max_tokens": 40}

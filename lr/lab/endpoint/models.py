@@ -180,7 +180,7 @@ def check_run(run: Run) -> None:
         remedy = "Use drafter ngram, suffix or step (lr+sd)"
         refuse(draft, f"drafter {options.drafter!r}", "logits", remedy)
     drawn, corrector = "the log-probabilities under which it draws tokens", run.given.corrector
-    keeps_all = corrector is None or type(corrector).keep is Corrector.keep
+    keeps_all = corrector is None or getattr(type(corrector), "keep", None) is Corrector.keep
     if isinstance(target, ServedModel) and options.looks_ahead and not keeps_all:
         what = f"corrector {type(corrector).__name__}, whose `keep` is given them,"
         refuse(target, what, drawn, "Use a corrector without `keep`")

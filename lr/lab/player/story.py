@@ -92,8 +92,8 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
          "plain": [alone * tokens for tokens in total]},
         {"name": "rows are free", "unit": "pass",
          "costs": f"estimated: a target pass 1 however many rows, a draft pass {c:.2f}, a verdict "
-                  f"{v:.1f}, each on its own GPU (what the simulated model fits to the paper's "
-                  f"tables, {costs.name})",
+                  f"{v:.1f}, each on its own GPU (fitted to the paper's tables, "
+                  f"{costs.name})",
          "run": _free(trace, c, v), "plain": [float(tokens) for tokens in total]},
     ]  # fmt: skip
 

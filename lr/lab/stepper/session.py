@@ -63,12 +63,12 @@ class Side:
         """Whether the last event of all has happened."""
         return self.trace.complete and self.place == len(self.records)
 
-    def go(self, stop: Callable[[Record], bool]) -> bool:
-        """Go on to the place after the first event that `stop` accepts. False if there is none:
+    def go(self, wanted: Callable[[Record], bool]) -> bool:
+        """Go on to the place after the first event that `wanted` accepts. False if there is none:
         then to the end."""
         while self.one():
             record = self.records[self.place - 1]
-            if stop(record):
+            if wanted(record):
                 if not self.fine:
                     self.place = self._settled(record.number)
                 return True

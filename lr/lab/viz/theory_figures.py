@@ -58,7 +58,8 @@ def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
 
 
 def hybrid_region(schedule: ScheduleKind) -> tuple[Any, Any, Any]:
-    """(alpha1 [a], alpha2 [b], gain [b, a]): best hybrid (k1, k2 >= 2) over best pure method."""
+    """Rates alpha1 (columns), alpha2 (rows), and the gain over both: best hybrid (k1, k2 >= 2) over
+    best pure method."""
     rates, (c1, c2, budget) = np.linspace(0.05, 0.95, 37), (0.2, 0.1, 16)
     k = np.arange(2, budget // 2 + 1)
 
