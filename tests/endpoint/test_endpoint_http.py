@@ -172,7 +172,9 @@ def test_what_is_no_json(server: FakeServer) -> None:
             for _ in range(2):
                 connection, _ = raw.accept()
                 connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
+                connection.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>"
+                )
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):  # what is not read would break the connection off
                     pass
