@@ -163,7 +163,7 @@ def test_sizes() -> None:
 
 
 def test_how_many_files_a_call_enters() -> None:
-    """From `generate` to the first attention call. Fifteen do the work (README names them), the
+    """From `generate` to the first attention call. Fourteen do the work (README names them), the
     others are small: settings, types, text, randomness, devices.
     """
     program = """

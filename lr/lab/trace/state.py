@@ -311,7 +311,7 @@ def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> No
 
 
 def state_at(trace: TraceFile, number: int) -> State:
-    """The state after the first `number` events (0: none). It takes some 2 us an event."""
+    """The state after the first `number` events (0: none)."""
     state = State.begin(trace.header)
     for record in trace.records[: max(0, number)]:
         apply_event(state, record)
