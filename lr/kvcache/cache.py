@@ -22,7 +22,7 @@ heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import prod
@@ -231,7 +231,7 @@ class PagedKVCache:
         shape = (keys.shape[0], len(block_ids), -1, keys.shape[-1])  # [k, b, nb * block_size, d]
         return keys.view(shape).permute(1, 2, 0, 3), values.view(shape).permute(1, 2, 0, 3)
 
-    def clear_free(self, blocks: Sequence[int]) -> None:
+    def clear_free(self, blocks: Collection[int]) -> None:
         """Zero those of `blocks` that are free: an attention may then read and mask them."""
         free = [b for b in blocks if not self.pool.refcount(b) and b not in self._clean]
         if free:

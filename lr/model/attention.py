@@ -162,7 +162,7 @@ MOST_LOOKS = 1 << 20
 LONG = 16
 """New tokens of a sequence from which on it is read by itself."""
 NOWHERE = 1 << 62
-"""The position of a column that a sequence does not have: after everything."""
+"""How far a block that a sequence does not have lies after all of its tokens."""
 
 
 def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
@@ -225,12 +225,12 @@ def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> 
     maskless = batch.tokens.is_cuda and batch.counts[members[0]] >= LONG  # FlashAttention: no mask
     if alone and (maskless or (own[-1] - own[0] == len(own) - 1 and own == sorted(own))):
         return own
-    blocks = sorted({block for i in members for block in batch.tables[i].blocks})
-    whole = list(range(blocks[0], blocks[-1] + 1))
+    blocks = {block for i in members for block in batch.tables[i].blocks}
+    whole = list(range(min(blocks), max(blocks) + 1))
     if len(whole) <= 2 * len(blocks):
-        cache.clear_free(whole)
+        cache.clear_free(set(whole) - blocks)
         return whole
-    return own if alone else blocks
+    return own if alone else sorted(blocks)
 
 
 def _read(
@@ -291,14 +291,19 @@ def _bias(
 ) -> Tensor:
     """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf elsewhere."""
     size, place = cache.block_size, {block: index for index, block in enumerate(blocks)}
-    starts = np.full((len(members), len(blocks)), NOWHERE)  # the position of a block's first token
-    for row, i in zip(starts, members, strict=True):
-        own = batch.tables[i].blocks
-        row[[place[block] for block in own]] = np.arange(0, len(own) * size, size)
-    columns = (starts[:, :, None] + np.arange(size)).reshape(len(members), -1)
-    new = [(batch.tables[i].length, batch.counts[i]) for i in members]
-    at = [position for length, count in new for position in range(length - count, length)]
-    hidden = columns.repeat([count for _, count in new], axis=0) > np.array(at)[:, None]
+    seen = []  # [b, nb]: how many places of a block its first new token sees; < 1: none
+    for i in members:
+        table, count = batch.tables[i], batch.counts[i]
+        row = [-NOWHERE] * len(blocks)
+        for start, block in enumerate(table.blocks):
+            row[place[block]] = table.length - count + 1 - start * size
+        seen.append(row)
+    counts = [batch.counts[i] for i in members]
+    rows = np.array(seen)
+    if sum(counts) > len(counts):  # each later token of a sequence sees one place more
+        later = [n for count in counts for n in range(count)]
+        rows = rows.repeat(counts, axis=0) + np.array(later)[:, None]
+    hidden = (np.arange(size) >= rows[:, :, None]).reshape(len(rows), -1)
     bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, pin_memory=batch.tokens.is_cuda)
     bias.masked_fill_(torch.from_numpy(hidden), -math.inf)  # NumPy's calls cost less than PyTorch's
     return bias.to(batch.tokens.device, non_blocking=True)
