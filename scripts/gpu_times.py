@@ -39,7 +39,7 @@ from lr.lab.eval.report import table
 from lr.model.attention import AttentionKind, RaggedBatch, RowPages
 from lr.model.attention_choice import AttentionNeeds, candidates, equip, find_kernels
 from lr.model.device import DeviceMap
-from lr.model.graphs import ROWS, Recorder, cuda_recorder, record_eager
+from lr.model.graphs import ROWS, recorder_for
 from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -128,7 +128,7 @@ def attention_time(
         ragged = 1e6 * timed(partial(several, attend), device) / calls
         if kind.rows is not None and len(slots) <= ROWS[-1]:
             attend = kind.rows(RowPages.of(batch), cache)
-            replay = recorder(device)(partial(several, attend))
+            replay = recorder_for(device)(partial(several, attend))
             rows = 1e6 * timed(replay, device) / calls
     return first, ragged, rows
 
@@ -220,7 +220,7 @@ def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     of the layers; attention; all, with the token drawn. The differences say where the time goes.
     """
     name, length = sizes.shapes[0], 2048 if sizes.full else 20
-    model, record = dummy(name, device, sizes), recorder(device)
+    model, record = dummy(name, device, sizes), recorder_for(device)
     runner = ModelRunner(model, num_blocks=room_for(length + 50))
     branch = long_branch(runner, length)
     where = torch.full((1,), length, device=device)
@@ -359,11 +359,6 @@ def dummy(name: str, device: torch.device, sizes: Sizes) -> CausalLM:
 def room_for(tokens: int) -> int:
     """Cache blocks for one sequence."""
     return tokens // BLOCK_SIZE + 2
-
-
-def recorder(device: torch.device) -> Recorder:
-    """CUDA graphs, or their counterpart on the CPU."""
-    return cuda_recorder(device) if device.type == "cuda" else record_eager
 
 
 CHECKS: Mapping[str, tuple[Callable[..., Answer], int]] = {

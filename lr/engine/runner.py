@@ -83,6 +83,7 @@ class ModelRunner:
         """Give up the CUDA graphs, with their memory."""
         if self.graphs is not None:
             self.graphs.close()
+            self.graphs = None
 
     def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch:
         """A new branch of these tokens (at least one), all uncomputed. Raises `ContextError`.
@@ -185,9 +186,8 @@ class ModelRunner:
         tables, device = [branch.table for branch in branches], self.model.device
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
             batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=device)
-            logits = None if self.graphs is None else self.graphs.run(batch)
-            if logits is None:
-                logits = self.model(batch, self.cache, self.kind)
+            replay = None if self.graphs is None else self.graphs.run
+            logits = self.model(batch, self.cache, self.kind, replay)
         rows: Tensor = logits[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf

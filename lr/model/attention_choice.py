@@ -22,7 +22,7 @@ from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, RowPages
 from lr.model.config import ModelConfig
-from lr.model.graphs import cuda_recorder, record_eager
+from lr.model.graphs import recorder_for
 from lr.model.layers import Attend, DecoderLayer, Rotary
 from lr.model.qwen import CausalLM
 from lr.types import require
@@ -180,7 +180,7 @@ def distances(
         expected = mixed(REFERENCE.ragged(batch, exact), torch.float64)
         found = {"ragged": mixed(kind.ragged(batch, cache), needs.dtype)}
         if kind.rows is not None:
-            record = cuda_recorder(needs.device) if needs.device.type == "cuda" else record_eager
+            record = recorder_for(needs.device)
             attend = kind.rows(RowPages.of(batch), cache)
             replay = record(partial(mixed, attend, needs.dtype))  # must outlive what it computes
             found["rows"] = replay()

@@ -13,7 +13,7 @@ Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions
 
 The graphs belong to a `ModelRunner` and live as long as it does. They share one pool of memory:
 they are never replayed at the same time, and results are copied out before the next replay. Only
-`cuda_recorder` needs CUDA; `record_eager` is its counterpart on the CPU, for tests.
+`recorder_for` knows of CUDA; `record_eager` is its counterpart on the CPU, for tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import gc
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,7 +29,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from lr.kvcache.branch import blocks_for
+from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.attention import RaggedBatch, RowPages
 from lr.model.qwen import CausalLM
@@ -60,7 +60,8 @@ class StepGraphs:
     another model runs. It holds one block of the cache, for padding rows, until `close`.
 
     `model.attention` must have a form for rows. If recording fails, a warning and `failure` say
-    why, and forwards go the ordinary way from then on.
+    why, and forwards go the ordinary way from then on. All ranks of a model that is spread over
+    several record at once (`padding`: the block of rank 0's padding), or none does.
     """
 
     @torch.inference_mode()
@@ -69,7 +70,8 @@ class StepGraphs:
         model: CausalLM,
         cache: PagedKVCache,
         recorder: Recorder | None = None,
-        rows: tuple[int, ...] = ROWS,
+        rows: Sequence[int] = ROWS,
+        padding: int | None = None,
     ) -> None:
         assert model.attention.rows is not None
         self.model, self.cache = model, cache
@@ -77,26 +79,33 @@ class StepGraphs:
         context = min(model.config.max_position_embeddings, cache.num_blocks * cache.block_size)
         pages = blocks_for(context, cache.block_size)
         self.failure: str | None = None
-        record = recorder or cuda_recorder(model.device)
-        self.padding = cache.new()
-        with cache.append([self.padding], [1]):
-            pass  # the block is zeroed: what a padding row sees is finite
-        [block] = self.padding.blocks
-        self.padding_row = integers([[0], [0], [block * cache.block_size]], model.device)
+        record = recorder or recorder_for(model.device)
+        self.table: BlockTable | None = None
+        if padding is None:
+            self.table = cache.new()
+            with cache.append([self.table], [1]):
+                pass  # the block is zeroed: what a padding row sees is finite
+            [padding] = self.table.blocks
+        self.padding = padding
+        self.padding_row = integers([[0], [0], [padding * cache.block_size]], model.device)
         self._recordings: dict[int, _Recording] = {}
-        try:
-            # smaller ones find room in the memory of the largest
-            for size in sorted(rows, reverse=True):
+        with model.recording(cache, rows, padding):
+            for size in sorted(rows, reverse=True):  # smaller ones find room where the largest has
                 buffer = self.padding_row.repeat(1, size)  # [3, size]: tokens, positions, slots
                 tokens, positions, slots = buffer.unbind(0)
-                blocks = torch.full((size, pages), block, dtype=torch.int32, device=model.device)
+                blocks = buffer.new_full((size, pages), padding, dtype=torch.int32)
                 where = RowPages(positions, slots, blocks)
-                replay = record(partial(self._compute, tokens, where))
-                self._recordings[size] = _Recording(buffer, blocks, replay, [])
-        except Exception as error:  # a kernel that does not fit may raise anything
+                try:
+                    replay = record(partial(self._compute, tokens, where))
+                    self._recordings[size] = _Recording(buffer, blocks, replay, [])
+                except Exception as error:  # a kernel that does not fit may raise anything
+                    why = (str(error) or repr(error)).splitlines()[0]
+                    self.failure = f"recording {size} rows failed: {why}"
+                self.failure = model.agreed(self.failure)
+                if self.failure is not None:
+                    break
+        if self.failure is not None:
             self._recordings.clear()
-            why = (str(error) or repr(error)).splitlines()[0]
-            self.failure = f"recording {size} rows failed: {why}"
             said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
             warnings.warn(said, RuntimeWarning, stacklevel=3)
 
@@ -116,7 +125,7 @@ class StepGraphs:
         rows, blocks = batch.row_pages, recording.blocks
         if len(rows) < len(recording.row_pages):  # some were used last time, and are not now
             recording.rows[:, n:].copy_(self.padding_row)
-            blocks[n:].fill_(self.padding.blocks[0])
+            blocks[n:].fill_(self.padding)
         if rows != recording.row_pages:  # sent only if a row has other pages than last time
             pages = integers(rows, batch.tokens.device, torch.int32)
             blocks[:n, : pages.shape[1]].copy_(pages)
@@ -131,7 +140,8 @@ class StepGraphs:
         if self.failure != "closed":
             self._recordings.clear()
             self.failure = "closed"
-            self.cache.release(self.padding)
+            if self.table is not None:
+                self.cache.release(self.table)
 
     def _compute(self, tokens: Tensor, where: RowPages) -> Tensor:
         """Logits [rows, v] of what is in the buffers. Issues kernels only, always the same."""
@@ -145,11 +155,13 @@ def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return lambda: kept.copy_(compute())
 
 
-def cuda_recorder(device: torch.device) -> Recorder:
+def recorder_for(device: torch.device) -> Recorder:
     """Records CUDA graphs of one device in one pool of memory: warms up, then records, on a stream
     that is for this only. Nobody waits for the whole device, as `torch.cuda.graph` would: other
-    threads may run on it meanwhile, and none may wait for all of it.
+    threads may run on it meanwhile, and none may wait for all of it. Elsewhere: `record_eager`.
     """
+    if device.type != "cuda":
+        return record_eager
     pool = torch.cuda.graph_pool_handle()
 
     def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -3,14 +3,15 @@
 `CausalLM.forward(batch, cache)` gets all it needs as arguments: a ragged batch of tokens with their
 positions and slots, and the cache that holds what came before. `trunk` is the same network for any
 other rule of who attends to whom (training uses plain causal rows). To see hidden states, register
-forward hooks: on `model.norm` for the final ones [n, e], on `model.layers[i]` for a layer's. A
-forward that is replayed from a CUDA graph runs no Python and so no hooks. Read next: `layers.py`,
+forward hooks: on `model.norm` for the final ones [n, e], on `model.layers[i]` for a layer's. What
+is replayed from a CUDA graph runs no Python and so no hooks. Read next: `layers.py`,
 `attention.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -24,6 +25,7 @@ from lr.model.config import ModelConfig
 from lr.model.layers import Attend, DecoderLayer, Embedding, Module, RMSNorm, Rotary
 
 Network = TypeVar("Network", bound="CausalLM")
+Replay = Callable[[RaggedBatch], Tensor | None]
 
 
 class Askers(WeakSet[Any]):
@@ -104,14 +106,29 @@ class CausalLM(Module):
         return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
 
     def forward(
-        self, batch: RaggedBatch, cache: PagedKVCache, attention: AttentionKind | None = None
+        self,
+        batch: RaggedBatch,
+        cache: PagedKVCache,
+        attention: AttentionKind | None = None,
+        replay: Replay | None = None,
     ) -> Tensor:
         """Feed a ragged batch: its K/V go into the cache at the batch's slots, the logits [m, v] of
-        its logit rows come back. `attention`: in the place of the model's own.
+        its logit rows come back. `attention`: in the place of the model's own. `replay`: asked
+        first, gives the logits if it has a recording for that many rows.
         """
+        if replay is not None and (replayed := replay(batch)) is not None:
+            return replayed
         attend = (attention or self.attention).ragged(batch, cache)
         hidden = self.trunk(batch.tokens, batch.positions, attend)
         return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
+
+    def recording(self, cache: PagedKVCache, *sizes: Any) -> AbstractContextManager[object]:
+        """What `StepGraphs` of these sizes records inside of: other ranks record the same."""
+        return nullcontext()
+
+    def agreed(self, failure: str | None) -> str | None:
+        """Why a recording failed, here or on another rank (`ranks.py`)."""
+        return failure
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache that fits this model. Raises `SettingError` for a size below 1."""

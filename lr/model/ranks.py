@@ -26,7 +26,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -47,8 +47,9 @@ from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
 from lr.model.device import Torchrun, find_device, start_process
 from lr.model.files import resolve
+from lr.model.graphs import StepGraphs
 from lr.model.layers import DecoderLayer
-from lr.model.qwen import CausalLM
+from lr.model.qwen import CausalLM, Replay
 from lr.model.weights import Piece, config_of, load_pieces, pieces
 from lr.registry import is_dummy
 
@@ -84,6 +85,12 @@ class Ranks:
         told = [message]
         together(dist.broadcast_object_list, told, 0, self.messages)
         return told[0]
+
+    def first(self, value: Any) -> Any:
+        """The first rank's value that is not None, on all ranks; None if there is none."""
+        values = [None] * self.size
+        together(dist.all_gather_object, values, value, group=self.messages)
+        return next((one for one in values if one is not None), None)
 
     def sum(self, x: Tensor) -> Tensor:
         """Add up x of all ranks, in place."""
@@ -152,8 +159,6 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
 class RankLM(CausalLM):
     """One rank's part of a model. `config` is that of the whole; only rank 0 gets logits."""
 
-    replayable = False  # there are messages between its kernels
-
     def __init__(self, config: ModelConfig, ranks: Ranks) -> None:
         part = part_of(config, ranks.size)
         super().__init__(part)
@@ -168,6 +173,10 @@ class RankLM(CausalLM):
         """This rank's part: only its slices are read. Raises as `load_model` and `part_of`."""
         take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
+
+    def agreed(self, failure: str | None) -> str | None:
+        """Why a recording failed: the first rank's reason that has one."""
+        return self.ranks.first(failure)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [n] -> [n, e]. A token whose row is elsewhere is zero here, and the sum over the
@@ -400,16 +409,33 @@ class LeaderLM(RankLM):
         return cache
 
     def forward(
-        self, batch: RaggedBatch, cache: PagedKVCache, attention: AttentionKind | None = None
+        self,
+        batch: RaggedBatch,
+        cache: PagedKVCache,
+        attention: AttentionKind | None = None,
+        replay: Replay | None = None,
     ) -> Tensor:
         """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
+        kind = attention or self.attention
+        with self._with_others(cache, kind, "feed", batch.source, replay is not None):
+            return super().forward(batch, cache, attention, replay)
+
+    def recording(self, cache: PagedKVCache, *sizes: Any) -> AbstractContextManager[object]:
+        """All ranks record the same forwards, with the sums inside."""
+        return self._with_others(cache, self.attention, "record", *sizes)
+
+    @contextmanager
+    def _with_others(
+        self, cache: PagedKVCache, kind: AttentionKind, what: str, *arguments: Any
+    ) -> Iterator[None]:
+        """The others do `what` too, on their part of this cache, after what it has prepared."""
         if not isinstance(cache, LeaderCache):
             raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
-        into = cache.number, (cache.num_blocks, cache.block_size), cache.prepared
-        how = self.attention.name, attention or self.attention
-        with self.group.together("feed", self.number, *into, *how, batch.source):
+        sizes, prepared = (cache.num_blocks, cache.block_size), cache.prepared
+        into = cache.number, sizes, prepared, self.attention.name, kind
+        with self.group.together(what, self.number, into, *arguments):
             cache.prepared = []
-            return super().forward(batch, cache, attention)
+            yield
 
 
 def _process(place: Torchrun, port: int) -> None:
@@ -431,19 +457,21 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
     models: dict[int, RankLM] = {}
     caches: dict[int, PagedKVCache] = {}
+    recorded: dict[int, StepGraphs] = {}  # by the numbers of their caches
     try:
         ranks = _join(place, store)
         while True:
             held, *call = ranks.tell()
             for number in caches.keys() - held:
                 del caches[number]
+                recorded.pop(number, None)
             match call:
                 case ("load", number, source, dtype):
                     with torch.inference_mode(False):
                         models[number] = RankLM.load(source, ranks, dtype)
                     together(dist.barrier)
-                case ("feed", number, *arguments):
-                    _feed(models[number], caches, arguments)
+                case (what, number, into, *arguments):
+                    _follow(models[number], caches, recorded, into, what, arguments)
     except RankLost:
         return  # rank 0 finds out why
     finally:
@@ -451,9 +479,16 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
             dist.destroy_process_group()
 
 
-def _feed(model: RankLM, caches: dict[int, PagedKVCache], call: Sequence[Any]) -> None:
+def _follow(
+    model: RankLM,
+    caches: dict[int, PagedKVCache],
+    recorded: dict[int, StepGraphs],
+    into: Sequence[Any],
+    what: str,
+    arguments: Sequence[Any],
+) -> None:
     """A function of its own, so that nothing holds a cache that has been dropped."""
-    number, sizes, prepared, name, kind, source = call  # as `LeaderLM.forward` sends it
+    number, sizes, prepared, name, kind = into  # as `LeaderLM._with_others` sends it
     if number not in caches:
         cache = caches[number] = model.make_cache(*sizes)
         cache.pool.allocate(cache.num_blocks)  # other ranks count no owners: all blocks are
@@ -464,4 +499,10 @@ def _feed(model: RankLM, caches: dict[int, PagedKVCache], call: Sequence[Any]) -
         cache.prepare(fresh, copies)
     if model.attention.name != name:
         equip(model, name, graphs=False)
-    model(RaggedBatch.build(*source, device=model.device), cache, kind)
+    if what == "record":
+        model.attention = kind
+        recorded[number] = StepGraphs(model, cache, None, *arguments)
+    else:
+        source, replays = arguments
+        replay = recorded[number].run if replays else None
+        model(RaggedBatch.build(*source, device=model.device), cache, kind, replay)

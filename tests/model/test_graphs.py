@@ -225,7 +225,7 @@ def test_the_trace_says_that_decoding_is_slower(monkeypatch: pytest.MonkeyPatch)
         return record
 
     question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
-    monkeypatch.setattr("lr.model.graphs.cuda_recorder", fails)
+    monkeypatch.setattr("lr.model.graphs.recorder_for", fails)
     with Reasoner(draft=None, dtype=torch.float64) as reasoner:
         expected = reasoner.generate(question, mode="ar", max_tokens=9)
         reasoner.models.target.attention = ROWS
@@ -259,7 +259,7 @@ def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(CausalLM, "replayable", True)
-    monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: record_eager)
+    monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record_eager)
     runner = ModelRunner(MODEL, num_blocks=4)
     assert runner.graphs is not None
     assert (runner.cache.num_blocks, runner.cache.pool.num_free) == (5, 4)

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from attention_kit import row_attention
 from door_kit import write_checkpoint
 from model_kit import hf_model
 from parallel_kit import alive, pids_of, readings, shared_memory, wait_for
 
 from lr.engine.runner import ModelRunner
 from lr.errors import ProtocolError, SettingError
-from lr.model.attention import REFERENCE
+from lr.kvcache.cache import PagedKVCache
+from lr.model.attention import REFERENCE, AttentionKind, RowPages, sdpa_attention
+from lr.model.graphs import ROWS as ROW_COUNTS
+from lr.model.layers import Attend
+from lr.model.qwen import CausalLM
 from lr.model.ranks import RankGroup, WorkerError, load_parallel, spread_over
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
@@ -69,6 +74,35 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
     assert shared_memory() <= before
 
 
+def no_kernel(rows: RowPages, cache: PagedKVCache) -> Attend:
+    raise RuntimeError("no kernel for so many rows")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_replay_together(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks record, by the counterpart of CUDA graphs, and replay in step: forwards of 3 rows
+    are forwards of 4 on all of them, those of `read` and long prompts go the ordinary way.
+    """
+    hf_model("qwen3", tie_word_embeddings=False).save_pretrained(tmp_path)
+    alone = readings(load_model(tmp_path), 61)
+    model = load_parallel(tmp_path, spread_over(size, "cpu"))
+    model.attention = AttentionKind("sdpa", sdpa_attention, row_attention)
+    monkeypatch.setattr(CausalLM, "replayable", True)
+    try:
+        runner = ModelRunner(model, num_blocks=4)
+        assert runner.graphs is not None and runner.graphs.recorded == list(ROW_COUNTS)
+        for _ in range(2):  # the second time on another cache, with recordings of its own
+            assert (readings(model, 61) - alone).abs().max() < 1e-10
+        runner.end()
+        branch = runner.open([5, 6, 7])  # ranks agree that nothing is replayed any more
+        assert runner.forward([branch])[0].isfinite().all()
+        model.attention = AttentionKind("sdpa", sdpa_attention, no_kernel)
+        with pytest.warns(RuntimeWarning, match="recording 64 rows failed: no kernel"):
+            assert (readings(model, 61) - alone).abs().max() < 1e-10
+    finally:
+        model.close()
+
+
 def test_whole_answers_are_those_of_one_rank(tmp_path: Path) -> None:
     """Token for token in fp64, in all modes over two and four ranks; also while another process
     drafts. The target has two layers: every layer is two exchanges between the ranks.
@@ -99,7 +133,7 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     alone = load_model("tiny-target", dtype=torch.bfloat16)
     (pid,) = pids_of(model.group)
     said = []
-    for one in (model, alone):
+    for one in (alone, model):
         runner = ModelRunner(one, num_blocks=4)
         branch = runner.open([5, 6, 7, 8, 9])
         said += runner.forward([branch], "all")
@@ -107,8 +141,9 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     assert said[0].dtype == torch.bfloat16
     far = (said[0].float().softmax(-1) - said[1].float().softmax(-1)).abs().sum(-1) / 2
     assert far.max() < 0.05
+    runner.cache = alone.make_cache(2, 16)
     with pytest.raises(ProtocolError, match="its own make_cache"):
-        model(None, alone.make_cache(2, 16))
+        runner.forward([runner.open([5])])
     with pytest.raises(SettingError, match="belongs to a group"):
         load_parallel("tiny-target", spread_over(2, "cpu"))
     cache = model.make_cache(2, 16)

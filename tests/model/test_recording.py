@@ -51,7 +51,7 @@ class Diary:
 def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     """All models are replayed from now on."""
     made = Diary()
-    monkeypatch.setattr("lr.model.graphs.cuda_recorder", made.recorder)
+    monkeypatch.setattr("lr.model.graphs.recorder_for", made.recorder)
     monkeypatch.setattr(CausalLM, "replayable", True)
     return made
 
@@ -134,7 +134,7 @@ def test_an_answer_says_whose_graphs_were_not_recorded(
     def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
         model.attention = KIT
 
-    monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: fails)
+    monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: fails)
     monkeypatch.setattr(CausalLM, "replayable", True)
     monkeypatch.setattr("lr.parts.verifiers.equip", equipped)
     warned = pytest.warns(RuntimeWarning, match="decoding will be slower")
@@ -156,7 +156,7 @@ def test_info_records_a_graph(
     def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         raise RuntimeError("operation not permitted")
 
-    monkeypatch.setattr("lr.model.graphs.cuda_recorder", lambda device: fails)
+    monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: fails)
     assert recorded(lambda: model) == "none, recording 64 rows failed: operation not permitted"
     monkeypatch.setattr(CausalLM, "replayable", False)
     model.attention = SDPA
