@@ -138,8 +138,8 @@ def load_pieces(
 
 
 def lay_out(model: Network) -> Network:
-    """Store the matrices of a model on the CPU column by column: in fp32 and at the tiny models'
-    sizes, the five to eight rows of a verification are multiplied faster, one row as fast.
+    """Store the matrices of a model on the CPU column by column. In fp32 and at the tiny models'
+    sizes one row is multiplied faster that way, a few rows as fast or faster, by the processor.
     """
     if model.device.type == "cpu":
         for module in model.modules():
