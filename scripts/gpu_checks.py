@@ -26,7 +26,7 @@ from lr.lab.bench.report import timed
 from lr.lab.dummy import SHAPES
 from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, candidates, distances, equip
 from lr.model.qwen import CausalLM
-from lr.model.ranks import spread_over
+from lr.model.ranks import load_parallel, spread_over
 from lr.reasoner import Reasoner
 from lr.trace import Warned
 
@@ -118,17 +118,22 @@ def attention_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> A
 def graphs_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """Decoding with and without recorded CUDA graphs: distributions, and time."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model, said, fine = small_model(device, dtype, sizes.layers), [], True
+    return replays_equal(small_model(device, dtype, sizes.layers), sizes)
+
+
+def replays_equal(model: CausalLM, sizes: Sizes) -> Answer:
+    """What `graphs_equal` says of this model."""
     equip(model)
     if not model.replayable:
-        return None, f"attention {model.attention.name} is not recorded on {device.type}"
+        return None, f"attention {model.attention.name} is not recorded on {model.device.type}"
+    said, fine = [], True
     for rows in (1, 4, 8):
         (plain, _), (replayed, failure) = (
             _decoded(model, rows, sizes.graph_length, graphs=graphs) for graphs in (False, True)
         )
         pairs = zip(plain[0], replayed[0], strict=True)
         off = max(0.5 * float((a - b).abs().sum(-1).max()) for a, b in pairs)
-        fine &= failure is None and off <= DISTANCE[dtype]
+        fine &= failure is None and off <= DISTANCE[model.dtype]
         times = plain[1] / replayed[1]
         said.append(failure or f"{rows} rows: {times:.2f} times as fast, off {off:.1e}")
     return fine, f"{model.attention.name}; {', '.join(said)}"
@@ -210,7 +215,9 @@ def modes_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answe
 
 
 def ranks_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """fp64: the target spread over two ranks emits what it emits on one device."""
+    """fp64: the target spread over two ranks emits what it emits on one device. On CUDA also in
+    fp32: replayed by both ranks together, its distributions are those without graphs.
+    """
     if device.type == "cuda" and torch.cuda.device_count() < 2:
         return None, "one GPU here"
     answers = []
@@ -219,7 +226,15 @@ def ranks_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answe
             made = reasoner.generate(QUESTION, mode="lr", max_tokens=sizes.tokens)
             answers.append(made.tokens)
     same = answers[0] == answers[1]
-    return same, f"2 ranks, {len(answers[0])} tokens, {'the same' if same else 'other ones'}"
+    said = f"2 ranks, {len(answers[0])} tokens, {'the same' if same else 'other ones'}"
+    if device.type != "cuda":
+        return same, said
+    model = load_parallel("tiny-target", spread_over(2, device), torch.float32)
+    try:
+        replayed, how = replays_equal(model, sizes)
+    finally:
+        model.close()
+    return same and replayed is not False, f"{said}; {how}"
 
 
 def races(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
