@@ -36,6 +36,10 @@ class OutOfBlocks(LRError):
         return type(self), (self.needed, self.free, self.total)
 
 
+class RankLost(LRError):
+    """A collective failed: another rank is gone, or did not come in time."""
+
+
 class NumericalError(LRError, ArithmeticError):
     """A model computed something that is not a number."""
 

@@ -55,6 +55,7 @@ def together(models: Iterable[CausalLM], jobs: Sequence[Callable[[], Answer]]) -
         batch: RaggedBatch,
         cache: PagedKVCache,
         attention: AttentionKind | None = None,
+        replay: None = None,
     ) -> Tensor:
         asked = Asked(model, batch, cache, attention)
         waiting.append(asked)

@@ -248,12 +248,12 @@ class Runners:
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""
         wanted = self.num_blocks or blocks
-        for runner in self.idle:
+        for at, runner in enumerate(self.idle):
             replays = runner.graphs is not None
             fits = runner.kind is self.model.attention and replays == self.model.replayable
             if fits and runner.cache.pool.num_blocks >= wanted:
-                self.idle.remove(runner)
-                return runner
+                return self.idle.pop(at)
+            del runner  # with its cache, below
         self.end()  # their memory is free before more is taken
         rows, known = self.vocab_size, self.known_tokens
         return ModelRunner(self.model, num_blocks=wanted, vocab_size=rows, known_tokens=known)

@@ -291,7 +291,9 @@ def _bias(
 ) -> Tensor:
     """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf elsewhere."""
     size, place = cache.block_size, {block: index for index, block in enumerate(blocks)}
-    seen = []  # [b, nb]: how many places of a block its first new token sees; < 1: none
+    # [b, nb]: how many places, from the first of a block on, the first new token of a sequence
+    # sees; < 1: none, >= size: all
+    seen = []
     for i in members:
         table, count = batch.tables[i], batch.counts[i]
         row = [-NOWHERE] * len(blocks)
@@ -300,7 +302,7 @@ def _bias(
         seen.append(row)
     counts = [batch.counts[i] for i in members]
     rows = np.array(seen)
-    if sum(counts) > len(counts):  # each later token of a sequence sees one place more
+    if set(counts) != {1}:  # each later token of a sequence sees one place more
         later = [n for count in counts for n in range(count)]
         rows = rows.repeat(counts, axis=0) + np.array(later)[:, None]
     hidden = (np.arange(size) >= rows[:, :, None]).reshape(len(rows), -1)

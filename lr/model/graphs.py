@@ -29,6 +29,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
+from lr.errors import RankLost
 from lr.kvcache.branch import BlockTable, blocks_for
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.attention import RaggedBatch, RowPages
@@ -61,7 +62,7 @@ class StepGraphs:
 
     `model.attention` must have a form for rows. If recording fails, a warning and `failure` say
     why, and forwards go the ordinary way from then on. All ranks of a model that is spread over
-    several record at once (`padding`: the block of rank 0's padding), or none does.
+    several record at once (`padding`: the block of rank 0's padding rows), or none does.
     """
 
     @torch.inference_mode()
@@ -89,7 +90,7 @@ class StepGraphs:
         self.padding = padding
         self.padding_row = integers([[0], [0], [padding * cache.block_size]], model.device)
         self._recordings: dict[int, _Recording] = {}
-        with model.recording(cache, rows, padding):
+        with model.recording(self, rows):
             for size in sorted(rows, reverse=True):  # smaller ones find room where the largest has
                 buffer = self.padding_row.repeat(1, size)  # [3, size]: tokens, positions, slots
                 tokens, positions, slots = buffer.unbind(0)
@@ -98,6 +99,8 @@ class StepGraphs:
                 try:
                     replay = record(partial(self._compute, tokens, where))
                     self._recordings[size] = _Recording(buffer, blocks, replay, [])
+                except RankLost:
+                    raise
                 except Exception as error:  # a kernel that does not fit may raise anything
                     why = (str(error) or repr(error)).splitlines()[0]
                     self.failure = f"recording {size} rows failed: {why}"
@@ -107,7 +110,8 @@ class StepGraphs:
         if self.failure is not None:
             self._recordings.clear()
             said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
-            warnings.warn(said, RuntimeWarning, stacklevel=3)
+            if self.table is not None:  # else rank 0 says it
+                warnings.warn(said, RuntimeWarning, stacklevel=3)
 
     @property
     def recorded(self) -> list[int]:
@@ -138,10 +142,14 @@ class StepGraphs:
     def close(self) -> None:
         """Forget the graphs and give the padding block back."""
         if self.failure != "closed":
-            self._recordings.clear()
+            self.forget()
             self.failure = "closed"
             if self.table is not None:
                 self.cache.release(self.table)
+
+    def forget(self) -> None:
+        """Give up the graphs; forwards go the ordinary way."""
+        self._recordings.clear()
 
     def _compute(self, tokens: Tensor, where: RowPages) -> Tensor:
         """Logits [rows, v] of what is in the buffers. Issues kernels only, always the same."""

@@ -4,13 +4,13 @@
 positions and slots, and the cache that holds what came before. `trunk` is the same network for any
 other rule of who attends to whom (training uses plain causal rows). To see hidden states, register
 forward hooks: on `model.norm` for the final ones [n, e], on `model.layers[i]` for a layer's. What
-is replayed from a CUDA graph runs no Python and so no hooks. Read next: `layers.py`,
-`attention.py`.
+is replayed from a CUDA graph runs no Python, so no hooks of the parts of a model. Read next:
+`layers.py`, `attention.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -122,8 +122,8 @@ class CausalLM(Module):
         hidden = self.trunk(batch.tokens, batch.positions, attend)
         return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
 
-    def recording(self, cache: PagedKVCache, *sizes: Any) -> AbstractContextManager[object]:
-        """What `StepGraphs` of these sizes records inside of: other ranks record the same."""
+    def recording(self, graphs: Any, rows: Sequence[int]) -> AbstractContextManager[object]:
+        """What these `StepGraphs` record inside of: other ranks record the same."""
         return nullcontext()
 
     def agreed(self, failure: str | None) -> str | None:

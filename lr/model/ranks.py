@@ -40,7 +40,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lr.errors import LRError, ProtocolError, SettingError
+from lr.errors import LRError, ProtocolError, RankLost, SettingError
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import AttentionKind, RaggedBatch
 from lr.model.attention_choice import equip
@@ -63,10 +63,6 @@ class WorkerError(LRError):
     """A rank of a tensor-parallel model died, hung or failed. Its text names the rank and why."""
 
 
-class RankLost(LRError):
-    """A collective failed: another rank is gone, or did not come in time."""
-
-
 @dataclass(frozen=True)
 class Ranks:
     """This process among those that share a model: number `rank` of `size`, on `device`. All ranks
@@ -86,11 +82,11 @@ class Ranks:
         together(dist.broadcast_object_list, told, 0, self.messages)
         return told[0]
 
-    def first(self, value: Any) -> Any:
-        """The first rank's value that is not None, on all ranks; None if there is none."""
+    def all(self, value: Any) -> list[Any]:
+        """The values of all ranks, on each."""
         values = [None] * self.size
         together(dist.all_gather_object, values, value, group=self.messages)
-        return next((one for one in values if one is not None), None)
+        return values
 
     def sum(self, x: Tensor) -> Tensor:
         """Add up x of all ranks, in place."""
@@ -175,8 +171,12 @@ class RankLM(CausalLM):
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
 
     def agreed(self, failure: str | None) -> str | None:
-        """Why a recording failed: the first rank's reason that has one."""
-        return self.ranks.first(failure)
+        """Why a recording failed, on all ranks alike. Raises `RankLost` if only on some."""
+        failures = self.ranks.all(failure)
+        for rank, one in enumerate(failures):
+            if one is not None and None in failures:  # sums are left over that nobody waits for
+                raise RankLost(f"rank {rank}, and not all others: {one}")
+        return failures[0]
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [n] -> [n, e]. A token whose row is elsewhere is zero here, and the sum over the
@@ -261,7 +261,9 @@ class RankGroup:
             for place in places[1:]:
                 name, port = f"lr rank {place.rank}", self._store.port
                 self.processes.append(start_process(_process, place, port, name=name))
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), self.processes)
+        self.recorded = weakref.WeakSet[StepGraphs]()
+        ending = os.getpid(), self.processes, self.recorded
+        self._finalizer = weakref.finalize(self, _end, *ending)
         settings = ("cuda" in kinds, torch.get_num_threads(), patience)
         with self.together():
             late = time.monotonic() + STARTS * patience
@@ -346,13 +348,19 @@ def _abort_when_one_ends(
         group.abort()
 
 
-def _end(owner: int, processes: Sequence[SpawnProcess]) -> None:
-    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's."""
+def _end(
+    owner: int, processes: Sequence[SpawnProcess], recorded: weakref.WeakSet[StepGraphs]
+) -> None:
+    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's. NCCL
+    waits there until no graph has its sums any more.
+    """
     if os.getpid() != owner:
         return  # a fork of rank 0 that ends: the ranks are not its children
     for process in processes:
         process.kill()
         process.join()
+    for graphs in recorded:
+        graphs.forget()
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -420,9 +428,11 @@ class LeaderLM(RankLM):
         with self._with_others(cache, kind, "feed", batch.source, replay is not None):
             return super().forward(batch, cache, attention, replay)
 
-    def recording(self, cache: PagedKVCache, *sizes: Any) -> AbstractContextManager[object]:
-        """All ranks record the same forwards, with the sums inside."""
-        return self._with_others(cache, self.attention, "record", *sizes)
+    def recording(self, graphs: Any, rows: Sequence[int]) -> AbstractContextManager[object]:
+        """All ranks record the same forwards, with the sums and the gathering inside."""
+        self.group.recorded.add(graphs)
+        made = rows, graphs.padding
+        return self._with_others(graphs.cache, self.attention, "record", *made)
 
     @contextmanager
     def _with_others(
@@ -453,7 +463,9 @@ def _process(place: Torchrun, port: int) -> None:
 
 @torch.inference_mode()
 def follow(place: Torchrun, store: dist.Store | None = None) -> None:
-    """The whole life of a rank above 0: carry out calls until rank 0 or another rank is gone."""
+    """The whole life of a rank above 0: carry out calls until rank 0 or another rank is gone. With
+    the first call after rank 0 has dropped a cache, it and its recordings are dropped here.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
     models: dict[int, RankLM] = {}
     caches: dict[int, PagedKVCache] = {}
@@ -475,6 +487,7 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
     except RankLost:
         return  # rank 0 finds out why
     finally:
+        recorded.clear()  # as in `_end`
         if dist.is_initialized():  # its threads must end before the process does
             dist.destroy_process_group()
 

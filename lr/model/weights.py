@@ -139,7 +139,8 @@ def load_pieces(
 
 def lay_out(model: Network) -> Network:
     """Store the matrices of a model on the CPU column by column. In fp32 and at the tiny models'
-    sizes one row is multiplied faster that way, a few rows as fast or faster, by the processor.
+    sizes one row is multiplied faster that way; a few rows are as fast or faster, depending on the
+    processor.
     """
     if model.device.type == "cpu":
         for module in model.modules():

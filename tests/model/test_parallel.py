@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from attention_kit import row_attention
 from door_kit import write_checkpoint
 from model_kit import hf_model
@@ -76,6 +77,21 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
 
 def no_kernel(rows: RowPages, cache: PagedKVCache) -> Attend:
     raise RuntimeError("no kernel for so many rows")
+
+
+def no_kernel_on_one(rows: RowPages, cache: PagedKVCache) -> Attend:
+    return row_attention(rows, cache) if dist.get_rank() == 0 else no_kernel(rows, cache)
+
+
+def test_a_rank_alone_that_cannot_record_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have begun sums that it will never join."""
+    model = load_parallel("tiny-target", spread_over(2, "cpu"), patience=2.0)
+    (pid,) = pids_of(model.group)
+    model.attention = AttentionKind("sdpa", sdpa_attention, no_kernel_on_one)
+    monkeypatch.setattr(CausalLM, "replayable", True)
+    with pytest.raises(WorkerError, match="rank 1"):
+        ModelRunner(model, num_blocks=4)
+    assert not alive(pid)
 
 
 @pytest.mark.parametrize("size", [2, 4])
