@@ -253,7 +253,7 @@ class Runners:
             fits = runner.kind is self.model.attention and replays == self.model.replayable
             if fits and runner.cache.pool.num_blocks >= wanted:
                 return self.idle.pop(at)
-            del runner  # with its cache, below
+            del runner  # or its cache would outlive `end`
         self.end()  # their memory is free before more is taken
         rows, known = self.vocab_size, self.known_tokens
         return ModelRunner(self.model, num_blocks=wanted, vocab_size=rows, known_tokens=known)

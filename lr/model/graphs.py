@@ -62,7 +62,7 @@ class StepGraphs:
 
     `model.attention` must have a form for rows. If recording fails, a warning and `failure` say
     why, and forwards go the ordinary way from then on. All ranks of a model that is spread over
-    several record at once (`padding`: the block of rank 0's padding rows), or none does.
+    several do this together; `padding`: on those above 0, the block of rank 0's padding rows.
     """
 
     @torch.inference_mode()
@@ -108,7 +108,7 @@ class StepGraphs:
                 if self.failure is not None:
                     break
         if self.failure is not None:
-            self._recordings.clear()
+            self.forget()
             said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
             if self.table is not None:  # else rank 0 says it
                 warnings.warn(said, RuntimeWarning, stacklevel=3)

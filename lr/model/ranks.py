@@ -8,8 +8,9 @@ look at KV head 1, and so has rank 2. A vocabulary of 61 is padded to 64: rank 3
 
 **Processes.** Rank 0 is the program itself: scheduler, sampling, block tables. The others follow
 it. One message per pass goes to all of them: what the cache of rank 0 has prepared since the last
-one, and the batch. Example: two forks share block 5 and each gets a token. Rank 0's cache copies
-block 5 to 6, and the message says: fresh (), copies ((5, 6),); blocks [5] and [6], slots 23 and 25.
+one, and the batch, which all replay from CUDA graphs or none. Example: two forks share block 5 and
+each gets a token. Rank 0's cache copies block 5 to 6, and the message says: fresh (), copies ((5,
+6),); blocks [5] and [6], slots 23 and 25.
 
 Processes are started here, or by torchrun. Messages go over a group of `torch.distributed` (gloo)
 in which only rank 0 is impatient: an idle rank may wait for ever; sums go over another. Both fail
@@ -351,8 +352,8 @@ def _abort_when_one_ends(
 def _end(
     owner: int, processes: Sequence[SpawnProcess], recorded: weakref.WeakSet[StepGraphs]
 ) -> None:
-    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's. NCCL
-    waits there until no graph has its sums any more.
+    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's. CUDA
+    graphs go first: NCCL would wait until none holds its sums any more.
     """
     if os.getpid() != owner:
         return  # a fork of rank 0 that ends: the ranks are not its children
@@ -428,11 +429,10 @@ class LeaderLM(RankLM):
         with self._with_others(cache, kind, "feed", batch.source, replay is not None):
             return super().forward(batch, cache, attention, replay)
 
-    def recording(self, graphs: Any, rows: Sequence[int]) -> AbstractContextManager[object]:
+    def recording(self, graphs: StepGraphs, rows: Sequence[int]) -> AbstractContextManager[object]:
         """All ranks record the same forwards, with the sums and the gathering inside."""
         self.group.recorded.add(graphs)
-        made = rows, graphs.padding
-        return self._with_others(graphs.cache, self.attention, "record", *made)
+        return self._with_others(graphs.cache, self.attention, "record", rows, graphs.padding)
 
     @contextmanager
     def _with_others(
