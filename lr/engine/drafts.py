@@ -148,9 +148,9 @@ class LocalDrafts:
         shared = 0 if parent is None else min(branch.num_computed_tokens, len(parent) - 1)
         if parent is not None and parent.num_computed_tokens < shared:
             runner, tokens = self.writer.runner, parent.tokens
-            replacement = runner.fork(branch)
-            runner.rewind(replacement, shared)
-            runner.swap(parent, replacement)
+            fork = runner.fork(branch)
+            runner.rewind(fork, shared)
+            runner.swap(parent, fork)
             parent.tokens = tokens
         self.writer.close(branch)
 
