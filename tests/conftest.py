@@ -4,6 +4,7 @@ conservation law in every cache that is alive.
 
 import functools
 import gc
+import inspect
 import multiprocessing
 import signal
 import sys
@@ -110,6 +111,25 @@ def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
 
     fewer = functools.partial(predicted.seconds_per_step, steps=200)
     monkeypatch.setattr(predicted, "seconds_per_step", fewer)
+
+
+@pytest.fixture
+def small_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lr bench gpu` measures the machine with small copies and products."""
+    from lr.lab.bench import gpu
+
+    fewer = functools.partial(gpu.measure_peaks, small=True)
+    monkeypatch.setattr(gpu, "measure_peaks", fewer)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sources_once() -> Iterator[None]:
+    """The command line reads the docstrings of its flags from the sources of its classes: the same
+    ones for each command that a test runs in this process.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspect, "getsource", functools.cache(inspect.getsource))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

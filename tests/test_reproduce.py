@@ -21,6 +21,7 @@ SMALL = "--model tiny-target --datasets GSM8K --tokens 24 --prompt 20 --repeats 
 MEASURED = {"step_acceptance": 0.5, "speedup": {"median": 1.0}}
 
 
+@pytest.mark.usefixtures("small_peaks")
 def test_the_paper_beside_ours_and_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

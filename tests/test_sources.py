@@ -5,6 +5,7 @@ documents' links.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import subprocess
@@ -21,6 +22,11 @@ BELOW_THE_CLI = [
     for path in PACKAGE
     if path.parent.name != "commands" and path.name not in ("__main__.py", "lookahead.py")
 ]
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def tracked_files() -> list[Path]:
@@ -41,7 +47,7 @@ def found_in(paths: list[Path], pattern: str) -> list[str]:
 
 def test_every_file_begins_with_its_idea() -> None:
     for path in [*PACKAGE, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parsed(path)
         assert not tree.body or ast.get_docstring(tree), f"{path} has no module docstring"
 
 
@@ -51,7 +57,7 @@ def test_nothing_reads_the_environment_or_the_terminal_below_the_command_line() 
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in BELOW_THE_CLI
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in forbidden
     ]
     assert not found
@@ -61,7 +67,7 @@ def test_no_state_at_module_level() -> None:
     """Names at module level are CONSTANTS, Types, functions and classes; nothing rebinds them."""
     found = []
     for path in PACKAGE:
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parsed(path)
         found += [f"{path}: global" for node in ast.walk(tree) if isinstance(node, ast.Global)]
         for node in tree.body:
             targets = getattr(node, "targets", [getattr(node, "target", None)])
@@ -75,7 +81,7 @@ def test_a_class_name_means_one_thing() -> None:
     """But for the page's own Node, which stands for itself as the whole page does."""
     where: dict[str, list[str]] = {}
     for path in PACKAGE:
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and path.name != "lookahead.py":
                 where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert not {name: files for name, files in where.items() if len(files) > 1}

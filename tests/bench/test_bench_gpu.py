@@ -58,7 +58,7 @@ def test_ways() -> None:
     assert names == ["ar", "lr, lockstep", "lr, overlapped"]
 
 
-@pytest.mark.usefixtures("coarse_predictions")
+@pytest.mark.usefixtures("coarse_predictions", "small_peaks")
 def test_the_command_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gpu.json"
     flags = ["--device", "cpu", "--alpha1", "1", "--alpha2", "1", "--json", str(file)]
@@ -120,7 +120,7 @@ def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
     assert found[1]["speedup"]["median"] == pytest.approx(3)
 
 
-@pytest.mark.usefixtures("coarse_predictions")
+@pytest.mark.usefixtures("coarse_predictions", "small_peaks")
 def test_a_target_on_two_devices(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     flags = ["--device", "cpu,cpu", "--modes", "lr", "--drivers", "lockstep", "--json", str(file)]

@@ -82,7 +82,6 @@ def awake(pid: int) -> float:
     [
         ("a silent judge", "generate"),
         ("a judge that is busy", "run"),
-        ("a silent model", "generate"),
         ("a silent model", "run"),
         ("a silent server", "generate"),
     ],

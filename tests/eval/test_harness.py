@@ -4,27 +4,26 @@ and probabilities that the models give elsewhere.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import runpy
 import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-pytest.importorskip("lm_eval", reason="needs the extra lm-eval")
-
-from lm_eval import simple_evaluate
-from lm_eval.api.instance import Instance
-from lm_eval.tasks import TaskManager
-
 from lr.errors import SettingError
 from lr.lab.eval.datasets import load_items
-from lr.lab.harness import LookaheadLM, said
 from lr.model.files import resolve
+
+if importlib.util.find_spec("lm_eval") is None:
+    pytest.skip("needs the extra lm-eval", allow_module_level=True)
+if TYPE_CHECKING:  # importing it takes a second, in every process that collects tests
+    from lr.lab.harness import LookaheadLM
 
 TASK = r"""
 task: coins
@@ -65,17 +64,29 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adapter(**settings: Any) -> LookaheadLM:
+    from lr.lab.harness import LookaheadLM
+
     given = {"target": "tiny-target", "draft": "tiny-draft", "verifier": "oracle"}
     return LookaheadLM(**{**given, "device": "cpu", **settings})
 
 
 def ask(model: LookaheadLM, *texts: str, **how: Any) -> list[str]:
-    return model.generate_until([Instance("generate_until", {}, (text, how), 0) for text in texts])
+    return model.generate_until([asked("generate_until", text, how) for text in texts])
+
+
+def asked(kind: Any, *arguments: Any) -> Any:
+    """A request as the harness makes it."""
+    from lm_eval.api.instance import Instance
+
+    return Instance(kind, {}, arguments, 0)
 
 
 def test_tasks_run_and_give_the_figures_of_the_models(
     tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     model = adapter(depth=2, batch_size=3)
     found = simple_evaluate(
@@ -108,7 +119,7 @@ def test_probabilities_are_those_of_transformers() -> None:
     whole, begun = model.codec.encode(context + wanted), len(model.codec.encode(context))
     logits = theirs(torch.tensor([whole])).logits[0, :, : model.codec.vocab_size].log_softmax(-1)
     told = [float(logits[i - 1, token]) for i, token in enumerate(whole)]
-    pair = Instance("loglikelihood", {}, (context, wanted), 0)
+    pair = asked("loglikelihood", context, wanted)
     [(found, greedy), *_] = model.loglikelihood([pair, pair])
     assert found == pytest.approx(sum(told[begun:]), abs=1e-3)
     likeliest = logits.argmax(-1).tolist()[begun - 1 : -1]
@@ -116,9 +127,9 @@ def test_probabilities_are_those_of_transformers() -> None:
     end = [model.eot_token_id, *whole]
     logits = theirs(torch.tensor([end])).logits[0, :, : model.codec.vocab_size].log_softmax(-1)
     told = [float(logits[i, token]) for i, token in enumerate(whole)]
-    text = Instance("loglikelihood_rolling", {}, (context + wanted,), 0)
+    text = asked("loglikelihood_rolling", context + wanted)
     assert model.loglikelihood_rolling([text]) == [pytest.approx(sum(told), abs=1e-3)]
-    longer = Instance("loglikelihood", {}, (f"{context} " * 900, wanted), 0)
+    longer = asked("loglikelihood", f"{context} " * 900, wanted)
     assert model.loglikelihood([longer])[0][0] < 0
 
 
@@ -155,6 +166,8 @@ def test_a_request_that_comes_again_gets_another_sample() -> None:
 def test_stop_strings_are_searched_after_the_thought(
     prompt: str, text: str, found: tuple[str, bool]
 ) -> None:
+    from lr.lab.harness import said
+
     run: Any = SimpleNamespace(question=prompt, result=SimpleNamespace(text=text))
     assert said(run, ["\n\n"]) == found
 
@@ -169,7 +182,7 @@ def test_what_cannot_be_is_said() -> None:
         ask(model, "At first", num_beams=4)
     model.engine.models = SimpleNamespace(target=object())  # type: ignore[assignment]  # served
     with pytest.raises(SettingError, match="only generates"):
-        model.loglikelihood([Instance("loglikelihood", {}, ("At", " first"), 0)])
+        model.loglikelihood([asked("loglikelihood", "At", " first")])
 
 
 def test_the_command_says_a_mistake_in_one_line(
@@ -179,6 +192,8 @@ def test_the_command_says_a_mistake_in_one_line(
     in the list already, and without the thousands of tasks that come with it, which take seconds. A
     `SystemExit` with a text prints it and ends with code 1.
     """
+    from lm_eval.tasks import TaskManager
+
     words = f"--model lr --model_args target=tiny-target,depth=99 --include_path {tasks}"
     monkeypatch.setattr(sys, "argv", ["harness", *words.split(), "--tasks", "coins"])
     monkeypatch.setattr("lm_eval.api.registry.register_model", lambda name: lambda model: model)

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from lr.model.files import open_tensors
 from lr.model.qwen import CausalLM
@@ -43,6 +42,8 @@ def hf_model(kind: str, *, seed: int = 0, **changes: Any) -> Any:
     """A random transformers model in fp64, in eval mode. Qwen3 heads have 16 dimensions (hidden /
     heads would be 8).
     """
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
     settings: dict[str, Any] = {**SIZES, "attn_implementation": "sdpa", **changes}
     if kind == "qwen2":
         return randomised(Qwen2ForCausalLM(Qwen2Config(**settings)).double().eval(), seed)

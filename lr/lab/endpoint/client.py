@@ -85,12 +85,12 @@ class Client:
             headers=headers | key,
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=30),
+            verify=address.server.startswith("https"),  # else certificates are read for nothing
             trust_env=False,  # no proxies, keys or certificates that nobody named
         )
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, _stop, self._loop, self._http)
-        name = f"requests to {address.server}"
-        threading.Thread(target=_serve, args=[self._loop], name=name, daemon=True).start()
+        threading.Thread(target=_serve, args=[self._loop], name="requests", daemon=True).start()
 
     @property
     def spent(self) -> float:
