@@ -2,6 +2,7 @@
 conservation law in every cache that is alive.
 """
 
+import atexit
 import functools
 import gc
 import inspect
@@ -63,10 +64,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()  # so that nothing is left at the end, of which a library would complain
+    atexit.register(gc.unfreeze)  # so that nothing is left, of which a library would complain
 
 
 @pytest.fixture(scope="session", autouse=True)
