@@ -45,12 +45,6 @@ def found_in(paths: list[Path], pattern: str) -> list[str]:
     ]
 
 
-def test_every_file_begins_with_its_idea() -> None:
-    for path in [*PACKAGE, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
-        tree = parsed(path)
-        assert not tree.body or ast.get_docstring(tree), f"{path} has no module docstring"
-
-
 def test_nothing_reads_the_environment_or_the_terminal_below_the_command_line() -> None:
     """That nothing prints there is a rule of ruff (T20)."""
     forbidden = {"sys.stdout", "sys.stderr", "os.environ", "os.getenv", "os.putenv"}

@@ -99,7 +99,9 @@ for name in ("tyro", "math_verify", "scipy", "rich", "httpx", "matplotlib", "msg
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import gpu_times, torch
 from functools import partial
+from lr.lab.bench import gpu
 from lr.theory import predicted
+gpu.measure_peaks = partial(gpu.measure_peaks, small=True)
 predicted.seconds_per_step = partial(predicted.seconds_per_step, steps=200)
 print(*gpu_times.timings_8b(torch.device("cpu"), gpu_times.Sizes.small()))
 """

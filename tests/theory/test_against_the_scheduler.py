@@ -134,11 +134,11 @@ def test_speedups_of_long_runs(a: float, k: int, c: float, v: float) -> None:
     world = World(Bernoulli(a), draft=Constant(c), judge=Constant(v), seed=1)
     for window, schedule in WINDOWS.items():
         rate_is(
-            simulate(SchedulerConfig(ENDLESS, schedule, k), world, 3000),
+            simulate(SchedulerConfig(ENDLESS, schedule, k), world, 2000),
             lr_async_speedup(a, k, c, window, v),
         )
     rate_is(
-        simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, 60), world, 2000), lr_async_limit(a, c, v)
+        simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, 60), world, 1500), lr_async_limit(a, c, v)
     )
     sync = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, k), world, 2000)
     rate_is(sync, lr_sync_cycle_speedup(a, k, c, verifier_latency=v))
