@@ -35,8 +35,8 @@ notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab (JUPYTER="--n
 slides: $(VENV)/learn.stamp ## write the slides of the two lectures into slides/
 	@$(BIN)/python scripts/slides.py slides
 
-test: $(VENV)/dev.stamp ## run every test, about 6 minutes (PYTEST="-m core": forty seconds)
-	@echo "Every test: about 6 minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
+test: $(VENV)/dev.stamp ## run every test, about 5 minutes (PYTEST="-m core": forty seconds)
+	@echo "Every test: about 5 minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
 	@$(FOR_TESTS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 lint: $(VENV)/dev.stamp ## check style, format and types

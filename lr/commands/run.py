@@ -24,7 +24,7 @@ from lr.lab.eval.report import AnswerRecord
 from lr.lab.eval.sandbox import SandboxLimits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
-from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
+from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, ScheduleName, TokenDrafter
 from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.names import companion
 from lr.trace import Stats
@@ -290,6 +290,8 @@ class RunCommand:
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
                     variant = running.variant_of(mode, reasoner, self.own.variant)
+                    if variant is not None and self.mode in MODES:  # what is said wins
+                        variant = replace(variant, settings={**variant.settings, "mode": mode})
                     sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
                     how = (items, mode, options, *sizes, variant, self.save_pairs, self.save_traces)
                     evaluation = running.Evaluation(reasoner, store, grader, *how)
@@ -310,10 +312,7 @@ class RunCommand:
         if said in ("ar", self.mode) or self.mode == "lr+sd":  # each switch is a part of lr+sd
             return self.mode
         given = " and ".join(name for name, on in switches.items() if on)
-        raise SettingError(
-            f"--mode {self.mode} contradicts {given}, which means mode {said}; leave one of them "
-            "out."
-        )
+        raise SettingError(f"--mode {self.mode} contradicts {given} (mode {said}); leave one out.")
 
     def _check(self, mode: str) -> None:
         self.models.check()

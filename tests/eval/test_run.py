@@ -316,7 +316,7 @@ def test_a_disk_that_fills_stops_the_run_cleanly(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--mode", "ar", "--use_spec"], "--mode ar contradicts --use_spec, which means mode lr"),
+        (["--mode", "ar", "--use_spec"], "--mode ar contradicts --use_spec (mode lr)"),
         (
             ["--mode", "lr", "--use_spec", "--enable_n_gram"],
             "contradicts --use_spec and --enable_n_gram",

@@ -183,10 +183,10 @@ def run_script(name: str, out: Path, *words: str) -> None:
 
 def test_the_script_trains_a_model_and_goes_on(tmp_path: Path) -> None:
     words = ["--language", "plans", "--role", "draft", "--tokens", "20000", "--batch", "200"]
-    words += ["--eval-problems", "1"]
-    run_script("train_tiny", tmp_path, *words, "--processes", "2", "--steps", "1")
+    words += ["--processes", "2"]
+    run_script("train_tiny", tmp_path, *words, "--eval-problems", "1", "--steps", "1")
     assert (tmp_path / "hf").is_dir()  # a check on held-out problems leaves a copy
-    run_script("train_tiny", tmp_path, *words, "--processes", "1", "--steps", "2", "--resume")
+    run_script("train_tiny", tmp_path, *words, "--eval-problems", "1", "--steps", "2", "--resume")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert state["progress"]["step"] == 2
     assert load_model(tmp_path / "hf").config.num_layers == 2

@@ -33,6 +33,16 @@ def test_generate_run_and_play(
     assert capsys.readouterr().out
 
 
+def test_a_mode_that_is_said_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`traversal` asks for mode sd, and lr would have no use for it."""
+    run = ["run", "--dataset", "tiny:1", "--max_tokens_len", "200", "--variant", "traversal"]
+    assert main([*run, "--output", str(tmp_path / "own")]) == 0
+    stats = json.loads((tmp_path / "own" / "0.json").read_text("utf-8"))["stats"]
+    assert stats["judged"] == 0 and "tokens kept" in capsys.readouterr().err
+    assert main([*run, "--mode", "lr", "--output", str(tmp_path / "lr")]) == 2
+    assert "mode 'lr' makes no use of the variant's drafter and rule" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("short_answers")
 @pytest.mark.parametrize("first", range(2))
 def test_bench_step_measures_them_all(
