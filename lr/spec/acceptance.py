@@ -15,17 +15,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
+from math import isfinite
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError
+from lr.kvcache.cache import integers
 from lr.registry import find
 from lr.rng import Stream, uniform
-from lr.spec.sampling import sample
+from lr.spec.sampling import not_finite, sample
 
 ROOT = -1
 """The parent of the first tokens of a proposal: the end of the branch."""
+
+
+class KnownProbs(NamedTuple):
+    """p and q of every token of a proposal, read from these tables and good for no others."""
+
+    p_rows: Tensor
+    q: Tensor | None
+    ps: list[float]
+    qs: list[float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +49,8 @@ class Proposal:
     come before their children. `q` [n, v]: row i is the distribution from which token i was drawn,
     given its path and its earlier siblings. (Siblings drawn without replacement: each row lacks the
     earlier ones and sums to one all the same.) `q` None: nothing was drawn, the tokens were certain
-    (n-gram lookup, greedy or top-k drafts), like one-hot rows.
+    (n-gram lookup, greedy or top-k drafts), like one-hot rows. `known`: what has been read of the
+    tables for many branches at once.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2", with 4 as the second choice for
     the first place. Raises `ProtocolError` if the parts do not fit together.
@@ -45,6 +59,7 @@ class Proposal:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     q: Tensor | None = None
+    known: KnownProbs | None = None
 
     def __post_init__(self) -> None:
         n, parents = len(self.tokens), self.parents
@@ -180,10 +195,12 @@ class AcceptanceRule(ABC):
         """
         chosen, keys = [], []
         rows = rows_of(probs, proposals, draws, trees=self.trees)
-        for p_rows, proposal, draw in zip(rows, proposals, draws, strict=True):
+        known = read_probs(rows, proposals) if any(map(len, proposals)) else [None] * len(rows)
+        for p_rows, proposal, read, draw in zip(rows, proposals, known, draws, strict=True):
             outcome = untried(p_rows)
             if proposal.tokens:
-                outcome = pick(self.outcomes(p_rows, proposal), uniform(draw.uniform_key))
+                one = replace(proposal, known=read)
+                outcome = pick(self.outcomes(p_rows, one), uniform(draw.uniform_key))
             depth = len(outcome.nodes)
             chosen.append(outcome)
             keys.append(draw.sample_key(depth) if outcome.untouched else draw.residual_key(depth))
@@ -273,15 +290,32 @@ def acceptance_chances(
 
 
 def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], list[float]]:
-    """p and q of every draft token: all that a chain needs of the [n, v] tables, at once."""
-    tokens = torch.tensor(proposal.tokens, device=p_rows.device)[:, None]  # [n, 1]
-    parents = torch.tensor(proposal.parents, device=p_rows.device)  # [n]
-    before = p_rows[:-1] if proposal.is_chain else p_rows[parents + 1]  # [n, v]
-    ps = before.gather(1, tokens)  # [n, 1]
-    if proposal.q is None:
-        return ps[:, 0].tolist(), [1.0] * len(proposal)
-    columns = torch.cat((ps, proposal.q.gather(1, tokens)), 1).t().tolist()  # [2, n]
-    return columns[0], columns[1]
+    """p and q of every draft token: all that a chain needs of the [n, v] tables. Raises
+    `NumericalError` for one that is not a finite number.
+    """
+    known = proposal.known
+    if known is None or known.p_rows is not p_rows or known.q is not proposal.q:
+        [known] = read_probs([p_rows], [proposal])
+    return known.ps, known.qs
+
+
+def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[KnownProbs]:
+    """p and q of the tokens of all proposals. A device is asked once for all of them."""
+    sizes = [len(one) for one in proposals]
+    before = [parent + 1 for one in proposals for parent in one.parents]
+    tokens = [token for one in proposals for token in one.tokens]
+    places = [some.split(sizes) for some in integers((before, tokens), rows[0].device)]
+    found = [p[at, ids] for p, at, ids in zip(rows, *places, strict=True)]  # [n] each
+    for one, ids in zip(proposals, places[1], strict=True):
+        found += [] if one.q is None else [one.q.gather(1, ids[:, None])[:, 0]]
+    numbers = torch.cat(found).tolist()
+    if not all(map(isfinite, numbers)):
+        raise not_finite()
+    ps, qs, known = iter(numbers), iter(numbers[len(tokens) :]), []
+    for p_rows, one, n in zip(rows, proposals, sizes, strict=True):
+        drawn = [1.0] * n if one.q is None else list(islice(qs, n))
+        known.append(KnownProbs(p_rows, one.q, list(islice(ps, n)), drawn))
+    return known
 
 
 def replacement(p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0) -> Tensor:
@@ -309,14 +343,13 @@ def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
 
 def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
     """The residual where all `tokens` were certain drafts: p without them, renormalised."""
-    left = p.clone()
-    left[list(tokens)] = 0.0
+    left = p.index_fill(0, integers(tokens, p.device), 0.0)
     return _normalised(left, otherwise=p)
 
 
 def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
-    total = float(weights.sum())
-    return weights.div_(total) if total > 0 else otherwise
+    total = weights.sum()  # stays on the device, which is not waited for
+    return torch.where(total > 0, weights / total, otherwise)
 
 
 class MatchRule(AcceptanceRule):
@@ -344,9 +377,18 @@ class MatchRule(AcceptanceRule):
         self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
     ) -> list[Decision]:
         rows_of(probs, proposals, draws)  # raises if anything does not fit
+        return self.follow_draws(proposals, draws, partial(sample, probs))
+
+    def follow_draws(
+        self,
+        proposals: Sequence[Proposal],
+        draws: Sequence[Draws],
+        draw: Callable[[list[int]], list[int]],
+    ) -> list[Decision]:
+        """The decisions by what the target draws; `draw` gives the token of each row by its key."""
         pairs = zip(proposals, draws, strict=True)
-        keys = [draw.sample_key(depth) for proposal, draw in pairs for depth in proposal.depths()]
-        tokens = iter(sample(probs, keys) if keys else [])
+        keys = [one.sample_key(depth) for proposal, one in pairs for depth in proposal.depths()]
+        tokens = iter(draw(keys) if keys else [])
         return [follow(one, [next(tokens) for _ in range(len(one) + 1)]) for one in proposals]
 
 

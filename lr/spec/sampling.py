@@ -108,14 +108,17 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
-    """`sample(distribution(logits, params), keys)`. On CUDA, where top-k leaves fewer than HEAD
-    tokens, one kernel looks at the HEAD likeliest only, if they hold all that top-k leaves.
+    """`sample(distribution(logits, params), keys)`. On CUDA, where top-k or top-p leaves few
+    tokens, one kernel looks at the HEAD likeliest only, if they hold all that are left.
     """
-    few = logits.is_cuda and not params.greedy and 0 < params.top_k < HEAD < logits.shape[-1]
-    if few and logits.dtype is not torch.float64 and (draws := _kernel(logits.device)):
-        tokens = draws(*logits.topk(HEAD, dim=-1), params, _words(keys, logits.device))
-        if tokens is not None:
-            return tokens
+    few = 0 < params.top_k < HEAD or (params.top_k == 0 and params.top_p < 1)
+    few = few and not params.greedy and logits.shape[-1] > HEAD
+    if few and logits.is_cuda and logits.dtype is not torch.float64:
+        kernel = drawing_kernel(logits.device)
+        if not isinstance(kernel, str):
+            tokens = kernel(logits, params, _words(keys, logits.device))
+            if tokens is not None:
+                return tokens
     probs = distribution(logits, params)
     if probs.is_cpu and not params.greedy and probs.numel() <= SMALL:
         return perturbed(probs, keys).argmax(-1).tolist()
@@ -123,14 +126,16 @@ def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[in
 
 
 @cache
-def _kernel(device: torch.device) -> Callable[..., list[int] | None] | None:
-    """`draw_from_head`, tried on the device; None where Triton is missing or cannot compile."""
-    top, words = torch.zeros(1, HEAD, device=device), _words([0], device)
+def drawing_kernel(device: torch.device) -> Callable[..., list[int] | None] | str:
+    """`draw_from_head`, tried on the device, or why it cannot be used there. Raises nothing."""
+    if device.type != "cuda":
+        return "it needs a device of type cuda"
     try:
         kernel: Callable[..., list[int] | None] = find("lr.spec.sampling_triton:draw_from_head")
-        kernel(top, top.long(), SamplingParams(1.0, top_k=1), words)
-    except Exception:  # a kernel that does not fit may raise anything
-        return None
+        logits = torch.zeros(1, HEAD, device=device)
+        kernel(logits, SamplingParams(1.0, top_k=1), _words([0], device))
+    except Exception as error:  # a kernel that does not fit may raise anything
+        return f"{type(error).__name__}: {error}".splitlines()[0]
     return kernel
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -29,7 +30,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Draws, MatchRule, Proposal
 from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, read_up_to
-from lr.spec.sampling import distribution
+from lr.spec.sampling import distribution, draw
 from lr.trace import RoundDetail
 from lr.types import Coupling, SamplingParams, require_whole
 
@@ -139,17 +140,21 @@ def speculate(
     proposals = [p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)]
     branches = [context.branch for context in contexts]
     starts = [len(branch) for branch in branches]
-    runs = run_target(runner, branches, proposals)
-    probs = distribution(torch.cat([rows for rows, _ in runs]), sampling)  # [sum of (n + 1), v]
+    runs, rule = run_target(runner, branches, proposals), speculation.rule
+    rows = torch.cat([logits for logits, _ in runs])  # [sum of (n + 1), v]: logits
     # The draft model may be on another device.
-    proposals = [p if p.q is None else replace(p, q=p.q.to(probs.device)) for p in proposals]
+    proposals = [p if p.q is None else replace(p, q=p.q.to(rows.device)) for p in proposals]
     draws = [context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)]
-    decisions = speculation.rule.verify(probs, proposals, draws)
+    if type(rule) is MatchRule and not detailed:  # needs the target's draws, not its probabilities
+        decisions = rule.follow_draws(proposals, draws, partial(draw, rows, sampling))
+    else:
+        rows = distribution(rows, sampling)  # the same shape: probabilities
+        decisions = rule.verify(rows, proposals, draws)
 
     describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
     ends = []
-    p_rows = probs.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v] each
-    for branch, start, proposal, (_, forks), decision, draw, p in zip(
+    p_rows = rows.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v] each
+    for branch, start, proposal, (_, forks), decision, drawn, p in zip(
         branches, starts, proposals, runs, decisions, draws, p_rows, strict=True
     ):
         # The branch goes on with the cache of a path that begins with the accepted nodes.
@@ -164,8 +169,8 @@ def speculate(
         branch.append(decision.token)
 
         tokens = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
-        rule, depth = speculation.rule, max(proposal.depths())
-        detail = describe(rule, p, proposal, draw, decision) if describe else None
+        depth = max(proposal.depths())
+        detail = describe(rule, p, proposal, drawn, decision) if describe else None
         ends.append(RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note))
     return ends
 

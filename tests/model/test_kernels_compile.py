@@ -113,6 +113,7 @@ def test_draw(dtype: torch.dtype, sm: int) -> None:
     from lr.spec.sampling_triton import _draw
 
     arguments = {"scores": TYPES[dtype], "ids": "*i64", "words": "*i64", "told": "*i64"}
+    arguments["totals"] = "*fp32"
     arguments |= dict.fromkeys(("rows", "top_k"), "i32")
     arguments |= dict.fromkeys(("temperature", "top_p", "min_p"), "fp32")
-    assert compiled(_draw, arguments, {"HEAD": 64, "num_warps": 2}, sm).asm["cubin"]
+    assert compiled(_draw, arguments, {"SIZE": 64, "num_warps": 2}, sm).asm["cubin"]

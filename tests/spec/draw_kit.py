@@ -16,8 +16,7 @@ from lr.types import SamplingParams
 
 
 def drawn(logits: torch.Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int] | None:
-    words = _words(keys, torch.device("cpu"))
-    return draw_from_head(*logits.topk(HEAD, dim=-1), params, words)
+    return draw_from_head(logits, params, _words(keys, torch.device("cpu")))
 
 
 def the_head_is_enough(dtype: torch.dtype, top_k: int, top_p: float, min_p: float) -> None:
@@ -43,10 +42,32 @@ def ties_go_on_after_the_head() -> None:
     assert drawn(logits, params, range(200)) == sample(distribution(logits, params), range(200))
 
 
+def top_p_alone(dtype: torch.dtype) -> None:
+    """Where the head does not hold enough, or ties of the last that stays may go on after it, the
+    kernel says so.
+    """
+    noise = torch.Generator().manual_seed(3)
+    peaked = (torch.randn(25, 2000, generator=noise) * 6).to(dtype)
+    for top_p, min_p in ((0.95, 0.0), (0.6, 0.1)):
+        params, keys = SamplingParams(0.6, top_p, min_p=min_p), range(25)
+        expected = sample(distribution(peaked, params), keys)
+        for row, key, token in zip(peaked, keys, expected, strict=True):
+            assert drawn(row[None], params, [key]) in ([token], None)
+        enough = [drawn(row[None], params, [0]) is not None for row in peaked]
+        assert sum(enough) > (20 if dtype is torch.float32 else 5), sum(enough)
+    flat = torch.randn(5, 2000, generator=noise)  # 64 tokens do not hold 0.95
+    assert drawn(flat, SamplingParams(1.0, 0.95), range(5)) is None
+    equal = torch.zeros(5, 2000).index_fill_(1, torch.arange(2), 9.0)
+    assert drawn(equal, SamplingParams(1.0, 0.999), range(5)) is None  # ties after the head
+    params = SamplingParams(1.0, 0.5)
+    assert drawn(equal, params, range(5)) == sample(distribution(equal, params), range(5))
+
+
 def a_damaged_row_is_found(bad: float) -> None:
     logits = torch.zeros(2, 150)
     logits[1] = bad if bad < 0 else logits[1].index_fill(0, torch.tensor(77), bad)
-    for params in (SamplingParams(1.0, top_k=3), SamplingParams(1.0, top_k=3, top_p=0.9)):
+    usual = SamplingParams(1.0, top_k=3), SamplingParams(1.0, top_k=3, top_p=0.9)
+    for params in (*usual, SamplingParams(1.0, top_p=0.9)):
         try:
             drawn(logits, params, [1, 2])
         except NumericalError:
@@ -61,5 +82,7 @@ if __name__ == "__main__":
         for top_p, min_p in (masses[i % 4], masses[(i + 2) % 4]):
             the_head_is_enough(dtype, top_k, top_p, min_p)
     ties_go_on_after_the_head()
+    for dtype in (torch.float32, torch.bfloat16):
+        top_p_alone(dtype)
     for bad in (torch.nan, torch.inf, -torch.inf):
         a_damaged_row_is_found(bad)

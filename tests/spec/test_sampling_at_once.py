@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lr.errors import NumericalError
+from lr.rng import Stream
+from lr.spec.acceptance import RULES, Draws, Proposal
 from lr.spec.sampling import HEAD, distribution, draw, sample, sample_at_once, tainted
 from lr.types import SamplingParams
 
@@ -116,6 +118,38 @@ def test_nothing_is_asked_of_the_device_before_the_ids() -> None:
     with Looks() as looks:
         sample(probs, [1, 2, 3])
     assert looks.count > 0
+
+
+@pytest.mark.parametrize(("rule", "questions"), [("reject", 2), ("match", 1)])
+@pytest.mark.parametrize("certain", [True, False])
+def test_a_round_asks_no_more_for_five_branches_than_for_one(
+    rule: str, questions: int, certain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p and q of all draft tokens, then the tokens after them; rule "match" draws at once."""
+    noise, n, v = torch.Generator().manual_seed(5), 3, 50
+    tables = [torch.randn(n, v, generator=noise).softmax(-1) for _ in range(5)]
+    drafts = torch.randint(v, (5, n), generator=noise).tolist()
+    proposals = [
+        Proposal.chain(tokens, None if certain else q)
+        for tokens, q in zip(drafts, tables, strict=True)
+    ]
+    probs = torch.randn(5 * (n + 1), v, generator=noise).softmax(-1)
+    asked, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: asked.append(x) or tolist(x))
+    monkeypatch.setattr("lr.spec.acceptance.sample", sample_at_once)
+    draws = [Draws(Stream.root(i), 0) for i in range(5)]
+    with Looks() as looks:
+        RULES[rule]().verify(probs, proposals, draws)
+    assert len(asked) == questions and looks.count == 0
+
+
+@pytest.mark.parametrize("rule", ["reject", "block"])
+def test_a_probability_that_is_no_number_accepts_nothing(rule: str) -> None:
+    """On CUDA a damaged row is first seen here."""
+    probs = torch.full((3, 4), 0.25)
+    probs[0] = torch.nan
+    with pytest.raises(NumericalError, match="not finite"):
+        RULES[rule]().verify(probs, [Proposal.chain((1, 2))], [Draws(Stream.root(0), 0)])
 
 
 @pytest.mark.gpu
