@@ -168,8 +168,8 @@ def algorithm_1(
     gamma: int = 4,
 ) -> Iterator[EmittedStep]:
     """Algorithm 1 (section 3.1): cycles of γ draft steps, γ + 1 target steps and their verdicts.
-    A cycle takes as long as γ draft steps and one target step. It emits (1 - α^(γ+1)) / (1 - α)
-    steps on average if α is the probability that a draft step is accepted.
+    A cycle takes as long as γ draft steps and one target step. It emits (1 - α^k) / (1 - α) steps
+    on average, k = γ + 1, if α is the probability that a draft step is accepted (Theorem 1).
     """
 
     def room(length: int) -> int:  # for the step after a prefix of this length, in tokens
@@ -249,12 +249,13 @@ class Lookahead:
     Levels count from the root; in `SYNC`, from where the cycle began:
 
         schedule   drafts from levels   target steps from levels
-        SYNC       0 .. depth - 1       0 .. depth, after all drafts     Algorithm 1
-        PAPER      0 .. depth - 1       0 .. depth - 1                   Appendix B
+        SYNC       0 .. depth - 1       0 .. depth, after all drafts     Algorithm 1, Theorem 1
+        PAPER      0 .. depth - 1       0 .. depth - 1                   Appendix B, Theorem 2
         DEPTH      0 .. depth - 1       0 .. depth                       the official code
 
     `width`: alternatives per draft step (section 3.1). `max_target_rows`: the most target steps at
-    a time. `draft_forwards`: forwards of the draft per forward of the target, 1 / c in the paper.
+    a time, k₁ in k₁ k₂ ≤ M (section 3.3). `draft_forwards`: forwards of the draft per forward of
+    the target, 1 / c in the paper.
     """
 
     prompt: Sequence[int]
@@ -382,7 +383,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("question", nargs="?", default=QUESTION)
     models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
-    settings = {"schedule": "depth", "depth": 4, "width": 1, "seed": 0}
+    settings: dict[str, str | int] = {"mode": "lr", "drafter": "draft", "schedule": "depth"}
+    settings |= {"depth": 4, "width": 1, "seed": 0}
     for name, default in {**models, **settings}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=str(default))
     options = vars(parser.parse_args())

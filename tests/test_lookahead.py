@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from door_kit import load_small, with_loader, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_kit import EOS, PIECES, PROMPT, random_model, tokens_of
@@ -25,6 +27,7 @@ from lr.kvcache.branch import Branch
 from lr.lab.scripted import Prefix, ScriptedRun, cut, shuffled
 from lr.lookahead import Lookahead, Writer, Writing, algorithm_1
 from lr.parts.drafters import LookupDrafter, StepDrafter
+from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import MatchRule
@@ -182,7 +185,7 @@ def test_the_page_emits_what_the_scheduler_emits(
 ) -> None:
     """On the same random models: steps, origins, verdicts and rejected drafts."""
     least = 1 if schedule is Schedule.PAPER else 0
-    depth = max(least, min(depth, 3) if width > 1 else depth)
+    depth = max(least, min(depth, (6, 6, 4)[width - 1]))  # at most 127 nodes
     verifier = ExactVerifier() if rho is None else ByContent(rho)
     made = writers(temperature, seed, speculation=speculation)
     how = {"schedule": schedule, "depth": depth, "width": width, "max_target_rows": rows}
@@ -332,7 +335,7 @@ def test_page_and_scheduler_agree_on_random_scripts(
 ) -> None:
     """Without models: every ending, every budget, steps that take different times."""
     least = 1 if schedule is Schedule.PAPER else 0
-    depth = max(least, min(depth, 3) if width > 1 else depth)
+    depth = max(least, depth)
     how = {"schedule": schedule, "depth": depth, "width": width, "max_target_rows": rows}
     made = ScriptWriter(script, Role.DRAFT), ScriptWriter(script, Role.TARGET)
     parts = (PROMPT, *made, script.verifier, limits)
@@ -444,6 +447,57 @@ def test_stopping_early_releases_everything(loop: Any) -> None:
 
 
 # Through `Reasoner`
+
+DRAFTERS = (None, "ngram", "suffix", "draft", "tree", "step")  # None: no token-level speculation
+
+
+@pytest.fixture(scope="module")
+def reasoners(tmp_path_factory: pytest.TempPathFactory) -> list[Reasoner]:
+    """In fp64: a tiny pair whose target has two layers, and a random pair that hardly ever agrees
+    with itself.
+    """
+    folder = tmp_path_factory.mktemp("random")
+    write_checkpoint(folder / "target", seed=1)
+    write_checkpoint(folder / "draft", seed=2)
+    pairs: list[tuple[Any, Any]] = [("tiny-target", "tiny-draft")]
+    pairs.append((folder / "target", folder / "draft"))
+    with with_loader(load_small):
+        return [Reasoner(*pair, "exact", dtype=torch.float64) for pair in pairs]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    pair=st.sampled_from([0, 0, 1]),
+    verifier=st.sampled_from(["exact", "random:0.7", "oracle"]),
+    drafter=st.sampled_from(DRAFTERS),
+    acceptance=st.sampled_from(["reject", "match", "block"]),
+    schedule=st.sampled_from(["sync", "paper", "depth"]),
+    depth=st.integers(1, 6),
+    width=st.integers(1, 3),
+    temperature=st.sampled_from([0.0, 0.7]),
+    coupling=st.sampled_from(["independent", "shared"]),
+    seed=st.integers(0, 99),
+)
+def test_the_page_emits_what_the_engine_emits(
+    reasoners: list[Reasoner], pair: int, verifier: str, drafter: str | None, **how: Any
+) -> None:
+    """Steps, origins and verdicts, with every token drafter and rule, token for token."""
+    how["depth"] = min(how["depth"], (6, 6, 4)[how["width"] - 1])
+    if drafter == "step" and how["schedule"] != "sync":
+        how["acceptance"] = "match"  # other rules see how far the draft has come by then
+    if drafter == "tree" and how["acceptance"] == "block":
+        how["acceptance"] = "reject"  # block verifies chains
+    if how["acceptance"] == "block":
+        how["coupling"] = "independent"  # and needs fresh noise
+    how |= {"mode": "lr+sd", "drafter": drafter} if drafter else {"mode": "lr"}
+    how |= {"max_tokens": 45, "max_step_tokens": 20, "num_speculative_tokens": 3}
+    reasoner = reasoners[pair]
+    choice = VerifierChoice("random:0.7" if pair else verifier, reasoner.codec)
+    reasoner.verifier = choice.build(reasoner.models.target)
+    by_page, by_engine = (
+        reasoner.generate(QUESTION, engine=engine, **how) for engine in ("page", "scheduler")
+    )
+    assert by_page.steps == by_engine.steps
 
 
 def test_the_page_says_what_it_cannot_run() -> None:

@@ -38,6 +38,11 @@ class Module(nn.Module):
         if name in self._parameters or name in self._modules:
             self.__dict__[name] = value
 
+    def __delattr__(self, name: str) -> None:
+        if name in self._parameters or name in self._modules:
+            self.__dict__.pop(name, None)
+        super().__delattr__(name)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `to` and `to_empty` work with: it may put new parameters in the place of the old."""
         super()._apply(fn, recurse)
@@ -53,12 +58,11 @@ class Module(nn.Module):
     @property
     def hooked(self) -> bool:
         """Whether it has hooks, so that it must be called."""
-        return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
+        backward = self._backward_hooks or self._backward_pre_hooks
+        return bool(self._forward_hooks or self._forward_pre_hooks or backward)
 
     def __call__(self, *args: Any) -> Any:
-        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
-            return super().__call__(*args)
-        return self.forward(*args)
+        return super().__call__(*args) if self.hooked else self.forward(*args)
 
 
 class Linear(Module, nn.Linear):

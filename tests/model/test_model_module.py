@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from lr.engine.runner import ModelRunner
 from lr.model.config import ModelConfig
@@ -51,6 +52,31 @@ def test_a_hook_can_change_what_the_model_says() -> None:
     assert not torch.allclose(before, after)
     for branch in (plain, changed):
         runner.close(branch)
+
+
+def test_gradients_can_be_watched_and_weights_computed() -> None:
+    """Hooks on gradients, and a weight that is a function of others (`parametrize`)."""
+    norm, seen = RMSNorm(8, 1e-6), []
+    norm.register_full_backward_pre_hook(lambda _, gradients: seen.append(gradients))
+    norm(torch.ones(2, 8, requires_grad=True)).sum().backward()
+    assert len(seen) == 1
+
+    linear = Linear(4, 3, bias=False)
+    plain = linear.weight.detach().clone()
+    parametrize.register_parametrization(linear, "weight", Doubled())
+    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(linear(x), x @ (2 * plain).t())
+    parametrize.remove_parametrizations(linear, "weight")
+    torch.testing.assert_close(linear(x), x @ (2 * plain).t())
+    del linear.weight
+    assert not hasattr(linear, "weight")
+
+
+class Doubled(nn.Module):
+    """Twice the parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
 
 
 def _with(branch, token):  # type: ignore[no-untyped-def]
