@@ -206,13 +206,20 @@ class Reasoner:
         self.engine.forget_caches()
 
     def close(self) -> None:
-        """End the draft's process, if there is one; another question would start another. A target
-        that is spread over several ranks is ended too, for good."""
-        if self.models.worker is not None:
-            self.models.worker.close()
+        """End the draft's process, if there is one, and give up all CUDA graphs. Another question
+        would start another; what its verifier asks goes the ordinary way then. A target that is
+        spread over several ranks is ended too, for good."""
+        if (worker := self.models.worker) is not None:
+            worker.close()
+            if worker.as_thread:
+                worker.load()[0].end()
         self.engine.forget_caches()
-        if isinstance(self.models.target, CausalLM):
-            self.models.target.close()
+        for model in (self.models.draft, self.models.judge, self.models.target):
+            if isinstance(model, CausalLM):
+                for runner in model.asked:
+                    if runner.graphs is not None:
+                        runner.graphs.forget()
+                model.close()
 
     def __enter__(self) -> Reasoner:
         return self

@@ -43,6 +43,16 @@ def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_info_says_which_kernels_are_taken_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: [])
+    monkeypatch.setattr("lr.model.attention_choice.find_kernels", lambda needs: torch)
+    monkeypatch.setattr("lr.spec.sampling.drawing_kernel", lambda device: "OSError: no compiler")
+    assert attention_lines(torch.device("cuda"))[1:] == [
+        "  fused kernels of the layers: taken",
+        "  kernel that draws tokens: no, plain PyTorch: OSError: no compiler",
+    ]
+
+
 @needs_no_cuda
 def test_what_cannot_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--mode", "ar", "--attention", "triton", "--device", "cpu"]

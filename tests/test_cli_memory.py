@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from lr.commands.cli import main
 
@@ -34,6 +35,22 @@ def test_the_papers_layout_is_planned_without_its_gpus(capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert shown.count("30.5 GiB") == 2  # half of the target on each
     assert "cuda:3" in shown and "37000 tokens" in shown
+
+
+@pytest.mark.parametrize("role", ["draft", "judge"])
+def test_a_layout_that_is_refused_is_not_planned(
+    role: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: None)
+    monkeypatch.setattr("lr.lab.memory.free_bytes", lambda _: 80 << 30)
+    devices = ["--target_device", "cuda:0, cuda:1", f"--{role}_device", "cuda:1"]
+    assert main(["info", *PAPER, *devices]) == 2
+    out, error = capsys.readouterr()
+    assert f"the {role} is to be on cuda:1, where another process runs a rank" in error and not out
+    assert main(["info", *PAPER, *devices, "--free_gib", "80"]) == 2  # GPUs that are not here
+    assert "where another process runs a rank" in capsys.readouterr().err
+    assert main(["info", *PAPER, *devices[:-1], "cuda:2"]) == 0
+    assert "together" in capsys.readouterr().out
 
 
 def test_one_gpu_of_80_gib_is_too_small_and_why(capsys: pytest.CaptureFixture[str]) -> None:

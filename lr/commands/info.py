@@ -60,14 +60,15 @@ class MemoryOf:
         named = str(find_device("auto")) if self.target_device == "auto" else self.target_device
         target = tuple(known(part.strip()) for part in named.split(","))
         draft, judge = (known(d or target[0]) for d in (self.draft_device, self.judge_device))
+        places = DeviceMap(target, draft, judge)
         mode: Mode = "ar" if self.draft_model is None else self.mode
         depth, tokens = self.max_depth, self.max_tokens_len
         options = GenerateOptions(mode=mode, drafter="ngram", depth=depth, driver="overlapped")
         how: dict[str, Any] = {"verifier": "judge", "share": self.concurrency, "queues": True}
         if self.free_gib is not None:
             how["free"] = lambda _, free=int(self.free_gib * 2**30): free
-        names, places = (self.model, self.draft_model, self.judge_model), (target, draft, judge)
-        return memory_plan(names, DeviceMap(*places), self.dtype, options, tokens, **how)
+        names = (self.model, self.draft_model, self.judge_model)
+        return memory_plan(names, places, self.dtype, options, tokens, **how)
 
 
 def memory_plan(
@@ -160,23 +161,24 @@ def attention_lines(device: torch.device) -> list[str]:
     import torch
 
     from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
+    from lr.spec.sampling import drawing_kernel
 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
     needs = AttentionNeeds(device, dtype, 32, 8, 128)
     lines, taken = [f"attention on {device}, {shape}:"], False
     for name, found in candidates(needs):
-        if isinstance(found, str):
-            lines.append(f"  {name:<6} no: {found}")
-        else:
+        verdict = f"no: {found}"
+        if not isinstance(found, str):
             verdict = "works, but another comes first" if taken else "taken"
             verdict += ", recorded in a CUDA graph" if found.rows and device.type == "cuda" else ""
-            lines.append(f"  {name:<6} {verdict}")
             taken = True
+        lines.append(f"  {name:<6} {verdict}")
     if device.type == "cuda":
-        kernels = find_kernels(needs)
-        why = f"no, plain PyTorch: {kernels}" if isinstance(kernels, str) else "taken"
-        lines.append(f"  fused kernels of the layers: {why}")
+        layers, draws = "fused kernels of the layers", "kernel that draws tokens"
+        for name, kernel in ((layers, find_kernels(needs)), (draws, drawing_kernel(device))):
+            why = f"no, plain PyTorch: {kernel}" if isinstance(kernel, str) else "taken"
+            lines.append(f"  {name}: {why}")
     return lines
 
 

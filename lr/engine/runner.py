@@ -251,7 +251,7 @@ class Runners:
         for at, runner in enumerate(self.idle):
             replays = runner.graphs is not None
             fits = runner.kind is self.model.attention and replays == self.model.replayable
-            if fits and runner.cache.pool.num_blocks >= wanted:
+            if fits and runner.cache.pool.num_blocks - replays >= wanted:  # one is for padding
                 return self.idle.pop(at)
             del runner  # or its cache would outlive `end`
         self.end()  # their memory is free before more is taken

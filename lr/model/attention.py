@@ -55,12 +55,6 @@ class RaggedBatch:
     logit_rows: Tensor | None
     source: tuple[Any, ...] = field(repr=False)
 
-    @property
-    def row_pages(self) -> list[list[int]]:
-        """The blocks of every row's sequence, [n, nb], filled up as by `block_rows`."""
-        owners = zip(self.tables, self.counts, strict=True)
-        return block_rows([table for table, count in owners for _ in range(count)])
-
     @classmethod
     def build(
         cls,
@@ -106,7 +100,9 @@ class RowPages:
     @classmethod
     def of(cls, batch: RaggedBatch) -> RowPages:
         """The rows of a ragged batch, each with the pages of its sequence."""
-        blocks = integers(batch.row_pages, batch.tokens.device, torch.int32)
+        owners = zip(batch.tables, batch.counts, strict=True)
+        rows = block_rows([table for table, count in owners for _ in range(count)])
+        blocks = integers(rows, batch.tokens.device, torch.int32)
         return cls(batch.positions, batch.slots, blocks)
 
 
@@ -146,6 +142,14 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     return attend
 
 
+def without_cudnn(device: torch.device) -> None:
+    """On CUDA, keep PyTorch from cuDNN's attention, its first choice on new GPUs: it plans anew for
+    each length of the keys, which takes 23 to 37 ms, and is wrong for few KV heads on some cards.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 # PyTorch's fused attention. Sequences are put into groups, one fused call per layer for each group:
 # every row looks at the blocks of all sequences of its group, and a mask hides what is not its own.
 # The forks of one problem share most of their blocks, so they are one group, and each shared block
@@ -167,10 +171,7 @@ NOWHERE = 1 << 62
 
 def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     """One fused call per layer for each group of sequences."""
-    if batch.tokens.is_cuda:
-        # cuDNN, which PyTorch would prefer on new GPUs, builds a plan for every new length of the
-        # keys: tens of milliseconds for each decoded token
-        torch.backends.cuda.enable_cudnn_sdp(False)
+    without_cudnn(batch.tokens.device)
     groups = _groups(batch, cache)
     looks = [_read(batch, cache, members, blocks) for members, blocks in groups]
     rows: list[Tensor] = []

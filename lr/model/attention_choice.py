@@ -20,7 +20,7 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, RowPages
+from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch, RowPages, without_cudnn
 from lr.model.config import ModelConfig
 from lr.model.graphs import recorder_for
 from lr.model.layers import Attend, DecoderLayer, Rotary
@@ -68,6 +68,7 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     heads = (model.part.num_heads, model.part.num_kv_heads, model.part.head_dim)
     needs = AttentionNeeds(model.device, model.dtype, *heads)
     model.attention, model.graphs = choose_attention(name, needs), graphs
+    without_cudnn(model.device)  # whatever the kind: others ask PyTorch too, an encoder for one
     fused = find_kernels(needs) if model.attention.name == "triton" else None
     model.use_kernels(fused if isinstance(fused, ModuleType) else None)
 
@@ -184,7 +185,5 @@ def distances(
             attend = kind.rows(RowPages.of(batch), cache)
             replay = record(partial(mixed, attend, needs.dtype))  # must outlive what it computes
             found["rows"] = replay()
-        return {
-            name: float(((one - expected).norm(dim=1) / expected.norm(dim=1)).max())
-            for name, one in found.items()
-        }
+        norm = expected.norm(dim=1)
+        return {name: float(((o - expected).norm(dim=1) / norm).max()) for name, o in found.items()}

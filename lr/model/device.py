@@ -42,13 +42,24 @@ Device = str | torch.device | Sequence[str | torch.device] | Torchrun
 @dataclass(frozen=True)
 class DeviceMap:
     """The devices of the three models. The target's are several where it is split over ranks; this
-    process is rank 0, on the first of them. Ranks of `torchrun` know their own devices.
+    process is rank 0, on the first of them. Ranks of `torchrun` know their own devices. Raises
+    `SettingError` for a draft or judge on a GPU that belongs to another rank of the target.
     """
 
     target: tuple[torch.device, ...]
     draft: torch.device
     judge: torch.device
     torchrun: Torchrun | None = None
+
+    def __post_init__(self) -> None:
+        others = {_number(rank) for rank in self.target[1:]} - {_number(self.target[0])}
+        for role, place in (("draft", self.draft), ("judge", self.judge)):
+            if place.type == "cuda" and _number(place) in others:
+                raise SettingError(
+                    f"the {role} is to be on {place}, where another process runs a rank of the "
+                    "target; two processes take turns on a GPU. Give another GPU, or "
+                    f"{self.target[0]}, which this process has."
+                )
 
     @property
     def ranks(self) -> int:
@@ -59,8 +70,7 @@ class DeviceMap:
     def of(cls, device: Device | Mapping[str, Device] | DeviceMap = "cpu") -> DeviceMap:
         """From one device for all, or from a mapping of roles; draft and judge are with the target
         where nothing is said of them: `{"target": ["cuda:0", "cuda:1"], "draft": "cuda:2"}` puts
-        the judge on cuda:0. Raises `SettingError` for a role or a device that does not exist, or a
-        draft or judge on a GPU that belongs to another rank of the target.
+        the judge on cuda:0. Raises `SettingError` for a role or a device that does not exist.
         """
         if isinstance(device, DeviceMap):
             return device
@@ -71,18 +81,12 @@ class DeviceMap:
         target = tuple(map(find_device, _several(first)))
         if not target:
             raise SettingError("the target has no device; give at least one.")
-        others, places = {_number(rank) for rank in target[1:]} - {_number(target[0])}, {}
+        places = {}
         for role in ("draft", "judge"):
             found = [find_device(one) for one in _several(named.get(role, target[0]))]
             if len(found) != 1:  # only a target can be spread over ranks
                 raise SettingError(f"the {role} is to be on {len(found)} devices, expected one.")
-            place = places[role] = found[0]
-            if place.type == "cuda" and _number(place) in others:
-                raise SettingError(
-                    f"the {role} is to be on {place}, where another process runs a rank of the "
-                    "target; two processes take turns on a GPU. Give another GPU, or "
-                    f"{target[0]}, which this process has."
-                )
+            places[role] = found[0]
         return cls(target, **places, torchrun=first if isinstance(first, Torchrun) else None)
 
     @property

@@ -9,7 +9,7 @@ position 0 of a block of their own). A larger batch, such as a prompt, goes the 
 
 Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions 5 and 2 in blocks
 (9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0), blocks ((9, 2), (5,
-5), (0, 0), (0, 0)).
+x), (0, 0), (0, 0)); x is what stood there, and not read.
 
 The graphs belong to a `ModelRunner` and live as long as it does. They share one pool of memory:
 they are never replayed at the same time, and results are copied out before the next replay. Only
@@ -22,7 +22,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import RankLost
-from lr.kvcache.branch import BlockTable, blocks_for
+from lr.kvcache.branch import BlockTable, blocks_for, common_length
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.attention import RaggedBatch, RowPages
 from lr.model.qwen import CausalLM
@@ -53,7 +53,20 @@ class _Recording:
     rows: Tensor  # [3, n]: tokens, positions and slots
     blocks: Tensor  # [n, pages]
     replay: Callable[[], Tensor]
-    row_pages: list[list[int]]  # of the rows before padding, as they stand in `blocks`
+    sent: list[list[int]]  # with what each row begins in `blocks`; nothing for padding
+
+    def send(self, batch: RaggedBatch) -> None:
+        """Give the rows of each sequence its blocks, from the first on that one of them has not."""
+        first = 0
+        for table, count in zip(batch.tables, batch.counts, strict=True):
+            rows, blocks = slice(first, first + count), table.blocks
+            first += count
+            there = {id(row): row for row in self.sent[rows]}  # one list for rows sent together
+            same = min(common_length(row, blocks) for row in there.values())
+            if same < len(blocks):
+                tail = integers(blocks[same:], self.blocks.device, torch.int32)
+                self.blocks[rows, same : len(blocks)].copy_(tail)
+                self.sent[rows] = [blocks[:]] * count
 
 
 class StepGraphs:
@@ -98,7 +111,7 @@ class StepGraphs:
                 where = RowPages(positions, slots, blocks)
                 try:
                     replay = record(partial(self._compute, tokens, where))
-                    self._recordings[size] = _Recording(buffer, blocks, replay, [])
+                    self._recordings[size] = _Recording(buffer, blocks, replay, [[]] * size)
                 except RankLost:
                     raise
                 except Exception as error:  # a kernel that does not fit may raise anything
@@ -120,20 +133,17 @@ class StepGraphs:
 
     def run(self, batch: RaggedBatch) -> Tensor | None:
         """Logits [m, v] of the batch's logit rows, a new tensor; None: go the ordinary way."""
-        n = len(batch.tokens)
-        size = min((size for size in self._recordings if size >= n), default=None)
+        n, recordings = len(batch.tokens), self._recordings
+        size = min((size for size in recordings if size >= n), default=None)
         if size is None:
             return None
-        recording = self._recordings[size]
+        recording = recordings[size]
         recording.rows[:, :n].copy_(batch.rows)
-        rows, blocks = batch.row_pages, recording.blocks
-        if len(rows) < len(recording.row_pages):  # some were used last time, and are not now
+        if any(recording.sent[n:]):  # some were used last time, and are not now
             recording.rows[:, n:].copy_(self.padding_row)
-            blocks[n:].fill_(self.padding)
-        if rows != recording.row_pages:  # sent only if a row has other pages than last time
-            pages = integers(rows, batch.tokens.device, torch.int32)
-            blocks[:n, : pages.shape[1]].copy_(pages)
-            recording.row_pages = rows
+            recording.blocks[n:].fill_(self.padding)
+            recording.sent[n:] = [[]] * (size - n)
+        recording.send(batch)
         logits = recording.replay()
         if batch.logit_rows is None:
             return logits[:n].clone()
@@ -149,7 +159,7 @@ class StepGraphs:
 
     def forget(self) -> None:
         """Give up the graphs; forwards go the ordinary way."""
-        self._recordings.clear()
+        self._recordings = {}  # not emptied: a forward of another thread may look for its own
 
     def _compute(self, tokens: Tensor, where: RowPages) -> Tensor:
         """Logits [rows, v] of what is in the buffers. Issues kernels only, always the same."""
@@ -180,11 +190,18 @@ def recorder_for(device: torch.device) -> Recorder:
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UPS):
                     compute()
-                graph.capture_begin(pool, capture_error_mode="thread_local")
                 try:
+                    graph.capture_begin(pool, capture_error_mode="thread_local")
                     logits = compute()
-                finally:
                     graph.capture_end()
+                except BaseException:
+                    with suppress(RuntimeError):
+                        graph.capture_end()
+                    # Where that fails, PyTorch before 2.12 does not tell its allocator, which then
+                    # never frees anything, or ends the process. Told twice, it raises.
+                    with suppress(RuntimeError, AttributeError):
+                        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+                    raise
             before.wait_stream(stream)
 
         def replay() -> Tensor:

@@ -263,3 +263,19 @@ def test_nobody_works_on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> 
 def test_devices_that_make_no_sense(device: dict, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         DeviceMap.of(device)
+
+
+@pytest.mark.parametrize("role", ["draft", "judge"])
+def test_no_model_goes_to_the_gpu_of_another_rank(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cuda` is the first GPU, and that of this process may be any."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: None)
+    for target, other in ((["cuda:0", "cuda:1"], "cuda:1"), (["cuda:1", "cuda"], "cuda:0")):
+        message = f"the {role} is to be on {other}, where another process runs a rank of the target"
+        with pytest.raises(SettingError, match=f"{message}.* or {target[0]}, which"):
+            DeviceMap.of({"target": target, role: other})
+        for fine in (target[0], "cuda:2", "cpu"):
+            assert DeviceMap.of({"target": target, role: fine}).ranks == 2
+    ranks = [torch.device("cpu")] * 2  # processes on a CPU do not take turns
+    assert DeviceMap.of({"target": ranks, role: "cpu"}).ranks == 2

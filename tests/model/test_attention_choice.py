@@ -130,6 +130,26 @@ def test_what_is_asked_for_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) 
             choose_attention(name, BF16)
 
 
+@pytest.mark.parametrize("name", ["triton", "sdpa", "reference"])
+def test_a_model_on_cuda_runs_without_cudnn_attention(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the kind, since PyTorch is also asked for other models and for long prompts."""
+    install(monkeypatch, TRITON)
+    monkeypatch.setattr("lr.model.attention_choice.probe", lambda kind, needs: "")
+    monkeypatch.setattr("lr.model.attention_choice.find_kernels", lambda needs: "not here")
+    model, before = CausalLM(CONFIG), torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        equip(model, name)
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        monkeypatch.setattr(CausalLM, "device", CUDA)
+        equip(model, name)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 def test_a_model_is_equipped() -> None:
     """On the CPU: SDPA, and nothing is replayed."""
     model = CausalLM(CONFIG)

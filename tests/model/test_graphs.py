@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner, Runners
 from lr.kvcache.branch import Branch
+from lr.kvcache.cache import integers
 from lr.model.attention import SDPA
 from lr.model.config import ModelConfig
 from lr.model.graphs import ROWS as ROW_COUNTS
@@ -153,6 +154,40 @@ def test_padding_rows_read_the_block_that_is_kept_for_them() -> None:
     assert row.isfinite().all()
 
 
+def test_only_blocks_that_rows_lack_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that forks share, nor those that a row had before its branch was cut back. That
+    the results are right is shown above.
+    """
+    sent: list[int] = []
+
+    def counted(values: list, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+        made = integers(values, device, dtype)
+        sent.extend([made.numel()] * (dtype is torch.int32))
+        return made
+
+    monkeypatch.setattr("lr.model.graphs.integers", counted)
+    runner, _ = replaying(rows=(8,))
+    trunk = runner.open([n % V for n in range(39)])
+    runner.forward([trunk])  # in 10 blocks of 4; too many rows to be replayed
+    branches = [trunk, runner.fork(trunk), runner.fork(trunk)]
+
+    def feed(count: int, *order: int) -> list[int]:
+        sent.clear()
+        for i in order:
+            branches[i].extend([3 + i] * count)
+        runner.forward([branches[i] for i in order])
+        return sent[:]
+
+    assert feed(1, 0, 1, 2) == [10, 10, 10]  # now 40 tokens each; A, B and C differ in one block
+    assert feed(2, 0, 1, 2) == [2, 11, 11]  # two rows each: A's second was B's, the others are new
+    assert feed(2, 0, 1, 2) == []
+    for i in (2, 1, 0):
+        runner.rewind(branches[i], 40)
+    assert feed(2, 0, 1, 2) == []  # the same blocks again
+    assert feed(2, 2, 0, 1) == [2, 2, 2]  # the rows of others with the same trunk
+    assert feed(2, 2, 0, 1) == [1, 1, 1]
+
+
 class Counting:
     """Notes the numbers of rows that are recorded and replayed."""
 
@@ -264,6 +299,19 @@ def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(
     assert runner.graphs is not None
     assert (runner.cache.num_blocks, runner.cache.pool.num_free) == (5, 4)
     assert runner.graphs.recorded == sorted(ROW_COUNTS)
+
+
+def test_the_block_for_padding_rows_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CausalLM, "replayable", True)
+    monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record_eager)
+    runners = Runners(MODEL)
+    small = runners.lend(4)
+    runners.take_back(small)
+    large = runners.lend(5)
+    assert large is not small
+    assert large.cache.pool.num_free == 5
+    runners.take_back(large)
+    assert runners.lend(5) is large
 
 
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "pin_memory")

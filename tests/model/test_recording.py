@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from lr.commands.info import recorded
 from lr.engine.runner import Runners
 from lr.model.attention import SDPA
 from lr.model.device import DeviceMap
-from lr.model.graphs import ROWS, Recorder
+from lr.model.graphs import ROWS, Recorder, recorder_for
 from lr.model.qwen import CausalLM
 from lr.parts.judge import asked_model
 from lr.reasoner import Reasoner
@@ -161,3 +163,111 @@ def test_info_records_a_graph(
     monkeypatch.setattr(CausalLM, "replayable", False)
     model.attention = SDPA
     assert recorded(lambda: model) == "none, attention sdpa cannot be recorded"
+
+
+SPOILT = "operation failed due to a previous error during capture"
+
+
+class FakeGraphs:
+    """CUDA's part in recording, without CUDA. What happened, in order; `broken`: the calls that
+    raise.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, *broken: str) -> None:
+        self.seen: list[str] = []
+        self.open: tuple[int, int] | None = None  # the pool that the allocator thinks is recorded
+        self.broken = broken
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        patch.setattr("lr.model.graphs._recording_stream", lambda index: stream)
+        patch.setattr(torch.cuda, "CUDAGraph", lambda: self)
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
+        patch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        patch.setattr(torch.cuda, "current_device", lambda: 1)
+        patch.setattr(torch.cuda, "device", nullcontext)
+        patch.setattr(torch.cuda, "stream", nullcontext)
+        patch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocate, raising=False)
+
+    def capture_begin(self, pool: tuple[int, int], capture_error_mode: str) -> None:
+        self.open = pool
+        self._do("begin")
+
+    def capture_end(self) -> None:
+        self._do("end")  # where it raises, older versions of PyTorch leave the pool open
+        self.open = None
+
+    def end_allocate(self, device: int, pool: tuple[int, int]) -> None:
+        assert device == 1
+        if self.open != pool:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.open = None
+
+    def _do(self, what: str) -> None:
+        self.seen.append(what)
+        if what in self.broken:
+            raise RuntimeError(f"{what}: {SPOILT}")
+
+    def compute(self) -> Tensor:
+        self._do("compute" if self.open is None else "recorded")
+        return torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("broken", "first"),
+    [
+        (("recorded", "end"), "recorded"),  # a kernel that cannot be recorded spoils the end too
+        (("recorded",), "recorded"),
+        (("end",), "end"),
+        (("begin", "end"), "begin"),
+    ],
+)
+def test_a_recording_that_fails_is_ended_and_says_why(
+    broken: tuple[str, ...], first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first error is raised, and the allocator is told that nothing is recorded any more."""
+    fake = FakeGraphs(monkeypatch, *broken)
+    record = recorder_for(torch.device("cuda"))
+    with pytest.raises(RuntimeError, match=f"^{first}: "):
+        record(fake.compute)
+    assert fake.open is None
+    fake.broken = ()
+    record(fake.compute)
+    assert fake.seen[-5:] == ["compute", "compute", "begin", "recorded", "end"]
+    fake.broken = broken
+    monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")  # where it has another name
+    with pytest.raises(RuntimeError, match=f"^{first}: "):
+        record(fake.compute)
+
+
+@pytest.mark.parametrize("verifier", ["judge", "score:4", "likelihood:-3"])
+def test_close_gives_up_all_graphs(
+    verifier: str, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the draft's thread too, and of who asks the target or a judge. Asked again, they
+    answer as before.
+    """
+
+    def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
+        model.attention = KIT
+
+    for module in ("lr.parts.verifiers", "lr.reasoner"):
+        monkeypatch.setattr(f"{module}.equip", equipped)
+    judge = "tiny-judge" if verifier == "judge" else None
+    how: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
+    with small_reasoner(verifier, judge) as reasoner:
+        models, worker = reasoner.models, reasoner.models.worker
+        assert worker is not None
+        first = reasoner.generate(QUESTION, **how)
+        late = time.monotonic() + 10
+        while not worker.load()[0].idle and time.monotonic() < late:  # the thread hears it soon
+            time.sleep(0.01)
+        asker = models.judge or models.target
+        runners = [*asker.asked, *worker.load()[0].idle]
+        runners += [one for each in reasoner.engine.runners.values() for one in each.idle]
+        graphs = [runner.graphs for runner in runners]
+        assert len(graphs) == 3 and all(one.recorded for one in graphs)
+        reasoner.close()
+        assert not any(one.recorded for one in graphs)
+        assert not worker.load()[0].idle
+        again = reasoner.generate(QUESTION, **how)
+    assert again.tokens == first.tokens
+    assert [step.verdict for step in again.steps] == [step.verdict for step in first.steps]
