@@ -13,7 +13,6 @@ import gc
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ from lr.model.ranks import load_parallel, spread_over
 from lr.reasoner import Reasoner
 from lr.trace import Warned
 
-ROOT = Path(__file__).resolve().parents[1]
 Tell = Callable[[str], None]
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"

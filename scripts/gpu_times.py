@@ -44,11 +44,14 @@ from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
+from lr.parts.drafters import LookupDrafter
+from lr.rng import Stream
+from lr.spec.acceptance import RULES, Draws
 from lr.spec.sampling import draw
+from lr.spec.token_sd import Context, Speculation, speculate
 from lr.types import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[1]
-DRIVERS = "lockstep", "overlapped"
 
 
 def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
@@ -85,18 +88,20 @@ def attention_times(device: torch.device, sizes: Sizes, tell: Tell = print) -> A
     for scene in sizes.scenes:
         found = {name: attention_time(kind, needs, scene) for name, kind in kinds.items()}
         told = []
-        for name, (first, ragged, rows) in found.items():
+        for name, (first, ragged, rows, _) in found.items():
             replayed = "" if rows is None else f", replayed {rows:.0f}"
             told.append(f"{name} {ragged:.0f} (the first call {first:.0f} ms){replayed}")
         tell(f"{scene.name}, microseconds a layer: {'; '.join(told)}")
+        for name, (*_, kernels) in found.items():
+            tell(f"  {name}: {'; '.join(kernels) or 'kernels are listed on CUDA only'}")
     return True, f"{len(sizes.scenes)} scenes, {' and '.join(kinds)}"
 
 
 def attention_time(
     kind: AttentionKind, needs: AttentionNeeds, scene: Scene
-) -> tuple[float, float, float | None]:
+) -> tuple[float, float, float | None, list[str]]:
     """Milliseconds of the first call on a ragged batch, which may compile; microseconds of a later
-    one, and of one that is replayed (None: it is not recorded).
+    one, and of one that is replayed (None: it is not recorded); the longest kernels of the former.
     """
     device, size, calls = needs.device, BLOCK_SIZE, 10
     blocks = sum((a + b) // size + 2 for a, b in zip(scene.cached, scene.new, strict=True))
@@ -126,11 +131,12 @@ def attention_time(
         wait_for(device)
         first = 1e3 * (time.perf_counter() - started)
         ragged = 1e6 * timed(partial(several, attend), device) / calls
+        kernels = [kernel[:70] for kernel, *_ in top_kernels(partial(several, attend), device)[:4]]
         if kind.rows is not None and len(slots) <= ROWS[-1]:
             attend = kind.rows(RowPages.of(batch), cache)
             replay = recorder_for(device)(partial(several, attend))
             rows = 1e6 * timed(replay, device) / calls
-    return first, ragged, rows
+    return first, ragged, rows, kernels
 
 
 def top_kernels(work: Callable[[], object], device: torch.device) -> list[tuple[str, float, int]]:
@@ -186,7 +192,10 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
             tell(f"{name} at {length}: {1e3 * forward:.3f} ms, drawn {1e3 * drawn:.3f} ms, limit "
                  f"{1e3 * limit:.3f} ms, share {limit / drawn:.2f}")  # fmt: skip
             if length == sizes.lengths[0]:
-                tell(f"{name}: {waits(both, device)}")
+                tell(f"{name}, waits per token: {waits(both, device)}")
+                for rule in ("reject", "match"):
+                    work = partial(speculative_round, runner, branch, rule, sampling)
+                    tell(f"{name}, waits per round of two by {rule}: {waits(work, device)}")
                 found = top_kernels(step, device)[:20]
                 rows = [[n[:70], f"{ms:.3f}", str(count)] for n, ms, count in found]
                 for line in table([["kernel", "ms", "calls"], *rows]) if rows else ():
@@ -199,10 +208,20 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     return True, f"shares of the limit (goal {GOAL}): {', '.join(shares)}"
 
 
+def speculative_round(runner: ModelRunner, one: Branch, rule: str, how: SamplingParams) -> None:
+    """Token-level speculation on a branch, whose tokens repeat, and its fork."""
+    branches = [one_more(one), runner.fork(one)]
+    speculation = Speculation(LookupDrafter(), RULES[rule](), 4)
+    draws = Draws(Stream.root(0), 0)
+    speculate(runner, how, speculation, [Context(branch, 4, draws) for branch in branches])
+    runner.close(branches[1])
+
+
 def waits(work: Callable[[], object], device: torch.device) -> str:
-    """How often the host waits for the device in `work`."""
+    """How often the host waits for the device in `work`, when it is done a second time."""
+    work()
     if device.type != "cuda":
-        return "waits are counted on CUDA only"
+        return "counted on CUDA only"
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -211,7 +230,7 @@ def waits(work: Callable[[], object], device: torch.device) -> str:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     found = [one for one in seen if "prototype" not in str(one.message)]  # says PyTorch of the mode
-    return f"the host waits {len(found)} times per token"
+    return str(len(found))
 
 
 @torch.inference_mode()
@@ -304,8 +323,12 @@ def gpu_tests(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     return done.returncode == 0, lines[-1]
 
 
-def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answer:
-    """`lr bench gpu` at real shapes, and what it says about the goal."""
+def timings(
+    device: torch.device, sizes: Sizes, tell: Tell = print, *, large: bool = False
+) -> Answer:
+    """`lr bench gpu` at real shapes, and what it says about the goal: 8B and 1.7B without a judge;
+    or 32B, 1.7B and a judge of 7B.
+    """
     names: tuple[str, str, str | None]
     names = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B") if large else ("Qwen3-8B", "Qwen3-1.7B", None)
     if not sizes.full:
@@ -316,7 +339,8 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
         mode="lr+sd", driver="overlapped", drafter="ngram", num_speculative_tokens=8, depth=4,
         max_tokens=384 if sizes.full else 24, temperature=0.6, top_p=0.95, top_k=20,
     )  # fmt: skip
-    chosen = ways(("ar", "sd", "lr", "lr+sd"), ("overlapped",) if large else DRIVERS)
+    drivers = ("overlapped",) if large else ("lockstep", "overlapped")
+    chosen = ways(("ar", "sd", "lr", "lr+sd"), drivers)
     if large:
         more = {"depth": 6}, {"num_speculative_tokens": 4}
         for mode, settings in zip(("lr", "lr+sd"), more, strict=True):
@@ -337,16 +361,6 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
     ratios = [rate / model for rate, model in rates]
     said = f"{names[0]}, batch 1: {share:.2f} of the bandwidth limit (goal {GOAL}); tokens/s"
     return True, f"{said} {min(ratios):.2f} to {max(ratios):.2f} of the model's (goal 0.90 to 1.10)"
-
-
-def timings_8b(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """8B and 1.7B, no judge."""
-    return timings(device, sizes, tell, large=False)
-
-
-def timings_32b(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """32B, 1.7B and a judge of 7B."""
-    return timings(device, sizes, tell, large=True)
 
 
 def dummy(name: str, device: torch.device, sizes: Sizes) -> CausalLM:
@@ -373,8 +387,8 @@ CHECKS: Mapping[str, tuple[Callable[..., Answer], int]] = {
     "modes": (modes_equal, 90),
     "rows": (rows_cost, 90),
     "tests": (gpu_tests, 240),
-    "timings 8B": (timings_8b, 120),
-    "timings 32B": (timings_32b, 300),
+    "timings 8B": (timings, 120),
+    "timings 32B": (partial(timings, large=True), 300),
     "ranks": (ranks_equal, 120),
 }
 """By name, the most informative first: the check, and the seconds it may take."""

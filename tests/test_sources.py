@@ -54,7 +54,7 @@ def test_nothing_reads_the_environment_or_the_terminal_below_the_command_line() 
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in forbidden
     ]
-    assert not found
+    assert {one.partition(":")[0] for one in found} == {"lr/model/ranks.py"}  # what NCCL reads
 
 
 def test_no_state_at_module_level() -> None:

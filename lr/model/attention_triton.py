@@ -91,12 +91,12 @@ def _kernel(  # type: ignore[no-untyped-def]
         acc = acc * fade[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
         m = m_new
 
-    seen = l > 0
-    acc = acc / tl.where(seen, l, 1.0)[:, None]
-    lse = tl.where(seen, m + tl.log(tl.where(seen, l, 1.0)), float("-inf"))
+    lse = m + tl.log(l)  # -inf where a row sees no key of this part; NaN where a score is NaN
     to = split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head  # [BLOCK_M], of [n, h]
     tl.store(lses + to, lse, mask=mine)
-    tl.store(out + to[:, None] * D + d[None, :], acc, mask=seen[:, None] & inside[None, :])
+    acc = acc / l[:, None]
+    made = tl.where(split == 0, mine, l != 0)  # all rows see the first key, whatever its score
+    tl.store(out + to[:, None] * D + d[None, :], acc, mask=made[:, None] & inside[None, :])
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -108,7 +108,7 @@ def _combine(  # type: ignore[no-untyped-def]
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_D)  # row: of [n, h]
     at = tl.arange(0, SPLITS) * rows + row
     lse = tl.load(lses + at)  # [SPLITS]
-    weight = tl.exp(lse - tl.max(lse, 0))  # the first part sees a key, so the largest is finite
+    weight = tl.exp(lse - tl.max(lse, 0))  # the largest is finite, or the result is NaN
     there = (weight > 0)[:, None] & (d < D)[None, :]
     parts = tl.load(out + at[:, None] * D + d[None, :], mask=there, other=0.0)
     mean = tl.sum(weight[:, None] * parts, 0) / tl.sum(weight, 0)

@@ -1,6 +1,5 @@
 """Tensor parallelism: one model over several processes, its *ranks*, each with its slices of the
-weights and of the KV cache (Shoeybi et al., Megatron-LM, arXiv 1909.08053). `docs/parallel.md` has
-the table of who has what, and where the ranks meet.
+weights and of the KV cache (Megatron-LM, arXiv 1909.08053). The table is in `docs/parallel.md`.
 
 **Slices.** Example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has the query heads 6 and 7, which
 look at KV head 1, and so has rank 2. A vocabulary of 61 is padded to 64: rank 3 has the rows
@@ -26,13 +25,12 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Self
@@ -58,13 +56,16 @@ PATIENCE, STARTS = 20.0, 10
 """Seconds that a rank waits in a sum, rank 0 in sending; so many times that for one to start."""
 FOR_EVER = timedelta(days=365)
 AFTERMATH = 3.0  # Seconds for ranks that only lost another to end; one that still runs hangs.
+WATCHDOG = "ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC"
+"""What PyTorch's watchdog of NCCL does when a sum fails: a minute for its notes, then it ends the
+process. Not on rank 0, which looks at the clock itself and says which rank was lost."""
 
 
 class WorkerError(LRError):
     """A rank of a tensor-parallel model died, hung or failed. Its text names the rank and why."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ranks:
     """This process among those that share a model: number `rank` of `size`, on `device`. All ranks
     make the same calls in the same order, on two groups of `torch.distributed`: for `sums`, and for
@@ -246,36 +247,30 @@ class RankGroup:
             )
         if dist.is_initialized():
             raise SettingError(
-                "this process belongs to a group of torch.distributed already, so that no "
-                "tensor-parallel model can be started here. Close the other one first "
-                "(Reasoner.close), or load this model on its group."
+                "this process belongs to a group of torch.distributed already. Close the other "
+                "model first (Reasoner.close), or load this one on its group."
             )
         size = len(devices) if torchrun is None else torchrun.size
         places = [Torchrun(rank, size, one.index or 0) for rank, one in enumerate(devices)]
         self.error: WorkerError | None = None
-        self.numbers = count()  # of models and caches
+        self.numbers, self.recorded = count(), weakref.WeakSet[StepGraphs]()  # of models and caches
         self.caches = weakref.WeakValueDictionary[int, LeaderCache]()
-        self.lock, self.processes = threading.RLock(), list[SpawnProcess]()
+        self.lock, self.processes, self.patience = threading.RLock(), list[SpawnProcess](), patience
         self._store: dist.Store | None = None
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             for place in places[1:]:
                 name, port = f"lr rank {place.rank}", self._store.port
                 self.processes.append(start_process(_process, place, port, name=name))
-        self.recorded = weakref.WeakSet[StepGraphs]()
-        ending = os.getpid(), self.processes, self.recorded
+        self.ranks = Ranks(0, size, torch.device("cpu"))
+        ending = os.getpid(), self.processes, self.recorded, self.ranks
         self._finalizer = weakref.finalize(self, _end, *ending)
         settings = ("cuda" in kinds, torch.get_num_threads(), patience)
         with self.together():
-            late = time.monotonic() + STARTS * patience
-            while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
-                if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
-                    raise RankLost("a rank has not started")
-                time.sleep(0.02)
-            self.ranks = _join(places[0], self._store, settings)
-        if "cuda" in kinds and self.processes:
-            watched = self.processes, self.ranks.sums, self._finalizer
-            threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
+            if store := self._store:
+                names = [f"started {rank}" for rank in range(1, size)]
+                self._wait(lambda: store.check(names), STARTS * patience, pause=0.02)
+            _join(self.ranks, places[0], self._store, settings)
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
         """Another model on this group. Under torchrun each machine finds `source` for itself."""
@@ -322,9 +317,25 @@ class RankGroup:
             self._finalizer()
             return self.error
 
+    def finish(self) -> None:
+        """Wait until this GPU has done the pass: NCCL waits for ever for a rank that is gone or
+        hangs, and once it is stopped, what is read are no logits. Raises `RankLost`.
+        """
+        if self.ranks.device.type == "cuda":  # gloo has waited already
+            done = torch.cuda.Event()
+            done.record(torch.cuda.current_stream(self.ranks.device))
+            self._wait(done.query, self.patience, pause=5e-5)
+
+    def _wait(self, done: Callable[[], bool], seconds: float, pause: float) -> None:
+        late = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
+                raise RankLost("a rank did not come in time")
+            time.sleep(pause)
+
     def _cause(self) -> str:
         """Which of the processes started here has failed or hangs, and how; "" if none has."""
-        deadline, hangs = time.monotonic() + AFTERMATH, ""
+        deadline, running = time.monotonic() + AFTERMATH, list[str]()
         while time.monotonic() < deadline and not any(one.exitcode for one in self.processes):
             time.sleep(0.05)
         for rank, process in enumerate(self.processes, 1):
@@ -332,59 +343,62 @@ class RankGroup:
             if self._store is not None and self._store.check([f"failed {rank}"]):
                 return f"{name} failed: {self._store.get(f'failed {rank}').decode()}"
             if code is None:
-                hangs = hangs or f"{name} hangs: it did not come to a collective"
+                running.append(name)
             elif code < 0:
                 return f"{name} was killed by {signal.Signals(-code).name}"
             elif code:
                 return f"{name} ended by itself with exit code {code}"
-        return hangs
+        return f"{' or '.join(running)} hangs: it did not come to a collective" if running else ""
 
 
-def _abort_when_one_ends(
-    processes: Sequence[SpawnProcess], group: dist.ProcessGroup, end: weakref.finalize[..., Any]
-) -> None:
-    """NCCL would wait for a rank that is gone; gloo notices by itself."""
-    wait([process.sentinel for process in processes])
-    if end.alive:  # it was not rank 0 that ended it
-        group.abort()
-
-
-def _end(
-    owner: int, processes: Sequence[SpawnProcess], recorded: weakref.WeakSet[StepGraphs]
-) -> None:
-    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's. CUDA
-    graphs go first: NCCL would wait until none holds its sums any more.
-    """
+def _end(owner: int, processes: Sequence[SpawnProcess], *left: Any) -> None:
+    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's."""
     if os.getpid() != owner:
         return  # a fork of rank 0 that ends: the ranks are not its children
     for process in processes:
         process.kill()
         process.join()
+    _leave(*left)
+
+
+def _leave(recorded: Iterable[StepGraphs], ranks: Ranks) -> None:
+    """Leave the group: CUDA graphs first, which hold NCCL's sums, then sums that nobody joins."""
     for graphs in recorded:
         graphs.forget()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    with suppress(RuntimeError):  # they cannot be given up: nothing more may be waited for
+        if ranks.device.type == "cuda" and ranks.sums is not None:
+            ranks.sums.abort()
+        if dist.is_initialized():  # its threads must end before the process does
+            dist.destroy_process_group()
 
 
 def _join(
-    place: Torchrun, store: dist.Store | None, settings: tuple[bool, int, float] | None = None
-) -> Ranks:
+    ranks: Ranks, place: Torchrun, store: dist.Store | None, settings: tuple[Any, ...] | None = None
+) -> None:
     """Meet the other ranks, through `store` or where torchrun says. Rank 0 tells its `settings`:
     GPUs or not, threads of each, patience.
     """
     where = {"store": store, "rank": place.rank, "world_size": place.size}
     together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
-    ranks = Ranks(place.rank, place.size, torch.device("cpu"))
     cuda, threads, patience = ranks.tell(settings)
     torch.set_num_threads(threads)
-    device = torch.device("cuda", place.local_rank) if cuda else ranks.device
+    how, soon = dict[str, Any](backend="gloo"), timedelta(seconds=patience)
+    if cuda:
+        ranks.device = torch.device("cuda", place.local_rank)
+        how = {"backend": "nccl", "device_id": ranks.device}
     if cuda and place.rank > 0:
-        torch.cuda.set_device(device)
-    how = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
-    soon = timedelta(seconds=patience)
-    sums = together(dist.new_group, timeout=soon, **how)
-    messages = together(dist.new_group, timeout=FOR_EVER if place.rank else soon, backend="gloo")
-    return replace(ranks, device=device, sums=sums, messages=messages)
+        torch.cuda.set_device(ranks.device)
+    told = [f"TORCH_NCCL_{name}" for name in WATCHDOG if place.rank == 0]
+    kept = {name: os.environ[name] for name in told if name in os.environ}
+    os.environ.update(dict.fromkeys(told, "0"))  # PyTorch reads it as it makes the group
+    try:
+        ranks.sums = together(dist.new_group, timeout=soon, **how)
+    finally:
+        for name in told:
+            del os.environ[name]
+        os.environ.update(kept)
+    late = FOR_EVER if place.rank else soon
+    ranks.messages = together(dist.new_group, timeout=late, backend="gloo")
 
 
 class LeaderCache(PagedKVCache):
@@ -446,6 +460,7 @@ class LeaderLM(RankLM):
         with self.group.together(what, self.number, into, *arguments):
             cache.prepared = []
             yield
+            self.group.finish()
 
 
 def _process(place: Torchrun, port: int) -> None:
@@ -468,54 +483,47 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
     models: dict[int, RankLM] = {}
-    caches: dict[int, PagedKVCache] = {}
-    recorded: dict[int, StepGraphs] = {}  # by the numbers of their caches
+    caches: dict[int, tuple[PagedKVCache, StepGraphs | None]] = {}  # with what is recorded on them
+    ranks = Ranks(place.rank, place.size, torch.device("cpu"))
     try:
-        ranks = _join(place, store)
+        _join(ranks, place, store)
         while True:
             held, *call = ranks.tell()
             for number in caches.keys() - held:
                 del caches[number]
-                recorded.pop(number, None)
             match call:
                 case ("load", number, source, dtype):
                     with torch.inference_mode(False):
                         models[number] = RankLM.load(source, ranks, dtype)
                     together(dist.barrier)
                 case (what, number, into, *arguments):
-                    _follow(models[number], caches, recorded, into, what, arguments)
+                    _follow(models[number], caches, into, what, arguments)
     except RankLost:
         return  # rank 0 finds out why
     finally:
-        recorded.clear()  # as in `_end`
-        if dist.is_initialized():  # its threads must end before the process does
-            dist.destroy_process_group()
+        _leave([graphs for _, graphs in caches.values() if graphs], ranks)
 
 
 def _follow(
-    model: RankLM,
-    caches: dict[int, PagedKVCache],
-    recorded: dict[int, StepGraphs],
-    into: Sequence[Any],
-    what: str,
-    arguments: Sequence[Any],
+    model: RankLM, caches: dict[int, Any], into: Sequence[Any], what: str, arguments: Sequence[Any]
 ) -> None:
     """A function of its own, so that nothing holds a cache that has been dropped."""
     number, sizes, prepared, name, kind = into  # as `LeaderLM._with_others` sends it
     if number not in caches:
-        cache = caches[number] = model.make_cache(*sizes)
+        cache = model.make_cache(*sizes)
         cache.pool.allocate(cache.num_blocks)  # other ranks count no owners: all blocks are
         cache.keys.zero_()  # held, and may be read
         cache.values.zero_()
-    cache = caches[number]
+        caches[number] = cache, None
+    cache, graphs = caches[number]
     for fresh, copies in prepared:
         cache.prepare(fresh, copies)
     if model.attention.name != name:
         equip(model, name, graphs=False)
     if what == "record":
         model.attention = kind
-        recorded[number] = StepGraphs(model, cache, None, *arguments)
+        caches[number] = cache, StepGraphs(model, cache, None, *arguments)
     else:
         source, replays = arguments
-        replay = recorded[number].run if replays else None
+        replay = graphs.run if graphs and replays else None
         model(RaggedBatch.build(*source, device=model.device), cache, kind, replay)

@@ -23,6 +23,7 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
 from lr.kvcache.branch import BLOCK_SIZE, Branch, common_length
+from lr.kvcache.cache import integers
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.runner import Runner, fork_longest
@@ -80,19 +81,19 @@ class AnswerTokens:
             )
         return cls(tuple(answers[0][:place]), tokens)
 
-    def read(self, logits: Tensor) -> tuple[list[float], float]:
-        """The answers' probabilities relative to each other, and their total share (0 to 1).
-
-        `logits` [v] follow the common tokens. An answer that ends there gets what the others leave.
+    def read(self, logits: Tensor) -> list[tuple[list[float], float]]:
+        """The answers' probabilities relative to each other, and their total share (0 to 1), row by
+        row. A device is waited for once. `logits` [b, v] follow the common tokens; an answer that
+        ends there gets what the others leave.
         """
-        log_p = torch.log_softmax(logits.double(), -1)
-        going_on = [token for token in self.tokens if token is not None]
-        chosen = log_p[going_on]
+        going_on = integers([token for token in self.tokens if token is not None], logits.device)
+        log_p = torch.log_softmax(logits.double(), -1).index_select(-1, going_on)
         if None not in self.tokens:
-            return chosen.softmax(-1).tolist(), float(chosen.logsumexp(-1).exp())
-        p = dict(zip(going_on, chosen.exp().tolist(), strict=True))
-        rest = max(0.0, 1.0 - sum(p.values()))
-        return [rest if token is None else p[token] for token in self.tokens], 1.0
+            mass = log_p.logsumexp(-1, keepdim=True).exp()
+            return [(p, held) for *p, held in torch.cat((log_p.softmax(-1), mass), -1).tolist()]
+        p, place = log_p.exp(), self.tokens.index(None)
+        rest = (1.0 - p.sum(-1, keepdim=True)).clamp(min=0.0)
+        return [(row, 1.0) for row in torch.cat((p[:, :place], rest, p[:, place:]), -1).tolist()]
 
 
 @dataclass(frozen=True)
@@ -219,11 +220,12 @@ TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
 
 
 class AskingVerifier(Verifier):
-    """One row per pair is run, and the verdict read from its logits. `head`: the tokens with which
-    all rows begin.
+    """One row per pair is run, and the verdict read from its logits: from what the `answers` get.
+    `head`: the tokens with which all rows begin.
     """
 
     prefixes: PrefixCache
+    answers: AnswerTokens
     head: Sequence[int] = ()
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -232,11 +234,13 @@ class AskingVerifier(Verifier):
         if self.head:
             self.prefixes.warm(list(self.head))
         rows = self.prefixes.logits([self.row_of(pair) for pair in pairs])
+        ran = [(p, row) for p, row in zip(pairs, rows, strict=True) if isinstance(row, Tensor)]
+        said = iter(self.read(ran) if ran else ())
         return [
-            Verdict(aligned=False, why=f"not judged: {logits}", failed=True)
-            if isinstance(logits, LRError)
-            else self.read(pair, logits)
-            for pair, logits in zip(pairs, rows, strict=True)
+            Verdict(aligned=False, why=f"not judged: {row}", failed=True)
+            if isinstance(row, LRError)
+            else next(said)
+            for row in rows
         ]
 
     @property
@@ -248,9 +252,13 @@ class AskingVerifier(Verifier):
     def row_of(self, pair: Pair) -> PromptRow:
         """What the model reads about a pair."""
 
-    @abstractmethod
-    def read(self, pair: Pair, logits: Tensor) -> Verdict:
-        """The verdict from the logits [wanted, v] of its row."""
+    def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
+        """The verdicts from the logits [wanted, v] of each pair's row."""
+        return [self.verdict(*one) for one in self.answers.read(torch.cat([row for _, row in ran]))]
+
+    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
+        """The verdict from the probabilities that `AnswerTokens` reads."""
+        raise NotImplementedError
 
 
 def at_least(threshold: float, score: float, why: str) -> Verdict:
@@ -300,9 +308,8 @@ class JudgeVerifier(AskingVerifier):
         steps = (pair.target_step, pair.draft)
         return PromptRow(self.row(*(self.decode(step.tokens).strip() for step in steps)))
 
-    def read(self, pair: Pair, logits: Tensor) -> Verdict:
-        (score, _), mass = self.answers.read(logits[-1])
+    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
         if mass < self.least_mass:
             why = f"the judge answers something else (the two answers hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
-        return at_least(self.threshold, score, f"aligned with {score:.3f} for the judge")
+        return at_least(self.threshold, p[0], f"aligned with {p[0]:.3f} for the judge")

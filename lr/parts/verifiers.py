@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lr.errors import CheckpointError, ProtocolError, SettingError
 from lr.kvcache.branch import BLOCK_SIZE
+from lr.model.attention import without_cudnn
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
@@ -95,8 +96,7 @@ class ScoreVerifier(AskingVerifier):
         chain = [*pair.prefix, *pair.draft.tokens]
         return PromptRow([*chain, *self.question], keep=len(chain))
 
-    def read(self, pair: Pair, logits: Tensor) -> Verdict:
-        p, mass = self.answers.read(logits[-1])
+    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
         if mass < self.least_mass:
             why = f"the target gives no score (the ten digits hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
@@ -143,8 +143,8 @@ class LikelihoodVerifier(AskingVerifier):
         tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
         return PromptRow(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
-    def read(self, pair: Pair, logits: Tensor) -> Verdict:
-        return self.mean(step_logprobs(logits, pair.draft.tokens))
+    def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
+        return [self.mean(step_logprobs(logits, pair.draft.tokens)) for pair, logits in ran]
 
     def mean(self, logprobs: Sequence[float]) -> Verdict:
         """The verdict from the log-probabilities of the draft step's tokens."""
@@ -211,6 +211,7 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
             "verifier 'embedding' needs the package sentence-transformers: "
             'install it with pip install "lookahead-reasoning[encoder]".'
         ) from error
+    without_cudnn(torch.device(device))
     try:
         encoder = SentenceTransformer(str(name_or_path), device=device)
     except Exception as error:  # what a broken or absent checkpoint raises differs between versions
@@ -395,12 +396,11 @@ class VerifierChoice:
             assert language is not None, "parse_verifier refuses it"
             oracle: Verifier = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
             return oracle
-        if kind == "score":
+        if kind in ("score", "likelihood"):
             asked = asked_model(target, self.codec, self.num_blocks)
-            return ScoreVerifier(asked, threshold=threshold)
-        if kind == "likelihood":
-            runner = asked_model(target, self.codec, self.num_blocks).runner
-            return LikelihoodVerifier(threshold, runner)
+            if kind == "score":
+                return ScoreVerifier(asked, threshold=threshold)
+            return LikelihoodVerifier(threshold, asked.runner)
         if self.judge is None:  # random, always, never: they look at nothing
             return RandomVerifier(threshold)
         if kind == "embedding":

@@ -88,6 +88,8 @@ def test_what_is_measured_on_a_gpu_runs_at_small_sizes(name: str) -> None:
     ok, what = CHECKS[name][0](CPU, Sizes.small(), told.append)
     assert ok, what
     assert told
+    if name == "decoding":
+        assert sum("waits per" in one for one in told) == 3
 
 
 def test_torch_and_transformers_are_enough() -> None:
@@ -103,7 +105,7 @@ from lr.lab.bench import gpu
 from lr.theory import predicted
 gpu.measure_peaks = partial(gpu.measure_peaks, small=True)
 predicted.seconds_per_step = partial(predicted.seconds_per_step, steps=200)
-print(*gpu_times.timings_8b(torch.device("cpu"), gpu_times.Sizes.small()))
+print(*gpu_times.timings(torch.device("cpu"), gpu_times.Sizes.small()))
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(ROOT), str(ROOT / "scripts")],
@@ -117,7 +119,7 @@ print(*gpu_times.timings_8b(torch.device("cpu"), gpu_times.Sizes.small()))
 
 
 def test_a_check_that_raises_has_failed(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHECKS, "attention", (lambda *_: {}["nothing"], 1))  # type: ignore[attr-defined]
+    monkeypatch.setitem(CHECKS, "attention", (lambda *_: {}["nothing"], 1))
     code, said = check("--one", "attention")
     found = json.loads(said.splitlines()[-1])
     assert code == 0 and found["ok"] is False

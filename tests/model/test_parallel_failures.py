@@ -25,7 +25,17 @@ from lr.commands.cli import main
 from lr.commands.run import RunTally
 from lr.engine.runner import ModelRunner
 from lr.lab.eval.report import AnswerRecord
-from lr.model.ranks import LeaderLM, RankLM, WorkerError, load_parallel, spread_over, together
+from lr.model.device import Torchrun
+from lr.model.ranks import (
+    LeaderLM,
+    RankLM,
+    Ranks,
+    WorkerError,
+    _join,
+    load_parallel,
+    spread_over,
+    together,
+)
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"
@@ -101,6 +111,60 @@ def test_a_rank_that_does_not_start_is_not_waited_for() -> None:
     """None starts within ten millionths of a second."""
     with pytest.raises(WorkerError, match=r"rank 1 \(process \d+\) hangs"):
         load_parallel("tiny-target", (CPU, CPU), patience=1e-6)
+
+
+class NeverDone:
+    """A CUDA event behind a sum that a lost rank does not join: NCCL's sums only begin in Python,
+    and wait on the GPU.
+    """
+
+    def record(self, stream: object) -> None:
+        assert stream == "the stream of cuda:0"
+
+    def query(self) -> bool:
+        return False
+
+
+@pytest.mark.usefixtures("no_aftermath")
+@pytest.mark.parametrize("how", ["hangs", "was killed by SIGKILL"])
+def test_a_gpu_that_waits_for_a_lost_rank_is_not_waited_for(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_parallel("tiny-target", (CPU, CPU), patience=2.0 if how == "hangs" else 1000.0)
+    (pid,), aborted = pids_of(model.group), list[bool]()
+    runner = ModelRunner(model, num_blocks=4)
+    branch = runner.open([5, 6, 7])
+    runner.forward([branch])
+    branch.append(8)
+    monkeypatch.setattr(torch.cuda, "Event", NeverDone)
+    monkeypatch.setattr(torch.cuda, "current_stream", "the stream of {}".format)
+    monkeypatch.setattr(dist.ProcessGroup, "abort", lambda group: aborted.append(alive(pid)))
+    monkeypatch.setattr(model.group.ranks, "device", torch.device("cuda", 0))
+    if how != "hangs":
+        threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.raises(WorkerError, match=rf"rank 1 \(process {pid}\) {how}"):
+        runner.forward([branch])
+    assert aborted == [False]  # after the others have ended
+    assert not dist.is_initialized()
+
+
+def test_nccl_ends_other_ranks_but_never_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its watchdog is told so where the group is made, and nobody else hears it."""
+    name, seen = "TORCH_NCCL_ASYNC_ERROR_HANDLING", list[tuple[str, str | None]]()
+    monkeypatch.setenv(name, "1")  # as torchrun does
+    before = dict(os.environ)
+
+    def new_group(backend: str, **how: object) -> None:
+        seen.append((backend, os.environ[name]))
+
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "new_group", new_group)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(Ranks, "tell", lambda self, message: (True, 1, 5.0))
+    for rank in (0, 1):
+        _join(Ranks(rank, 2, CPU), Torchrun(rank, 2, rank), None)
+        assert dict(os.environ) == before
+    assert seen == [("nccl", "0"), ("gloo", "1"), ("nccl", "1"), ("gloo", "1")]
 
 
 def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ products Triton's interpreter computes wrongly."""
 from __future__ import annotations
 
 import random
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -32,23 +33,26 @@ def cache_of(kv: int, d: int, block_size: int, dtype: torch.dtype) -> PagedKVCac
 
 
 @torch.inference_mode()
-def scene(seed: int) -> None:
-    chance, noise = random.Random(seed), torch.Generator().manual_seed(seed)
-    h, kv, d = HEADS[seed % len(HEADS)] if seed < 9 else LARGE[seed - 9]
-    block_size = chance.choice([1, 4, 16]) if seed < 8 else 16
-    dtype = chance.choice([torch.float32, torch.float16]) if seed != 8 else torch.float16
+def compare(
+    seed: int, heads: tuple[int, int, int], block_size: int, dtype: torch.dtype,
+    cached: list[int], counts: list[int], *, spoiled: bool = False,
+) -> set[int]:  # fmt: skip
+    """Sequences of `cached` tokens and a fork of the first, as many as there are `counts` of new
+    tokens. `spoiled`: row 0 asks with NaN, and the first key of sequence 1 is infinite. Into how
+    many parts the keys were divided.
+    """
+    sizes: list[tuple[int, ...]] = []
+
+    def empty(*size: int, **how: object) -> Tensor:  # full of 7
+        sizes.append(size)
+        return torch.full(size, 7.0, **how)
+
+    (h, kv, d), noise = heads, torch.Generator().manual_seed(seed)
     cache, exact = cache_of(kv, d, block_size, dtype), cache_of(kv, d, block_size, torch.float64)
-    tables = [cache.new(), cache.new()]
-    with cache.append(tables, [chance.randint(1, 20), chance.randint(1, 9)]):
+    tables = [cache.new() for _ in cached]
+    with cache.append(tables, cached):
         pass
-    tables.append(cache.fork(tables[0]))
-    counts = [1] * 3 if seed % 3 == 0 else [chance.choice([1, 2, 5, 17]) for _ in tables]
-    if seed >= 9:  # two decode, one goes on by a few tokens
-        counts = [1, 3, 1]
-    if seed == 8:  # a prompt alone, after what is cached
-        tables, counts = tables[:1], [67]
-    if block_size == 1:
-        counts = [min(count, 5) for count in counts]
+    tables = [*tables, cache.fork(tables[0])][: len(counts)]
     with cache.append(tables, counts) as slots:
         tokens = [[0] * count for count in counts]
         batch = RaggedBatch.build(tables, tokens, slots, wanted=counts, device=CPU)
@@ -57,14 +61,38 @@ def scene(seed: int) -> None:
             drawn = torch.randn(memory[:, held].shape, generator=noise)
             memory[:, held] = drawn.to(dtype)
             copy.copy_(memory)
-        heads = torch.randn(sum(counts), h + 2 * kv, d, generator=noise).to(dtype)
-        q, k, v = heads.split((h, kv, kv), 1)
+        drawn = torch.randn(sum(counts), h + 2 * kv, d, generator=noise).to(dtype)
+        q, k, v = drawn.split((h, kv, kv), 1)
+        if spoiled:
+            q[0], k[counts[0], :, 0] = torch.nan, -torch.inf
         expected = reference_attention(batch, exact)(0, q.double(), k.double(), v.double())
+        wrong = expected.isnan().flatten(1).all(1)
+        assert wrong.nonzero()[:, 0].tolist() == ([0, counts[0]] if spoiled else [])
         assert TRITON.rows is not None
         for attend in (TRITON.ragged(batch, cache), TRITON.rows(RowPages.of(batch), cache)):
-            off = (attend(0, q, k, v).double() - expected).flatten(1).norm(dim=1)
-            worst = (off / expected.flatten(1).norm(dim=1)).max().item()
+            with patch.object(torch, "empty", empty):
+                made = attend(0, q, k, v).double()  # no row may keep what its memory held before
+            assert torch.equal(made.isnan().flatten(1).all(1), wrong), (seed, dtype, made)
+            off = (made - expected)[~wrong].flatten(1).norm(dim=1)
+            worst = (off / expected[~wrong].flatten(1).norm(dim=1)).max().item()
             assert worst <= ROUNDINGS * torch.finfo(dtype).eps, (seed, block_size, dtype, worst)
+    return {size[0] for size in sizes if len(size) == 4}
+
+
+def scene(seed: int) -> None:
+    chance = random.Random(seed)
+    heads = HEADS[seed % len(HEADS)] if seed < 9 else LARGE[seed - 9]
+    block_size = chance.choice([1, 4, 16]) if seed < 8 else 16
+    dtype = chance.choice([torch.float32, torch.float16]) if seed != 8 else torch.float16
+    cached = [chance.randint(1, 20), chance.randint(1, 9)]
+    counts = [1] * 3 if seed % 3 == 0 else [chance.choice([1, 2, 5, 17]) for _ in range(3)]
+    if seed >= 9:  # two decode, one goes on by a few tokens
+        counts = [1, 3, 1]
+    if seed == 8:  # a prompt alone, after what is cached
+        counts = [67]
+    if block_size == 1:
+        counts = [min(count, 5) for count in counts]
+    compare(seed, heads, block_size, dtype, cached, counts)
 
 
 @torch.inference_mode()
@@ -132,5 +160,15 @@ if __name__ == "__main__":
         setattr(fused, name, right)
     for seed in range(9 + len(LARGE)):
         scene(seed)
+    for parts in (1, 8, 32, 64):
+        attention_triton.PROGRAMS = parts * 4  # so many parts of the keys of up to four tiles
+        if parts > 8:
+            made = compare(parts, LARGE[3], 16, torch.float32, [800, 5, 90], [1] * 4)
+            assert made == {parts}
+            continue
+        for dtype in (torch.float32, torch.float16):
+            made = compare(parts, (4, 1, 16), 4, dtype, [20, 0], [2, 1, 1], spoiled=True)
+            assert made == {parts}
+    attention_triton.PROGRAMS = 16
     for dtype in (torch.float32, torch.float16):
         assert not probe(TRITON, AttentionNeeds(CPU, dtype, 4, 2, 16))

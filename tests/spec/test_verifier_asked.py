@@ -42,16 +42,14 @@ def test_answers_that_no_token_tells_apart(answers: Sequence[Sequence[int]]) -> 
 
 
 def test_reading_an_answer() -> None:
-    logits = torch.tensor([0.5, 0.2, 0.3]).log()
-    assert AnswerTokens((), (0, 1)).read(logits) == (
-        [pytest.approx(5 / 7), pytest.approx(2 / 7)],
-        pytest.approx(0.7),
-    )
-    assert AnswerTokens((), (None, 1)).read(logits) == (
-        [pytest.approx(0.8), pytest.approx(0.2)],
-        1.0,
-    )
-    shares, mass = AnswerTokens((), (1, 2)).read(torch.tensor([0.0, -800.0, -802.0]))
+    rows = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.9, 0.0]]).log()
+    [(shares, mass), (_, other)] = AnswerTokens((), (0, 1)).read(rows)
+    assert shares == pytest.approx([5 / 7, 2 / 7])
+    assert (mass, other) == pytest.approx((0.7, 1.0))
+    for tokens, expected in (((None, 1), [0.8, 0.2]), ((2, None, 0), [0.3, 0.2, 0.5])):
+        shares, mass = AnswerTokens((), tokens).read(rows)[0]
+        assert shares == pytest.approx(expected) and mass == 1.0
+    [(shares, mass)] = AnswerTokens((), (1, 2)).read(torch.tensor([[0.0, -800.0, -802.0]]))
     assert (
         shares[0] == pytest.approx(1 / (1 + torch.e**-2)) and mass == 0.0
     )  # exact, though both are next to nothing

@@ -4,8 +4,12 @@ the head of its prompt.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import SettingError
@@ -64,6 +68,29 @@ def test_one_forward_for_all_pairs_and_the_head_once() -> None:
     judge.judge(PAIRS[:3])
     judge.judge(PAIRS[3:])
     assert watched.forwards[2:] == [(3, sum(lengths[:3]) - 3 * head), (1, lengths[3] - head)]
+
+
+class Waits(TorchFunctionMode):
+    """Counts what makes the host wait for a device: values read back, and lists as indices."""
+
+    count = 0
+
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        self.count += func in (Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__bool__)
+        self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_host_waits_as_often_for_four_pairs_as_for_one() -> None:
+    judge, counts = make(Watched()), []
+    judge.judge(PAIRS)  # the head is computed
+    for pairs in (PAIRS[:1], PAIRS):
+        with Waits() as waits:
+            judge.judge(pairs)
+        counts.append(waits.count)
+    assert counts == [1, 1]
 
 
 def test_only_the_head_stays_in_the_cache() -> None:
