@@ -14,11 +14,12 @@ algorithm itself is in `lookahead.py`, on one page. Read next: `engine/engine.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import torch
 
@@ -31,7 +32,7 @@ from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.options import OptionArguments, make_options
+from lr.options import GenerateOptions, OptionArguments, make_options
 from lr.registry import find, is_served
 from lr.result import Result
 from lr.spec.variant import Variant
@@ -42,6 +43,22 @@ if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
 
 MOST_BLOCKS = 1 << 24  # Of a cache: 268 million tokens.
+
+
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+def showing_options(method: Method) -> Method:
+    """`method`, whose signature names the fields of `GenerateOptions` instead of `**options`, so
+    that `help` and notebooks list them with their defaults."""
+    signature = inspect.signature(method)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(one.name, own[-1].KEYWORD_ONLY, default=one.default, annotation=one.type)
+        for one in fields(GenerateOptions)
+    ]
+    method.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    return method
 
 
 class Reasoner:
@@ -151,6 +168,7 @@ class Reasoner:
         self.verifier: str | Verifier = verifier
         find("lr.parts.generation_config:warn_unheeded")(codec)
 
+    @showing_options
     def generate(
         self,
         question: str,
@@ -169,6 +187,7 @@ class Reasoner:
         run = self.run(question, variant=variant, detailed=detailed, engine=engine, **options)
         return run.finish()
 
+    @showing_options
     def run(
         self,
         question: str,

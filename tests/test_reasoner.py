@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
 from pathlib import Path
 
@@ -249,4 +250,7 @@ def test_every_error_of_ours_is_one_kind() -> None:
 
 def test_the_typed_arguments_are_the_options() -> None:
     """What an editor completes in `generate` is what `GenerateOptions` has."""
-    assert set(OptionArguments.__annotations__) == {one.name for one in fields(GenerateOptions)}
+    names = {one.name for one in fields(GenerateOptions)}
+    assert set(OptionArguments.__annotations__) == names
+    shown = inspect.signature(Reasoner.generate).parameters  # by `help` and by notebooks
+    assert names < set(shown) and shown["depth"].default == 4 and "options" not in shown
