@@ -1,12 +1,11 @@
-"""The slides of the two lectures (notebooks/README.md), from the notebooks' own cells.
+"""The slides of the two lectures (notebooks/README.md), made from cells of the notebooks.
 
-python scripts/slides.py slides          # writes slides/first.html and slides/second.html
+    python scripts/slides.py slides          writes slides/first.html and slides/second.html
 
-The slide type of a cell says what becomes of it, as everywhere in Jupyter (in JupyterLab: Property
-Inspector, Slide Type): "slide" begins a slide, as every heading does, a cell without a type
-continues the slide before, "notes" are for the lecturer (key N), "skip" leaves the cell out. The
-pages need no network: pictures are inside, formulas are MathML, and what turns the slides is a few
-lines at the end.
+Jupyter's slide type says how a cell is used (in JupyterLab: Property Inspector, Slide Type).
+"slide" begins a new slide, as does every heading. A cell without a type continues the slide before
+it. "notes" are for the lecturer (key N). "skip" leaves the cell out. The pages need no network:
+they contain the pictures, formulas as MathML, and a short script that turns the slides.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import html
 import re
 import sys
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import nbformat
@@ -23,6 +23,8 @@ from markdown_it import MarkdownIt
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
+
+from lr.lab.viz.style import GRID, INK, PAPER, SOFT, WASHES
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 LECTURES = {
@@ -35,30 +37,30 @@ KEYS = "→ ← space: turn · N: notes · F: full screen · print the page for 
 MATH = re.compile(r"(`+).+?\1|\$\$(.+?)\$\$|\$([^$\n]+(?:\n[^$\n]+)?)\$", re.DOTALL)
 HEADING = re.compile(r"^(?=#+ )", re.MULTILINE)
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]+\)")
-STYLE = """
+STYLE = Template("""
 * { box-sizing: border-box }
-body { margin: 0; font-family: system-ui, sans-serif; line-height: 1.4; color: #222 }
+body { margin: 0; font-family: system-ui, sans-serif; line-height: 1.4; color: $ink }
 section { display: none; width: 100vw; height: 100vh; padding: 4vh 6vw; overflow: auto }
-section { font-size: 2.7vh; background: #fff }
+section { font-size: 2.7vh; background: $paper }
 section.on { display: block }
 section.title { padding-top: 30vh; text-align: center }
 h1, h2, h3 { line-height: 1.15; margin: 0 0 .5em }
-pre { background: #f4f5f7; padding: .5em .8em; margin: .4em 0; white-space: pre-wrap }
+pre { background: $wash; padding: .5em .8em; margin: .4em 0; white-space: pre-wrap }
 pre { font-size: .82em }
-pre.out { background: none; border-left: .25em solid #00735a; padding: .1em .8em }
+pre.out { background: none; border-left: .25em solid $soft; padding: .1em .8em }
 img { max-width: 100%; max-height: 58vh }
 table { border-collapse: collapse }
-td, th { border-bottom: 1px solid #ddd; padding: .2em .7em; text-align: left }
-blockquote { border: 2px solid #222; border-radius: 6px; margin: .5em 0; padding: .2em 1em }
+td, th { border-bottom: 1px solid $grid; padding: .2em .7em; text-align: left }
+blockquote { border: 2px solid $ink; border-radius: 6px; margin: .5em 0; padding: .2em 1em }
 math[display=block] { margin: .5em 0 }
 .notes { display: none }
 .noted .notes { display: block }
-footer { position: fixed; right: 1vw; bottom: 1vh; font-size: 1.8vh; color: #5b6472 }
+footer { position: fixed; right: 1vw; bottom: 1vh; font-size: 1.8vh; color: $soft }
 @media print {
   section { display: block; page-break-after: always; height: auto }
   footer { display: none }
 }
-"""
+""").substitute(ink=INK, soft=SOFT, grid=GRID, paper=PAPER, wash=WASHES["rejected"])
 TURN = """
 const slides = [...document.querySelectorAll('section')], foot = document.querySelector('footer');
 function show(at) {
@@ -104,7 +106,7 @@ def prose(text: str) -> str:
 
 
 def shown(output: Any) -> str:
-    """What a cell printed or drew."""
+    """The HTML of a cell's output, printed or drawn."""
     data = output.get("data", {})
     if "image/png" in data:
         return f'<img alt="" src="data:image/png;base64,{data["image/png"].strip()}">'
@@ -115,7 +117,7 @@ def shown(output: Any) -> str:
 
 
 def cell_html(cell: Any) -> str:
-    """A cell with what it showed."""
+    """A cell as HTML, with its outputs."""
     if cell.cell_type == "markdown":
         return prose(cell.source)
     code = highlight(cell.source, PythonLexer(), HtmlFormatter(noclasses=True, nobackground=True))
@@ -159,7 +161,7 @@ def page(name: str) -> str:
 
 
 def main() -> None:
-    """Write the pages into the folder that is named."""
+    """Write the pages into the folder given on the command line."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for name in LECTURES:

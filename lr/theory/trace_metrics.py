@@ -1,17 +1,17 @@
 """What traces say about time and acceptance: the cost of a pass, and the work of an answer.
 
-A pass over n rows with m tokens more than one per row takes about
+A pass over n rows (branches) that adds m tokens beyond the first of each row takes about
 
     first + row (n - 1) + token m    seconds
 
-One such line per model, fitted to the passes of real runs (`PassCost.fit`), is the whole cost model
-of this package: calibration, prediction, planner and `lr bench step` use it. In runs on one thread
-(lockstep) everything between two passes, such as sampling, forks and the scheduler, is counted with
-the pass that ends it, verdicts excepted. So the parts add up to the whole, and nothing is free.
+This line, one per model, fitted to the passes of real runs (`PassCost.fit`), is the only cost model
+of this package: calibration, prediction, planner and `lr bench step` all use it. In runs on one
+thread (lockstep) the time between two passes (sampling, forks, the scheduler) counts towards the
+pass that ends it; only verdicts are counted apart. So the parts add up to the whole.
 
 Example, a synchronous cycle of two drafts: draft, draft, ... | target reads draft step 1 (1 row,
 many tokens) | target reads step 2 with the first tokens of all rows (3 rows, more tokens than
-rows) | target, target, ... (a token per row). Read next: `calibration.py`, `predicted.py`."""
+rows) | target, target, ... (one token per row). Read next: `calibration.py`, `predicted.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lr.types import Role
 Timed = tuple[float, RunEvent]
 """(time of the event in seconds, event)."""
 Passes = dict[tuple[int, int], tuple[int, float]]
-"""By (rows, tokens more than one per row): how many passes, and their seconds together."""
+"""(rows, tokens beyond the first of each row) -> (number of passes, their total seconds)."""
 Spans = list[tuple[float, float]]
 """(begin, end) of pieces of work."""
 
@@ -44,7 +44,7 @@ def covered(spans: Spans) -> float:
 
 @dataclass(frozen=True)
 class PassCost:
-    """Seconds of a pass: `first` for one row of one token, `row` and `token` for each further."""
+    """Seconds: `first` for one row of one token, `row` per extra row, `token` per extra token."""
 
     first: float
     row: float = 0.0
@@ -52,8 +52,8 @@ class PassCost:
 
     @classmethod
     def fit(cls, runs: Iterable[Passes]) -> PassCost:
-        """Least squares over all passes, no part negative; what does not vary costs nothing. The
-        best is that of some of the parts, the others 0: all choices are tried, the fewest first."""
+        """Non-negative least squares over all passes; a part that does not vary costs 0. The best
+        fit is a plain one of some of the three parts; all choices are tried, small ones first."""
         groups = [(*key, *value) for passes in runs for key, value in passes.items()]
         if not groups:
             return cls(0.0)
@@ -61,7 +61,7 @@ class PassCost:
         columns = np.stack([np.ones_like(rows), rows - 1, more], axis=1)
         weight, best, least = np.sqrt(count), np.zeros(3), np.inf
         columns, seconds = columns * weight[:, None], total / count * weight
-        # what scipy's nnls computes: the check of a GPU machine runs without scipy
+        # scipy.optimize.nnls computes the same, but scripts/gpu_check.py must run without scipy
         for parts in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
             found = np.zeros(3)
             found[parts] = np.linalg.lstsq(columns[:, parts], seconds, rcond=None)[0]
@@ -71,20 +71,20 @@ class PassCost:
         return cls(*map(float, best))
 
     def seconds(self, rows: float, more: float = 0.0) -> float:
-        """Of a pass over `rows` rows with `more` tokens beyond one per row."""
+        """The time of a pass over `rows` rows with `more` tokens beyond the first of each."""
         return self.first + self.row * (rows - 1) + self.token * more
 
 
 @dataclass(frozen=True)
 class Load:
-    """The work of answers in one way of decoding, whatever a pass costs.
+    """The work of answers in one way of decoding, independent of what a pass costs.
 
-    `acceptance`: of draft steps. `target_passes`: passes of the target per step, one figure per
-    step; `draft_lengths`: tokens of draft steps; `chain_lengths`: steps per answer (empty: an
-    endless chain). `proposed`: tokens beyond the first in each row of a target pass, for each of
-    which a draft model made `draft_passes` passes (0: prompt lookup). A pass of the draft that
-    writes a step reads `looked_up` draft tokens and adds `draft_tokens`. `verdict`: seconds per
-    pair; `start`: seconds of both prompts."""
+    `acceptance`: the share of draft steps accepted. `target_passes`: passes of the target for each
+    step; `draft_lengths`: tokens of each draft step; `chain_lengths`: steps of each answer (empty:
+    an endless chain). `proposed`: tokens beyond the first in each row of a target pass;
+    `draft_passes`: passes of the draft model that propose them (0: prompt lookup). A draft pass
+    that writes a step reads `looked_up` draft tokens and adds `draft_tokens`. `verdict`: seconds
+    per pair; `start`: seconds for both prompts."""
 
     acceptance: float
     target_passes: Sequence[float]
@@ -100,9 +100,9 @@ class Load:
 
 @dataclass
 class Answers:
-    """What was seen of answers in one way of decoding, added up over their traces. `judged`,
-    `accepted`: of the first alternatives (0), of the second ones (1) where the first was rejected,
-    and so on. `start`: seconds of the prompts; `passes`: all others by model, answer by answer."""
+    """What traces show of one way of decoding, added up over its answers. `judged`, `accepted`: by
+    alternative: 0 for the first, 1 for the second, judged where the first was rejected, and so on.
+    `start`: seconds for the prompts; `passes`: all later passes, by answer and model."""
 
     judged: Counter[int] = field(default_factory=Counter)
     accepted: Counter[int] = field(default_factory=Counter)
@@ -118,8 +118,8 @@ class Answers:
     emitted: list[int] = field(default_factory=list)
 
     def add(self, events: Sequence[Timed], *, alone: bool = True) -> None:
-        """One answer. `alone`: one model at a time, so that a pass takes the time since the one
-        before it. Otherwise its own forward alone is counted."""
+        """Add one answer. `alone`: only one model runs at a time, so a pass takes the time since
+        the previous pass ended. Otherwise only the time of its own forward counts."""
         passes: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
         before, last, met = len(self.emitted), 0.0, set[Role]()
         for time, event in events:
@@ -130,7 +130,7 @@ class Answers:
                         shape = rows, tokens - rows
                         count, total = passes[role].get(shape, (0, 0.0))
                         passes[role][shape] = count + 1, total + seconds
-                    else:  # the prompt, which is no pass
+                    else:  # the prompt, which counts as no pass
                         self.start += seconds
                     met.add(role)
                 case StepWritten(role, _, step):
@@ -149,7 +149,7 @@ class Answers:
         self.passes.append(passes)
 
     def load(self, *, lookup: bool, start: float = 0.0) -> Load:
-        """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
+        """The work of these answers. `lookup`: token drafts are looked up, at no cost."""
         rounds, own = self.rounds[Role.TARGET], self.rounds[Role.DRAFT]
         per_pass = rounds.emitted / rounds.count if rounds.count else 1.0
         proposed = rounds.drafted / rounds.count if rounds.count else 0.0
@@ -174,7 +174,7 @@ class Seen:
 
     `plain`: decoding without speculation. `lookahead`: synchronous Lookahead Reasoning. `tokens`:
     token-level speculation with the draft model. `pairs`: lookahead with two alternatives per
-    position. `both`: on both levels, for what passes cost."""
+    position. `both`: speculation on both levels, run for the cost of its passes."""
 
     plain: Answers = field(default_factory=Answers)
     lookahead: Answers = field(default_factory=Answers)

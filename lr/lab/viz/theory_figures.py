@@ -1,7 +1,7 @@
-"""The figures of theory: the curves as plain numbers, and how they are drawn (PNG and SVG).
+"""The figures of theory: the curves as plain numbers, then drawn as PNG and SVG.
 
-The paper's Figures 2 and 3 are measurements; `draft_length` is their theory on the same axes. Needs
-matplotlib (the extra `plot`) only when something is drawn."""
+The paper's Figures 2 and 3 show measurements; `draft_length` gives the theory on the same axes.
+Only drawing needs matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lr.lab.viz.plots import Curve, Curves, draw
-from lr.lab.viz.style import INK, SERIES, figure, write
+from lr.lab.viz.style import INK, SERIES, figure, shades, write
 from lr.theory.acceptance import beta_width_acceptance, tree_sync_speedup, width_acceptance
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
 from lr.theory.hybrid import ScheduleKind, best_split, hybrid_speedup
@@ -20,22 +20,21 @@ from lr.theory.paper import TABLE_3, WIDTHS, fit_width
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup_of_positions
 
 LEVELS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
-LOSES = ("#c53030", "#e57373", "#f6c9c9")
-WINS = ("#e3f1e6", "#bfe0c8", "#8cc79e", "#4fa36c", "#2f855a")
-"""Colours below and above 1: red where a pure method is better, green where the hybrid is."""
+LOSES, WINS = shades(SERIES[1], 3)[::-1], shades(SERIES[2], 5)
+"""Below and above 1: magenta where a pure method is better, green where the hybrid is."""
 Line = tuple[str, Curve]
 """A label, and the points of a curve."""
 
 
 def line(label: str, x: Any, y: Any) -> Line:
-    """From the coordinates of the points."""
+    """Make a line from the coordinates of its points."""
     return label, list(zip(x, y, strict=True))
 
 
 def draft_length() -> list[Line]:
     """Speedup against positions k2 per target pass: SD alone, and with the best lookahead.
 
-    With M positions in all, floor(M / k2) target steps are in flight (`paper` window)."""
+    With M positions per pass, floor(M / k2) target steps are in flight (schedule `paper`)."""
     k2, (alpha1, alpha2, c1, c2) = np.arange(1, 33), (0.6, 0.8, 0.2, 0.05)
     lines = [line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
     for m in (16, 64):
@@ -46,7 +45,7 @@ def draft_length() -> list[Line]:
 
 
 def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
-    """Speedup against k of the synchronous cycle and the windows, and the limit without one."""
+    """Speedup against k: the synchronous cycle, the windows, and the limit without a window."""
     k = np.arange(1, 17)
     return [
         line("sync, g = k drafts (Algorithm 1)", k, lr_sync_cycle_speedup(alpha, k, c)),
@@ -58,8 +57,8 @@ def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
 
 
 def hybrid_region(schedule: ScheduleKind) -> tuple[Any, Any, Any]:
-    """Rates alpha1 (columns), alpha2 (rows), and the gain over both: best hybrid (k1, k2 >= 2) over
-    best pure method."""
+    """alpha1 (columns), alpha2 (rows), and for each pair the speedup of the best hybrid (k1, k2 >=
+    2) divided by that of the best pure method."""
     rates, (c1, c2, budget) = np.linspace(0.05, 0.95, 37), (0.2, 0.1, 16)
     k = np.arange(2, budget // 2 + 1)
 
@@ -102,7 +101,7 @@ def draw_schedules(folder: Path) -> list[Path]:
 
 
 def draw_hybrid_region(folder: Path) -> list[Path]:
-    """Where steps and tokens together beat each alone, with the box of Theorem 4."""
+    """Where speculation on both levels beats each level alone, with the box of Theorem 4."""
     with figure(10.0, 4.4) as made:
         kinds: tuple[ScheduleKind, ...] = ("async", "sync")
         for axes, schedule in zip(made.subplots(1, 2), kinds, strict=True):
@@ -120,8 +119,8 @@ def draw_hybrid_region(folder: Path) -> list[Path]:
 
 
 def draw_width(folder: Path) -> list[Path]:
-    """Alternatives: the acceptance that they buy in two rows of Table 3 (printed, correlated as
-    fitted, independent), and the speedup that is left of it, with siblings as in the first."""
+    """Width: the acceptance that alternatives add in two rows of Table 3 (as printed, correlated as
+    fitted, independent), and the resulting speedup with the correlation of the first row."""
     w, across, panels = np.arange(1, 9), "W, alternatives per position", []
     for row in (TABLE_3[0], TABLE_3[2]):
         fitted = fit_width(row)
@@ -145,7 +144,7 @@ def draw_width(folder: Path) -> list[Path]:
 
 
 def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
-    """Measured speedups with error bars, closed form, prediction: from `lr theory validation`."""
+    """Measured speedups with error bars, closed form and simulation (`lr theory validation`)."""
     rows = document["rows"]
     with figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as made:
         axes, places = made.subplots(), range(len(rows))
