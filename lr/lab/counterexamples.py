@@ -1,10 +1,10 @@
-"""Counterexamples: plausible ways to accept drafts that are wrong. Each was found in somebody's
-code, looks right, runs, and is biased.
+"""Counterexamples: plausible but wrong ways to accept drafts. Each was found in real code, looks
+right, runs, and is biased.
 
-Each is a round of one token place: what the drafter does and *says* it did, and how the rule
-decides. The mistake is in one of the two. `bias` measures it with the very enumeration that proves
-the real rules right (`exact.py`): the total variation between what comes out and what should,
-averaged over random p and q. `tests/spec/test_counterexamples.py` holds the numbers."""
+Each is a round at one token position: what the drafter does and *says* it did, and how the rule
+decides. The mistake is in one of the two. `bias` measures it with the same enumeration that proves
+the real rules right (`exact.py`): the total variation between actual and right output, averaged
+over random p and q. `tests/spec/test_counterexamples.py` has the numbers."""
 
 from __future__ import annotations
 
@@ -41,29 +41,26 @@ TWO = (ROOT, ROOT)
 
 
 class RedrawRule(RejectRule):
-    """After a rejection the next token is drawn from p itself."""
+    """After a rejection, draws the next token from p itself."""
 
     name = "redraw"
     lossless = False
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """Those of rejection, but p follows every one."""
+        """The outcomes of rejection, but followed by p."""
         right = zip(super().outcomes(p_rows, proposal), p_rows, strict=True)
         return [replace(outcome, next_probs=row.clone) for outcome, row in right]
 
 
 class DropUnsureRule(RejectRule):
-    """A draft token of which its own drafter thinks little is dropped unverified; the next token is
-    drawn from p."""
+    """Drops a token that its own drafter finds unlikely, unverified; draws the next from p."""
 
     name = "drop-unsure"
     lossless = False
-
-    def __init__(self, least: float = 0.3) -> None:
-        self.least = least
+    least = 0.3  # The draft's probability below which a token is dropped.
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """Those of rejection on the part of the chain before the first unsure token."""
+        """The outcomes of rejection on the chain before the first unsure token."""
         q = proposal.q
         assert proposal.is_chain and q is not None
         unsure = (i for i, token in enumerate(proposal.tokens) if float(q[i, token]) < self.least)
@@ -75,8 +72,7 @@ class DropUnsureRule(RejectRule):
 
 
 class FreshSamplesRule(AcceptanceRule):
-    """Each sibling is held against a target sample of its own; if none matches, the last of these
-    samples is the next token."""
+    """Compares each sibling with a new target sample; if none matches, emits the last sample."""
 
     name = "fresh-samples"
     lossless = False
@@ -97,7 +93,7 @@ class FreshSamplesRule(AcceptanceRule):
 
 
 def greedy_but_soft(draft: Model) -> Iterator[tuple[float, Proposal]]:
-    """The draft takes its likeliest token, but says that it drew it from its softmax."""
+    """The draft takes its likeliest token, but says that it drew from its softmax."""
     row = draft(())
     yield 1.0, Proposal((int(row.argmax()),), ONE, row[None])
 
@@ -115,8 +111,7 @@ def top_p(row: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A wrong round. `drafts`: the proposals it can make; `warp`: what is done to the target's
-    distribution before anything else."""
+    """A wrong round with its possible `drafts`. `warp` first changes the target's distribution."""
 
     name: str
     why: str
@@ -126,7 +121,7 @@ class Counterexample:
 
 
 def counterexamples() -> list[Counterexample]:
-    """All of them, the worst first."""
+    """All counterexamples, the worst first."""
     return [
         Counterexample(
             "greedy draft, softmax q in the ratio",
@@ -165,15 +160,14 @@ def counterexamples() -> list[Counterexample]:
     ]
 
 
-def bias(one: Counterexample, *, cases: int = 200, vocabulary: int = 6, seed: int = 0) -> float:
-    """The total variation between what comes out and the target's distribution: the mean over
-    random p and q (softmax of normals)."""
-    generator = torch.Generator().manual_seed(seed)
+def bias(one: Counterexample, *, cases: int = 200) -> float:
+    """The mean total variation between output and target, over random p, q (softmax of normals)."""
+    generator = torch.Generator().manual_seed(0)
     total = 0.0
     for _ in range(cases):
-        p, q = torch.randn(2, vocabulary, dtype=torch.float64, generator=generator).softmax(-1)
+        p, q = torch.randn(2, 6, dtype=torch.float64, generator=generator).softmax(-1)
         target = context_free(one.warp(p))
-        # One place is drafted; the token after it is summed away.
+        # one position is drafted; sum over the token after it
         two = round_distribution(one.rule, target, one.drafts(context_free(q)), length=2)
         total += total_variation(two.sum(-1), plain_distribution(target, 1))
     return total / cases

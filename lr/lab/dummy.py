@@ -1,11 +1,11 @@
-"""The shapes of published models, and models with random weights: what a run costs can be measured
-without a checkpoint.
+"""The shapes of published models, with random weights: to measure costs without a checkpoint.
 
-The numbers are those of the models' public config.json. A checkpoint called `dummy:NAME` is such a
-shape, or that of the config.json in a directory, with seeded random weights and a tokenizer of its
-own: byte b is token b, the end of sequence is token 256, token i above is the word " w<i>". It
-fills the whole vocabulary, so that sampling costs what it costs with the real one; a question is
-its bytes, without any template. The core finds all this through `lr/registry.py`."""
+The numbers are from the models' public config.json. The checkpoint `dummy:NAME` has such a shape,
+or that of the config.json in a directory, with seeded random weights and its own tokenizer: byte b
+is token b, the end of sequence is token 256, a token i above that is the word " w<i>". The
+tokenizer fills the whole vocabulary, so sampling costs what it costs with the real one. A prompt is
+the bytes of the question, without a template. The core finds this module through
+`lr/registry.py`."""
 
 from __future__ import annotations
 
@@ -26,27 +26,16 @@ if TYPE_CHECKING:
 
 DUMMY_NOTE = "dummy weights are random: what such a model writes means nothing, what it costs does"
 END, END_ID = "<|end|>", 256
-_RESIDUAL = ("attention.out.weight", "mlp.down.weight")
-"""The ends of the names of the matrices that write into the residual stream."""
+_RESIDUAL = ("attention.out.weight", "mlp.down.weight")  # These write into the residual stream.
 
 
 def _qwen3(hidden: int, mlp: int, layers: int, heads: int, *, tied: bool) -> ModelConfig:
     """A shape of Qwen3: all have 8 KV heads of 128."""
     return ModelConfig(
-        vocab_size=151936,
-        hidden_size=hidden,
-        intermediate_size=mlp,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=8,
-        head_dim=128,
-        max_position_embeddings=40960,
-        rms_norm_eps=1e-6,
-        rope_theta=1e6,
-        qkv_bias=False,
-        qk_norm=True,
-        tie_word_embeddings=tied,
-    )
+        vocab_size=151936, hidden_size=hidden, intermediate_size=mlp, num_layers=layers,
+        num_heads=heads, num_kv_heads=8, head_dim=128, max_position_embeddings=40960,
+        rms_norm_eps=1e-6, rope_theta=1e6, qkv_bias=False, qk_norm=True, tie_word_embeddings=tied,
+    )  # fmt: skip
 
 
 SHAPES = {
@@ -56,16 +45,11 @@ SHAPES = {
     "Qwen3-8B": _qwen3(4096, 12288, 36, 32, tied=False),
     "Qwen3-32B": _qwen3(5120, 25600, 64, 64, tied=False),
     "Qwen2.5-7B": replace(
-        _qwen3(3584, 18944, 28, 28, tied=False),
-        vocab_size=152064,
-        num_kv_heads=4,
-        max_position_embeddings=32768,
-        qkv_bias=True,
-        qk_norm=False,
+        _qwen3(3584, 18944, 28, 28, tied=False), vocab_size=152064, num_kv_heads=4,
+        max_position_embeddings=32768, qkv_bias=True, qk_norm=False,
     ),
-}
-"""Target, draft and judge of the official tool (Qwen3-32B, Qwen3-1.7B, Qwen2.5-7B-Instruct), and
-smaller ones of the family."""
+}  # fmt: skip
+"""The official tool's Qwen3-32B, Qwen3-1.7B and Qwen2.5-7B-Instruct, and smaller models."""
 
 
 def dummy_name(name: str | Path) -> str:
@@ -74,14 +58,13 @@ def dummy_name(name: str | Path) -> str:
 
 
 def published(name: str | Path) -> ModelConfig | None:
-    """The shape that goes by this name, if one does: "Qwen3-32B", "Qwen/Qwen3-32B",
-    "Qwen/Qwen2.5-7B-Instruct"."""
+    """The shape with this name, if any: "Qwen3-32B", "Qwen/Qwen3-32B", "Qwen2.5-7B-Instruct"."""
     return SHAPES.get(str(name).removeprefix("Qwen/").removesuffix("-Instruct"))
 
 
 def shape(name: str | Path) -> ModelConfig:
-    """The configuration of a published shape, of a tiny model, or of a directory with a
-    config.json; with or without `dummy:`. Raises `CheckpointError`."""
+    """The configuration of a published shape, a tiny model, or a directory with a config.json; with
+    or without `dummy:`. Raises `CheckpointError`."""
     stated = str(name).removeprefix(DUMMY)
     path = Path(stated).expanduser()
     if path.is_dir() or path.name == "config.json":
@@ -97,20 +80,18 @@ def shape(name: str | Path) -> ModelConfig:
 
 
 def dummy_tokenizer(name: str | Path) -> Any:
-    """The transformers tokenizer of the shape `name`. Raises `CheckpointError` for a vocabulary
-    without room for the bytes."""
+    """The tokenizer of the shape `name`. Raises `CheckpointError` for too small a vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     size = shape(name).vocab_size
     if size <= END_ID:
         raise CheckpointError(
-            f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids at "
-            "least, for the bytes and the end of sequence. Give a shape with a larger vocab_size."
+            f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids or more, "
+            "for the bytes and the end of sequence. Give a shape with a larger vocab_size."
         )
-    vocabulary = {**printable_bytes(), END: END_ID} | {
-        f"\u0120w{token}": token for token in range(END_ID + 1, size)
-    }
+    words = {f"\u0120w{token}": token for token in range(END_ID + 1, size)}
+    vocabulary = {**printable_bytes(), END: END_ID, **words}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
@@ -119,13 +100,13 @@ def dummy_tokenizer(name: str | Path) -> Any:
     return tokenizer
 
 
-def fill_dummy(model: torch.nn.Module, seed: int = 0) -> None:
-    """Give every parameter of a model, or of a rank's slice of one, random values; norms are 1."""
+def fill_dummy(model: torch.nn.Module) -> None:
+    """Give random values to every parameter of a model or of a rank's slice; norms become 1."""
     import torch
 
     parameters = list(model.named_parameters())
     layers = max(1, sum(name.endswith(_RESIDUAL[0]) for name, _ in parameters))
-    stream = Stream.root(seed).fold_in("dummy weights")
+    stream = Stream.root(0).fold_in("dummy weights")
     with torch.no_grad():
         for number, (name, parameter) in enumerate(parameters):
             if "norm" in name:

@@ -1,16 +1,16 @@
-"""The exact distribution of what a rule emits, by enumeration: every draft, every outcome, no
-sampling. Here a rule shows that it is lossless. And how often two samples agree, in closed form.
+"""The exact distribution of a rule's output, by enumeration; it shows whether the rule is lossless.
+Also the probability that two samples agree, in closed form.
 
-Take a vocabulary of a few tokens, a target and a draft that are any functions of the prefix, and
-list every proposal the drafter can make, with its probability. Each can end in a few outcomes: some
-accepted tokens, then a distribution for the next. Adding up gives the distribution of what the
-round emits. Rounds emit different numbers of tokens; to compare them, the target goes on writing
-after the round until there are `length` tokens, which does not change whether the round was right.
-The result must equal the target's own distribution of `length` tokens, to rounding.
+Take a small vocabulary, and a target and a draft that are any functions of the prefix. List every
+proposal of the drafter with its probability. Each has a few outcomes: some accepted tokens, then a
+distribution of the next. Their sum is the distribution of what the round emits. Rounds emit
+different numbers of tokens; to compare them, the target continues after the round up to `length`
+tokens, which does not change whether the round was right. For a lossless rule the result equals the
+target's own distribution of `length` tokens, up to rounding.
 
-Example: p = (0.5, 0.5), q = (0.8, 0.2), one draft, rejection. Draft 0 (0.8): stays with 0.625, else
-1 follows. Draft 1 (0.2): stays. Token 0: 0.8 * 0.625 = 0.5; token 1: 0.8 * 0.375 + 0.2 = 0.5.
-Exactly p. For tests and for inventing rules; nothing here runs when text is generated."""
+Example: p = (0.5, 0.5), q = (0.8, 0.2), one draft, rejection. Draft 0 (0.8) stays with probability
+0.625, else 1 follows. Draft 1 (0.2) stays. Token 0: 0.8 * 0.625 = 0.5; token 1: 0.8 * 0.375 + 0.2 =
+0.5. Exactly p. For tests and for inventing rules; text generation uses nothing of this module."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ from torch import Tensor
 
 from lr.spec.acceptance import AcceptanceRule, Proposal, residual_certain
 
-Model = Callable[[tuple[int, ...]], Tensor]
-"""From the tokens so far to the distribution [v] of the next, fp64."""
-Drafts = Iterable[tuple[float, Proposal]]
-"""Every proposal that can come, with its probability; they sum to one."""
+Model = Callable[[tuple[int, ...]], Tensor]  # Prefix to the next token's distribution [v], fp64.
+Drafts = Iterable[tuple[float, Proposal]]  # All proposals and their probabilities; these sum to 1.
 
 
 def context_free(row: Tensor) -> Model:
-    """The model whose distribution [v] is the same whatever came before."""
+    """The model with the distribution `row` [v] after any prefix."""
     return lambda text: row
 
 
 def round_distribution(rule: AcceptanceRule, target: Model, drafts: Drafts, length: int) -> Tensor:
-    """The distribution [v, ..., v] of the first `length` tokens: one round of the rule, then the
-    target alone. A text that is longer counts with its beginning."""
+    """The distribution [v, ..., v] of the first `length` tokens after one round of the rule, and
+    then the target alone. A longer text counts by its beginning."""
     emitted: dict[tuple[int, ...], Tensor] = {}
     for weight, proposal in drafts:
         for outcome in rule.outcomes(target_rows(target, proposal), proposal):
@@ -52,7 +50,7 @@ def plain_distribution(target: Model, length: int) -> Tensor:
 
 
 def expected_accepted(rule: AcceptanceRule, target: Model, drafts: Drafts) -> float:
-    """How many draft tokens a round accepts on average."""
+    """The expected number of draft tokens that a round accepts."""
     return sum(
         weight * outcome.probability * len(outcome.nodes)
         for weight, proposal in drafts
@@ -61,15 +59,13 @@ def expected_accepted(rule: AcceptanceRule, target: Model, drafts: Drafts) -> fl
 
 
 def target_rows(target: Model, proposal: Proposal) -> Tensor:
-    """What the target's forward over the proposal gives: [n + 1, v], at the branch's end and then
-    after each node."""
+    """The target's distributions [n + 1, v]: at the branch's end, then after each node."""
     paths = [(), *(proposal.path(node) for node in range(len(proposal)))]
     return torch.stack([target(tuple(proposal.tokens[node] for node in path)) for path in paths])
 
 
 def _continued(target: Model, emitted: dict[tuple[int, ...], Tensor], length: int) -> Tensor:
-    """Add up in one tensor. `emitted` [text]: the joint probabilities [v] of a text and the token
-    that follows it."""
+    """Sum into one tensor. `emitted[text]`: the probabilities [v] of text plus next token."""
     v = len(target(()))
     total = torch.zeros([v] * length, dtype=torch.float64)
     while emitted:
@@ -88,11 +84,8 @@ def _continued(target: Model, emitted: dict[tuple[int, ...], Tensor], length: in
 def drawn_drafts(
     draft: Model, parents: Sequence[int], *, replace: bool = True
 ) -> Iterator[tuple[float, Proposal]]:
-    """Every way to fill a tree of the given shape by drawing each token from the draft's
-    distribution after its path.
-
-    `replace` False: a token does not repeat its earlier siblings (Gumbel-top-k drafts); its row of
-    q lacks them."""
+    """Every way to fill a tree of the given shape with tokens drawn from the draft after each path.
+    `replace` False: never equal to an earlier sibling, which q excludes (Gumbel-top-k drafts)."""
     v, n = len(draft(())), len(parents)
     for tokens in product(range(v), repeat=n):
         shape = Proposal(tokens, tuple(parents))
@@ -111,8 +104,7 @@ def drawn_drafts(
 
 
 def certain_drafts(draft: Model, parents: Sequence[int]) -> Iterator[tuple[float, Proposal]]:
-    """The one proposal of a drafter that takes the likeliest tokens: the first child the likeliest,
-    the second the next, and so on."""
+    """The one proposal of a drafter for which child i of a node is the i-th likeliest token."""
     tokens: list[int] = []
     for node, parent in enumerate(parents):
         shape = Proposal(tuple(tokens), tuple(parents[:node]))
@@ -123,15 +115,15 @@ def certain_drafts(draft: Model, parents: Sequence[int]) -> Iterator[tuple[float
 
 
 def shared_noise_agreement(p: Tensor, q: Tensor) -> Tensor:
-    """For each token x, the probability that both samples are x if they share their noise: [v] from
-    [v]; the sum is P(agree).
+    """For each token x, the probability [v] that both samples are x if they share their noise. The
+    sum is P(agree).
 
-    `sampling.sample` takes argmax(log p + g) with Gumbel noise g keyed by the token. Write E =
-    exp(-g), an exponential number of rate 1: the sample is the token whose E_y / p_y is smallest,
-    the winner of a race. With the same noise the target picks the winner of E_y / p_y and the draft
-    that of E_y / q_y. Both pick x iff every other y loses both races, E_y > E_x m_y with m_y =
-    max(p_y / p_x, q_y / q_x). Given E_x = e that has probability exp(-e * sum over y != x of m_y);
-    averaged over e with density exp(-e), and with m_x = 1,
+    `sampling.sample` takes argmax(log p + g) with Gumbel noise g keyed by the token. E = exp(-g) is
+    exponential with rate 1, and the sample is the token that wins a race: E_y / p_y is smallest.
+    With shared noise the target picks the winner of E_y / p_y and the draft that of E_y / q_y. Both
+    pick x iff every other y loses both races: E_y > E_x m_y with m_y = max(p_y / p_x, q_y / q_x).
+    Given E_x = e this has probability exp(-e * sum over y != x of m_y). Averaged over e with
+    density exp(-e), and with m_x = 1,
 
         P(both = x) = 1 / sum over y of max(p_y / p_x, q_y / q_x)."""
     possible = (p > 0) & (q > 0)
@@ -142,7 +134,7 @@ def shared_noise_agreement(p: Tensor, q: Tensor) -> Tensor:
 
 
 def independent_agreement(p: Tensor, q: Tensor) -> float:
-    """P(agree) if each draws with noise of its own: sum of p q."""
+    """P(agree) with independent noise: the sum of p q."""
     return float((p * q).sum())
 
 

@@ -1,4 +1,4 @@
-"""The model `lr` for EleutherAI's lm-evaluation-harness: its tasks run with Lookahead Reasoning.
+"""The model `lr` for EleutherAI's lm-evaluation-harness: runs its tasks with Lookahead Reasoning.
 `python -m lr.lab.harness` takes the arguments of `lm_eval` (`docs/evaluation.md`)."""
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from lr.types import Role
 
 @register_model("lr")
 class LookaheadLM(TemplateLM):
-    """What a task asks for comes before `options` of `Reasoner.generate`, but for `max_tokens`."""
+    """Answers with `options` of `Reasoner.generate`. A task's own settings override them, except
+    that `options` override its greedy decoding and its `max_tokens`."""
 
     eot_token_id, tokenizer_name = -1, ""  # the checkpoint's, set below
 
@@ -55,7 +56,7 @@ class LookaheadLM(TemplateLM):
         return str(self.tokenizer.apply_chat_template(chat_history, **how))
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-        """The answers. A request that comes again gets another sample."""
+        """The answers. A repeated request gets another sample."""
         seen, together = Counter[str](), defaultdict[object, list[Run]](list)
         stops: dict[Run, list[str]] = {}
         for text, kwargs in (request.args for request in requests):
@@ -81,8 +82,8 @@ class LookaheadLM(TemplateLM):
         return found
 
     def _loglikelihood_tokens(self, requests: Any, **_: object) -> list[tuple[float, bool]]:
-        """log p(wanted | context) of the target, and whether each of these tokens is the likeliest.
-        A context that is too long loses its beginning."""
+        """log p(wanted | context) of the target, and whether all wanted tokens are the likeliest
+        ones. A context that is too long loses its beginning."""
         found, longest, runners = [], self.context, self.engine.runners[Role.TARGET]
         for _text, context, wanted in requests:
             tokens = [*context, *wanted][-longest - 1 :]
@@ -103,7 +104,7 @@ class LookaheadLM(TemplateLM):
 
 
 def said(run: Run, stops: list[str]) -> tuple[str, bool]:
-    """The reply after the thought, up to a stop string, and whether there was one in the reply."""
+    """The reply after the thought, up to a stop string, and whether it contained one."""
     text, whole = run.result.text, run.question + run.result.text
     if whole.rfind("<think>") > whole.rfind(END_OF_THOUGHT):
         return text, False

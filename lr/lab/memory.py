@@ -1,10 +1,10 @@
-"""How much memory a run takes of every device, before anything is loaded: weights and caches,
-counted exactly from config.json and options; working memory, estimated from above.
+"""The memory that a run needs on every device, before anything is loaded.
 
-It counts what the engine reserves: a cache per writer, one more for a draft model that proposes
-tokens, one for a verifier that asks the target, a fixed one for the judge; and the draft's weights
-twice where driver "overlapped" gives its process a copy of its own. Needs are added up per device,
-since models may share one, and compared with what is free there.
+Weights and caches are counted exactly, from config.json and options; working memory is an upper
+estimate. Caches are those that the engine reserves: one per writer, one more for a draft model that
+proposes tokens, one for a verifier that asks the target, and a fixed one for the judge. The draft's
+weights count twice if driver "overlapped" gives its process a copy. Needs are added up per device,
+since models may share one, and compared with its free memory.
 
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64 layers * 8
 heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
@@ -32,25 +32,19 @@ from lr.parts.judge import JUDGE_TOKENS
 from lr.registry import is_dummy
 
 GIB = 2**30
-CONTEXT_BYTES = GIB // 2
-"""Allowed for what a process takes of a CUDA device before the first tensor: context, kernels,
-library workspaces."""
-BATCH_TOKENS = 4096
-"""Rows of the largest forward; see `ModelRunner.max_batch_tokens`."""
-LOGIT_BYTES = 24
-"""Per logit while a token is drawn: the model's own, fp32 scores and probabilities, fp64 noise."""
-ASKS_THE_TARGET = ("score", "likelihood")
-"""The verifiers that keep a cache of their own of the target."""
+CONTEXT_BYTES = GIB // 2  # Per process and CUDA device: context, kernels, library workspaces.
+BATCH_TOKENS = 4096  # Rows of the largest forward (`ModelRunner.max_batch_tokens`).
+LOGIT_BYTES = 24  # While a token is drawn: logit, fp32 score and probability, fp64 noise.
+ASKS_THE_TARGET = ("score", "likelihood")  # Verifiers with their own cache of the target.
 
 
 class MemoryShortError(LRError):
-    """The models do not fit where they are to run."""
+    """The models do not fit on their devices."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A model and where it is to be: on one device, or split over several (`devices`), in
-    `dtype`."""
+    """A model in `dtype` on its devices: on one, or split over several."""
 
     name: str
     config: ModelConfig
@@ -60,8 +54,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class PlacedModels:
-    """The models of a run. `verifier` as `VerifierChoice` takes it; `apart`: the draft's worker is
-    a process, with weights of its own."""
+    """The models of a run. `verifier` as in `VerifierChoice`. `apart`: a draft worker has its own
+    weights."""
 
     target: Placed
     draft: Placed | None = None
@@ -72,8 +66,8 @@ class PlacedModels:
 
 @dataclass(frozen=True)
 class ModelNeed:
-    """What one model takes on one device, in bytes. `per_token`: what each token of the longest
-    chain costs of the cache; 0 where the cache does not depend on it."""
+    """The bytes that one model needs on one device. `per_token`: bytes of the cache per token of
+    the longest chain; 0 if the cache does not depend on it."""
 
     role: str
     name: str
@@ -88,11 +82,10 @@ class ModelNeed:
 
 
 def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None = None) -> Placed:
-    """A checkpoint by name, found by its config.json alone: no weights are read, and none are
-    downloaded for a shape that is known.
+    """A checkpoint by name. Needs only its config.json: reads no weights, and downloads nothing for
+    a known shape.
 
-    `dtype` None: what config.json says, bfloat16 where it says nothing. Raises `CheckpointError`.
-    """
+    `dtype` None: that of config.json, or bfloat16 if it states none. Raises `CheckpointError`."""
     if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
         return Placed(str(name), shape(name), dtype or torch.bfloat16, devices)
     folder = resolve(name, weights=False)
@@ -108,8 +101,7 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:
-    """Bytes of a model's weights on each of `ranks` tensor-parallel devices. Raises as `part_of`
-    does."""
+    """Bytes of a model's weights on each of `ranks` devices. Raises like `part_of`."""
     shapes = (piece.shape for piece in pieces(part_of(config, ranks)))
     return dtype.itemsize * sum(map(math.prod, shapes))
 
@@ -124,9 +116,9 @@ def cache_bytes(
 
 
 def working_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, logit_rows: int) -> int:
-    """An upper estimate of what a forward of `tokens` rows needs beside weights and cache: the
-    widest layer's intermediate results, and the logits of `logit_rows` rows while tokens are drawn
-    from them. A longer prompt goes in pieces of `BATCH_TOKENS`."""
+    """An upper estimate of what a forward of `tokens` rows needs besides weights and cache: the
+    intermediate results of the widest layer, and the logits of `logit_rows` rows while tokens are
+    drawn from them. A longer prompt is computed in pieces of `BATCH_TOKENS`."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     wide = 3 * config.intermediate_size + 4 * config.hidden_size + 2 * heads
     layer = min(tokens, BATCH_TOKENS) * wide * dtype.itemsize
@@ -134,7 +126,7 @@ def working_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, logit_ro
 
 
 def free_bytes(device: str | torch.device) -> int | None:
-    """Bytes that can be taken on a device now; None where nobody says."""
+    """Bytes that are free on a device now; None if unknown."""
     place = torch.device(device)
     if place.type == "cuda":
         return int(torch.cuda.mem_get_info(place)[0])
@@ -156,12 +148,12 @@ def plan_run(
     free: Callable[[str], int | None] | None = None,
     queues: bool = False,
 ) -> MemoryPlan:
-    """The plan of `share` answers at a time, prompt and answer together at most `tokens` (and what
-    the contexts allow) long.
+    """The plan of `share` answers at a time. Prompt and answer together have at most `tokens`
+    tokens, and no more than the contexts allow.
 
-    `num_blocks`: cache blocks of 16 tokens per model where they are given. `free`: bytes that are
-    free on a device, by its name; None: asks. `queues`: they are answers of one `Engine.serve`,
-    which on CUDA waits until there is room; so room for one of them is enough there."""
+    `num_blocks`: cache blocks of 16 tokens per model; None: as many as needed. `free`: the free
+    bytes of a device by name; None: `free_bytes`. `queues`: the answers come from one
+    `Engine.serve`, which on CUDA waits for free memory, so one answer must fit there."""
     alone: MemoryPlan | None = None
     if queues and share > 1 and num_blocks is None and "cuda" in roles.target.devices[0]:
         alone = plan_run(roles, options, tokens, free=free)
@@ -170,12 +162,12 @@ def plan_run(
     tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
     chains = share if num_blocks is None else 0
     each = share * num_kv_blocks_needed(options, tokens) if num_blocks is None else num_blocks
-    by_device: dict[str, list[ModelNeed]] = {}  # in the order in which devices come
+    by_device: dict[str, list[ModelNeed]] = {}  # in order of first use
 
     def add(role: str, model: Placed, held: int, rows: int, caches: int = 0, copies: int = 1,
             longest: int = tokens) -> None:  # fmt: skip
-        """On each device: `copies` of the weights, `held` blocks of which `caches` caches depend on
-        the longest chain, the logits of `rows` rows."""
+        """Add to each device: `copies` of the weights; `held` blocks, where `caches` caches depend
+        on the longest chain; the logits of `rows` rows."""
         ranks, config, dtype = len(model.devices), model.config, model.dtype
         per_block = cache_bytes(config, dtype, 1, BLOCK_SIZE, ranks)
         weights = copies * weight_bytes(config, dtype, ranks)
@@ -205,7 +197,7 @@ def plan_run(
 
 
 def _target_rows(options: GenerateOptions) -> int:
-    """Rows of logits of a pass of the target for one answer."""
+    """Rows of logits in a target pass, per answer."""
     nodes = options.nodes if options.looks_ahead else 1
     nodes = min(nodes, options.max_target_rows or nodes)
     if not options.speculates:
@@ -217,7 +209,7 @@ def _target_rows(options: GenerateOptions) -> int:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """All that is to be on one device. `free` None: not known."""
+    """All needs on one device. `free` None: not known."""
 
     device: str
     free: int | None
@@ -233,16 +225,15 @@ class DevicePlan:
         return self.free is None or self.needed <= self.free
 
     def longest(self, tokens: int) -> int:
-        """The longest chain, in tokens, with which it fits; 0 where none does. `tokens` is the
-        length that was planned."""
+        """The longest chain, in tokens, that fits; 0 if none does. `tokens`: the planned length."""
         if self.free is None or self.fits:
             return tokens
         slope = sum(need.per_token for need in self.needs)
         return max(0, tokens - -(-(self.needed - self.free) // slope)) if slope else 0
 
     def room(self) -> tuple[int, int] | None:
-        """What is left for caches that grow with the chains, in bytes, and the longest chain that
-        fits there; None where nobody says what is free, or nothing grows."""
+        """The bytes left for caches that grow with the chains, and the longest chain that fits
+        there. None if the free memory is unknown or no cache grows."""
         growing = [need for need in self.needs if need.per_token]
         if self.free is None or not growing:
             return None
@@ -251,7 +242,7 @@ class DevicePlan:
         return max(0, left), max(0, left) // sum(need.per_token for need in growing)
 
     def shortage(self, tokens: int) -> str:
-        """What is missing, with all numbers, and what would help, the gentlest first."""
+        """A message with all sizes and with possible remedies, the mildest first."""
         parts = "; ".join(
             f"{need.role} {need.name}: weights {gib(need.weights)}, cache {gib(need.cache)}, "
             f"working {gib(need.working)}"
@@ -273,8 +264,8 @@ class DevicePlan:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where everything goes; `tokens`: the longest chain that was planned for. `alone`: the plan of
-    one answer, where others wait until there is room."""
+    """The needs of all devices. `tokens`: the planned length of the longest chain. `alone`: the
+    plan of a single answer, if answers wait for free memory."""
 
     devices: tuple[DevicePlan, ...]
     tokens: int
@@ -286,8 +277,7 @@ class MemoryPlan:
         return sum(device.needed for device in self.devices)
 
     def check(self) -> None:
-        """Raise `MemoryShortError`, with all numbers and what would help, unless every device has
-        room for what must be there at the same time."""
+        """Raise `MemoryShortError`, with sizes and remedies, unless the plan fits every device."""
         if self.alone is not None:
             self.alone.check()
             return
@@ -296,8 +286,7 @@ class MemoryPlan:
             raise MemoryShortError("\n".join(short))
 
     def rows(self) -> list[tuple[str, ...]]:
-        """For a table: device, model, weights, cache, working, total, free; one row per model, one
-        per device for the sum."""
+        """Rows: device, model, weights, cache, working, total, free; with a sum per device."""
         found = []
         for device in self.devices:
             for need in device.needs:
@@ -311,5 +300,5 @@ class MemoryPlan:
 
 
 def gib(size: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes in GiB or MiB."""
     return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / 2**20:.1f} MiB"

@@ -1,4 +1,4 @@
-"""`Reasoner.generate(..., engine="page")`: a run is answered by the page, `lr/lookahead.py`."""
+"""`Reasoner.generate(..., engine="page")`: the page, `lr/lookahead.py`, answers a run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lr.types import Coupling, EmittedStep, Role, Verdict
 
 
 def serve_page(run: Run) -> Steps:
-    """Answer one run by the loop of `lr/lookahead.py`. The trace gets forwards and emitted
-    steps. Raises `SettingError` for what the page leaves to the scheduler."""
+    """Answer one run by the loop of `lr/lookahead.py`. The trace records forwards and emitted
+    steps. Raises `SettingError` for settings that only the scheduler supports."""
     options, variant, verifier = run.options, run.variant, run.verifier
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
     varied = any(getattr(variant, part) is not None for part in STEPS if part != "verifier")
     here = all(isinstance(model, CausalLM) for model in (run.models.target, run.models.draft))
     if isinstance(verifier, str) or not here or timed or varied:
         raise SettingError(
-            'engine "page" runs models in this process, without a router, controller, schedule, '
-            'chooser, proposer, corrector or may_follow of your own, driver "overlapped" or '
+            'engine "page" runs models in this process, and allows no custom router, controller, '
+            'schedule, chooser, proposer, corrector or may_follow, no driver "overlapped" and no '
             'late_drafts "reject"; use engine "scheduler".'
         )
     if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:
         raise SettingError(
-            f'engine "page" needs a verifier that compares two steps, and {verifier.name!r} '
-            'does not, or not only; use engine "scheduler".'
+            f'engine "page" needs a verifier that only compares two steps, and {verifier.name!r} '
+            'does something else; use engine "scheduler".'
         )
     with ExitStack() as stack:
 
@@ -69,6 +69,6 @@ def serve_page(run: Run) -> Steps:
 
 
 def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
-    """An `Emit` of a loop without a scheduler: step i is written at the node "i:i"."""
+    """The `Emit` of a loop without a scheduler, where step i is written at the node "i:i"."""
     index = emitted.index
     return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))

@@ -1,18 +1,18 @@
 """Runs a scheduler on scripted steps and verdicts, one event at a time, in any order: for tests,
 notebooks and documents.
 
-No model and no clock: a script says what draft, target and verifier would say, an order says which
-piece of work is completed next. Shuffling the order tests the scheduler, stepping shows it.
+There is no model and no clock. A script provides the steps and verdicts; an order chooses the piece
+of work that completes next. Shuffled orders test the scheduler; single steps show how it works.
 
     run = ScriptedRun(config, TextScript(targets=["a.", "b$"], drafts=["A.", "C."]))
     while not run.done:
         run.step()
     print(*run.lines(quoted), sep="\n")
 
-A `TextScript` is made of short texts, one token per character: "ab." ends at a boundary, "ab$" ends
-the text, "ab" was cut. Two steps mean the same if they differ in nothing but case, so a draft that
-writes in capitals shows in the output who wrote what: "A." is the draft's, "b." the target's. Read
-next: `docs/scheduler.md`; `theory/simulate.py`, where a clock decides what is completed next."""
+A `TextScript` consists of short texts, one token per character: "ab." ends at a boundary, "ab$"
+ends the text, "ab" was cut. Two steps mean the same if they differ only in case. So if the draft
+writes in capitals, the output shows who wrote what: "A." is the draft's, "b." the target's. Read
+next: `docs/scheduler.md`; `theory/simulate.py`, where a clock decides what completes next."""
 
 from __future__ import annotations
 
@@ -42,17 +42,16 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.types import EmittedStep, Finish, Step, Verdict
 
 Prefix = tuple[Step, ...]
-Order = Callable[[Sequence[Work]], int]
-"""Of the work in flight, oldest first: which is completed next?"""
+Order = Callable[[Sequence[Work]], int]  # The work in flight, oldest first: which completes next?
 Words = Callable[[Step], str]
 
 
 class Script(Protocol):
-    """What the models say: pure functions of what they would see. The step to be written has the
-    number len(prefix); one that is longer than its limit is cut by the run."""
+    """The models' output, as pure functions of their input. The next step has the number
+    len(prefix); the run cuts a step that is longer than its limit."""
 
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
-        """Alternative `sibling` of the next step; None: no draft can come."""
+        """Alternative `sibling` of the next step; None: no draft is possible."""
 
     def target(self, prefix: Prefix) -> Step:
         """The target's next step."""
@@ -62,17 +61,17 @@ class Script(Protocol):
 
 
 def oldest(work: Sequence[Work]) -> int:
-    """What was commanded first is completed first, as if all work took equally long."""
+    """What was commanded first completes first, as if all work took equally long."""
     return 0
 
 
 def newest(work: Sequence[Work]) -> int:
-    """What was commanded last is completed first."""
+    """What was commanded last completes first."""
     return len(work) - 1
 
 
 def shuffled(seed: int) -> Order:
-    """A random order, the same for the same seed."""
+    """A random order, determined by the seed."""
     chance = random.Random(seed)
     return lambda work: chance.randrange(len(work))
 
@@ -86,8 +85,7 @@ class Turn:
 
 
 class ScriptedRun:
-    """A scheduler with its script. `turns`: all that has happened; `emitted`: the output;
-    `prefixes`: the steps before each live node."""
+    """A scheduler with a script. `prefixes`: the steps before each live node."""
 
     def __init__(self, config: SchedulerConfig, script: Script, order: Order = oldest) -> None:
         self.scheduler = LookaheadScheduler(config)
@@ -105,28 +103,28 @@ class ScriptedRun:
 
     @property
     def work(self) -> list[Work]:
-        """What is in flight, oldest first."""
+        """The work in flight, oldest first."""
         return list(self.scheduler.work)
 
     def run(self) -> list[EmittedStep]:
-        """Go on to the end of the text; returns its steps."""
+        """Run to the end of the text and return its steps."""
         while not self.done:
             self.step()
         return self.emitted
 
     def step(self, work: Work | None = None) -> Turn:
-        """Complete one piece of work: the one given, or the next by the run's order."""
+        """Complete a piece of work: the given one, or the next in the run's order."""
         if work is None:
             pieces = self.work
             work = pieces[self.order(pieces)]
         return self.tell(self.event_of(work))
 
     def tell(self, event: Event) -> Turn:
-        """Hand the scheduler any event, the script's or one of your own making."""
+        """Pass any event to the scheduler, the script's or your own."""
         return self._take(event, self.scheduler.handle(event))
 
     def event_of(self, work: Work) -> Event:
-        """The event that completes a piece of work, be it still in flight or not."""
+        """The event that completes a piece of work, in flight or not."""
         prefix, command = self._asked[work]
         match command:
             case Draft(_, children, limit):
@@ -168,7 +166,7 @@ class ScriptedRun:
 
 
 def cut(step: Step, limit: int) -> Step:
-    """The step as a writer that may write `limit` tokens would have left it."""
+    """The step as a writer with this limit of tokens would have written it."""
     return step if len(step.tokens) <= limit else Step(step.tokens[:limit], Finish.LENGTH)
 
 
@@ -177,9 +175,10 @@ def cut(step: Step, limit: int) -> Step:
 
 @dataclass(frozen=True)
 class TextScript:
-    """Texts by the number of the step, whatever came before it. After the last one the target ends
-    the text ("$"). Drafts are alternatives separated by "|"; if none is given, no draft can come.
-    Judged alone, without the target's step, a draft step with "?" in it is unclear.
+    """Texts by the number of the step, independent of earlier steps. After the last one the target
+    ends the text ("$"). Draft alternatives are separated by "|"; without a text no draft is
+    possible. The verdict on a draft step alone, without the target's step, is unsure if the step
+    contains "?".
 
     Example: targets ["a.", "b$"] and drafts ["A.", "C.|B$"] emit "A." and, with width 2, "B$"; with
     width 1, "b$"."""
@@ -202,26 +201,26 @@ class TextScript:
 
 
 def step_of(text: str) -> Step:
-    """The step that a text stands for."""
+    """The step that a text denotes."""
     finish = {".": Finish.BOUNDARY, "$": Finish.EOS}.get(text[-1:], Finish.LENGTH)
     return Step(tuple(map(ord, text)), finish)
 
 
 def text_of(step: Step) -> str:
-    """The text that a step was made from."""
+    """The text of a step."""
     return "".join(map(chr, step.tokens))
 
 
 def quoted(step: Step) -> str:
-    """The text in quotes, as transcripts show it."""
+    """The text of a step in quotes, for transcripts."""
     return f'"{text_of(step)}"'
 
 
-# Transcripts: events at the margin, the commands that follow indented
+# Transcripts: events at the margin, their commands indented
 
 
 def lines_of(turns: Iterable[Turn], words: Words = str) -> list[str]:
-    """The transcript of some turns. `words` shows a step."""
+    """The transcript of some turns. `words` formats a step."""
     lines = []
     for turn in turns:
         lines.append("start" if turn.event is None else line_of(turn.event, words))

@@ -53,7 +53,7 @@ def replay(
     verifier: SyntheticVerifier | None = None,
     **changes: object,
 ) -> Result:
-    options = GenerateOptions(**{"mode": "lr", "max_tokens": 400, "drafter": "ngram", **changes})  # type: ignore[arg-type]
+    options = GenerateOptions(**{"mode": "lr", "max_tokens": 400, "drafter": "ngram", **changes})
     judge = verifier or SyntheticVerifier(synthetic)
     return SyntheticRun(reasoner.engine, judge, "x" * 20, options).finish()
 

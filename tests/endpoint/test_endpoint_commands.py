@@ -20,7 +20,7 @@ def test_info_shows_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) 
         assert main(["info", "--endpoint", server.address()]) == 0
     shown = capsys.readouterr().out
     assert f"tiny-target at {server.server}, context 4096 tokens" in shown
-    assert "in and out" in shown and "steps go over as token ids" in shown
+    assert "in and out" in shown and "steps are sent as token ids" in shown
 
 
 def test_generate(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +82,9 @@ def test_the_key_is_sent_and_not_kept(
         ),
         (
             ["generate", "x", "--model", "openai:localhost/m", "--mode", "ar"],
-            "no address of a served model",
+            "is not the address of a served model",
         ),
-        (["info", "--endpoint", "Qwen/Qwen3-32B"], "is no address of a served model"),
+        (["info", "--endpoint", "Qwen/Qwen3-32B"], "is not the address of a served model"),
         (["info", "--endpoint", "openai:http://127.0.0.1:1/m"], "cannot be reached"),
         (["generate", "x", "--server_timeout", "0"], "server_timeout is 0"),
     ],

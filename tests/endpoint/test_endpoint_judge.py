@@ -204,7 +204,7 @@ def test_judges_that_make_no_sense() -> None:
             Reasoner("tiny-target", "tiny-draft", "embedding", judge=address, servers=servers)
         with pytest.raises(
             SettingError,
-            match=r"verifier 'judge:0.8' needs of tiny-judge at .*likeliest tokens.*text",
+            match=r"verifier 'judge:0.8' needs something that tiny-judge at .*likeliest.*text",
         ):
             Reasoner("tiny-target", "tiny-draft", "judge:0.8", judge=address, servers=servers)
 

@@ -173,7 +173,7 @@ def test_a_beginning_that_the_server_adds_is_not_sent_twice(tmp_path: Path) -> N
     (folder / "chat_template.jinja").write_text("<|endoftext|>" + template)
     for adds in (False, True):
         with serving(PLAIN) as server:
-            server.usage = lambda prompt, extra=adds: len(tokenizer().encode(prompt)) + extra  # type: ignore[method-assign]
+            server.usage = lambda prompt, extra=adds: len(tokenizer().encode(prompt)) + extra
             with Reasoner(
                 server.address(), None, servers=Servers(tokenizer=str(folder), retry=QUICK)
             ) as alone:
@@ -276,17 +276,17 @@ REFUSALS = [
         {"mode": "sd"},
         IDS,
         PLAIN,
-        "acceptance 'reject' needs of tiny-target at .*proposed.*Use mode 'ar'",
+        "acceptance 'reject' needs something that tiny-target at .*proposed.*Use mode 'ar'",
     ),
     ({"mode": "lr+sd", "drafter": "ngram"}, IDS, PLAIN, "drafter 'ngram'.*Use mode 'lr'"),
     ({"segmenter": "fixed", "temperature": 0}, TEXT, TEXT, "segmenter 'fixed'.*token ids"),
-    ({"top_k": 5}, PLAIN, PLAIN, "top_k 5 needs of tiny-target.*Give top_k 0"),
-    ({"min_p": 0.1}, PLAIN, PLAIN, "min_p 0.1 needs of tiny-target.*Give min_p 0"),
+    ({"top_k": 5}, PLAIN, PLAIN, "top_k 5 needs something that tiny-target.*Give top_k 0"),
+    ({"min_p": 0.1}, PLAIN, PLAIN, "min_p 0.1 needs something that tiny-target.*Give min_p 0"),
     (
         {"coupling": "shared"},
         PLAIN,
         replace(PLAIN, seeds=False),
-        "tiny-draft.*seeds that it heeds.*'independent'",
+        "tiny-draft.*seeds that determine the draws.*'independent'",
     ),
 ]
 
@@ -316,7 +316,7 @@ def test_shared_noise_needs_the_same_noise(tmp_path: Path) -> None:
             mixed.generate(QUESTION, coupling="shared", temperature=1.0, top_k=0)
         with (
             reasoner(local, server) as mixed,
-            pytest.raises(SettingError, match="drafter 'draft' needs of tiny-draft"),
+            pytest.raises(SettingError, match="drafter 'draft' needs something that tiny-draft"),
         ):
             mixed.generate(QUESTION, mode="lr+sd", drafter="draft", temperature=0)
     with (
@@ -385,7 +385,8 @@ def test_verifiers_that_read_what_is_not_given(verifier: str) -> None:
         judge = server.address("tiny-judge") if verifier.startswith("judge") else None
         names = server.address(), server.address("tiny-draft")
         with pytest.raises(
-            SettingError, match=rf"verifier '{verifier}' needs of tiny-.* at .*log-probabilities"
+            SettingError,
+            match=rf"verifier '{verifier}' needs something that tiny-.* at .*log-probabilities",
         ):
             Reasoner(*names, verifier, judge=judge, servers=Servers(retry=QUICK))
 
@@ -397,7 +398,7 @@ def test_probabilities_that_no_server_gives_are_refused(tmp_path: Path, served: 
     verifier.requires = Requires.SAMPLING_LOGPROBS
     with serving(IDS) as server:
         models = (server, local) if served == "target" else (local, server)
-        says = f"verifier 'sees' needs of tiny-{served} at .*log-probabilities"
+        says = f"verifier 'sees' needs something that tiny-{served} at .*log-probabilities"
         with reasoner(*models, verifier) as mixed, pytest.raises(SettingError, match=says):
             mixed.generate(QUESTION, temperature=0)
 
@@ -405,7 +406,7 @@ def test_probabilities_that_no_server_gives_are_refused(tmp_path: Path, served: 
 def test_a_step_does_not_end_inside_a_character() -> None:
     """In text mode a segmenter of one's own sees bytes, and may fire at the first of two."""
     writer = object.__new__(ServedWriter)
-    writer.model, writer.config = SimpleNamespace(ids=False, chain=None), SimpleNamespace()  # type: ignore[assignment]
+    writer.model, writer.config = SimpleNamespace(ids=False, chain=None), SimpleNamespace()
     segmenter = SimpleNamespace(feed=lambda token: ~token == "é".encode()[0])
     job = SimpleNamespace(limit=50, tokens=[], segmenter=segmenter)
     writing = SimpleNamespace(job=job, units=[])
@@ -444,7 +445,9 @@ def test_log_probabilities_of_drawn_tokens_are_refused() -> None:
     ):
         for role, (variant, says) in both_read.items():
             before = len(target.log.bodies)
-            message = says.replace(" .*", f" .*needs of tiny-{role} at .*log-probabilities.*", 1)
+            message = says.replace(
+                " .*", f" .*needs something that tiny-{role} at .*log-probabilities.*", 1
+            )
             with pytest.raises(SettingError, match=message):
                 both.generate(QUESTION, variant=variant)
             assert QUESTION not in str(target.log.bodies[before:])

@@ -169,7 +169,7 @@ def test_an_answer_without_its_judge_is_goes_on_and_counts_the_reasons(folders: 
         assert all(verdict and verdict.why == "equal text" for verdict in kept)
         reasons = failures(event for _, event in result.trace.events)
         assert len(reasons) == result.stats.unjudged
-        known = ("is no JSON", "not asked any more", "broke off")  # as its server closes
+        known = ("sent no JSON", "not asked any more", "broke off")  # as its server closes
         assert all(any(words in why for words in known) for why in reasons), reasons
 
 
@@ -191,5 +191,5 @@ def test_passes_of_a_verifier_are_counted(folders: list[Path]) -> None:
                 if judge == address:
                     assert stats.verifier_passes == len(server.log.bodies) - before
                 elif verifier != "exact":
-                    prefixes = getattr(made.verifier, "verifier", made.verifier).prefixes  # type: ignore[union-attr]
+                    prefixes = getattr(made.verifier, "verifier", made.verifier).prefixes
                     assert stats.verifier_passes <= prefixes.passes

@@ -195,7 +195,7 @@ def test_the_official_flags(
     record = json.loads((tmp_path / "out" / "0.json").read_text())
     assert record["stats"]["accepted"] > 0
     assert main(["info", "--endpoint", at(server, "tiny-judge")]) == 0
-    assert "steps go over as text" in capsys.readouterr().out
+    assert "steps are sent as text" in capsys.readouterr().out
 
 
 def test_a_name_that_it_does_not_have(server: str) -> None:

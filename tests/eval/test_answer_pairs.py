@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_there_are_a_hundred_and_both_words_are_common() -> None:
 
 @pytest.fixture(scope="module")
 def checker() -> Iterator[MathChecker]:
-    with MathChecker(20) as made:
+    with closing(MathChecker(20)) as made:
         yield made
 
 

@@ -73,7 +73,7 @@ def test_thresholds_are_arguments() -> None:
     trace = judged("++++++--")
     assert cascade_rejection(trace, run=2).cascades  # type: ignore[union-attr]
     assert cascade_rejection(trace, least=9) is None
-    assert not cascade_rejection(judged("+++++---++++----"), gap=0.7).cascades  # type: ignore[union-attr]
+    assert not cascade_rejection(judged("+++++---++++----"), gap=0.7).cascades
 
 
 def test_a_place_is_accepted_if_one_of_its_alternatives_is() -> None:

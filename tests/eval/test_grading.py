@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ DIFFERENT = [
 
 @pytest.fixture(scope="module")
 def checker() -> Iterator[MathChecker]:
-    with MathChecker(20) as made:
+    with closing(MathChecker(20)) as made:
         yield made
 
 
@@ -83,7 +84,7 @@ def test_a_gold_answer_that_cannot_be_read_is_told_apart(checker: MathChecker) -
 
 
 def test_a_comparison_that_never_ends_is_killed_and_the_next_one_works() -> None:
-    with MathChecker(1.5) as checker:
+    with closing(MathChecker(1.5)) as checker:
         started = time.perf_counter()
         assert checker.compare(r"\frac{1}{2}", "0.5")[0]
         equal, why = checker.compare("9^{9^{9^{9}}}", "1")
@@ -94,7 +95,7 @@ def test_a_comparison_that_never_ends_is_killed_and_the_next_one_works() -> None
 
 def test_the_thread_that_asked_first_may_end() -> None:
     """An evaluation grades in a thread of its own, and an experiment has one after another."""
-    with MathChecker(20) as checker:
+    with closing(MathChecker(20)) as checker:
         for _ in range(2):
             with ThreadPoolExecutor(1) as pool:
                 assert pool.submit(checker.compare, r"\frac{1}{2}", r"\frac{2}{4}").result()[0]
@@ -103,7 +104,7 @@ def test_the_thread_that_asked_first_may_end() -> None:
 def test_a_worker_that_dies_costs_one_answer(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text("print('{\"ready\": true}', flush=True)\ninput()\n", encoding="utf-8")
-    with MathChecker(20, worker=script) as checker:
+    with closing(MathChecker(20, worker=script)) as checker:
         for _ in range(2):
             assert not checker.compare("x", "y")[0]
 
@@ -161,7 +162,7 @@ def test_plain_numbers(text: str, value: float | None) -> None:
     ],
 )
 def test_final_answers(text: str, answer: str | None, where: str | None) -> None:
-    found = final_answer(text)
+    found = final_answer(reply(text))
     assert (found.answer, found.where) == (answer, where) if found else answer is None
 
 

@@ -178,7 +178,7 @@ def test_ctrl_c_says_how_to_go_on(
     words = ["run", "--dataset", "tiny:6", "--mode", "draft", "--output", str(tmp_path)]
     assert main(words) == 130
     said = capsys.readouterr().err
-    assert "of 6 answers" in said and "goes on with the others" in said and "Traceback" not in said
+    assert "of 6 answers" in said and "continues with the rest" in said and "Traceback" not in said
     monkeypatch.undo()
     assert main(words) == 0
     assert {f"{i}.json" for i in range(6)} <= read(tmp_path).keys()
@@ -291,7 +291,7 @@ def test_a_prompt_that_does_not_fit_counts_as_answered(
     ]
     assert main(["run", *words]) == 0
     said = capsys.readouterr().err
-    assert "2 of 2 answers: 0/2 right" in said and "goes on" not in said
+    assert "2 of 2 answers: 0/2 right" in said and "continues" not in said
 
 
 def test_a_disk_that_fills_stops_the_run_cleanly(

@@ -93,7 +93,7 @@ def test_pairs_go_through_json(tmp_path: Path) -> None:
     assert load_pairs(tmp_path) == [SavedPair(AnswerKey(7), pair, verdict.aligned)]
     kept["pairs"][0]["verdict"] = {"aligned": "yes"}
     Store(tmp_path).write("pairs/7.json", kept)
-    with pytest.raises(SettingError, match=r"7\.json has a pair that is none"):
+    with pytest.raises(SettingError, match=r"7\.json has a damaged pair"):
         load_pairs(tmp_path)
     assert swapped([pair])[0].draft == pair.target
 

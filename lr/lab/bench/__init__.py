@@ -1,1 +1,1 @@
-"""Benchmarks, each timed in turns with what it is compared with. Start at `report.py`."""
+"""Benchmarks, whose contenders run alternately on one machine. Start at `report.py`."""

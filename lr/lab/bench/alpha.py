@@ -1,15 +1,14 @@
-"""`lr bench alpha`: how many tokens a round of token-level speculation decides, and the theory.
+"""`lr bench alpha`: the tokens that a round of token-level speculation decides, next to the theory.
 
-A round drafts k tokens and decides N = 1 + (accepted drafts) tokens. If every draft were accepted
-with the same probability alpha, whatever happened before, P(N > i) = alpha^i for i <= k, and
+A round drafts k tokens and decides N = 1 + (accepted drafts) tokens. If every draft is accepted
+with the same probability alpha, independently, then P(N > i) = alpha^i for i <= k, and
 
     E N = G_(k+1)(alpha) = 1 + alpha + ... + alpha^k    (Leviathan et al., arXiv 2211.17192, eq. 1)
 
-alpha is conditional: accepted per *tried* draft, and a draft after a round's first rejection is not
-tried. This is also its maximum-likelihood estimate; rounds with a short proposal count as far as
-they go. The end of a step cuts no round: dropped drafts were decided like any others and are in N;
-`emitted` counts what is left. Errors are jackknives over problems, because the rounds of one
-problem are not independent."""
+alpha is conditional: accepted / *tried* drafts, where a draft after a round's first rejection is
+not tried. This is its maximum-likelihood estimate, also with rounds that drafted fewer than k. N
+includes drafts beyond the end of a step, which are decided and then dropped; `emitted` does not.
+Errors are jackknives over problems, because the rounds of one problem are not independent."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ from lr.trace import TokenRound
 
 @dataclass(frozen=True)
 class Places:
-    """The rounds of some problems, by the place in the proposal: 0 is the first draft.
+    """The rounds of some problems, counted by place in the proposal (0 is the first draft).
 
-    Of the k places: `offered[i]`: rounds that had a draft there; `tried[i]`: and accepted all
-    before it; `kept[i]`: and accepted it too. Example, k = 2, three rounds that accept 2, 1 and 0
-    drafts: offered (3, 3), tried (3, 2), kept (2, 1)."""
+    Rounds that had a draft at place i (`offered[i]`), that also accepted all drafts before it
+    (`tried[i]`), and that accepted it too (`kept[i]`). Example, k = 2, three rounds that accept 2,
+    1 and 0 drafts: offered (3, 3), tried (3, 2), kept (2, 1)."""
 
     rounds: int
     emitted: int
@@ -43,7 +42,7 @@ class Places:
 
     @classmethod
     def of(cls, rounds: Sequence[TokenRound], k: int) -> Places:
-        """Those of rounds of chains of at most k drafts."""
+        """Count rounds of chains of at most k drafts."""
         place, seen = np.arange(k), np.array([(r.depth, r.accepted) for r in rounds])
         depth, accepted = seen.reshape(-1, 2, 1).swapaxes(0, 1)  # each [rounds, 1]
         offered, kept = depth > place, accepted > place
@@ -52,12 +51,12 @@ class Places:
 
     @classmethod
     def total(cls, parts: Sequence[Places]) -> Places:
-        """All of them together; at least one."""
+        """The sum of at least one part."""
         return cls(*(sum(getattr(part, one.name) for part in parts) for one in fields(cls)))
 
     @property
     def length(self) -> float:
-        """The mean acceptance length: tokens that a round decides, 1 + accepted / rounds."""
+        """The mean acceptance length: tokens decided per round, 1 + accepted / rounds."""
         return float(1 + self.kept.sum() / self.rounds)
 
     @property
@@ -66,23 +65,22 @@ class Places:
 
     @property
     def constant(self) -> float:
-        """G_(k+1)(alpha), alpha from the same rounds."""
+        """G_(k+1)(alpha) with alpha from the same rounds."""
         return float(sd_tokens(self.alpha, len(self.kept)))
 
     @property
     def rates(self) -> list[float]:
-        """The conditional acceptance rate of each place; 0 where nothing was tried."""
+        """The conditional acceptance rate at each place; 0 where nothing was tried."""
         return (self.kept / np.maximum(self.tried, 1)).tolist()
 
     def predict(self, rates: Sequence[float]) -> float:
-        """E N if place i is accepted at `rates[i]`, with the short proposals that there were."""
+        """E N if place i is accepted with probability `rates[i]`, given the proposals' lengths."""
         return float(1 + self.offered @ np.cumprod(rates) / self.rounds)
 
 
 def by_place(parts: Sequence[Places]) -> float:
-    """One rate per place, measured on the *other* half of the problems, weighed by rounds.
-
-    With the rates of the same rounds the prediction would be the measurement, term by term."""
+    """E N predicted with one rate per place, measured on the *other* half of the problems; weighted
+    by rounds. With the rates of the same rounds it would equal the measurement, term by term."""
     halves = [Places.total(parts[0::2]), Places.total(parts[1::2])]
     pairs = zip(halves, halves[::-1], strict=True)
     predicted = sum(half.rounds * half.predict(other.rates) for half, other in pairs)
@@ -91,11 +89,10 @@ def by_place(parts: Sequence[Places]) -> float:
 
 @dataclass(frozen=True)
 class AlphaPoint:
-    """What was measured and predicted for one k. `cut`: share of rounds with a short proposal.
-    `constant_as_offered`: the same constant alpha, with the short proposals as they came.
-
-    `gap_error` is the standard error of measured - constant; both come from the same rounds, so it
-    is smaller than `error`."""
+    """Measurement and predictions for one k. `cut`: the share of rounds with fewer than k drafts.
+    `constant_as_offered`: the prediction of constant alpha, given the proposals' lengths.
+    `gap_error`: the standard error of measured - constant, smaller than `error` since both come
+    from the same rounds."""
 
     k: int
     rounds: int
@@ -113,13 +110,13 @@ class AlphaPoint:
 
     @property
     def gaps(self) -> tuple[float, float]:
-        """measured - prediction in standard errors: for one rate, and for one rate per place."""
+        """measured - predicted in standard errors: with one rate, and with one rate per place."""
         off = self.measured - self.constant, self.measured - self.by_place
         return off[0] / self.error, off[1] / self.error
 
 
 def point(k: int, parts: Sequence[Places]) -> AlphaPoint:
-    """Everything about one k from the rounds of each problem; at least four problems."""
+    """The point of one k, from the rounds of each problem; at least four problems."""
     whole = Places.total(parts)
 
     def error(estimate: Callable[[Places], float]) -> float:
@@ -131,7 +128,7 @@ def point(k: int, parts: Sequence[Places]) -> AlphaPoint:
         cut=1 - int(whole.offered[-1]) / whole.rounds,
         alpha=whole.alpha,
         rates=whole.rates,
-        rate_errors=[error(lambda some, at=at: some.rates[at]) for at in range(k)],  # type: ignore[misc]
+        rate_errors=[error(lambda one, i=i: one.rates[i]) for i in range(k)],  # type: ignore[misc]
         measured=whole.length,
         error=error(lambda some: some.length),
         constant=whole.constant,
@@ -143,7 +140,7 @@ def point(k: int, parts: Sequence[Places]) -> AlphaPoint:
 
 
 def draw(document: Mapping[str, Any], path: Path) -> list[Path]:
-    """Tokens per round over k and acceptance by place, as PNG and SVG, from the JSON document."""
+    """Draw tokens per round over k, and acceptance by place, as PNG and SVG, from the document."""
     points, settings = document["points"], document["settings"]
     last = points[-1]
     places = range(1, last["k"] + 1)

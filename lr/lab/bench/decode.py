@@ -1,8 +1,7 @@
-"""`lr bench decode`: plain decoding against transformers and a bare loop, in ms per step.
+"""`lr bench decode`: plain decoding compared with transformers and a bare loop, in ms per step.
 
-A step is one forward of one token per row and the choice of the next; prefill is not timed. All
-greedy contenders do the same work: a test compares their tokens. Speed does not depend on what was
-learnt, so some models have random weights."""
+A step is one forward of one token per row and the choice of the next; prefill is not timed. A test
+compares the tokens of all greedy contenders. Speed does not depend on weights: some are random."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ from lr.tiny.names import CHECKPOINTS, tiny_config
 from lr.tiny.saving import config_json
 from lr.types import Role, SamplingParams
 
-PROMPT_TOKENS = 40
-"""About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""
+PROMPT_TOKENS = 40  # About a tiny question. Large shapes take 8: the bare loop reads them singly.
 RANDOM_12 = "random-12"
 OURS, SAMPLED, BARE, THEIRS = "lr", "lr, sampled", "bare loop", "transformers"  # The contenders.
 CPU = torch.device("cpu")
@@ -44,18 +42,18 @@ NAMES = (*CHECKPOINTS, RANDOM_12, *SHAPES)
 
 @dataclass(frozen=True)
 class Decoded:
-    """`seconds` for all steps together, and the tokens of each row, one per step."""
+    """The total `seconds` of all steps, and the tokens of each row, one per step."""
 
     seconds: float
     tokens: list[list[int]]
 
 
 Decoder = Callable[[Sequence[int], int, int], Decoded]
-"""A contender on a model: continues copies of a prompt, so many in one batch, by so many tokens."""
+"""(prompt, rows, steps): continues `rows` copies of the prompt in one batch by `steps` tokens."""
 
 
 def ours(model: CausalLM, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-    """`ModelRunner.forward`, paged and ragged, and the likeliest token."""
+    """Greedy decoding by `ModelRunner.forward`, paged and ragged."""
     runner = runner_for(model, rows, len(prompt) + steps)
     branches = [runner.open(prompt) for _ in range(rows)]
     logits = runner.forward(branches)
@@ -72,8 +70,8 @@ def ours(model: CausalLM, prompt: Sequence[int], rows: int, steps: int) -> Decod
 def written_steps(
     runner: ModelRunner, sampling: SamplingParams, prompt: Sequence[int], rows: int, steps: int
 ) -> Decoded:
-    """As it is used: a `StepWriter` with keyed sampling and a segmenter writes one step of `steps`
-    tokens in each of `rows` sequences, which are closed afterwards."""
+    """Decoding as generation does it: a `StepWriter` with keyed sampling and a segmenter writes one
+    step of `steps` tokens in each of `rows` sequences, which it closes afterwards."""
     branches = [runner.open(prompt[:-1]) for _ in range(rows)]
     runner.forward(branches)
     for branch in branches:
@@ -83,7 +81,7 @@ def written_steps(
     config = WriterConfig(Role.TARGET, sampling, frozenset(), endless)
     writer = StepWriter(config, runner, lambda token: b"")
     jobs = [StepJob(branch, i, steps, stream.fold_in(i)) for i, branch in enumerate(branches)]
-    wait_for(runner.model.device)  # for the prompts, which a GPU may still be reading
+    wait_for(runner.model.device)  # a GPU may still be reading the prompts
     started = time.perf_counter()
     written = writer.write(jobs)
     seconds = time.perf_counter() - started
@@ -94,7 +92,7 @@ def written_steps(
 
 @torch.inference_mode()
 def bare(model: CausalLM, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-    """`BareLoop` and the likeliest token."""
+    """Greedy decoding by `BareLoop`."""
     loop = BareLoop(model, rows, len(prompt) + steps)
     for token in prompt:
         logits = loop.step(torch.full((rows,), token))
@@ -109,10 +107,10 @@ def bare(model: CausalLM, prompt: Sequence[int], rows: int, steps: int) -> Decod
 
 
 class BareLoop:
-    """The yardstick for what paging costs: a static cache, as direct as PyTorch allows.
+    """Shows what paging costs: a static cache, as direct as PyTorch allows.
 
     b rows of at most `length` tokens, all at the same position; no blocks, no ragged batch. It
-    computes what `CausalLM` computes, from the same weights."""
+    computes the same as `CausalLM`, from the same weights."""
 
     def __init__(self, model: CausalLM, rows: int, length: int) -> None:
         config = model.config
@@ -128,7 +126,7 @@ class BareLoop:
         self.length = 0
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Feed tokens [b] at the next position; logits [b, v] of the tokens after them."""
+        """Feed tokens [b] at the next position; return the logits [b, v] after them."""
         at, b = self.length, len(tokens)
         self.length = end = at + 1
         cos, sin = self.cos[at], self.sin[at]  # [1, d]
@@ -141,10 +139,8 @@ class BareLoop:
                 both = attention.qk_norm(both)
             q, k = rotate(both, cos, sin).split_with_sizes((self.h, self.k), 1)
             keys[:, :, at], values[:, :, at] = k, v
-            mixed = F.scaled_dot_product_attention(
-                q.unsqueeze(2), keys[:, :, :end], values[:, :, :end],
-                enable_gqa=True,
-            )  # fmt: skip
+            past = keys[:, :, :end], values[:, :, :end]
+            mixed = F.scaled_dot_product_attention(q.unsqueeze(2), *past, enable_gqa=True)
             x = x + attention.out(mixed.view(b, -1))
             gate, up = mlp.gate_up(layer.mlp_norm(x)).chunk(2, -1)
             x = x + mlp.down(F.silu(gate) * up)
@@ -163,35 +159,26 @@ def generate(model: Any, prompt: Sequence[int], rows: int, steps: int) -> Decode
         return scores
 
     ids = torch.tensor([list(prompt)] * rows)
-    written = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=steps + 1,
-        do_sample=False,
-        logits_processor=LogitsProcessorList([stamp]),
-    )
+    how = {"do_sample": False, "logits_processor": LogitsProcessorList([stamp])}
+    mask = torch.ones_like(ids)
+    written = model.generate(ids, attention_mask=mask, max_new_tokens=steps + 1, **how)
     assert len(stamps) == steps + 1
     return Decoded(stamps[-1] - stamps[0], written[:, len(prompt) : -1].tolist())
 
 
 def hugging_face_model(model: CausalLM) -> Any:
-    """The model of transformers with the weights of `model` themselves; nothing is copied."""
+    """The transformers model that shares the weights of `model`; nothing is copied."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     described = config_json(model.config)
-    parameters = dict(model.named_parameters())
-    weights = {
-        p.key: parameters[p.parameter][p.first : p.first + p.shape[0]] for p in pieces(model.config)
-    }
-    made = getattr(transformers, described["architectures"][0]).from_pretrained(
-        None,
-        config=transformers.AutoConfig.for_model(**described),
-        state_dict=weights,
-        dtype=model.dtype,
-    )
-    # without an end of sequence every step is taken
+    named, parts = dict(model.named_parameters()), pieces(model.config)
+    weights = {p.key: named[p.parameter][p.first : p.first + p.shape[0]] for p in parts}
+    kind = getattr(transformers, described["architectures"][0])
+    config = transformers.AutoConfig.for_model(**described)
+    made = kind.from_pretrained(None, config=config, state_dict=weights, dtype=model.dtype)
+    # without an end-of-sequence token it takes every step
     made.generation_config = transformers.GenerationConfig()
     return made.eval()
 
@@ -202,7 +189,7 @@ def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
 
 
 def random_model(config: ModelConfig, dtype: torch.dtype, device: torch.device = CPU) -> CausalLM:
-    """A model of that shape with random weights, always the same."""
+    """A model of that shape with fixed random weights."""
     model = CausalLM.materialised(partial(CausalLM, config), dtype, device)
     fill_dummy(model)
     return model
@@ -210,7 +197,7 @@ def random_model(config: ModelConfig, dtype: torch.dtype, device: torch.device =
 
 @dataclass(frozen=True)
 class DecodeLane:
-    """One contender on one model: `prompt` is what it continues."""
+    """One contender on one model, with the prompt that it continues."""
 
     model: str
     contender: str
@@ -219,7 +206,7 @@ class DecodeLane:
 
 
 def contenders(model: CausalLM, sampling: SamplingParams) -> dict[str, Decoder]:
-    """All ways to decode with a model, by name; on its own weights, nothing is copied."""
+    """All ways to decode with a model, by name; they share its weights."""
 
     def sampled(prompt: Sequence[int], rows: int, steps: int) -> Decoded:
         runner = runner_for(model, rows, len(prompt) + steps)
@@ -234,7 +221,7 @@ def contenders(model: CausalLM, sampling: SamplingParams) -> dict[str, Decoder]:
 
 
 def lanes(name: str) -> list[DecodeLane]:
-    """All contenders on a model of `NAMES`. `CheckpointError` for a tiny model that is missing."""
+    """All contenders on a model of `NAMES`. Raises `CheckpointError` if a tiny model is missing."""
     if name in CHECKPOINTS:
         model = load_model(name, dtype=torch.float32)
         sampling = recommended_sampling(Codec.load(name))
@@ -242,19 +229,18 @@ def lanes(name: str) -> list[DecodeLane]:
         model, sampling = random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6)
     else:
         model = random_model(shape("Qwen3-0.6B"), SHAPES[name])
-        # what Qwen3's own generation_config.json recommends
+        # the recommendation of Qwen3's generation_config.json
         sampling = SamplingParams(0.6, top_p=0.95, top_k=20)
     length = 8 if name in SHAPES else PROMPT_TOKENS
-    # which tokens does not matter to the speed
+    # the choice of tokens does not affect speed
     prompt = tuple((7 * i + 3) % model.config.vocab_size for i in range(length))
-    return [
-        DecodeLane(name, who, decode, prompt) for who, decode in contenders(model, sampling).items()
-    ]
+    found = contenders(model, sampling).items()
+    return [DecodeLane(name, contender, decode, prompt) for contender, decode in found]
 
 
 @dataclass
 class Timing:
-    """What was measured for a lane at one batch size: ms per step, one figure per repeat."""
+    """The ms per step of a lane at one batch size, one number per repeat."""
 
     model: str
     contender: str
@@ -268,17 +254,17 @@ class Timing:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all rows together, at the median."""
+        """Of all rows together, at the median time."""
         return 1000 * self.batch / self.spread.median
 
     def relative_to(self, other: Timing) -> Spread:
-        """How many times the other's time this one takes, repeat by repeat."""
+        """This time over the other, repeat by repeat."""
         return Spread.of_ratios(self.ms, other.ms)
 
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """`repeats` of `tokens` steps at each batch size, after `warm_up` steps that do not count."""
+    """`repeats` of `tokens` steps at each batch size, after `warm_up` untimed steps."""
 
     batches: tuple[int, ...]
     tokens: int
@@ -311,7 +297,7 @@ def measure(
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal with what was measured; `met` None where the run did not measure it."""
+    """A goal and its measurement; `met` is None if the run did not measure it."""
 
     text: str
     measured: str
@@ -319,8 +305,7 @@ class Goal:
 
 
 def goals(timings: Sequence[Timing]) -> Iterator[Goal]:
-    """All goals of plain decoding: a time over a time at batch 1, taken repeat by repeat and judged
-    at the median."""
+    """All goals of plain decoding: the median of a ratio of times at batch 1, repeat by repeat."""
     found = {(t.model, t.contender): t for t in timings if t.batch == 1}
     target, draft = "tiny-target", "tiny-draft"
     at_least_theirs = "batch 1: at least the tokens/s of transformers"

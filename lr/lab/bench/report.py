@@ -1,9 +1,7 @@
-"""What all benchmarks share: timing, spreads over repeats, the machine a figure belongs to, JSON
-files.
+"""The common parts of all benchmarks: timing, spreads over repeats, the machine, JSON files.
 
-What is compared is measured in turns: every repeat (or problem) has all contenders, one after the
-other, mostly each time beginning with another (`in_turn`); ratios are taken within a repeat. So a
-drift of the machine's speed meets all of them alike."""
+Every repeat (or problem) runs all contenders, mostly each time in another order (`in_turn`), and
+ratios are taken within a repeat. So a drift of the machine's speed affects all contenders alike."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least two values."""
+        """The spread of at least two values."""
         low, _, high = quantiles(values, n=4, method="inclusive")
         return cls(median(values), low, high)
 
@@ -51,13 +49,13 @@ class Spread:
 
     @classmethod
     def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
-        """Of above / below, taken repeat by repeat, so that a drift of the machine cancels."""
+        """The spread of above / below, divided repeat by repeat so that machine drift cancels."""
         return cls.of([a / b for a, b in zip(above, below, strict=True)])
 
 
 @dataclass(frozen=True)
 class BenchWay:
-    """A way to answer. `settings` are those of `Reasoner.generate`; `variant` as for --variant."""
+    """A way to answer: `settings` of `Reasoner.generate`, and a `variant` as for --variant."""
 
     name: str
     mode: str
@@ -70,13 +68,13 @@ class BenchWay:
 
 
 def acceptance_of(stats: Stats) -> dict[str, float | None]:
-    """The ratios that every bench of modes keeps."""
+    """The ratios that every benchmark of modes records."""
     names = ("step_acceptance", "token_acceptance", "tokens_per_target_pass")
     return {name: getattr(stats, name) for name in names}
 
 
 def in_turn(all_: Sequence[T], number: int) -> list[T]:
-    """All in the order of repeat `number`: everybody begins once. a, b, c in repeat 1: b, c, a."""
+    """Rotated left by `number`, so that each begins once. Example: a, b, c by 1 is b, c, a."""
     first = number % len(all_)
     return [*all_[first:], *all_[:first]]
 
@@ -84,7 +82,7 @@ def in_turn(all_: Sequence[T], number: int) -> list[T]:
 def timed(
     work: Callable[[], object], device: torch.device, repeats: int = 7, warm_up: int = 2
 ) -> float:
-    """Median seconds of `work`, waited for to its end, after `warm_up` times that do not count."""
+    """Median seconds of `work`, the device's part included, after `warm_up` untimed calls."""
     import torch
 
     seconds = []
@@ -99,8 +97,8 @@ def timed(
 
 
 def wait_for(device: torch.device) -> None:
-    """Until everything that this thread has started on a device is done. To wait for the whole
-    device would break what another thread records there."""
+    """Wait until the device has finished what this thread started. Waiting for the whole device
+    would break a CUDA graph that another thread records."""
     import torch
 
     if device.type == "cuda":
@@ -110,7 +108,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def conditions() -> dict[str, Any]:
-    """The machine, its first CUDA device and the versions that a figure belongs to."""
+    """The machine, its first CUDA device and the versions that a measurement belongs to."""
     import torch
 
     listing = Path("/proc/cpuinfo")
@@ -139,6 +137,6 @@ def conditions() -> dict[str, Any]:
 
 
 def write_json(content: dict[str, Any], path: Path | None) -> None:
-    """Write the file, if one is wanted, whole or not at all."""
+    """Write the file completely or not at all; do nothing without a path."""
     if path is not None:
         Store(path.parent).write(path.name, content)

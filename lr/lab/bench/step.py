@@ -1,8 +1,8 @@
 """`lr bench step`: plain decoding, token-level speculation, Lookahead Reasoning, and both.
 
-A repeat is every problem in every way, with a seed of its own. One figure is the tokens per second
-of one way in one repeat; accuracy and counts are over everything. Beside each rate stands the
-prediction of `lr/theory/predicted.py`, at pass costs fitted to the same run."""
+A repeat answers every problem in every way, with its own seed, and gives one rate per way in tokens
+per second; accuracy and counts are over all repeats. Next to each rate is the prediction of
+`lr/theory/predicted.py`, with pass costs fitted to the same run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ OVERLAPPED = {"driver": "overlapped"}
 
 
 def ways(k: int, step_k: int) -> list[BenchWay]:
-    """All rows, plain decoding first. `k`: drafted tokens; `step_k`: of drafter "step".
+    """All ways, plain decoding first. `k`: tokens per draft, `step_k`: of drafter "step".
 
-    "sync" is Algorithm 1 as printed, "paper" the paper's rolling window, the others our own window
-    (schedule "depth"). Overlapped: the draft's steps are written in a second process; lockstep: the
-    models take turns in one thread."""
+    "sync" is Algorithm 1 as printed, "paper" the paper's rolling window, the rest schedule "depth".
+    Overlapped: a second process writes the draft's steps; lockstep: one thread alternates."""
     chain = {"drafter": "draft", "num_speculative_tokens": k}
     step = {"drafter": "step", "num_speculative_tokens": step_k}
     ngram = {"drafter": "ngram"}
@@ -57,7 +56,7 @@ def ways(k: int, step_k: int) -> list[BenchWay]:
 
 @dataclass
 class BenchTally:
-    """What one way did: seconds and tokens per repeat, statistics over all."""
+    """The results of one way: seconds and tokens per repeat, statistics over all repeats."""
 
     way: BenchWay
     seconds: list[float] = field(default_factory=list)
@@ -67,7 +66,7 @@ class BenchTally:
     answers: Answers = field(default_factory=Answers)
 
     def take(self, result: Result, seconds: float, right: bool) -> None:
-        """One answer of the current repeat."""
+        """Add an answer to the current repeat."""
         self.seconds[-1] += seconds
         self.tokens[-1] += len(result.tokens)
         self.right += right
@@ -76,7 +75,7 @@ class BenchTally:
 
     @property
     def rates(self) -> list[float]:
-        """Tokens per second, one figure per repeat."""
+        """Tokens per second of each repeat."""
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]
 
     @property
@@ -85,7 +84,7 @@ class BenchTally:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the time of all answers, by who was at work."""
+        """The shares of the total time in which target, draft and verifier worked."""
         stats, whole = self.stats, sum(self.seconds)
         parts = stats.target_seconds, stats.draft_seconds, stats.verifier_seconds
         return dict(zip(("target", "draft", "verifier"), (x / whole for x in parts), strict=True))
@@ -93,7 +92,7 @@ class BenchTally:
 
 @dataclass(frozen=True)
 class StepRow:
-    """One way: tokens/s, the ratio to plain decoding, predicted tokens/s (None: not modelled)."""
+    """A way's tokens/s, their ratio to plain decoding, predicted tokens/s (None: not modelled)."""
 
     tally: BenchTally
     rate: Spread
@@ -122,17 +121,17 @@ def measure(
     settings: dict[str, Any],
     progress: Callable[[], None] = lambda: None,
 ) -> list[BenchTally]:
-    """Answer `problems` in all `ways`, `repeats` times; `settings` are shared by all ways.
+    """Answer `problems` in all `ways`, `repeats` times, with common `settings`.
 
-    The first problem warms up and is answered again. `progress` is called after each of the
-    len(ways) (1 + repeats len(problems)) answers."""
+    As a warm-up, every way first answers the first problem untimed. Calls `progress` after each of
+    the len(ways) (1 + repeats len(problems)) answers."""
     tallies = [BenchTally(way) for way in ways]
     variants = {way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant}
 
     def answer(way: BenchWay, problem: Problem[Any], sample: int) -> tuple[Result, float]:
         started = time.perf_counter()
         variant = None if way.variant is None else variants[way.variant]
-        own = {} if variant is None else variant.settings  # a method's, not the bench's
+        own = {} if variant is None else variant.settings  # of the method itself
         options = {**settings, "mode": way.mode, **own, **way.settings, "sample": sample}
         result = reasoner.generate(problem.question, variant=variant, **options)
         progress()
@@ -151,11 +150,11 @@ def measure(
     return tallies
 
 
-Costs = tuple[PassCost, PassCost]  # Of a pass of the target, and of the draft.
+Costs = tuple[PassCost, PassCost]  # The costs of a target pass and of a draft pass.
 
 
 def fitted_costs(tallies: Sequence[BenchTally]) -> Costs:
-    """What passes cost, from the ways that run one model at a time, if a model has passes there."""
+    """Pass costs from the ways that run one model at a time, or from all if those lack passes."""
 
     def fit(role: Role) -> PassCost:
         runs = [(t.way.overlapped, run[role]) for t in tallies for run in t.answers.passes]
@@ -165,15 +164,13 @@ def fitted_costs(tallies: Sequence[BenchTally]) -> Costs:
     return fit(Role.TARGET), fit(Role.DRAFT)
 
 
-def rows(
-    tallies: Sequence[BenchTally], costs: Costs, depth: int, draft_ticks: int
-) -> list[StepRow]:
+def rows(tallies: Sequence[BenchTally], costs: Costs, depth: int, ticks: int) -> list[StepRow]:
     """The rows of the table; the first tally is plain decoding."""
     made, plain = [], tallies[0].rates
     for tally in tallies:
         rate, emitted = None, tally.answers.emitted
-        if emitted and tally.way.variant is None:  # of a variant no load is known
-            work = modelled(tally, costs, depth, draft_ticks)
+        if emitted and tally.way.variant is None:  # the load of a variant is unknown
+            work = modelled(tally, costs, depth, ticks)
             rate = fmean(emitted) / predicted.seconds_per_step(*work)
         speedup = Spread.of_ratios(tally.rates, plain)
         made.append(StepRow(tally, Spread.of(tally.rates), speedup, rate))
@@ -181,18 +178,18 @@ def rows(
 
 
 def modelled(
-    tally: BenchTally, costs: Costs, depth: int, draft_ticks: int
+    tally: BenchTally, costs: Costs, depth: int, ticks: int
 ) -> tuple[predicted.Way, Load, Costs, int | None]:
-    """What `predicted.seconds_per_step` takes: the way, its answers' work, costs and ticks."""
+    """The arguments of `predicted.seconds_per_step`: way, load of its answers, costs, ticks."""
     way, settings = tally.way, tally.way.settings
     schedule = Schedule(settings.get("schedule", "depth"))
     ahead = settings.get("depth", depth) if way.mode in LOOKAHEAD else 0
     plain = predicted.Way(schedule, ahead)
     load = tally.answers.load(lookup=settings.get("drafter", "draft") != "draft")
-    return plain, load, costs, None if way.overlapped else draft_ticks
+    return plain, load, costs, None if way.overlapped else ticks
 
 
-def what_if(tally: BenchTally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
-    """Predicted tokens per second if one thing were different, and if all were."""
-    cases = predicted.what_if(*modelled(tally, costs, depth, draft_ticks))
+def what_if(tally: BenchTally, costs: Costs, depth: int, ticks: int) -> dict[str, float]:
+    """Predicted tokens per second if one thing were different, and if all of them were."""
+    cases = predicted.what_if(*modelled(tally, costs, depth, ticks))
     return {name: fmean(tally.answers.emitted) / seconds for name, seconds in cases.items()}

@@ -1,15 +1,15 @@
-"""Synthetic acceptance: real models with random weights run, a model of acceptance decides.
+"""Synthetic acceptance: models with random weights run, random draws decide what is accepted.
 
-Every forward, drawn token, fork and message is real; what models would *say* is replaced at the
-extension points:
+Every forward, drawn token, fork and message is real. Only what depends on the meaning of a text is
+replaced, at the extension points:
 
     where a step ends             the segmenter counts up to a drawn length
     whether a draft step stays    drawn with alpha1 per step, after the judge has read the pair
     whether a draft token stays   drawn with alpha2 per token, after the target's pass
-    what prompt lookup finds      the drafter always finds k tokens, for nothing
+    what prompt lookup finds      the drafter always finds k tokens, at no cost
 
-No answer means anything and no mode is lossless here. docs/gpu.md says where rates and lengths come
-from, and why draws are stratified. Every draw is a function of a key."""
+The answers are meaningless, and no mode is lossless here. docs/gpu.md says where rates and lengths
+come from, and why the draws are stratified. Every draw is a function of a key."""
 
 from __future__ import annotations
 
@@ -40,22 +40,21 @@ from lr.types import Role, Verdict, require
 if TYPE_CHECKING:
     from lr.theory.calibration import Calibration
 
-ASSUMED_LENGTH = Lognormal(32.0, 0.5)
-"""Tokens of a step where nobody says. An assumption: the paper prints no lengths."""
+ASSUMED_LENGTH = Lognormal(32.0, 0.5)  # Tokens of a step. Assumed: the paper prints no lengths.
 INSTRUCTIONS, FRAME = list(range(180)), range(32)
-"""Tokens of a judge's prompt: those that all prompts share, and those around the two steps."""
+"""Tokens of a judge's prompt: the shared beginning, and those around the two steps."""
 STEPS, TOKENS = 8, 32
-"""Places of a block of `kept_in`. Small blocks keep short runs close to the rate; large blocks look
-more like independent draws."""
+"""Block sizes of `kept_in` for steps and tokens. Small blocks keep short runs close to the rate;
+large blocks look more like independent draws."""
 
 
 @lru_cache(maxsize=4096)
 def kept_in(stream: Stream, rate: float, size: int, block: int) -> frozenset[int]:
-    """Which of the `size` places of a block are kept: a fixed number of them, in random order.
+    """Which of the `size` places of a block are kept: a fixed number, at random places.
 
-    The number is rounded so that the sum over all blocks keeps up with the rate, from a random
-    start on, so each place is kept with probability `rate`. Example: size 8 and rate 0.3 keep 2.4
-    on average; blocks keep 2, 2, 3, 2, 3, or 3, 2, 2, 3, 2."""
+    The number is rounded so that the sum over blocks follows the rate, from a random start: each
+    place is kept with probability `rate`. Example: size 8 and rate 0.3 keep 2.4 on average; blocks
+    keep 2, 2, 3, 2, 3, or 3, 2, 2, 3, 2."""
     start = uniform(stream.fold_in("start").key(0))
     before, after = (floor(n * size * rate + start) for n in (block, block + 1))
     order = sorted(range(size), key=lambda place: stream.key(block * size + place))
@@ -69,9 +68,9 @@ def kept_at(stream: Stream, rate: float, size: int, place: int) -> bool:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """`alpha1`: a draft step is accepted; `alpha2`: a draft token is, once those before it are.
-
-    `target`, `draft`: distributions of their steps' lengths in tokens. `source`: of the numbers."""
+    """The model of acceptance. `alpha1`: the probability that a draft step is accepted; `alpha2`:
+    that a draft token is, given that those before it are. `target`, `draft`: distributions of their
+    steps' lengths in tokens. `source`: where the numbers come from."""
 
     alpha1: float
     alpha2: float
@@ -86,7 +85,7 @@ class Synthetic:
 
     @classmethod
     def of_calibration(cls, found: Calibration, lengths: Duration = ASSUMED_LENGTH) -> Synthetic:
-        """What was measured of a pair; `lengths` where the calibration has none."""
+        """From the measurement of a pair of models; `lengths` if the calibration has none."""
         target, draft = (
             Resampled(tuple(map(float, seen))) if seen else lengths
             for seen in (found.target_lengths, found.draft_lengths)
@@ -94,12 +93,11 @@ class Synthetic:
         return cls(found.alpha1.value, found.alpha2.value, target, draft, found.name)
 
     def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
-        """Makes the segmenters of a role; it can be sent to the draft's process."""
+        """A factory of the role's segmenters that can be sent to the draft's process."""
         stream = Stream.root(self.seed).fold_in("step length", role.value)
         return partial(DrawnLengths, self.target if role is Role.TARGET else self.draft, stream)
 
     def facts(self) -> Mapping[str, object]:
-        """What a report says of it."""
         made = {name: getattr(self, name) for name in ("source", "alpha1", "alpha2", "seed")}
         for role, lengths in (("target", self.target), ("draft", self.draft)):
             said = f"assumed {lengths}"
@@ -111,10 +109,10 @@ class Synthetic:
 
 @dataclass
 class DrawnLengths:
-    """A segmenter whose steps have drawn lengths, whatever their tokens mean.
+    """A segmenter whose steps have drawn lengths, independent of what their tokens mean.
 
-    The key is the first token of the step, so the driver and the order of things change nothing.
-    Example: 3 is drawn for token 17; then a step that begins with 17 ends with its third token."""
+    The key of the draw is the step's first token, so driver and order of events do not matter.
+    Example: if 3 is drawn for token 17, a step that begins with 17 ends at its third token."""
 
     lengths: Duration
     stream: Stream
@@ -129,18 +127,18 @@ class DrawnLengths:
 
 
 class SyntheticRun(Run):
-    """One answer, as `Run`, with what the model of acceptance changes. `options.drafter` is ngram
-    or draft, `options.width` 1: alternatives at one place would have the same verdict."""
+    """A `Run` under the model of acceptance. `options.drafter` must be ngram or draft, and
+    `options.width` 1, because alternatives at one place would get the same verdict."""
 
     verifier: SyntheticVerifier
 
     def writer_config(self, role: Role, draft_runner: Runner | None = None) -> WriterConfig:
-        """As the engine's, but steps have drawn lengths and no token ends the sequence."""
+        """The engine's, but steps have drawn lengths and no token ends the sequence."""
         made = super().writer_config(role, draft_runner)
         return replace(made, segmenter=self.verifier.synthetic.segmenter(role), eos_ids=frozenset())
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
-        """As the engine's, with our rule; without a draft model something is always found."""
+        """The engine's, with our rule; drafters without a model always find something."""
         k, rule = self.options.num_speculative_tokens, SyntheticRule(self.verifier.synthetic.alpha2)
         if not self.options.drafts_tokens:
             return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
@@ -149,7 +147,7 @@ class SyntheticRun(Run):
 
 
 class SyntheticDrafter(Drafter):
-    """Prompt lookup that always finds k tokens: the next ids of a vocabulary of `vocab_size`."""
+    """Prompt lookup that always finds k tokens: the ids that follow the last one, cyclically."""
 
     name = "synthetic"
 
@@ -163,9 +161,8 @@ class SyntheticDrafter(Drafter):
 
 
 class SyntheticRule(AcceptanceRule):
-    """Keeps each draft token with probability `alpha`, up to the first rejection.
-
-    The token after is the target's own draw. What is kept is fixed by step and place. Example:
+    """Keeps each draft token with probability `alpha`, up to the first rejection, after which the
+    target draws the next token. Whether a place is kept depends only on step and place. Example:
     kept, not kept, kept: a round that begins there keeps one, and the next begins at the third."""
 
     name = "synthetic"
@@ -177,12 +174,12 @@ class SyntheticRule(AcceptanceRule):
         self.alpha = alpha
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """n tokens kept with probability alpha^n (1 - alpha), all k with alpha^k: what independent
-        draws would do. Of ours, n in a row have a slightly smaller one."""
+        """n tokens are kept with probability alpha^n (1 - alpha), all k with alpha^k, as if draws
+        were independent. Our stratified draws keep n in a row slightly less often."""
         k, alpha = len(proposal), self.alpha
         chances = [alpha**n * (1 - alpha) for n in range(k)] + [alpha**k]
         return [
-            Outcome(chance, tuple(range(n)), lambda row=p_rows[n]: row, untouched=True)  # type: ignore[misc]
+            Outcome(chance, tuple(range(n)), partial(p_rows.__getitem__, n), untouched=True)
             for n, chance in enumerate(chances)
         ]
 
@@ -204,10 +201,8 @@ class SyntheticRule(AcceptanceRule):
 
 
 class SyntheticVerifier(Verifier):
-    """Accepts with probability alpha1, after `judge`, if there is one, has read the pairs.
-
-    `first`: the place of an answer's first step among the steps of all answers. What verdicts cost:
-    a forward over the prompts of all pairs, after shared instructions."""
+    """Accepts with probability alpha1, after `judge`, if any, has read all pairs in one forward.
+    `first`: the place of an answer's first step among the steps of all answers."""
 
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         self.name = f"synthetic:{synthetic.alpha1:g}"
@@ -225,6 +220,6 @@ class SyntheticVerifier(Verifier):
             for logits in self.prefixes.logits(rows):
                 if isinstance(logits, LRError):
                     raise logits
-                logits.argmax(-1).tolist()  # an outcome that is waited for and not used
+                logits.argmax(-1).tolist()  # waits for the result, which is not used
         how, places = (self.stream, self.synthetic.alpha1, STEPS), [pair.index for pair in pairs]
         return [Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}") for p in places]

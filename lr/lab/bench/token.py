@@ -1,8 +1,7 @@
-"""`lr bench token`: token-level speculation against transformers, in tokens per second.
+"""`lr bench token`: token-level speculation compared with transformers, in tokens per second.
 
-Each contender answers one question at a time, on the same checkpoints in memory. The time is that
-of the whole answer as a user gets it. Sampling is by temperature alone on both sides. A row shows
-median and quartiles over the problems."""
+Each contender answers one question at a time, with the same checkpoints in memory. The time is that
+of the whole call. Both sides sample by temperature alone. Rows show quartiles over problems."""
 
 from __future__ import annotations
 
@@ -26,18 +25,18 @@ MAX_TOKENS = 400
 
 @dataclass(frozen=True)
 class Answerer:
-    """A way to answer. Rows of one `kind` (plain, lookup, draft model) are compared."""
+    """A way to answer. Only rows of one `kind` (plain, lookup, draft model) are compared."""
 
     side: str
     name: str
     kind: str
-    answer: Callable[[str, float, int], Stats]  # Of a question, a temperature and a seed.
+    answer: Callable[[str, float, int], Stats]  # From question, temperature and seed.
 
 
 def ours(
     reasoner: Reasoner, settings: Mapping[str, Any], question: str, temperature: float, seed: int
 ) -> Stats:
-    """What a `Reasoner` with some settings does; the time is that of the whole call."""
+    """Answer with a `Reasoner` and these settings; the time is that of the whole call."""
     pure: dict[str, Any] = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     started = time.perf_counter()
     result = reasoner.generate(question, seed=seed, max_tokens=MAX_TOKENS, **pure, **settings)
@@ -49,8 +48,8 @@ def theirs(
 ) -> Callable[[str, float, int], Stats]:
     """`generate` of transformers. `settings` go to it, `assistant` to the draft model's config.
 
-    A hook on the target counts passes. A pass over n new positions had n - 1 drafts; it emits its
-    accepted drafts and one token more, so all passes together accepted (tokens - passes)."""
+    A hook on the target counts passes. A pass over n new positions had n - 1 drafts and emits its
+    accepted drafts and one more token. So all passes together accepted tokens - passes drafts."""
     models = reasoner.models
     codec, model = models.codec, hugging_face_model(models.target)
     ends, positions = sorted(codec.eos_ids), list[int]()
@@ -69,18 +68,12 @@ def theirs(
         prompt = codec.chat(question)
         ids = torch.tensor([prompt])
         torch.manual_seed(seed)
-        how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        how: dict[str, Any] = sampled if temperature > 0 else {"do_sample": False}
+        how |= {"max_new_tokens": MAX_TOKENS, "eos_token_id": ends, "pad_token_id": ends[0]}
         positions.clear()
         started = time.perf_counter()
-        written = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=MAX_TOKENS,
-            eos_token_id=ends,
-            pad_token_id=ends[0],
-            **(how if temperature > 0 else {"do_sample": False}),
-            **settings,
-        )
+        written = model.generate(ids, attention_mask=torch.ones_like(ids), **how, **settings)
         seconds = time.perf_counter() - started
         return counted(seconds, len(prompt), written.shape[1] - len(prompt), positions)
 
@@ -88,10 +81,9 @@ def theirs(
 
 
 def counted(seconds: float, prompt: int, tokens: int, positions: list[int]) -> Stats:
-    """An answer of `tokens` from the positions of each pass, the first with the whole prompt.
-
-    Example: a prompt of 10, passes over 13, 4 and 1 positions, 6 tokens: 3, 3 and 0 drafts, and
-    6 - 3 = 3 of them accepted."""
+    """Statistics of an answer from the `positions` of each pass; the first includes the prompt.
+    Example: a prompt of 10, passes over 13, 4 and 1 positions, 6 tokens: 3, 3 and 0 drafts, of
+    which 6 - 3 = 3 were accepted."""
     drafts = [positions[0] - prompt, *(n - 1 for n in positions[1:])]
     passes, count = len(positions), sum(n > 0 for n in drafts)
     rounds = TokenRounds((count,), sum(drafts), accepted=max(0, tokens - passes))
@@ -99,7 +91,7 @@ def counted(seconds: float, prompt: int, tokens: int, positions: list[int]) -> S
 
 
 def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[Answerer]:
-    """All rows, `k` drafts per round wherever a number can be set, trees of at most k levels."""
+    """All contenders, with `k` drafts per round where possible; trees have at most k levels."""
     plain: dict[str, Any] = {"mode": "sd", "num_speculative_tokens": k}
     draft, tree = plain | {"drafter": "draft"}, plain | {"drafter": "tree", "branching": branching}
     shared = {"acceptance": "match", "coupling": "shared"}
@@ -133,10 +125,8 @@ def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[An
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One contender at one temperature. `to_plain`: its tokens/s over our plain decoding's.
-
-    `peer`: the fastest contender of the other side and the same kind; `to_peer`: tokens/s over its.
-    None on the other side."""
+    """One contender at one temperature. `to_plain`: its tokens/s over those of our plain decoding.
+    `peer`, `to_peer` (None for transformers): their fastest of the same kind, tokens/s over its."""
 
     side: str
     name: str
@@ -151,7 +141,7 @@ class TokenRow:
 
     @property
     def behind(self) -> bool:
-        """Whether the other side's best is faster."""
+        """Whether the peer is at least as fast."""
         return self.to_peer is not None and self.to_peer.median <= 1
 
     def figures(self) -> dict[str, Any]:
@@ -166,8 +156,8 @@ def measure(
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> list[TokenRow]:
-    """All contenders on held-out problems 0, 1, ... at every temperature, problem n with seed
-    `seed + n`; problem `problems` warms up. `progress` is called after each answer."""
+    """Run all contenders on held-out problems 0, 1, ... at every temperature, problem n with seed
+    `seed + n`. Problem number `problems` is the warm-up. Calls `progress` after each answer."""
 
     def ask(contender: Answerer, temperature: float, number: int) -> Stats:
         question = problem(Split.TEST, number).question
@@ -198,9 +188,7 @@ def rows(
             rivals = [i for i, c in enumerate(contenders) if (c.side, c.kind) == (THEIRS, one.kind)]
             best = max(rivals, key=lambda i: median(rates[i]))
             peer, to_peer = contenders[best].name, Spread.of_ratios(mine, rates[best])
-        to_plain = Spread.of_ratios(mine, rates[0])
-        names = (one.side, one.name, one.kind, temperature)
-        made.append(
-            TokenRow(*names, mine, sum(some, Stats()), Spread.of(mine), to_plain, peer, to_peer)
-        )
+        names, total = (one.side, one.name, one.kind, temperature), sum(some, Stats())
+        spreads = Spread.of(mine), Spread.of_ratios(mine, rates[0])
+        made.append(TokenRow(*names, mine, total, *spreads, peer, to_peer))
     return made

@@ -1,1 +1,1 @@
-"""Models that somebody else serves: the engine behind an OpenAI-compatible completions endpoint."""
+"""Models on a server: the engine with an OpenAI-compatible completions endpoint."""

@@ -1,5 +1,6 @@
-"""Where served models are, and how they are reached: `openai:http://host:port/name`, see
-docs/engines.md. Opens no connection. Read next: `client.py`."""
+"""Addresses of served models, `openai:http://host:port/name`, and how to reach them.
+
+See docs/engines.md. This module opens no connection. Read next: `client.py`."""
 
 from __future__ import annotations
 
@@ -18,25 +19,24 @@ EXAMPLE = "openai:http://localhost:8000/Qwen/Qwen3-32B"
 
 @dataclass(frozen=True)
 class Address:
-    """A model on a server. `server`: what comes before `/v1`, the port included; `model` None: the
-    server's only one."""
+    """A model on a server. `server`: URL before `/v1`, with port; `model` None: its only one."""
 
     server: str
     model: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Raises `SettingError` for what is no address."""
-        import httpx  # takes a tenth of a second, which only served models need
+        """Read an address. Raises `SettingError`."""
+        import httpx  # here: it takes 0.1 s, and only served models need it
 
         try:
             url = httpx.URL(text.removeprefix(PREFIX))
         except httpx.InvalidURL as error:
-            raise SettingError(f"{text[:200]!r} is no address: {error}.") from None
+            raise SettingError(f"{text[:200]!r} is not an address: {error}.") from None
         port = {"http": 80, "https": 443}.get(url.scheme, 0) if url.port is None else url.port
         wrong = ""
         if not is_served(text) or url.scheme not in ("http", "https") or not url.host:
-            wrong = f"is no address of a served model, expected one such as {EXAMPLE}"
+            wrong = f"is not the address of a served model, expected one such as {EXAMPLE}"
         elif not text.startswith(PREFIX):
             wrong = f"is a web address; a model behind a server is written {PREFIX}{text}"
         elif url.query or url.fragment or url.userinfo:
@@ -57,11 +57,11 @@ class Address:
 
 @dataclass(frozen=True)
 class Retry:
-    """An attempt is given up after `timeout` seconds without news: a line of a stream, or a whole
-    answer. There are at most `attempts`; before the second one waits `pause` seconds, before each
-    further one twice as long, never longer than `longest`, whatever the server asks for. Once
-    failures have cost `budget` seconds, nothing is tried again. `lost`: what becomes of a run whose
-    judge is given up: it stops, or it goes on and rejects every draft step."""
+    """How to repeat failed requests. An attempt fails after `timeout` seconds without news (a line
+    of a stream, or a whole answer). There are at most `attempts`. The wait before the second is
+    `pause` seconds and doubles after that, up to `longest`, which also bounds what a server asks
+    for. Once failures have cost `budget` seconds, nothing is tried again. `lost`: when the judge
+    fails for good, the run stops, or continues and rejects every draft step."""
 
     timeout: float = 120.0
     attempts: int = 5
@@ -80,7 +80,7 @@ class Retry:
         require(fits, "pause", self.pause, f"seconds, 0 to {self.longest:g}")
 
     def wait(self, attempt: int, asked: float | None = None) -> float:
-        """Seconds to wait after attempt number `attempt`, if the server asks for `asked`."""
+        """Seconds to wait after attempt number `attempt`; `asked`: what the server asks for."""
         if asked is None or not math.isfinite(asked):
             asked = self.pause * 2.0 ** (attempt - 1)
         return min(self.longest, max(0.0, asked))
@@ -88,11 +88,11 @@ class Retry:
 
 @dataclass(frozen=True)
 class Servers:
-    """`api_key` is sent to every server. `tokenizer`, `draft_tokenizer`, `judge_tokenizer`:
-    checkpoints (a directory, a hub id, a tiny model) whose tokenizer and chat template the served
-    target, draft and judge have; None: the name of the model on its server."""
+    """Settings for all servers. Each gets `api_key`. The tokenizer and chat template of target,
+    draft and judge come from a checkpoint (a directory, a hub id, a tiny model); None: the model's
+    name on its server."""
 
-    api_key: str | None = field(default=None, repr=False)  # what is printed may be kept
+    api_key: str | None = field(default=None, repr=False)  # printed text may be stored
     tokenizer: str | None = None
     draft_tokenizer: str | None = None
     judge_tokenizer: str | None = None

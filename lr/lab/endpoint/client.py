@@ -1,13 +1,13 @@
 """Requests to one OpenAI-compatible server, and one served model that completes texts.
 
-An answer comes as `StreamPiece`s, text and, if the server has them, token ids; the last one says
-why it ended. A request that breaks is sent again, after a `Restart`, so nothing is lost and nothing
-doubled. What goes wrong is of two kinds (the table is in docs/engines.md): *Broken*, another
-attempt may do better; *Refused*, it would not. Users see `EndpointError`.
+An answer arrives as `StreamPiece`s of text and, if the server has them, token ids; the last one
+says why it ended. A broken request is sent again after a `Restart`, so no text is lost or doubled.
+An error is *Broken* if another attempt may succeed, else *Refused* (docs/engines.md has the table).
+Users see `EndpointError`.
 
-Requests run in one thread per client, on one event loop, over connections that are kept. `start`
-returns a `Future`; cancelling it closes the request's connection, which servers take as its end.
-Knows no tokenizer and no step. Read next: `probe.py`, `writer.py`."""
+Each client has one thread with an event loop, and keeps its connections. `start` returns a
+`Future`; cancelling it closes the request's connection, which tells the server to stop. This module
+knows no tokenizer and no step. Read next: `probe.py`, `writer.py`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ if TYPE_CHECKING:
     import httpx
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
-BUSY = (408, 429, 503)  # Statuses of a server that merely has too much to do.
+BUSY = (408, 429, 503)  # Statuses of a server that is only overloaded.
 CONNECT_SECONDS = 10.0
 AT_ONCE = 64  # Requests in flight to one server; further ones wait.
-LONGEST_ANSWER = 1 << 22
-"""Bytes of an answer, or of a line of a stream; more is no completion of ours."""
+LONGEST_ANSWER = 1 << 22  # Bytes of an answer or of a line of a stream; our completions are short.
 Prompt = str | Sequence[int]
 _Made = TypeVar("_Made")
 
 
 class EndpointError(LRError):
-    """A server cannot be reached, refuses a request, breaks off, or sends no proper answer.
-    `status`: of its answer, if it gave one."""
+    """No connection, a refused request or a broken answer. `status`: the HTTP status, if any."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -54,8 +52,7 @@ class Refused(EndpointError):
 
 
 class Broken(Exception):
-    """One attempt failed, and another may do better. `wait`: seconds that the server asks for;
-    `status`: of its answer, if it gave one."""
+    """One attempt failed; another may succeed. `wait`: the seconds that the server asks for."""
 
     def __init__(self, why: str, wait: float | None = None, status: int | None = None) -> None:
         super().__init__(why)
@@ -63,15 +60,14 @@ class Broken(Exception):
 
 
 class Client:
-    """Requests to one server. May be used by several threads at once."""
+    """Sends requests to one server. Thread-safe."""
 
     def __init__(
         self, address: Address, api_key: str | None = None, retry: Retry | None = None
     ) -> None:
         if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
             raise SettingError(
-                "api_key is empty, or holds a letter that no header may hold, such as the end of a "
-                "line; it is not shown here. Give the key alone."
+                "api_key is empty or has a character that no header may hold, such as a line break."
             )
         import httpx
 
@@ -85,8 +81,8 @@ class Client:
             headers=headers | key,
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=30),
-            verify=address.server.startswith("https"),  # else certificates are read for nothing
-            trust_env=False,  # no proxies, keys or certificates that nobody named
+            verify=address.server.startswith("https"),  # loading certificates takes time
+            trust_env=False,  # no proxies, keys or certificates from the environment
         )
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, _stop, self._loop, self._http)
@@ -94,12 +90,12 @@ class Client:
 
     @property
     def spent(self) -> float:
-        """Seconds that failures have cost: from each first one to the next answer."""
+        """Seconds lost to failures: from the first of a series to the next answer."""
         return self._spent + max(0.0, time.monotonic() - self._failing_since)
 
     @property
     def given_up(self) -> bool:
-        """Whether failures have cost more than the budget."""
+        """Whether failures have used up the budget."""
         return self.spent > self.retry.budget
 
     def start(self, work: Coroutine[Any, Any, _Made]) -> Future[_Made]:
@@ -110,8 +106,7 @@ class Client:
         return self.wait(self.retried(lambda: self.fetch(body)))
 
     def wait(self, work: Coroutine[Any, Any, _Made]) -> _Made:
-        """The outcome of a request. It is cancelled if the wait is interrupted (Ctrl-C), be it
-        before the request has begun."""
+        """Wait for a request; an interrupt (Ctrl-C) cancels it, even before it has begun."""
         over = Future[None]()
 
         async def until_over() -> _Made:
@@ -131,8 +126,8 @@ class Client:
         attempts: int | None = None,
         again: Callable[[], object] = lambda: None,
     ) -> _Made:
-        """What `attempt` makes, tried again as long as it is `Broken`, after `again` was called.
-        Raises `EndpointError` after the last attempt."""
+        """The result of `attempt`, repeated while it is `Broken`. Calls `again` before each repeat;
+        raises `EndpointError` after the last."""
         most = attempts or self.retry.attempts
         for number in range(1, most + 1):
             began = time.monotonic()
@@ -150,17 +145,16 @@ class Client:
                     raise EndpointError(f"{said}. {ask}", error.status) from error
                 again()
                 await asyncio.sleep(self.retry.wait(number, error.wait))
-        raise AssertionError("there is at least one attempt")
+        raise AssertionError("at least one attempt is made")
 
     async def fetch(self, body: dict[str, Any] | None = None) -> Any:
-        """The JSON answer to `body`, or the list of models; one attempt. Raises `Broken` or
-        `Refused`."""
+        """The JSON answer to `body`, or the list of models. Raises `Broken` or `Refused`."""
         async with self._exchange(body) as (response, _):
             return parse_json(await _read(response))
 
     async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[StreamPiece, None]:
-        """A completion as a stream, one attempt. Raises `Broken` or `Refused`. Lines that repeat
-        the last one, bring nothing of the answer, or come after its end are no news."""
+        """A completion as a stream, one attempt. Raises `Broken` or `Refused`. A line that repeats
+        the last one, has no text or comes after the end does not restart the timeout."""
         async with self._exchange(body | {"stream": True}) as (response, limit):
             rest, last, over = b"", "", False
             async for chunk in response.aiter_bytes():
@@ -184,8 +178,8 @@ class Client:
     async def _exchange(
         self, body: dict[str, Any] | None
     ) -> AsyncIterator[tuple[httpx.Response, asyncio.Timeout]]:
-        """One request and its response; and its time for silence, which begins again when there is
-        news. Raises `Broken` or `Refused`."""
+        """The response to a request, and its timeout, which the caller restarts when there is news.
+        Raises `Broken` or `Refused`."""
         import httpx
 
         try:
@@ -205,8 +199,8 @@ class Client:
             raise Broken(f"broke off ({type(error).__name__}: {error})") from error
 
     def _failure(self, response: httpx.Response, text: str) -> Exception:
-        """What a status from 300 on means: `Broken` for the server's troubles, `Refused` for ours.
-        The server's own words come with it, in whichever field it puts them."""
+        """The error for a status of 300 or more: `Broken` for the server's faults, `Refused` for
+        ours. Includes the server's message, in whichever field it is."""
         status, detail = response.status_code, " ".join(text.split())[:200]
         with suppress(ValueError, RecursionError):
             value = json.loads(text)
@@ -228,7 +222,7 @@ def parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise Broken(f"sent what is no JSON ({text[:80]!r})") from None
+        raise Broken(f"sent no JSON ({text[:80]!r})") from None
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -237,7 +231,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _stop(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
-    """Close the connections and end the thread. Does not wait: it may run in that very thread."""
+    """Close the connections and end the thread. Does not wait: it may run in that thread itself."""
 
     async def end() -> None:
         await http.aclose()
@@ -265,9 +259,6 @@ def _seconds(header: str) -> float | None:
     return None
 
 
-# ---------------------------------------------------------------- completions
-
-
 @dataclass(frozen=True)
 class Usage:
     """Tokens by the server's own count."""
@@ -278,8 +269,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class StreamPiece:
-    """Some of an answer. `ids` None: the server gives no token ids. `finish`: why the answer ends
-    here, None if it goes on."""
+    """A part of an answer. `ids` None: no token ids. `finish`: why it ends; None: it continues."""
 
     text: str
     ids: tuple[int, ...] | None = None
@@ -289,17 +279,15 @@ class StreamPiece:
 
 @dataclass(frozen=True)
 class Restart:
-    """The answer so far is void; it begins again."""
+    """Discard the answer so far: it begins again."""
 
 
-RequestNews = StreamPiece | Restart | Exception
-"""What becomes of a request, in order: pieces, the last of which has a `finish`; or an error, which
-comes last."""
+RequestNews = StreamPiece | Restart | Exception  # The last is an error or has a `finish`.
 Deliver = Callable[[RequestNews], None]
 
 
 def read_piece(raw: Any) -> StreamPiece:
-    """The piece in a chunk of a stream, or in a whole answer. Raises `Broken` if there is none."""
+    """The piece in a chunk of a stream, or in a whole answer. Raises `Broken`."""
     if isinstance(raw, dict) and raw.get("error"):
         raise Broken(f"reported an error in the middle of an answer ({str(raw['error'])[:200]})")
     try:
@@ -307,7 +295,7 @@ def read_piece(raw: Any) -> StreamPiece:
         if isinstance(counts, dict):
             numbers = (counts["prompt_tokens"], counts.get("completion_tokens"))
             usage = Usage(*(int(number or 0) for number in numbers))
-        if not raw["choices"]:  # a last chunk that holds nothing but the usage
+        if not raw["choices"]:  # a last chunk that holds only the usage
             return StreamPiece("", usage=usage)
         choice = raw["choices"][0]
         text, ids, finish = choice.get("text"), choice.get("token_ids"), choice.get("finish_reason")
@@ -315,15 +303,14 @@ def read_piece(raw: Any) -> StreamPiece:
             raise Broken(f"gave an answer up in the middle (finish_reason {finish!r})")
         if not isinstance(text, str | None):
             raise TypeError(text)
-        text = (text or "").encode(errors="replace").decode()  # half a character is none
+        text = (text or "").encode(errors="replace").decode()  # replaces lone surrogates
         return StreamPiece(text, None if ids is None else tuple(map(int, ids)), finish, usage)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError):
         raise Broken(f"sent JSON that is no completion ({str(raw)[:120]})") from None
 
 
 class Endpoint:
-    """One model on one server. `name` is the model as the server knows it, `context` its longest
-    sequence if the server says so."""
+    """One model on a server, by its `name` there. `context`: its longest sequence, if known."""
 
     def __init__(self, client: Client, name: str, context: int | None = None) -> None:
         self.client, self.name, self.context = client, name, context
@@ -331,8 +318,8 @@ class Endpoint:
     @classmethod
     def open(cls, client: Client) -> Endpoint:
         """The model that the client's address names. Raises `EndpointError` if the server cannot be
-        reached, `SettingError` if it lists its models and has no such, or if no model is named and
-        it has several."""
+        reached, and `SettingError` if its list of models lacks that name, or if the address names
+        no model and the server does not list exactly one."""
         name, listed = client.address.model, client.wait(_listed(client))
         there = ", ".join(listed)
         if name is None:
@@ -348,7 +335,7 @@ class Endpoint:
         return f"{self.name} at {self.client.address.server}"
 
     def complete(self, prompt: Prompt, **settings: Any) -> dict[str, Any]:
-        """The whole answer as the server gives it, in one. Raises `EndpointError`."""
+        """The whole answer of the server, not streamed. Raises `EndpointError`."""
         answer = self.client.post(self.body(prompt, settings))
         if not isinstance(answer, dict) or not answer.get("choices"):
             raise EndpointError(f"{self} answered with no completion ({str(answer)[:120]}).")
@@ -357,8 +344,7 @@ class Endpoint:
     def begin(
         self, prompt: Prompt, settings: dict[str, Any], deliver: Deliver, *, stream: bool = True
     ) -> Future[None]:
-        """Ask; `deliver` is called in the client's thread with what comes. Cancel what this returns
-        to end the request."""
+        """Send a request, whose events `deliver` gets in the client's thread. Cancel it to stop."""
         body = self.body(prompt, settings)
 
         async def attempt() -> None:
@@ -366,7 +352,7 @@ class Endpoint:
                 piece = read_piece(await self.client.fetch(body))
                 deliver(replace(piece, finish=piece.finish or "length"))
                 return
-            last: StreamPiece | None = None  # kept until the end: the usage may come after it
+            last: StreamPiece | None = None  # held until the end: the usage may come after it
             try:
                 async with aclosing(self.client.pieces(body)) as pieces:
                     async for piece in pieces:
@@ -399,15 +385,15 @@ class Endpoint:
 
 
 async def _listed(client: Client) -> dict[str, int | None]:
-    """The models that a server lists, each with its context in tokens if it says so; empty if it
-    cannot list them. Raises `EndpointError` if nobody answers at the address."""
+    """The models that a server lists, with their context in tokens if it says; empty if it cannot
+    list them. Raises `EndpointError` if no server answers or the key is refused."""
     try:
         listed = await client.retried(client.fetch, attempts=1)
     except EndpointError as error:
         if error.status in (None, 401, 403):
             raise
         if error.status not in BUSY:
-            return {}  # transformers serve without a connection to the hub answers 500
+            return {}  # `transformers serve` answers 500 when offline
         listed = await client.retried(client.fetch)
     entries = listed.get("data") if isinstance(listed, dict) else None
     found = (one for one in entries or [] if isinstance(one, dict))

@@ -1,15 +1,16 @@
-"""Verifiers whose questions a server answers: the judge (arXiv 2506.19830, section 3.2), and the
-score of SpecReason (arXiv 2504.07891).
+"""Verifiers that ask a model on a server: the judge (arXiv 2506.19830, section 3.2), and the score
+of SpecReason (arXiv 2504.07891).
 
-The questions are those of `parts/judge.py`, and the answer begins in the same way. If the
-endpoint gives the log-probabilities of the likeliest tokens, the score is the same too: the share
-of the possible answers in one distribution. An answer's probability is that of all likely tokens
-with which it can go on, however the server cuts it: for "aligned]" those that begin with "a", for
-"unaligned]" those with "u". Otherwise one greedy token is read, and the score is 0 or 1.
+The prompts, and the beginnings of their answers, are those of `parts/judge.py`. If the endpoint
+gives the log-probabilities of the likeliest tokens, the score is the same too: the share of one
+possible answer in the next-token distribution. An answer has the probability of all likely tokens
+with which it can begin, however the server splits it: "aligned]" of those that begin with "a",
+"unaligned]" of those with "u". Without log-probabilities one greedy token is read, and the score is
+0 or 1.
 
-A question that fails is a rejection with its reason. After `FAILURES` in a row, or when failures
-have used up their budget of seconds, the judge is given up, because it would cost every answer its
-speed; what becomes of the run then is `Retry.lost`. A refusal ends it at once."""
+A failed question is a rejection, with the reason. After `FAILURES` in a row, or when failures have
+used up the budget of seconds, the judge is no longer asked, because each failure slows the answers
+down; `Retry.lost` decides whether the run ends. A refused request ends it at once."""
 
 from __future__ import annotations
 
@@ -27,35 +28,32 @@ from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
 from lr.tiny.names import language_of
 from lr.types import Verdict, require
 
-LIKELIEST = 20
-"""How many tokens with their log-probabilities are asked for: as many as servers give."""
-FAILURES = 3  # Questions that may fail in a row, each after all its attempts.
-LEAST_MASS = 0.01  # Of the probability, that the possible answers together have to hold.
-JudgeQuestion = tuple[str, tuple[str, ...]]
-"""A prompt, and the words that its answer may begin with."""
+LIKELIEST = 20  # Number of log-probabilities to ask for: the most that servers give.
+FAILURES = 3  # Failed questions in a row, each after all its attempts, that end the judging.
+LEAST_MASS = 0.01  # The least probability of all possible answers together.
+JudgeQuestion = tuple[str, tuple[str, ...]]  # A prompt, and its possible answers.
 
 
 class ServedVerifier(Verifier, DeferredVerifier):
-    """What judge and score have in common: put a question, weigh the possible answers. Accepts if
-    the score is at least `threshold`, unless the answers together hold less than `LEAST_MASS` of
-    the probability: then the model says something else."""
+    """The common part of judge and score: ask a question and weigh the possible answers. Accepts if
+    the score is at least `threshold`. Rejects if the possible answers together have a probability
+    below `LEAST_MASS`: then the model would say something else."""
 
-    said: ClassVar[str]  # A score in words.
-    unsaid: ClassVar[str]  # That there is none.
+    said: ClassVar[str]  # How a verdict states the score.
+    unsaid: ClassVar[str]  # How a verdict states that the model says something else.
 
     def __init__(self, model: ServedModel, threshold: float) -> None:
         self.model, self.threshold = model, threshold
         model.can.logprobs  # noqa: B018  # find out now, not in the thread of the requests
-        self.failures = 0  # Questions that failed since one was answered.
+        self.failures = 0  # Failed questions since the last answered one.
         self.passes = 0
-        self.given_up: str | None = None  # Why nobody is asked any more.
+        self.given_up: str | None = None  # Why no more questions are asked.
 
     def question(self, pair: Pair) -> JudgeQuestion | Verdict:
-        """What is asked about a pair; or the verdict, if it is clear."""
+        """The question about a pair, or its verdict if no question is needed."""
         raise NotImplementedError
 
     def score(self, shares: list[float]) -> float:
-        """The score that the shares of the answers make."""
         raise NotImplementedError
 
     def ask(self, pair: Pair) -> Future[Verdict]:
@@ -72,7 +70,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
         return answer
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """All pairs at once. Raises `EndpointError` as said above."""
+        """Judge all pairs at once. Raises `EndpointError` if that ends the run."""
         asked = [self.ask(pair) for pair in pairs]
         try:
             return [answer.result() for answer in asked]
@@ -108,25 +106,25 @@ class ServedVerifier(Verifier, DeferredVerifier):
         return Verdict(score >= self.threshold, why=self.said.format(score), score=score)
 
     def _read(self, answer: Any) -> tuple[str, Mapping[str, float]]:
-        """What was said, and the log-probabilities of what might have been said."""
+        """The answer, and the log-probabilities of the likeliest answers."""
         try:
             word = read_piece(answer).text
             if not self.model.can.logprobs:
                 return word, {word: 0.0}
             likeliest = answer["choices"][0]["logprobs"]["top_logprobs"][0]
             found = {str(token): float(value) for token, value in likeliest.items()}
-            if not all(value <= 0.01 for value in found.values()):  # nor NaN; some round to above 0
+            if not all(value <= 0.01 for value in found.values()):  # refuses NaN, allows rounding
                 raise ValueError(f"{found} are no log-probabilities")
             return word, found
         except (Broken, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            said = f"{self.model} gave no answer that can be read ({error})."
+            said = f"{self.model} gave an unreadable answer ({error})."
             raise EndpointError(said) from error
 
 
 class ServedJudge(ServedVerifier):
-    """The score is the share of "aligned". The first step of a prompt is the target's, the second
-    the draft's. Texts that are equal but for case and outer white space are not asked about.
-    `tiny`: the judge speaks the tiny language only."""
+    """The score is the share of "aligned". In the prompt, the target's step comes first and the
+    draft's second. No question is needed for texts that differ only in case and outer white space.
+    `tiny`: the judge speaks only the tiny language."""
 
     name, requires = "judge", Requires.TARGET_STEP
     said, unsaid = "aligned with {:.3f} for the judge", "the judge answers something else"
@@ -152,7 +150,7 @@ class ServedJudge(ServedVerifier):
 
 
 class ServedScore(ServedVerifier):
-    """The target's score of the draft step, read off the probabilities of the digits 0 to 9."""
+    """The target's score of the draft step, from the probabilities of the digits 0 to 9."""
 
     name, requires = "score", Requires.NOTHING
     said, unsaid = "the target scores it {:.2f} of 9", "the target gives no score"
@@ -173,12 +171,12 @@ class ServedScore(ServedVerifier):
 
 
 def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list[float], float]:
-    """The probabilities of answers relative to each other, and what they hold together, from the
-    likeliest tokens {text: log p}.
+    """The answers' probabilities relative to each other, and their sum, from the likeliest tokens
+    {text: log p}.
 
-    A token counts for the one answer that it begins, or that begins it; white space and case do not
-    count. Example: {"al": -0.1, "un": -2.5, "The": -5} for ("aligned]", "unaligned]"): 0.905 and
-    0.082, so shares 0.917 and 0.083, held 0.987."""
+    A token counts for an answer if one begins with the other, ignoring white space and case, and if
+    that holds for one answer only. Example: {"al": -0.1, "un": -2.5, "The": -5} for ("aligned]",
+    "unaligned]"): 0.905 and 0.082, so shares 0.917 and 0.083, sum 0.987."""
     held = [0.0] * len(answers)
     for token, logprob in likeliest.items():
         word = token.strip().strip("[").lower()
@@ -190,14 +188,14 @@ def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list
 
 
 def served_judge(choice: VerifierChoice, judge: ServedModel) -> Verifier:
-    """The chosen verifier with a judge behind a server. Raises `SettingError` for one that needs
-    something else, or for a judge that cannot give what it needs."""
+    """The chosen verifier with a judge on a server. Raises `SettingError` if it needs another kind
+    of model, or something that the server does not give."""
     if choice.kind == "embedding":
         raise SettingError(
             f"judge is {judge}, but verifier {choice.name!r} needs a sentence encoder in this "
-            "process; take verifier judge, or leave the judge out."
+            "process; use verifier judge, or leave the judge out."
         )
-    assert choice.threshold is not None, "it is a judge, which has one"
+    assert choice.threshold is not None, "a judge has a threshold"
     if choice.threshold != THRESHOLDS["judge"]:
         remedy = "Take verifier 'judge' without a threshold, which reads the answer as text"
         refuse_for_logprobs(judge, f"verifier {choice.name!r}", remedy)
@@ -206,8 +204,8 @@ def served_judge(choice: VerifierChoice, judge: ServedModel) -> Verifier:
 
 
 def beside_served_target(choice: VerifierChoice, target: ServedModel) -> Verifier:
-    """The chosen verifier for a target behind a server. Raises `SettingError` if it reads in the
-    target what no server gives."""
+    """The chosen verifier for a target on a server. Raises `SettingError` if it needs more of the
+    target than a server gives."""
     if choice.kind == "score":
         assert choice.threshold is not None
         refuse_for_logprobs(target, "verifier 'score'", "Take verifier exact or judge")

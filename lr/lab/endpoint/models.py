@@ -1,10 +1,10 @@
-"""A served model: an endpoint, the tokenizer of its checkpoint, and what may be asked of the two.
+"""A served model: an endpoint, the tokenizer of its checkpoint, and what the two can do.
 
-If an endpoint takes and returns token ids, they are the truth, otherwise the text of a step as the
-server wrote it; then steps get ids that spell it byte for byte (`exact_ids` of `writer.py`).
-docs/engines.md says what follows from that, and for a draft with another tokenizer. A model behind
-a server gives no logits, so nothing here can draft tokens for it, and no rule can accept them. What
-settings need and an endpoint lacks is refused before anything is generated; `writer.py` writes."""
+Steps have the server's own token ids if the endpoint takes and returns ids. Otherwise they have ids
+that spell the server's text byte for byte (`exact_ids` of `writer.py`). docs/engines.md says what
+follows from that, and from a draft with another tokenizer. A model on a server gives no logits, so
+no rule can accept tokens that were drafted here. Settings that need what an endpoint lacks are
+refused before anything is generated. Read next: `writer.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lr.errors import CheckpointError, SettingError
 from lr.lab.endpoint.address import Address, Servers
 from lr.lab.endpoint.client import Client, Endpoint
-from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
+from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds
 from lr.model.codec import Codec, first_difference
 from lr.model.files import read_json, resolve
 from lr.spec.verifiers.base import Requires
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from lr.lab.endpoint.writer import ServedWriter
     from lr.spec.write import WriterConfig
 
-LONGEST_CONTEXT = 32768  # Tokens, if neither the server nor the checkpoint says.
+LONGEST_CONTEXT = 32768  # Tokens, if neither server nor checkpoint states a limit.
 INDEPENDENT = "Use coupling 'independent'"
 
 
 class NotHere(SettingError, AttributeError):
-    """Something of a model is asked for that only a model of this process has."""
+    """The attribute exists only for a model in this process."""
 
 
 class ServedModel:
-    """A model behind an endpoint. `codec` is that of its checkpoint; `target` the codec of the
-    chain's ids, if that is another's.
+    """A model on a server. `codec`: that of its checkpoint; `target`: the target's, whose token ids
+    the chain has, if it differs.
 
-    `ids`: prompts and answers go as token ids. `context`: the longest sequence in tokens.
-    `adds_bos`: the server puts a beginning-of-sequence token in front of a text. `heads`: target
-    prompts as this model's own chat template puts them."""
+    `ids`: requests and answers use token ids, not text. `context`: the longest sequence in tokens.
+    `adds_bos`: the server puts a beginning-of-sequence token before a text. `heads`: for prompts of
+    a target with another tokenizer, their text by this model's chat template."""
 
     def __init__(
         self, endpoint: Endpoint, codec: Codec, context: int, target: Codec | None = None
@@ -57,9 +57,8 @@ class ServedModel:
     def open(
         cls, address: str, servers: Servers, role: str = "target", target: Codec | None = None
     ) -> ServedModel:
-        """The model at an address, as the target, the draft or the judge. `target`: the codec whose
-        ids the chain is made of. Raises `EndpointError`, `SettingError`, or `CheckpointError` if
-        its tokenizer cannot be had."""
+        """The model at an address, as target, draft or judge. `target`: the codec of the chain's
+        ids. Raises `EndpointError`, `SettingError`, or `CheckpointError` for its tokenizer."""
         client = Client(Address.parse(address), servers.api_key, servers.retry)
         flag = "tokenizer" if role == "target" else f"{role}_tokenizer"
         endpoint, named = Endpoint.open(client), getattr(servers, flag)
@@ -69,14 +68,13 @@ class ServedModel:
             if named is not None:
                 raise
             raise CheckpointError(
-                f"the tokenizer of {endpoint} is not to be had under that name ({error}) Give "
-                f"--{flag}: the directory or hub name of the checkpoint that the server has "
-                "loaded; its weights are not needed here."
+                f"no tokenizer is found under the name of {endpoint} ({error}) Give --{flag}, the "
+                "directory or hub name of the server's checkpoint; its weights are not needed here."
             ) from error
         return cls(endpoint, codec, endpoint.context or stated_context(codec), target)
 
     def prepare(self, run: Run) -> None:
-        """See `ModelElsewhere`. A draft with another tokenizer also learns to put the prompt."""
+        """See `ModelElsewhere`. Also keeps the prompt for a draft with another tokenizer."""
         check_run(run)
         if self.foreign:
             system, thinking = run.options.system, run.options.enable_thinking
@@ -84,8 +82,8 @@ class ServedModel:
             self.heads[tuple(run.prompt)] = self.text(chat, self.codec)
 
     def writer(self, config: WriterConfig) -> ServedWriter:
-        """See `ModelElsewhere`. Text is read byte by byte: byte i is the "token" -1 - i."""
-        from lr.lab.endpoint.writer import ServedRunner, ServedWriter  # and with it torch
+        """See `ModelElsewhere`. Text is handled byte by byte: byte i is the "token" -1 - i."""
+        from lr.lab.endpoint.writer import ServedRunner, ServedWriter  # imports torch
 
         def token_bytes(token: int) -> bytes:
             return self.chain.token_bytes(token) if token >= 0 else bytes([~token])
@@ -94,16 +92,14 @@ class ServedModel:
         return ServedWriter(config, ServedRunner(self), token_bytes, model=self)
 
     def text(self, tokens: Sequence[int], codec: Codec | None = None) -> str:
-        """Ids that begin a sequence, as the text to send: special tokens written out, but for a
-        first one that the server puts there itself. `codec`: whose ids they are; None: the
-        chain's."""
+        """The text to send for ids from the beginning of a sequence: with special tokens, except a
+        first one that the server adds. `codec` of the ids; None: the chain's."""
         text = spell(codec or self.chain, tokens)
         return text.removeprefix(self.codec.tokenizer.bos_token or "") if self.adds_bos else text
 
     def settings(self, sampling: SamplingParams, limit: int, seed: int) -> dict[str, Any]:
-        """The fields of a request for at most `limit` tokens. A field that the endpoint would
-        refuse or ignore is left out. top_k and min_p are said even if they keep everything: a
-        server may have defaults of its own."""
+        """The fields of a request for at most `limit` tokens, without those that the endpoint would
+        refuse or ignore. top_k and min_p are sent even if off: servers may have other defaults."""
         fields: dict[str, Any] = {"max_tokens": limit, "temperature": sampling.temperature}
         if not sampling.greedy:
             fields |= {"top_p": sampling.top_p, "seed": seed % 2**31}
@@ -113,8 +109,7 @@ class ServedModel:
                     fields["min_p"] = sampling.min_p
             elif self.can.top_k is Filters.CONFIG:
                 min_p = {"min_p": sampling.min_p} if sampling.min_p else {}
-                eos = tuple(sorted(self.codec.eos_ids))
-                fields["generation_config"] = generation_config(eos, top_k=sampling.top_k, **min_p)
+                fields |= self.can.config(top_k=sampling.top_k, **min_p)
         if self.ids:
             fields["return_token_ids"] = True
         if self.can.stream_usage:
@@ -122,8 +117,8 @@ class ServedModel:
         return fields
 
     def _check_tokenizer(self) -> bool:
-        """Whether the server puts a beginning-of-sequence token in front of a text. Raises
-        `SettingError` if it visibly cuts text into other tokens than `codec` does."""
+        """Whether the server puts a beginning-of-sequence token before a text. Raises
+        `SettingError` if it visibly tokenizes otherwise than `codec`."""
         theirs, ours = self.can.ids_out, self.codec.encode(TEXT)
         begun = list(self.codec.tokenizer(TEXT)["input_ids"])  # perhaps with such a token
         adds_bos = begun[1:] == ours
@@ -138,16 +133,16 @@ class ServedModel:
         if not agree:
             raise SettingError(
                 f"{self.endpoint} makes {seen} of a sample, of which the tokenizer of "
-                f"{self.codec.name} makes {ours[:8]}... ({len(ours)} tokens). Name the checkpoint "
-                "that the server has loaded: --tokenizer, --draft_tokenizer or --judge_tokenizer."
+                f"{self.codec.name} makes {ours[:8]}... ({len(ours)} tokens). Name the server's "
+                "checkpoint: --tokenizer, --draft_tokenizer or --judge_tokenizer."
             )
         return adds_bos
 
     def __getattr__(self, name: str) -> Any:
-        """What only a model of this process has is refused in words."""
+        """Explain that only a model in this process has this attribute."""
         raise NotHere(
-            f"{self.__dict__.get('endpoint', 'a model')} is behind a server, and this needs the "
-            f"model itself (its {name}): name a checkpoint to be loaded here instead."
+            f"{self.__dict__.get('endpoint', 'a model')} is on a server, and this needs the model "
+            f"itself (its {name}). Give a checkpoint to load in this process instead."
         )
 
     def __str__(self) -> str:
@@ -156,7 +151,7 @@ class ServedModel:
 
 def check_run(run: Run) -> None:
     """Raise `SettingError` if a served target or draft lacks what the settings need."""
-    from lr.spec.variant import Corrector  # and with it torch
+    from lr.spec.variant import Corrector  # imports torch
 
     options, verifier = run.options, run.verifier
     target: object = run.models.target
@@ -182,7 +177,7 @@ def check_run(run: Run) -> None:
     drawn, corrector = "the log-probabilities under which it draws tokens", run.given.corrector
     keeps_all = corrector is None or getattr(type(corrector), "keep", None) is Corrector.keep
     if isinstance(target, ServedModel) and options.looks_ahead and not keeps_all:
-        what = f"corrector {type(corrector).__name__}, whose `keep` is given them,"
+        what = f"corrector {type(corrector).__name__}, because of its `keep`,"
         refuse(target, what, drawn, "Use a corrector without `keep`")
     if isinstance(draft, ServedModel) and run.given.may_follow is not None:
         refuse(draft, "the variant's may_follow", drawn, "Use a variant without it")
@@ -198,28 +193,28 @@ def check_run(run: Run) -> None:
                     lack = f"{name}, which it refuses or ignores"
                     refuse(model, f"{name} {value:g}", lack, f"Give {name} 0 (--{name} 0)")
             if shared and model.can.seeds is not Seeds.ALWAYS:
-                lack = f"seeds that it heeds (it does so: {model.can.seeds.value})"
+                lack = f"seeds that determine the draws (here: {model.can.seeds.value})"
                 refuse(model, "coupling 'shared'", lack, INDEPENDENT)
     if shared and draft and len(served) == 1:
         refuse(served[0], "coupling 'shared'", "the noise of this process", INDEPENDENT)
 
 
 def refuse_for_logprobs(model: ServedModel, what: str, remedy: str) -> None:
-    """Raise `SettingError` if the likeliest tokens do not come with their log-probabilities."""
+    """Raise `SettingError` if the server gives no log-probabilities of the likeliest tokens."""
     if not model.can.logprobs:
         refuse(model, what, "log-probabilities of the likeliest tokens", remedy)
 
 
 def refuse(model: ServedModel, what: str, lacks: str, remedy: str) -> None:
-    """Raise `SettingError`: `what` needs something that the model's endpoint `lacks`."""
+    """Raise `SettingError`: `what` needs something that the endpoint `lacks`."""
     raise SettingError(
-        f"{what} needs of {model} what it does not give: {lacks}. {remedy}, or take a checkpoint "
-        "in this process instead."
+        f"{what} needs something that {model} does not give: {lacks}. {remedy}, or take a "
+        "checkpoint in this process instead."
     )
 
 
 def spell(codec: Codec, tokens: Sequence[int]) -> str:
-    """The text of ids with special tokens written out, as a prompt has it."""
+    """The text of ids, special tokens included, as in a prompt."""
     added = codec.tokenizer.added_tokens_decoder.items()
     special = {i: token.content.encode() for i, token in added if token.special}
     parts = [special[i] if i in special else codec.token_bytes(i) for i in tokens]
@@ -227,7 +222,7 @@ def spell(codec: Codec, tokens: Sequence[int]) -> str:
 
 
 def stated_context(codec: Codec) -> int:
-    """The context by the checkpoint's own files."""
+    """The context length by the checkpoint's own files."""
     folder = resolve(codec.name, weights=False)
     if (folder / "config.json").is_file():
         stated = read_json(folder / "config.json").get("max_position_embeddings")

@@ -1,12 +1,12 @@
-"""What an endpoint really does, found out by asking it. Servers accept fields that they ignore, so
-nothing is believed that is not seen.
+"""Finds out what an endpoint can do by asking it. Servers accept fields that they ignore, so only
+observed behaviour counts.
 
-Each capability is tried when it is first needed, with a few tokens, and remembered. *Seed*: the
-same one twice gives the same text and others give others, also *while other requests are in
-flight*: a server with one generator for all gives every request some other's noise. *Stop string*,
-one from the middle of a greedy text: is the text cut before it, after it, or later? *top_k*,
-*min_p*: with 1, a temperature of 5 writes the greedy text. If a model is so certain of the text
-that seeds make no difference, the answer is "no": nothing was seen."""
+Each capability is tested when first needed, with a few tokens, and remembered. *Seed*: equal seeds
+must give equal texts and different seeds different ones, also *while other requests are in flight*:
+a server with one generator for all requests mixes their noise. *Stop string*, taken from the middle
+of a greedy text: is the text cut before it, after it, or later? *top_k*, *min_p*: with 1, a
+temperature of 5 must give the greedy text. If a model is so certain of the text that seeds make no
+difference, the answer is "no", because no effect was observed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ from lr.lab.endpoint.client import (
 )
 
 TEXT = "The quick brown fox is 12 years old.\n\nIt said: \u201cna\u00efve\u201d, and"
-"""The text that is completed: words, digits, a blank line and characters beyond ASCII, so that
-tokenizers differ on it."""
+"""The text to complete; digits, a blank line and characters beyond ASCII tell tokenizers apart."""
 LENGTH = 12  # Tokens of a probing completion.
 
 
 class Seeds(Enum):
-    """Whether a request's seed decides its draws."""
+    """Whether a request's seed determines its draws."""
 
     ALWAYS = "yes"
     ALONE = "only while no other request is in flight"
@@ -42,7 +41,7 @@ class Seeds(Enum):
 
 
 class Stops(Enum):
-    """What becomes of a stop string in the text."""
+    """Where a stop string cuts the text."""
 
     CUT_BEFORE = "cut before the stop string"
     CUT_AFTER = "cut after the stop string"
@@ -51,28 +50,26 @@ class Stops(Enum):
 
 
 class Filters(Enum):
-    """How top_k and min_p are given to an endpoint."""
+    """How an endpoint takes top_k and min_p."""
 
     FIELDS = "fields of the request"
     CONFIG = "in generation_config"
     NOT = "not at all"
 
 
-def generation_config(eos_ids: tuple[int, ...], **settings: Any) -> str:
-    """The JSON that transformers' server takes instead of fields. It replaces the model's own
-    settings, its ends of sequence included."""
-    config: dict[str, Any] = {"do_sample": True, "top_k": 0, **settings}
-    if eos_ids:
-        config |= {"eos_token_id": list(eos_ids), "pad_token_id": eos_ids[0]}
-    return json.dumps(config)
-
-
 class Capabilities:
-    """What one endpoint can do. Every property asks the server once; all raise `EndpointError` if
-    it does not answer."""
+    """What one endpoint can do. A property asks once; it raises `EndpointError` on no answer."""
 
     def __init__(self, endpoint: Endpoint, eos_ids: tuple[int, ...] = ()) -> None:
         self.endpoint, self._eos_ids = endpoint, eos_ids
+
+    def config(self, **settings: Any) -> dict[str, str]:
+        """The field that the server of transformers takes instead of one per setting. It replaces
+        the model's own settings, including its end-of-sequence tokens."""
+        config: dict[str, Any] = {"do_sample": True, "top_k": 0, **settings}
+        if self._eos_ids:
+            config |= {"eos_token_id": list(self._eos_ids), "pad_token_id": self._eos_ids[0]}
+        return {"generation_config": json.dumps(config)}
 
     @cached_property
     def greedy(self) -> str:
@@ -81,19 +78,18 @@ class Capabilities:
 
     @cached_property
     def hot(self) -> str | None:
-        """A completion at a temperature at which the model writes nearly anything."""
+        """A completion at a temperature at which nearly any text is possible."""
         return self._text(temperature=5.0, top_p=1.0)
 
     @cached_property
     def prompt_tokens(self) -> int | None:
-        """How many tokens the server makes of `TEXT`; None if it does not count."""
+        """The length of `TEXT` in the server's tokens; None if it reports no usage."""
         usage = self._piece(self.endpoint.complete(TEXT, max_tokens=1, temperature=0)).usage
         return None if usage is None else usage.prompt
 
     @cached_property
     def ids_out(self) -> tuple[int, ...] | None:
-        """The ids that the server makes of `TEXT`, if it returns token ids of prompts and of
-        completions."""
+        """The server's ids of `TEXT`; None unless it returns ids of prompts and completions."""
         answer = self._try(temperature=0, return_token_ids=True) or {"choices": [{}]}
         choice = answer["choices"][0]
         ids = choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
@@ -103,25 +99,24 @@ class Capabilities:
 
     @cached_property
     def ids_in(self) -> bool:
-        """Whether a prompt may be token ids: those of `TEXT` must be completed as `TEXT` is."""
+        """Whether a prompt may be token ids: those of `TEXT` must have the completion of `TEXT`."""
         text = self._text(list(self.ids_out or (1, 2, 3)), temperature=0)
         return text is not None and (self.ids_out is None or text == self.greedy)
 
     @cached_property
     def logprobs(self) -> bool:
-        """Whether the likeliest tokens come with their log-probabilities."""
+        """Whether the server gives log-probabilities of the likeliest tokens."""
         answer = self._try(temperature=0, max_tokens=1, logprobs=5)
         found = (answer["choices"][0].get("logprobs") or {}) if answer else {}
         return bool(found.get("top_logprobs"))
 
     @cached_property
     def streams(self) -> bool:
-        """Whether a stream gives the greedy text, and ends properly."""
         return self._streams({})
 
     @cached_property
     def stream_usage(self) -> bool:
-        """Whether a stream may be asked to end with the usage."""
+        """Whether a stream can end with the usage on request."""
         return self.streams and self._streams({"stream_options": {"include_usage": True}})
 
     @cached_property
@@ -169,8 +164,8 @@ class Capabilities:
         ]
 
     def _try(self, prompt: Any = TEXT, **settings: Any) -> dict[str, Any] | None:
-        """The answer; None if the server refuses this request, or fails at it and not at others."""
-        self.greedy  # noqa: B018  # raises if the server is not there at all
+        """The answer; None if the server refuses or fails only this request."""
+        self.greedy  # noqa: B018  # raises if the server does not answer at all
         try:
             return self.endpoint.complete(prompt, **{"max_tokens": LENGTH, **settings})
         except EndpointError as error:
@@ -189,7 +184,7 @@ class Capabilities:
             raise EndpointError(f"{self.endpoint} {error}.") from error
 
     def _streams(self, settings: dict[str, Any]) -> bool:
-        """Whether a stream with these settings gives the greedy text, and ends properly."""
+        """Whether a stream with these settings gives the greedy text and ends properly."""
         body = self.endpoint.body(TEXT, {"max_tokens": LENGTH, "temperature": 0, **settings})
 
         async def listen() -> str:
@@ -202,7 +197,7 @@ class Capabilities:
             return False
 
     def _stops(self, settings: dict[str, Any]) -> Stops:
-        """With a stop string that is new where it stands, near a third of the greedy text."""
+        """Test with a stop string that first occurs near a third of the greedy text."""
         whole = self.greedy
         first = [i for i in range(1, len(whole) - 2) if whole.find(whole[i : i + 2]) == i]
         start = min(first, key=lambda i: abs(i - len(whole) // 3), default=0)
@@ -216,9 +211,8 @@ class Capabilities:
         return Stops.CUT_AFTER if beyond == len(stop) else Stops.OVERSHOOTS
 
     def _filter(self, one: dict[str, Any]) -> Filters:
-        """`one` leaves a single token, so that the temperature must not matter."""
-        config = {"generation_config": generation_config(self._eos_ids, **one)}
-        for way, fields in ((Filters.FIELDS, one), (Filters.CONFIG, config)):
+        """Test with a setting that leaves a single token, so the temperature must not matter."""
+        for way, fields in ((Filters.FIELDS, one), (Filters.CONFIG, self.config(**one))):
             text = self._text(temperature=5.0, top_p=1.0, **fields)
             if text is not None and text == self.greedy != self.hot:
                 return way

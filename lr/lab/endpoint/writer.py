@@ -1,10 +1,10 @@
-"""Steps written on a server: a `StepWriter` whose forwards are requests, as docs/engines.md tells.
+"""Writes steps on a server: a `StepWriter` whose forwards are requests (see docs/engines.md).
 
-The boundary of a step is found here and not by the server's stop string, because a step needs a
-visible character first, and because other segmenters have no string; the string is sent along only
-if it leaves the text whole. Nothing blocks but `poll` with a wait: `begin` sends, `cancel` hangs
-up. Branches are lists of tokens: the server's prefix cache is the cache. With text, steps are cut
-at characters, not at tokens: a step never has more than its boundary."""
+The segmenter finds the boundary of a step here, because a step needs a visible character before it,
+and most segmenters have no stop string. The server gets a stop string only if it returns it with
+the text. Only `poll` with a wait blocks: `begin` sends a request, `cancel` closes it. Branches are
+lists of tokens: the server's prefix cache is the cache. In text mode steps end at characters, not
+tokens, so a step never has text after its boundary."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lr.types import Finish, require
 if TYPE_CHECKING:
     from lr.lab.endpoint.models import ServedModel
 
-LONGEST_TOKEN = 256  # Bytes of a text for each token that it may have; more is cut off.
+LONGEST_TOKEN = 256  # Bytes of text per allowed token; more is cut off.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class ServedBranch(Branch):
-    """A branch without a cache of ours: only its last token is ever uncomputed. The first `start`
-    tokens, the prompt, are sent as `head`."""
+    """A branch whose cache is the server's: only the last token is ever uncomputed. Requests send
+    `head` for its first `start` tokens, the prompt."""
 
     __slots__ = ("head", "start")
 
@@ -48,7 +48,7 @@ class ServedBranch(Branch):
 
 
 class ServedRunner:
-    """The branches of a served model; see `spec/runner.py`. There are no logits to `forward`."""
+    """The branches of a served model; see `spec/runner.py`. `forward` raises: it has no logits."""
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model
@@ -78,14 +78,14 @@ class ServedRunner:
         pass
 
     def forward(self, branches: Sequence[Branch], logits: object = "last") -> list[Any]:
-        raise ProtocolError(f"{self.model} is behind a server: it writes steps, but no logits.")
+        raise ProtocolError(f"{self.model} is on a server: it writes steps, but gives no logits.")
 
 
 @dataclass(eq=False)
 class _Writing:
-    """A step in the making. `units`: what has come of it, token ids or, in text mode, bytes (byte i
-    as -1 - i), the first `settled` of them by an earlier request, which cost `spent` tokens;
-    `stopping`: the request is sent with the stop string."""
+    """An unfinished step. `units`: what has arrived, token ids or, in text mode, bytes (byte i as
+    -1 - i). The first `settled` units came with an earlier request, which cost `spent` tokens.
+    `stopping`: the request has the stop string."""
 
     job: StepJob
     stopping: bool
@@ -98,8 +98,8 @@ class _Writing:
 
 @dataclass(kw_only=True)
 class ServedWriter(StepWriter):
-    """A served model in its role. `runner` must be its `ServedRunner`; in text mode
-    `token_bytes` must read byte i as the token -1 - i."""
+    """Writes with a served model. `runner` must be its `ServedRunner`; in text mode `token_bytes`
+    must map -1 - i to byte i."""
 
     here: ClassVar[bool] = False
     model: ServedModel
@@ -109,7 +109,7 @@ class ServedWriter(StepWriter):
     def begin(self, jobs: Sequence[StepJob]) -> None:
         before, can = len(self.live), self.model.can
         super().begin(jobs)
-        # the server may be told the boundary if it is a blank line and comes with the text
+        # the server gets the boundary if it is a blank line, and if it returns it with the text
         stopping = isinstance(self.config.segmenter(self.token_bytes), BlankLineSegmenter) and (
             can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS) or can.stop_is_kept
         )
@@ -118,13 +118,13 @@ class ServedWriter(StepWriter):
             self._ask(self._writing[job])
 
     def cancel(self, job: StepJob) -> None:
-        """Hang up. The server stops writing when it notices."""
+        """Close the request. The server stops writing when it notices."""
         super().cancel(job)
         self._hang_up(job)
 
     def poll(self, wait: float | None = 0.0) -> None:
-        """Wait until something comes, no longer than `wait` seconds unless that is None, and take
-        it in. Raises what goes wrong on the server."""
+        """Wait for news, at most `wait` seconds (None: for ever), and process it. Raises the errors
+        of the requests."""
         wait = wait if self.live else 0.0
         with suppress(Empty):
             while True:
@@ -135,7 +135,7 @@ class ServedWriter(StepWriter):
         self._part_with_finished()
 
     def end(self) -> None:
-        """Hang up on everything that is being written."""
+        """Close all requests."""
         for job in list(self._writing):
             self._hang_up(job)
         super().end()
@@ -162,7 +162,7 @@ class ServedWriter(StepWriter):
         job = writing.job
         if isinstance(message, Exception):
             raise message
-        if isinstance(message, Restart):  # what the request in flight has brought is void
+        if isinstance(message, Restart):  # discard what the request in flight has brought
             del writing.units[writing.settled :]
             job.segmenter = self.config.segmenter(self.token_bytes)
             for unit in (*job.tokens, *writing.units):
@@ -179,11 +179,11 @@ class ServedWriter(StepWriter):
             job.trace.record(ForwardPass(self.config.role, 1, tokens, seconds))
 
     def _read(self, writing: _Writing, piece: StreamPiece) -> Finish | None:
-        """Take a piece in, up to the token or the byte with which the step ends, if it does."""
+        """Take in a piece, up to the unit that ends the step, if any."""
         job, chain, ids = writing.job, self.model.chain, self.model.ids
         if ids and piece.ids is None and piece.text:
             sent = f"text without token ids ({piece.text[:40]!r})"
-            raise EndpointError(f"{self.model} sent {sent}, though it has them.")
+            raise EndpointError(f"{self.model} sent {sent}, though it returned them before.")
         units = (piece.ids or ()) if ids else [~byte for byte in piece.text.encode()]
         unknown = [unit for unit in units if ids and not 0 <= unit < chain.vocab_size]
         if unknown:
@@ -202,12 +202,12 @@ class ServedWriter(StepWriter):
                     place += 1
                 return Finish.BOUNDARY
             if len(writing.units) >= most:
-                return Finish.LENGTH  # of a text: the server does not heed max_tokens
+                return Finish.LENGTH  # of a text: the server ignores max_tokens
         return None
 
     def _end_request(self, writing: _Writing, piece: StreamPiece) -> Finish | None:
-        """The request is over and the step has no boundary: it was cut, the text has ended, or a
-        leading blank line stopped the server; then the rest is asked for."""
+        """Handle a request that ended without a boundary: the step was cut, the text has ended, or
+        a leading blank line stopped the server. In the last case request the rest, return None."""
         fresh, cut = writing.units[writing.settled :], piece.finish == "length"
         if writing.stopping and not cut and BLANK_LINE in self._bytes(fresh):
             writing.settled, writing.stopping = len(writing.units), False
@@ -221,16 +221,16 @@ class ServedWriter(StepWriter):
         return Finish.LENGTH if cut and not nothing else Finish.EOS
 
     def _write_down(self, writing: _Writing, finish: Finish) -> None:
-        """The step's ids, at most as many as it may have.
+        """Finish the step with its ids, cut at its limit.
 
-        In text mode a white space that does not end a blank line is left to the next step, which
-        begins with it, as tokens do. Example, sentences: a server goes on with "He ran." and
-        " Then" by itself, but not after "He ran. ", which ends with a lone space."""
+        In text mode, final white space that does not end a blank line goes to the next step, since
+        tokens begin with a space. Example, sentences: a model continues "He ran." with " Then", but
+        rarely continues "He ran. ", which ends with a lone space."""
         job, chain, ids = writing.job, self.model.chain, writing.units
         if not self.model.ids:
             text = self._bytes(ids).decode(errors="replace")
             before = text[:-1]
-            if finish is Finish.LENGTH:  # a character that the cut has torn comes again, whole
+            if finish is Finish.LENGTH:  # the next step repeats a character that the cut split
                 text = text.rstrip(UNREADABLE) or UNREADABLE
             elif finish is Finish.BOUNDARY and text[-1].isspace() and before.strip():
                 text = text if before.endswith("\n") else before
@@ -257,12 +257,12 @@ class ServedWriter(StepWriter):
 
 
 def exact_ids(codec: Codec, text: str) -> list[int]:
-    """Ids that spell `text`, byte for byte: its encoding if that gives the text back, else
-    character by character.
+    """Ids that spell `text` byte for byte: its encoding if that decodes to the text, else character
+    by character.
 
-    A tokenizer may change what it reads (Qwen's composes "e" and an accent into one character), or
-    read a special token where the text merely names it. Raises `EndpointError` if it has no tokens
-    for some character."""
+    A tokenizer may change a text (Qwen's composes "e" and an accent into one character), or take
+    the name of a special token in it for that token. Raises `EndpointError` if it has no tokens for
+    some character."""
     ids = codec.encode(text)
     if codec.decode(ids) == text:
         return ids

@@ -1,9 +1,9 @@
-"""Data sets: the problems, how each is graded, and the prompt that a model gets.
+"""Data sets: the problems, how each is graded, and the prompt for the model.
 
 `load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N`, `stories:N` and
-`plans:N` (held-out problems of a tiny language). The layout of a line is recognised by its fields,
-whatever their case and whether spaces, dashes or underscores are between words; docs/evaluation.md
-has the table. Anything else is refused with the fields that were found. Read next: `grading.py`."""
+`plans:N` (held-out problems of a tiny language). The field names of a line tell its layout; case
+does not matter, and spaces, dashes and underscores are equal. docs/evaluation.md has the table. An
+unknown layout raises an error that lists the fields found. Read next: `grading.py`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from lr.tiny.languages import DATASETS
 from lr.types import require
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-MOST_BYTES = 256 << 20  # Of the test cases of a problem, unpacked.
-MOST_TINY = 100_000  # Tiny problems of one data set: they are drawn one by one, and all in memory.
+MOST_BYTES = 256 << 20  # The unpacked test cases of one problem.
+MOST_TINY = 100_000  # Problems of a tiny data set: they are generated one by one, all in memory.
 _TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
 _HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?::([\w.-]+))?")
 _EXPECTED = (
@@ -52,15 +52,15 @@ class Task(StrEnum):
 
     MATH = "math"  # Equal to the gold answer as mathematics.
     CHOICE = "choice"  # The letter is the gold letter.
-    WORD = "word"  # The words are the gold ones, whatever their case.
+    WORD = "word"  # The words are the gold ones, ignoring case.
     CODE = "code"  # The program passes its tests.
     FREE = "free"  # Not graded: there is no gold answer.
 
 
 @dataclass(frozen=True)
 class CodeTests:
-    """How a program is tested: either `check`, Python source that is appended to the program and
-    raises if it is wrong, or `cases`, pairs of standard input and expected standard output."""
+    """How to test a program: by `check`, Python source to append, which raises if the program is
+    wrong; or by `cases`, pairs of standard input and expected output."""
 
     check: str | None = None
     cases: tuple[tuple[str, str], ...] = ()
@@ -68,10 +68,10 @@ class CodeTests:
 
 @dataclass(frozen=True)
 class Item:
-    """One problem. `number` is its place in the data set, counted from 0; `name` its own id.
+    """One problem. `number` is its index in the data set, from 0; `name` is its own id.
 
     `gold` is None for tasks without a gold answer. `choices` are the options of a multiple choice
-    in the order they are shown in; the first is A. `starter`: code that the program begins with."""
+    in the order shown; the first is A. `starter`: code that the program begins with."""
 
     number: int
     question: str
@@ -84,22 +84,20 @@ class Item:
 
 
 def fingerprint(items: Sequence[Item]) -> str:
-    """Sixteen hexadecimal digits that identify these problems: runs over equal problems have equal
-    fingerprints and can be compared."""
+    """Sixteen hexadecimal digits; equal in runs that answer the same problems."""
     text = json.dumps([asdict(item) for item in items], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def ask(item: Item, *, bare: bool = False) -> str:
-    """The prompt for an item: the question, and how to give the answer so that it can be read.
-    `bare`: the question alone, for models that speak only a tiny language."""
+    """The prompt for an item: the question, and in which form to answer. `bare`: the question
+    alone, for models that speak only a tiny language."""
     if bare or item.task is Task.FREE:
         return item.question
     if item.task in (Task.MATH, Task.WORD):
         return f"{item.question}\n\n{_MATH}"
     if item.task is Task.CHOICE:
-        shown = zip(LETTERS, item.choices, strict=False)
-        options = "\n".join(f"{letter}. {text}" for letter, text in shown)
+        options = "\n".join(map("{}. {}".format, LETTERS, item.choices))
         return f"{item.question}\n\n{options}\n\n{_CHOICE}"
     if not item.starter:
         return f"{item.question}\n\n{_PROGRAM}"
@@ -107,18 +105,13 @@ def ask(item: Item, *, bare: bool = False) -> str:
     return given if item.starter == item.question else f"{item.question}\n\n{given}"
 
 
-# ---------------------------------------------------------------- where the lines come from
-
-
 def load_items(
     name: str, *, seed: int = 0, start: int | None = None, end: int | None = None
 ) -> list[Item]:
-    """The problems of a data set from number `start` up to, not including, `end`, numbered as in
-    the whole data set.
+    """Problems `start` to `end` (exclusive), with their numbers in the whole data set.
 
-    `name` is a JSONL file; `tiny:N`, `stories:N` or `plans:N`; or a hub id: `owner/name`,
-    `owner/name:split`, `owner/name:config:split`. `seed` shuffles the options of multiple choice.
-    Raises `SettingError`."""
+    `name` is a JSONL file; `tiny:N`, `stories:N` or `plans:N`; or a hub id, `owner/name[:split]` or
+    `owner/name:config:split`. `seed` shuffles multiple-choice options. Raises `SettingError`."""
     path, hub, tiny = Path(name).expanduser(), _HUB.fullmatch(name), _TINY.fullmatch(name)
     if tiny is not None:
         family, count = tiny[1], int(tiny[2])
@@ -130,7 +123,7 @@ def load_items(
             task = Task.MATH if isinstance(one.answer, int) else Task.WORD
             items.append(Item(number, one.question, task, str(one.answer)))
     else:
-        if os.path.isfile(path):  # noqa: PTH113  # Path's raises if the name is too long
+        if os.path.isfile(path):  # noqa: PTH113  # Path.is_file raises if the name is too long
             rows: Iterable[dict[str, Any]] = read_lines(path)
         elif hub is None or path.exists() or name.endswith((".jsonl", ".json")):
             raise SettingError(
@@ -149,7 +142,7 @@ def load_items(
 
 
 def _nearby(path: Path) -> str:
-    if os.path.isdir(path):  # noqa: PTH112  # Path's raises if the name is too long
+    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises if the name is too long
         return f"{path} is a folder."
     folder = path.parent if os.path.isdir(path.parent) else Path()  # noqa: PTH112
     found = sorted(one.name for one in folder.glob("*.jsonl"))[:5]
@@ -157,18 +150,17 @@ def _nearby(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one per line; empty lines are skipped. Raises `SettingError` with
-    the number of the line."""
+    """The JSON objects of a file, one per line that is not empty. Raises `SettingError`."""
     where, lines = str(path), []
     try:
-        # not splitlines, for which other characters end a line too, such as U+2028 in a text
+        # not splitlines: it also splits at other characters, such as U+2028 in a text
         for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
             where = f"line {number} of {path}"
             if text.strip():
                 lines.append(json.loads(text))
                 if not isinstance(lines[-1], dict):
                     raise TypeError(f"it holds {type(lines[-1]).__name__}")
-    except (OSError, TypeError, ValueError, RecursionError) as error:  # or no UTF-8
+    except (OSError, TypeError, ValueError, RecursionError) as error:  # ValueError: or not UTF-8
         raise SettingError(
             f"{where} cannot be read ({error}). A data set is UTF-8, one JSON object per line."
         ) from error
@@ -176,7 +168,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _from_hub(name: str, config: str | None, split: str) -> Iterable[dict[str, Any]]:
-    """The rows of a hub data set: any with the package `datasets`, else those stored as JSONL."""
+    """The rows of a hub data set. Without the package `datasets` it must be stored as JSONL."""
     try:
         if find_spec("datasets") is not None:
             from datasets import load_dataset
@@ -188,30 +180,23 @@ def _from_hub(name: str, config: str | None, split: str) -> Iterable[dict[str, A
         files = [file for file in files if file.endswith(".jsonl")]
         fitting = [file for file in files if split in file and (config or "") in file] or files
         path = Path(hf_hub_download(name, fitting[0], repo_type="dataset")) if fitting else None
-    except Exception as error:  # what a failed download raises differs between versions
+    except Exception as error:  # versions differ in what a failed download raises
         said = (str(error).splitlines() or ["no message"])[0]
         raise SettingError(
-            f"there is no file {name}, and the data set {name} of the Hugging Face hub could not "
-            f"be read ({type(error).__name__}: {said}). Check the name and the connection, or "
-            "download it and give the JSONL file."
+            f"there is no file {name}, and the Hugging Face data set of that name cannot be read "
+            f"({type(error).__name__}: {said}). Check name and connection, or give a JSONL file."
         ) from error
     if path is None:
-        raise SettingError(
-            f"the data set {name} is not stored as JSONL; the package datasets reads other forms: "
-            "pip install datasets."
-        )
+        raise SettingError(f"the data set {name} is not JSONL; to read it: pip install datasets.")
     return read_lines(path)
 
 
-# ---------------------------------------------------------------- from the fields of a line
-
-
 def read_item(line: Mapping[str, Any], number: int, seed: int = 0) -> Item:
-    """The item of one line. `seed` shuffles the options of a choice. Raises `SettingError` with the
-    fields that were found, or with what is wrong in one of them."""
+    """The item of one line. `seed` shuffles the options of a choice. Raises `SettingError`, which
+    lists the fields found or says what is wrong in one of them."""
     try:
         item = replace(_recognise(line, seed), number=number)
-        # JSON can write half a character, as "\\ud800", which no file of results can hold
+        # JSON can spell half a character, as "\\ud800", which no UTF-8 file of results can hold
         json.dumps(asdict(item), ensure_ascii=False).encode()
         return item
     except Exception as error:  # damaged test cases may fail in base64, zlib, pickle or JSON
@@ -221,7 +206,7 @@ def read_item(line: Mapping[str, Any], number: int, seed: int = 0) -> Item:
 
 
 def _recognise(line: Mapping[str, Any], seed: int) -> Item:
-    """The item but for its number. What is raised goes on the words "problem 3", in `read_item`."""
+    """The item without its number. An error's message continues "problem 3 ..." (`read_item`)."""
     fields = {re.sub(r"[\s-]+", "_", str(key).strip().lower()): line[key] for key in line}
     ids = ("task_id", "unique_id", "question_id", "record_id", "id")
     name = next((str(fields[key]) for key in ids if fields.get(key) is not None), "")
@@ -250,14 +235,11 @@ def _recognise(line: Mapping[str, Any], seed: int) -> Item:
     if isinstance(free, str) and not {"answer", "solution", "test", "test_cases"} & fields.keys():
         return Item(0, free, Task.FREE, name=name)
     found = ", ".join(map(str, line)) or "(none)"
-    raise SettingError(
-        f"has the fields {found}, which is no layout known here. Known are: {_EXPECTED}."
-    )
+    raise SettingError(f"has the fields {found}, but known layouts have {_EXPECTED}.")
 
 
 def _math_gold(fields: Mapping[str, Any]) -> str | None:
-    """The gold answer of a mathematical problem, or None. Example: "She has 3 + 4 = 7.\\n#### 7"
-    gives "7"."""
+    """The gold answer, or None. Example: "She has 3 + 4 = 7.\\n#### 7" gives "7"."""
     answer, solution = fields.get("answer"), fields.get("solution")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         return str(answer)
@@ -269,8 +251,8 @@ def _math_gold(fields: Mapping[str, Any]) -> str | None:
 
 
 def _choice(question: str, texts: list[str], right: int, seed: int, name: str) -> Item:
-    """The options are shuffled by random numbers keyed by the seed and the question: the gold
-    letter is not always the same, and is the same in every run with that seed."""
+    """Shuffle the options with random numbers keyed by seed and question. So the gold letter
+    varies between questions, but not between runs with the same seed."""
     if len(texts) > len(LETTERS):
         raise SettingError(f"has {len(texts)} options, expected at most {len(LETTERS)}.")
     stream = Stream.root(seed).fold_in("options", question)
@@ -280,15 +262,14 @@ def _choice(question: str, texts: list[str], right: int, seed: int, name: str) -
 
 
 def _right_option(answer: object, texts: list[str]) -> int:
-    """Which option is right: a number counts from 0, a letter from A, anything else is its text."""
+    """The index of the right option, given as a number from 0, a letter from A, or its text."""
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(texts):
         return answer
-    if isinstance(answer, str) and answer in texts:
-        return texts.index(answer)
-    if isinstance(answer, str) and len(letter := answer.strip(" ().").upper()) == 1:
-        place = LETTERS.find(letter)
-        if 0 <= place < len(texts):
-            return place
+    if isinstance(answer, str):
+        if answer in texts:
+            return texts.index(answer)
+        if (letter := answer.strip(" ().").upper()) in list(LETTERS[: len(texts)]):
+            return LETTERS.index(letter)
     raise SettingError(
         f"has the answer {answer!r} to {len(texts)} options, expected a letter, a number from 0, "
         "or the text of an option."
@@ -296,8 +277,8 @@ def _right_option(answer: object, texts: list[str]) -> int:
 
 
 def _live_code_bench(fields: Mapping[str, Any]) -> CodeTests:
-    """Input and output of whole programs; or, for functional tests, Python source that calls the
-    method under test with every input (one JSON value per line) and compares."""
+    """Tests of whole programs: their input and output. Functional tests: Python source that calls
+    the method under test with every input (one JSON value per line) and compares."""
     tests = [*_cases(fields["public_test_cases"]), *_cases(fields.get("private_test_cases"))]
     if not any(test.get("testtype") == "functional" for test in tests):
         return CodeTests(cases=tuple((str(test["input"]), str(test["output"])) for test in tests))
@@ -317,9 +298,9 @@ def _live_code_bench(fields: Mapping[str, Any]) -> CodeTests:
 
 
 def _cases(value: Any) -> list[dict[str, Any]]:
-    """Test cases as a list: from a list, from JSON, or, as LiveCodeBench hides its private ones,
-    from base64 of zlib of a pickled JSON text. The pickle is never executed: a data set must not
-    run code here, so only its one text is read."""
+    """Test cases as a list: from a list, from JSON, or from base64 of zlib of a pickled JSON text,
+    which is how LiveCodeBench hides its private ones. A data set must not run code here: the pickle
+    is never executed, only its one text is read."""
     if isinstance(value, list):
         return value
     if not isinstance(value, str) or not value.strip():

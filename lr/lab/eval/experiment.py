@@ -1,9 +1,8 @@
-"""What experiments are made of: arms that take turns over the problems, their outcome, and the
-finding that is written.
+"""The parts of an experiment: arms that answer problems, their outcome, and the finding.
 
-An arm is one way of answering. The arms take turns, a few problems at a time, so that a machine
-that gets slower or faster meanwhile does so for all of them. Each arm leaves a run directory, the
-same that `lr run` writes, and goes on where it stopped. Read next: `experiments.py`."""
+An arm is one way of answering. The arms alternate, a few problems at a time, so a change in the
+machine's speed affects all of them. Each arm writes a run directory like that of `lr run`, and
+resumes where it stopped. Read next: `experiments.py`."""
 
 from __future__ import annotations
 
@@ -34,15 +33,13 @@ from lr.spec.verifiers.base import Verifier
 from lr.tiny.languages import TinyLanguage
 from lr.tiny.names import language_of
 
-TURN = 12
-"""Problems that an arm answers before the next has its turn; more where arms work on several at
-once, because the last ones of a turn leave the batch half empty."""
+TURN = 12  # Problems per turn of an arm; more with batches, which run empty at its end.
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of answering. `options` change the lab's; `verifier` None: the lab's. `shown`: the
-    cells that say in a table which arm it is. `pairs`, `traces`: whether they are kept."""
+    """One way of answering. `options` override the lab's; `verifier` None: the lab's. `shown`:
+    table cells that identify the arm. `pairs`, `traces`: whether to keep them."""
 
     name: str
     mode: str = "lr"
@@ -51,13 +48,13 @@ class Arm:
     shown: Mapping[str, Any] = field(default_factory=dict)
     pairs: bool = False
     traces: bool = False
-    concurrency: int | None = 1  # None: the lab's, where speed is not what is measured.
+    concurrency: int | None = 1  # None: the lab's, where speed is not measured.
     variant: str | None = None  # The name of a variant of the method.
 
 
 @dataclass(frozen=True)
 class ArmAnswers:
-    """What an arm gave in a lab, and the row of its comparison with the first arm in mode ar."""
+    """The answers of an arm in a lab, and its row, compared with the first arm in mode ar."""
 
     lab: Lab
     arm: Arm
@@ -76,20 +73,19 @@ class ArmAnswers:
         return fmean(lengths) if (lengths := [length for _, length in self.steps]) else None
 
     def pairs(self) -> list[SavedPair]:
-        """The pairs that were judged, with both steps."""
+        """The judged pairs that have both steps."""
         saved = load_pairs(self.run.path, self.run.records)
         return [one for one in saved if one.pair.target is not None]
 
 
-Outcome = dict[str, ArmAnswers]
-"""By the names of the arms, in their order; in a lab that is one of several "plans/lr"."""
+Outcome = dict[str, ArmAnswers]  # By arm name, in order; "plans/lr" if there are several labs.
 
 
 @dataclass
 class Lab:
-    """Runs arms on problems with these models; without `encoder`, verifiers by embedding are left
-    out. `work` holds the run directories; `concurrency`: problems that are worked on together where
-    speed is not what is measured. `family`: which lab it is, where an experiment has several."""
+    """Runs arms on problems with these models; without `encoder`, leaves out embedding verifiers.
+    `work` holds the run directories. `concurrency`: problems answered together where speed is not
+    measured. `family`: the name of the lab, if an experiment has several."""
 
     items: Sequence[Item]
     work: Path
@@ -111,8 +107,7 @@ class Lab:
             self.dtype = torch.float32
 
     def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
-        """Answer every problem in every arm and compare. `heard` is called with the arm's name
-        after each answer."""
+        """Answer every problem in every arm and compare; calls `heard` with each answer's arm."""
         names = {arm.name: f"{self.family}/{arm.name}".lstrip("/") for arm in arms}
         together = any(arm.concurrency is None for arm in arms)
         turn = TURN * max(1, self.concurrency // 2) if together else TURN
@@ -140,15 +135,13 @@ class Lab:
 
     def reasoner(self, mode: str = "lr") -> Reasoner:
         """The models for a mode: target and draft, or the draft alone."""
-        pair = (self.draft, None) if mode == "draft" else (self.target, self.draft)
-        if pair not in self._reasoners:
-            target, draft = pair
-            if target is None:
-                raise SettingError("mode 'draft' needs a draft model, and none was given.")
-            self._reasoners[pair] = Reasoner(
-                target, draft, "exact", device=self.device, dtype=self.dtype
-            )
-        return self._reasoners[pair]
+        target, draft = (self.draft, None) if mode == "draft" else (self.target, self.draft)
+        if target is None:
+            raise SettingError("mode 'draft' needs a draft model, and none was given.")
+        if (target, draft) not in self._reasoners:
+            made = Reasoner(target, draft, "exact", device=self.device, dtype=self.dtype)
+            self._reasoners[target, draft] = made
+        return self._reasoners[target, draft]
 
     def verifier_named(self, name: str) -> Verifier:
         """A verifier by name, loaded once. Raises `SettingError` if its checkpoint is missing."""
@@ -167,7 +160,7 @@ class Lab:
 
     @property
     def language(self) -> TinyLanguage | None:
-        """The tiny language that the target speaks, so that there is an oracle; or None."""
+        """The tiny language that the target speaks (which has an oracle), or None."""
         return language_of(self.reasoner().codec)
 
     def close(self) -> None:
@@ -181,8 +174,7 @@ class Lab:
         reasoner = self.reasoner(arm.mode)
         variant = variant_of(arm.mode, reasoner, arm.variant) or Variant()
         if arm.mode in LOOKAHEAD and variant.verifier is None:
-            verifier = self.verifier_named(arm.verifier or self.verifier)
-            variant = replace(variant, verifier=verifier)
+            variant = replace(variant, verifier=self.verifier_named(arm.verifier or self.verifier))
         return Evaluation(
             reasoner, store, grader, items, arm.mode, options,
             concurrency=arm.concurrency or self.concurrency,
@@ -205,13 +197,9 @@ class Lab:
         return run_head("lr experiment", settings, [self.device])
 
 
-# ---------------------------------------------------------------- what an experiment leaves
-
-
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of an experiment, to be shown. `rows` are the table, every one {head: value} with
-    the same heads."""
+    """The result of an experiment. `rows`: the table, as {head: value} with equal heads."""
 
     title: str
     rows: Sequence[Mapping[str, object]]
@@ -222,7 +210,7 @@ class Finding:
 def write_finding(
     name: str, finding: Finding, folder: Path, command: str, facts: dict[str, Any]
 ) -> list[Path]:
-    """Write NAME.md, NAME.json and, with matplotlib, NAME.png and NAME.svg; returns the files."""
+    """Write NAME.md, NAME.json and, with matplotlib, NAME.png and NAME.svg; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
     if finding.panels and find_spec("matplotlib"):

@@ -1,8 +1,8 @@
-"""The experiments: the paper's tables (arXiv 2506.19830), and what it leaves open. The list is
-in docs/evaluation.md.
+"""The experiments: the paper's tables (arXiv 2506.19830), and questions that it leaves open.
+docs/evaluation.md lists them.
 
-Each is two functions: `arms(lab)`, the ways of answering that are compared, and `find(outcome)`,
-the table and the figure made from their results."""
+Each is two functions: `arms(lab)` returns the ways of answering to compare, `find(outcome)` makes
+the table and the figure from their results."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ from lr.types import Role
 
 BY_DRAFT_MODEL = {"drafter": "draft"}  # Tokens are proposed by the draft model.
 Coordinates = tuple[float, float]
-
-
-# ---------------------------------------------------------------- speedup (Table 1)
-
 SPEEDUP_COLUMNS = {
     "mode": "mode", **ACCURACY, "tokens/s": "speed", **SPEEDUP, **KEPT, **PASSES,
     "length": "length_ratio", "wasted": "wasted_share",
@@ -39,7 +35,7 @@ SPEEDUP_COLUMNS = {
 
 
 def speedup_arms(lab: Lab) -> list[Arm]:
-    """The four modes of the official tool, and two more rows of Table 1. Both models at once."""
+    """The official tool's four modes, with both models at once, and two more rows of Table 1."""
     both = {"driver": "overlapped"}
     lr = [Arm("lr", "lr", both), Arm("lr+sd", "lr+sd", BY_DRAFT_MODEL | both)]
     alone = [Arm("draft", "draft"), Arm("specreason", "specreason")]
@@ -59,13 +55,11 @@ def find_speedup(outcome: Outcome) -> Finding:
         ],
         [
             *notes(rows),
-            "lr and lr+sd: target and draft at the same time. SpecReason's scorer is the judge on "
-            "the tiny models, else the target.",
+            "lr and lr+sd run target and draft at the same time. SpecReason's scorer is the judge "
+            "for the tiny models, else the target.",
         ],
     )
 
-
-# ---------------------------------------------------------------- verifiers (Table 2)
 
 VERIFIERS = (
     "oracle", "judge:0.5", "judge:0.9", "embedding:0.95", "embedding:0.85", "random:0.3",
@@ -74,24 +68,22 @@ VERIFIERS = (
 
 
 def verifier_arms(lab: Lab) -> list[Arm]:
-    """Plain decoding, then Lookahead Reasoning with every verifier whose checkpoint is there."""
+    """Plain decoding, then every verifier (Table 2) whose checkpoint is present."""
     found = [Arm("ar", "ar", shown={"verifier": "plain decoding"}, concurrency=None)]
     for name in VERIFIERS:
         try:
             lab.verifier_named(name)
         except SettingError:
             continue
-        shown = {"verifier": name}
-        label = name.replace(":", "_")
+        label, shown = name.replace(":", "_"), {"verifier": name}
         found.append(Arm(label, "lr", {}, name, shown, pairs=True, concurrency=None))
     return found
 
 
 def find_verifiers(outcome: Outcome) -> Finding:
-    """One row per verifier. For the tiny language the oracle says of every judged pair whether the
-    two steps mean the same, so each verifier has a precision (of the pairs it accepts, how many
-    mean the same) and a recall (of those that do, how many it accepts). Verifiers that judge
-    without the target's step (score, likelihood) have neither."""
+    """One row per verifier. The oracle of the tiny language says which judged pairs mean the same.
+    Precision: their share of the accepted pairs. Recall: the accepted share of them. Verifiers that
+    judge without the target's step (score, likelihood) have neither."""
     shown, points, labels = [], [], []
     for found in outcome.values():
         row, language, said, same = found.row, found.lab.language, list[bool](), list[bool]()
@@ -133,14 +125,12 @@ def find_verifiers(outcome: Outcome) -> Finding:
     )
 
 
-# ---------------------------------------------------------------- width (Table 3)
-
 WIDTHS = (1, 2, 4, 8)
 WIDTH_COLUMNS = {"pairs kept": "step_acceptance", **SPEEDUP, **PASSES, "wasted": "wasted_share"}
 
 
 def width_arms(lab: Lab) -> list[Arm]:
-    """Plain decoding, then every width with the judge and, if there is one, the oracle."""
+    """Plain decoding, then every width (Table 3) with the lab's verifier and the oracle, if any."""
     found = [Arm("ar", "ar")]
     for name in (lab.verifier, "oracle") if lab.language is not None else (lab.verifier,):
         for w in WIDTHS:
@@ -150,8 +140,8 @@ def width_arms(lab: Lab) -> list[Arm]:
 
 
 def find_width(outcome: Outcome) -> Finding:
-    """One row per verifier and width. A place is kept if one of its alternatives was accepted: the
-    paper's acceptance rate, accepted steps / (accepted steps + corrections)."""
+    """One row per verifier and width. The share of places at which an alternative was accepted is
+    the paper's acceptance rate, accepted steps / (accepted steps + corrections)."""
     shown, kept, speeds = [], dict[str, list[Coordinates]](), dict[str, list[Coordinates]]()
     for one in outcome.values():
         if one.arm.mode == "lr":
@@ -178,20 +168,16 @@ def find_width(outcome: Outcome) -> Finding:
     )
 
 
-# ---------------------------------------------------------------- budget (section 3.3)
-
 BUDGETS = (4, 8, 16, 32)
 
 
 def splits() -> list[tuple[int, int]]:
-    """Every (k1, k2) of powers of two within a budget, once."""
-    found = {(2**i, budget // 2**i) for budget in BUDGETS for i in range(budget.bit_length())}
-    return sorted(found)
+    """Every (k1, k2) of powers of two whose product is a budget."""
+    return sorted((2**i, M // 2**i) for M in BUDGETS for i in range(M.bit_length()))
 
 
 def budget_arm(k1: int, k2: int) -> Arm:
-    """k1 target steps in flight (depth k1 - 1, in schedule depth), k2 positions per step (k2 - 1
-    draft tokens)."""
+    """k1 target steps in flight (depth k1 - 1), k2 positions per step (k2 - 1 draft tokens)."""
     options: dict[str, Any] = {"depth": max(1, k1 - 1), "max_target_rows": k1} if k1 > 1 else {}
     if k2 > 1:
         options |= {**BY_DRAFT_MODEL, "num_speculative_tokens": k2 - 1}
@@ -201,7 +187,7 @@ def budget_arm(k1: int, k2: int) -> Arm:
 
 
 def budget_arms(lab: Lab) -> list[Arm]:
-    """Every split, and each part alone."""
+    """Every split, and each factor alone."""
     alone = {(k1, 1) for k1, _ in splits()} | {(1, k2) for _, k2 in splits()}
     return [budget_arm(*split) for split in sorted({*splits(), *alone})]
 
@@ -209,12 +195,12 @@ def budget_arms(lab: Lab) -> list[Arm]:
 def find_budget(outcome: Outcome) -> Finding:
     """One row per split of every budget.
 
-    The product law (section 3.3) says that the speedup of both together is f(k1) * g(k2), the
-    product of what each gives alone. Here f, g and both together are measured, in target passes as
-    well as in time: passes are what the law is about, time is what the machine makes of it."""
+    By the product law (section 3.3) steps and tokens together speed up by f(k1) * g(k2), the
+    product of what each gives alone. This measures f, g and both together, in tokens per target
+    pass (the law's own measure) and in time (which depends on the machine too)."""
 
     def passes(k1: int, k2: int) -> float:
-        """Tokens per target pass, of which plain decoding has 1."""
+        """Tokens per target pass; 1 in plain decoding."""
         return outcome[budget_arm(k1, k2).name].row.tokens_per_pass or 1.0
 
     shown, series = [], []
@@ -231,8 +217,7 @@ def find_budget(outcome: Outcome) -> Finding:
                 **pick(one.row, SPEEDUP | KEPT),
                 "best of its M": "*" if (k1, k2) == best else "",
             })  # fmt: skip
-        points = [(float(k1), passes(k1, k2)) for k1, k2 in some]
-        series.append((f"M = {budget}", points))
+        series.append((f"M = {budget}", [(float(k1), passes(k1, k2)) for k1, k2 in some]))
     x, y = "target steps in flight, k1", "tokens per target pass"
     problems = outcome["k1_1_k2_1"].row.problems
     return Finding(
@@ -241,12 +226,10 @@ def find_budget(outcome: Outcome) -> Finding:
         [Curves("k2 = M / k1 positions per step", x, y, series)],
         [
             "f x g: tokens per pass with k1 steps alone, times those with k2 positions alone. "
-            "share: how much of it both together reach."
+            "share: the measured tokens per pass over f x g."
         ],
     )
 
-
-# ---------------------------------------------------------------- segmentation
 
 SEGMENTERS: dict[str, dict[str, Any]] = {
     "blank line": {"segmenter": "blank_line"},
@@ -259,7 +242,7 @@ SEGMENTERS: dict[str, dict[str, Any]] = {
 
 
 def segmentation_arms(lab: Lab) -> list[Arm]:
-    """Plain decoding, then every way of cutting."""
+    """Plain decoding, then every segmenter."""
     found = [Arm("ar", "ar")]
     for name, how in SEGMENTERS.items():
         found.append(Arm(name.replace(" ", "_"), "lr", how, shown={"steps end at": name}))
@@ -267,7 +250,7 @@ def segmentation_arms(lab: Lab) -> list[Arm]:
 
 
 def find_segmentation(outcome: Outcome) -> Finding:
-    """One row per way of cutting."""
+    """One row per segmenter."""
     plain, *cut = outcome.values()
     shown, rows = [], [one.row for one in cut]
     for one in cut:
@@ -290,13 +273,11 @@ def find_segmentation(outcome: Outcome) -> Finding:
             bars("speedup in tokens/s", list(SEGMENTERS), rows, "speedup", line=1.0),
         ],
         [
-            "cut: steps that ended at the length cap. A judge made for whole steps sees pieces of "
-            "them where they are cut by length."
+            "cut: the share of steps that ended at the length cap. Where length cuts the steps, a "
+            "judge made for whole steps sees pieces of them."
         ],
     )
 
-
-# ---------------------------------------------------------------- profile
 
 DRIVERS = ("lockstep", "overlapped")
 NOBODY, TOGETHER = "none of them", "draft and target together"
@@ -304,13 +285,13 @@ LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
 
 
 def profile_arms(lab: Lab) -> list[Arm]:
-    """Lookahead Reasoning with either driver, its traces kept."""
+    """Lookahead Reasoning with each driver; keeps the traces."""
     return [Arm(driver, "lr", {"driver": driver}, traces=True) for driver in DRIVERS]
 
 
 def find_profile(outcome: Outcome) -> Finding:
-    """One row per driver: which model was at work, together with which other. The batch sizes and
-    the picture of one problem are those of the overlapped driver."""
+    """One row per driver: how long each model worked, and two at a time. The batch sizes and the
+    lanes of one problem are those of the overlapped driver."""
     shown, sizes, picture = [], Counter[int](), dict[str, Spans]()
     for driver in DRIVERS:
         seconds, sizes, busy = 0.0, Counter[int](), dict.fromkeys(LANES, 0.0)
@@ -351,21 +332,19 @@ def find_profile(outcome: Outcome) -> Finding:
         [
             "target, draft, judge, none: shares of the time in which each was at work; together "
             "they can exceed 1.",
-            "draft and target together: the share of the time in which both were at work, which "
-            "on one thread cannot be.",
+            "draft and target together: the share of the time in which both were at work; 0 on "
+            "one thread.",
         ],
     )
 
-
-# ---------------------------------------------------------------- domains
 
 DOMAIN_COLUMNS = {**ACCURACY, "tokens/s": "speed", **SPEEDUP, "steps kept": "step_acceptance"}
 
 
 def domain_arms(lab: Lab) -> list[Arm]:
-    """The four modes and the draft alone; the same in every language, each with its own target,
-    draft and oracle. What Lookahead Reasoning gains depends on how often two models mean the same,
-    not on mathematics. The oracle judges, so that no judge's mistakes stand between the two."""
+    """The four modes and the draft alone, in every language with its own target, draft and oracle.
+    Lookahead Reasoning gains from two models that mean the same, not from mathematics. The oracle
+    judges, so a judge's mistakes do not affect the comparison."""
     judge = "oracle" if lab.verifier == "judge" else lab.verifier
     return [
         Arm("ar", "ar"),
@@ -421,8 +400,7 @@ def find_domains(outcome: Outcome) -> Finding:
 
 
 def _orders_kept(lr: ArmAnswers) -> float | None:
-    """Of the judged pairs whose target step is an operation, the share that was accepted; None if
-    there is none."""
+    """The accepted share of judged pairs whose target step is an operation, if there are any."""
     said = []
     for one in lr.pairs():
         text = lr.lab.decode(one.pair.target_step.tokens)
@@ -432,12 +410,9 @@ def _orders_kept(lr: ArmAnswers) -> float | None:
     return fmean(said) if said else None
 
 
-# ---------------------------------------------------------------- all of them
-
-
 @dataclass(frozen=True)
 class Experiment:
-    """`problems`: how many tiny problems it takes by default."""
+    """`problems`: the default number of tiny problems."""
 
     problems: int
     arms: Callable[[Lab], list[Arm]]

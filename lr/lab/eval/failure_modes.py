@@ -1,15 +1,14 @@
-"""How step-level speculation fails, read from the trace of a run: two failure modes.
+"""How step-level speculation fails: two failure modes, found in the trace of a run.
 
-- **Cascade rejection**: one rejection brings the next.
-- **Draft bottleneck**: the target waits for the draft. On one thread the two take turns, so there
-  it says what drafting costs, not what it blocks.
+- **Cascade rejection**: one rejection leads to the next.
+- **Draft bottleneck**: the target waits for the draft. On one thread the two alternate, so this
+  measures what drafting costs, not what it blocks.
 
-A third one, a verifier that accepts far more than agrees with the target, no run alone can show: a
-second opinion on its pairs can (`lr verify`: how much it accepts, and how much of that is wrong).
+A third mode, a verifier that accepts many steps that differ from the target's, does not show in a
+trace; `lr verify` finds it by asking a second verifier about the same pairs.
 
-Every function here is pure; thresholds are arguments, and a failure mode is None if there are too
-few events to judge it. The thresholds are rules of thumb of ours; the paper (arXiv 2506.19830)
-gives none."""
+Every function here is pure. A failure mode is None if there are too few events to judge it. The
+thresholds are our own rules of thumb; the paper (arXiv 2506.19830) gives none."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ from lr.types import require
 
 @dataclass(frozen=True)
 class CascadeRejection:
-    """Over the places of the chain at which drafts were judged; a place is accepted if one of its
-    alternatives was. `after_accepted`, `after_rejected`: acceptance at places whose predecessor was
-    accepted, rejected; None if there is no such place. `longest`: the longest run of rejected
-    places. `cascades`: whether the thresholds are passed."""
+    """Statistics over the judged places of the chain; a place is accepted if one of its
+    alternatives was. `longest`: the longest run of rejected places. `after_accepted`,
+    `after_rejected`: the acceptance rate at places whose predecessor was accepted or rejected; None
+    without such a place. `cascades`: whether a threshold was reached."""
 
     places: int
     longest: int
@@ -48,8 +47,8 @@ class CascadeRejection:
 
 @dataclass(frozen=True)
 class DraftBottleneck:
-    """Shares of the run's `seconds`: `target_idle` without a target forward, `drafting` of them
-    with a draft forward instead."""
+    """`target_idle`: the share of the run's `seconds` without a target forward; `drafting`: the
+    share with a draft forward instead."""
 
     seconds: float
     target_idle: float
@@ -67,13 +66,12 @@ class DraftBottleneck:
 def cascade_rejection(
     trace: Trace, *, run: int = 5, gap: float = 0.25, least: int = 8
 ) -> CascadeRejection | None:
-    """Rejections that bring rejections: a run of at least `run` places, or acceptance after a
-    rejection lower by at least `gap`.
+    """Rejections that lead to rejections: a run of at least `run` rejected places, or an acceptance
+    rate that is lower after a rejection by at least `gap`.
 
-    None with fewer than `least` judged places. The gap counts only where both rates come from at
-    least `least` / 2 places. Places need not be neighbours in the chain: what was not judged (a cut
-    step, a bonus) is left out. Example, verdicts + - - - +: the longest run is 3, the rate after an
-    acceptance 0 of 1, after a rejection 1 of 3."""
+    None with fewer than `least` judged places. The gap counts only if both rates come from at least
+    `least` / 2 places. Steps without a verdict (a cut step, a bonus) are skipped. Example, verdicts
+    + - - - +: the longest run is 3; 0 of 1 are accepted after an acceptance, else 1 of 3."""
     require(run >= 1 and least >= 1, "(run, least)", (run, least), "whole numbers >= 1")
     emits = (event for _, event in trace.events if isinstance(event, Emit))
     outcomes = [emit.verdicts[-1].aligned for emit in emits if emit.verdicts]
@@ -89,10 +87,8 @@ def cascade_rejection(
 
 
 def draft_bottleneck(trace: Trace, *, idle: float = 0.5) -> DraftBottleneck | None:
-    """The target starves if it is idle for at least `idle` of the time and the draft is at work for
-    at least half of that.
-
-    None for a trace without a target forward."""
+    """The target starves if it is idle for at least the share `idle` of the time and the draft
+    works for at least half of that. None without a target forward."""
     total, spans = trace.events[-1][0] if trace.events else 0.0, spans_at_work(trace.events)
     if not spans["target"] or total <= 0:
         return None
@@ -103,14 +99,13 @@ def draft_bottleneck(trace: Trace, *, idle: float = 0.5) -> DraftBottleneck | No
 
 
 def failure_modes(trace: Trace) -> list[CascadeRejection | DraftBottleneck]:
-    """What a trace alone can tell, with the default thresholds; nothing that has too few events."""
+    """The failure modes with their default thresholds; leaves out those with too few events."""
     found = (cascade_rejection(trace), draft_bottleneck(trace))
     return [one for one in found if one is not None]
 
 
 def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
-    """When draft, target and judge were at work, from (time, event): an event comes at the end of
-    what it reports."""
+    """When draft, target and judge worked, from (time, event); an event reports what has ended."""
     spans: dict[str, Spans] = {"draft": [], "target": [], "judge": []}
     for time, event in events:
         if isinstance(event, ForwardPass | VerifierCall):

@@ -1,8 +1,8 @@
-"""From a model's text to right or wrong: find the answer, then compare it as the task wants.
+"""From a model's text to right or wrong: find the answer, then compare it as the task requires.
 
-Where the answer is looked for, and what counts as equal: docs/evaluation.md. A wrong answer is told
-apart from one that could not be judged: `why` says "no answer was found", "the gold answer cannot
-be read", "time was up". Read next: `sandbox.py`."""
+docs/evaluation.md says where the answer is looked for and what counts as equal. `why` distinguishes
+wrong answers from those that could not be judged: "no answer was found", "the gold answer cannot be
+read", "time was up". Read next: `sandbox.py`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,8 @@ WORKER = Path(__file__).with_name("math_worker.py")
 _SAID = re.compile(r"(?:answer|result)\s*(?:is|=|:|equals)\s*:?\s*\**([^\n]+)", re.IGNORECASE)
 _GSM8K = re.compile(r"####\s*([^\n]+)")
 _NUMBER = re.compile(r"(?<![\w.])-?\$?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+(?!\w))?(?:/\d+)?%?")
-_LETTER = re.compile(
-    r"(?:\\text\{|\\mathrm\{|\\textbf\{)?\s*\(?([A-Z])\)?(?:[.:)\s}].*)?", re.DOTALL
-)
-_CODE = re.compile(
-    r"```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE
-)
+_LETTER = re.compile(r"(?:\\(?:text|mathrm|textbf)\{)?\s*\(?([A-Z])\)?(?:[.:)\s}].*)?", re.DOTALL)
+_CODE = re.compile(r"```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _PLAIN = re.compile(r"(-?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 _POWER = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:(\d)$|\{([+-]?\d+)\})")
 _BARE_CODE = re.compile(r"^\s*(def |import |from |class |return |print\()", re.MULTILINE)
@@ -42,18 +38,16 @@ _BARE_CODE = re.compile(r"^\s*(def |import |from |class |return |print\()", re.M
 
 @dataclass(frozen=True)
 class Found:
-    """An answer and where it stood: "box", "mark" (#### 42), "said" (the answer is 42), "number"
-    (the last one), "code block", "text"."""
+    """An answer and where it was found: "box", "mark" (#### 42), "said" (the answer is 42),
+    "number" (the last one), "code block", "text"."""
 
     answer: str
     where: str
 
 
 def final_answer(text: str) -> Found | None:
-    """The final answer of a mathematical solution, or None. `text`: what the model wrote."""
-    text = reply(text)
-    box = boxed(text)
-    if box:
+    """The final answer of a mathematical solution, or None."""
+    if box := boxed(text):
         return Found(box, "box")
     for pattern, where in ((_GSM8K, "mark"), (_SAID, "said")):
         if found := pattern.findall(text):
@@ -67,9 +61,8 @@ def final_answer(text: str) -> Found | None:
 
 
 def chosen_letter(text: str) -> Found | None:
-    """The letter of a multiple choice, or None. Example: "\\boxed{\\text{(B)}}", "the answer is
-    (B)." and "B" at the end give "B"."""
-    text = reply(text)
+    """The chosen letter, or None. Example: "\\boxed{\\text{(B)}}", "the answer is (B)." and "B" at
+    the end give "B"."""
     box, said = boxed(text), _SAID.findall(text)
     if box is not None or said:
         match = _LETTER.fullmatch(said[-1].strip(" *.") if box is None else box)
@@ -79,29 +72,26 @@ def chosen_letter(text: str) -> Found | None:
 
 
 def code_block(text: str) -> Found | None:
-    """The last block of Python in a reply, or all of it if it is code without a fence, or None."""
-    text = reply(text)
+    """The last Python block of a reply; the whole reply if it is code without a fence; or None."""
     if blocks := [block for block in _CODE.findall(text) if block.strip()]:
         return Found(blocks[-1], "code block")
     return Found(text, "text") if _BARE_CODE.search(text) else None
 
 
-class MathChecker(AbstractContextManager["MathChecker"]):
-    """Are two answers equal as mathematics? Plain numbers are compared here, everything else by
-    math-verify in a process of its own (`math_worker.py`).
+class MathChecker:
+    """Compares answers as mathematics: plain numbers here, everything else with math-verify in a
+    separate process (`math_worker.py`).
 
     `204`, `204.0`, `\\frac{408}{2}` and `204^\\circ` are equal. The gold answer comes first:
-    math-verify reads the second one more leniently. Good for any number of answers, from one
-    thread. `close` it at the end, or use it in a `with` block. A comparison of more than `seconds`
-    counts as not equal, and says so."""
+    math-verify reads the second one more leniently. A comparison that takes more than `seconds`
+    counts as not equal, and says so. Use it from one thread, and `close` it."""
 
     def __init__(self, seconds: float = 10.0, worker: Path = WORKER) -> None:
         self.seconds, self.worker = seconds, worker
         self._process: subprocess.Popen[str] | None = None
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
-        """Whether `answer` is equal to `gold`, and why. Raises `SettingError` if math-verify is
-        needed and does not start."""
+        """Whether they are equal, and why. Raises `SettingError` if math-verify does not start."""
         numbers = plain_number(gold), plain_number(answer)
         if None not in numbers:
             equal = numbers[0] == numbers[1]
@@ -117,18 +107,15 @@ class MathChecker(AbstractContextManager["MathChecker"]):
         return said["equal"], "equal" if said["equal"] else "not equal"
 
     def close(self) -> None:
-        """End the process, if there is one. Another comparison starts another."""
+        """End the process, if any. The next comparison starts a new one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with suppress(OSError, ValueError):  # what was not written yet is lost
+            with suppress(OSError, ValueError):  # unwritten input is lost
                 process.communicate()
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _ask(self, question: dict[str, str]) -> dict[str, Any] | None:
-        """The worker's answer, or None if it ended instead: its time was up, or it crashed."""
+        """The worker's answer, or None if it ended: its time was up, or it crashed."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(self.worker), str(self.seconds)], stdin=subprocess.PIPE,
@@ -140,7 +127,7 @@ class MathChecker(AbstractContextManager["MathChecker"]):
                     "math_verify'. If that fails: pip install math-verify."
                 )
         assert self._process.stdin is not None
-        with suppress(OSError):  # it died; then no line comes
+        with suppress(OSError):  # it has ended; then no line comes
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         return self._line()
@@ -156,8 +143,8 @@ class MathChecker(AbstractContextManager["MathChecker"]):
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The value of a plain number, or None. Example: "073", "$1,000.50", "1e5", "2 \\times
-    10^{5}" and " 42. " are; "50%", "1,2" and "\\frac12" are not."""
+    """The value of a plain number, or None. Examples: "073", "$1,000.50", "1e5", "2 \\times
+    10^{5}" and " 42. " are plain numbers; "50%", "1,2" and "\\frac12" are not."""
     text = text.strip().rstrip(".").removeprefix("\\$").removeprefix("$").removesuffix("$")
     match = _PLAIN.fullmatch(_POWER.sub(r"e\1\2", text.replace("{,}", ",")).strip())
     if match is None or len(match[2]) > 1000:
@@ -168,8 +155,7 @@ def plain_number(text: str) -> Fraction | None:
 
 @dataclass(frozen=True)
 class Grade:
-    """`right` is None where nothing can be graded. `answer` is what was found, `where` it stood,
-    `why` it counts as it does."""
+    """`right` None: cannot be graded. `answer` was found at `where`; `why`: the reason."""
 
     right: bool | None
     answer: str | None
@@ -179,25 +165,24 @@ class Grade:
 
 @dataclass
 class Grader(AbstractContextManager["Grader"]):
-    """Grades texts. The process that compares mathematics starts when it is first needed, and ends
-    with the `with` block. `sandbox` runs programs; None: code is not graded (`grader_for` checks
-    that)."""
+    """Grades texts. The process that compares mathematics starts when first needed, and ends with
+    the `with` block. Without a `sandbox` code is not graded (see `grader_for`)."""
 
     sandbox: Sandbox | None = None
     checker: MathChecker = field(default_factory=MathChecker)
 
     def grade(self, item: Item, text: str) -> Grade:
-        """The grade of what a model wrote, prompt excluded."""
+        """The grade of a model's text without the prompt; a thought in it does not count."""
         if item.task is Task.FREE:
             return Grade(None, None, None, "not graded: the problem has no gold answer")
         find = {Task.CHOICE: chosen_letter, Task.CODE: code_block}.get(item.task, final_answer)
-        found = find(text)
+        found = find(reply(text))
         if found is None:
             return Grade(False, None, None, NOT_FOUND)
         if item.task is Task.CODE:
             right, why = self._run(item, found.answer)
         else:
-            assert item.gold is not None, "tasks that are graded have a gold answer"
+            assert item.gold is not None, "graded tasks have a gold answer"
             if item.task is Task.MATH:
                 right, why = self.checker.compare(item.gold, found.answer)
             else:
@@ -212,9 +197,9 @@ class Grader(AbstractContextManager["Grader"]):
     def _run(self, item: Item, code: str) -> tuple[bool | None, str]:
         """Whether a program passes its tests.
 
-        With `check`, program and check are one process that prints a secret word at its end, so
-        `exit(0)` does not pass. With `cases`, one process per case until one fails; white space at
-        line ends and at the end does not count."""
+        With `check`, program and check run in one process, which must print a secret word at the
+        end, so `exit(0)` does not pass. With `cases`, each case runs in a process until one fails;
+        trailing white space, of lines and of the whole, does not count."""
         if self.sandbox is None or item.tests is None:
             return None, "not graded: code was not run"
         program = whole_program(item, code)
@@ -235,27 +220,24 @@ class Grader(AbstractContextManager["Grader"]):
 def grader_for(
     items: Sequence[Item], limits: SandboxLimits, *, run_code: bool = False, unsafe: bool = False
 ) -> Grader:
-    """A grader with what these items need. Raises `SettingError` if that is math-verify and it is
-    not installed, or if programs would have to run and nobody allowed it (`run_code`), or if this
-    system cannot contain them and nobody accepted that either (`unsafe`)."""
+    """A grader with what these items need. Raises `SettingError` if they need math-verify and it is
+    not installed, or if programs must run and the user did not allow it (`run_code`), or if this
+    system cannot contain programs and the user did not accept that (`unsafe`)."""
     tasks = {item.task for item in items}
     if Task.MATH in tasks and find_spec("math_verify") is None:
-        raise SettingError(
-            "comparing answers needs math-verify, which is not installed: pip install math-verify."
-        )
+        raise SettingError("comparing answers needs math-verify: pip install math-verify.")
     if Task.CODE not in tasks:
         return Grader()
     if not (run_code or unsafe):
         raise SettingError(
-            "these problems are graded by running programs that a model wrote. That is off by "
-            "default; allow it with --run_code (docs/evaluation.md says what contains them)."
+            "grading these problems runs programs that a model wrote. That is off by default; give "
+            "--run_code to allow it (docs/evaluation.md says what contains the programs)."
         )
     return Grader(open_sandbox(limits, unsafe=unsafe))
 
 
 def whole_program(item: Item, code: str) -> str:
-    """The program to be tested. A reply that only continues the given code (no line of it defines
-    the function again) is appended to that code."""
+    """The program to test. Code that does not repeat the given definition is appended to it."""
     lines = item.starter.splitlines()
     defined = [line.split("(")[0].strip() for line in lines if line.startswith(("def ", "class "))]
     if not defined or defined[-1] in code:

@@ -1,11 +1,11 @@
-"""From run directories to one row each, with speedups against a baseline: the numbers of `lr
-report`, as text cells, Markdown and JSON, and the notes without which speedups mislead.
+"""The numbers of `lr report`: one row per run directory, with speedups against a baseline, as text
+cells, Markdown and JSON, and the notes without which speedups mislead.
 
-It reads what `lr run` writes and what the official tool writes (no settings, no grades, no
-statistics: answers are graded here, from the text after the prompt). Runs are compared only if they
-answer the same questions with the same sampling; everything else is refused, because a number that
-looks like a speedup will be read as one. Intervals are at 95 %; the bootstrap draws problems, each
-with all its samples, because samples of one problem are not independent."""
+It reads what `lr run` writes and what the official tool writes. The latter has no settings, grades
+or statistics, so its answers are graded here. Runs are compared only if they answer the same
+questions with the same sampling; everything else is refused, because a number that looks like a
+speedup will be read as one. Intervals are at 95 %. The bootstrap draws problems, each with all its
+samples, because the samples of one problem are not independent."""
 
 from __future__ import annotations
 
@@ -28,20 +28,14 @@ from lr.lab.viz.plots import Bars
 from lr.trace import Stats
 
 SAME = ("data", "seed", "temperature", "top_p", "top_k", "min_p", "max_tokens_len", "model")
-"""Settings in which runs must agree to be compared; the model may differ if one of them is the
-draft alone."""
-DRAWS = 2000
-"""Bootstrap draws: the ends of a 95 % interval then move by about a twentieth of its width from
-seed to seed."""
+"""Settings that compared runs must share; the model may differ if one run is the draft alone."""
+DRAWS = 2000  # Bootstrap draws; seeds move the ends of an interval by about 1/20 of its width.
 Interval = tuple[float, float]
-AnswerRecord = dict[str, Any]  # A result, as its file has it.
-
-# ---------------------------------------------------------------- intervals
+AnswerRecord = dict[str, Any]  # The content of a result's file.
 
 
 def accuracy(grades: Sequence[Sequence[bool]]) -> tuple[float, Interval]:
-    """pass@1, the mean over problems of the mean over their samples, with its interval. `grades`:
-    the samples of each problem."""
+    """pass@1, the mean over problems of the mean over their samples, with its interval."""
     from scipy.stats import binomtest
 
     means = [fmean(map(float, samples)) for samples in grades]
@@ -52,10 +46,9 @@ def accuracy(grades: Sequence[Sequence[bool]]) -> tuple[float, Interval]:
 
 
 def speedup_of(pairs: Sequence[Sequence[float]]) -> tuple[float, Interval]:
-    """A speedup and its interval: total tokens over total seconds, ours against the baseline's,
-    paired by problem.
+    """The ratio of our tokens per second to the baseline's, over all problems, with its interval.
 
-    Each entry is (our tokens, our seconds, its tokens, its seconds) of one problem. Example: one
+    `pairs`: (our tokens, our seconds, its tokens, its seconds) of each problem. Example: one
     problem, 10 tokens in 1 s against 10 in 2 s: 2."""
 
     def ratio(*columns: Any, axis: int = -1) -> Any:
@@ -81,12 +74,9 @@ def _bootstrap(columns: Any, statistic: Any) -> Interval:
     return float(found.low), float(found.high)
 
 
-# ---------------------------------------------------------------- runs
-
-
 @dataclass(frozen=True)
 class RunResults:
-    """A run as it lies on disk. `settings` is empty for a run of the official tool."""
+    """A run read from disk. `settings` is empty for a run of the official tool."""
 
     path: Path
     records: dict[AnswerKey, AnswerRecord]
@@ -103,10 +93,9 @@ class RunResults:
 
 
 def read_run(path: Path, grader: Grader) -> RunResults:
-    """Read a directory of `lr run` or of the official tool. Answers without a grade are graded.
-    Raises `SettingError`."""
+    """Read a run directory and grade answers without a grade. Raises `SettingError`."""
     if not path.is_dir():
-        raise SettingError(f"{path} is no directory; give the folders that lr run has written.")
+        raise SettingError(f"{path} is not a directory; give the folders that lr run has written.")
     store = Store(path)
     records = dict(store.results())
     if not records:
@@ -116,7 +105,7 @@ def read_run(path: Path, grader: Grader) -> RunResults:
     for record in records.values():
         if "right" in record:
             continue
-        # the official tool's: its gold answer against what follows the prompt
+        # from the official tool: compare its gold answer with the text after the prompt
         text, gold = record.get("generation_text"), record.get("gold")
         if text is None:
             text = record.get("full_text", "").removeprefix(record.get("target_prompt", ""))
@@ -127,7 +116,7 @@ def read_run(path: Path, grader: Grader) -> RunResults:
 
 
 def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunResults | None:
-    """The run of that name, folder or mode; without a name the first of ar, if any."""
+    """The run with that name, folder or mode; without a name, the first run in mode ar, if any."""
     if name is None:
         return next((run for run in runs if run.mode == "ar"), None)
     for run in runs:
@@ -138,7 +127,7 @@ def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunR
 
 
 def require_comparable(run: RunResults, baseline: RunResults) -> None:
-    """Raises `SettingError` if two runs differ in data or sampling."""
+    """Raise `SettingError` if two runs differ in data or sampling."""
     mine, theirs = run.settings, baseline.settings
     if mine and theirs:
         differ = [name for name in SAME if mine.get(name) != theirs.get(name)]
@@ -158,22 +147,19 @@ def require_comparable(run: RunResults, baseline: RunResults) -> None:
         )
 
 
-# ---------------------------------------------------------------- rows
-
-
 def column(head: str, form: str = "", **how: Any) -> Any:
-    """A field that tables show: under which head, and the form of its numbers."""
+    """A field that tables show under `head`, its numbers in format `form`."""
     return field(metadata={"head": head, "form": form}, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRow:
-    """One run in numbers; None if there is nothing to count. Speeds are in tokens per second, times
-    in seconds.
+    """One run in numbers; None where nothing was counted. Speeds are in tokens per second, times in
+    seconds.
 
-    `speed` is all tokens over all seconds; `mean_speed` and `median_speed` are over answers, as the
-    official tool reports them (short answers weigh as much as long ones there). `length_ratio`:
-    tokens against the baseline's; an answer that is shorter looks faster."""
+    `speed` is all tokens over all seconds. `mean_speed` and `median_speed` are over answers, as the
+    official tool reports them, where short answers weigh as much as long ones. `length_ratio`:
+    tokens over the baseline's; shorter answers look faster."""
 
     name: str = column("run")
     mode: str = column("mode")
@@ -207,8 +193,7 @@ class ReportRow:
 
 
 def make_row(run: RunResults, baseline: RunResults | None = None) -> ReportRow:
-    """The row of a run, with its comparison if there is a baseline. Raises `SettingError` if the
-    two cannot be compared."""
+    """The row of a run, compared with a baseline, if any. Raises as `require_comparable`."""
     records = list(run.records.values())
     grades: dict[int, list[bool]] = {}
     for key, record in run.records.items():
@@ -217,7 +202,7 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> ReportRow:
     known, interval = accuracy(list(grades.values())) if grades else (None, None)
     tokens, seconds = sum(map(_tokens, records)), sum(one.get("time_taken", 0.0) for one in records)
     speeds = [record["speed"] for record in records if record.get("speed")]
-    from msgspec import convert  # a GPU's checks print tables without it
+    from msgspec import convert  # the GPU checks print tables without msgspec
 
     counted = [record["stats"] for record in records if record.get("stats")]
     total = sum((convert(one, Stats) for one in counted), Stats())
@@ -251,8 +236,8 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> ReportRow:
 
 
 def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
-    """The fields of `ReportRow` that a baseline gives. `flip_p`: the two-sided p-value that both
-    kinds of flips are equally likely (McNemar's exact test)."""
+    """The fields of `ReportRow` that need a baseline. `flip_p`: the two-sided p-value of the
+    hypothesis that both kinds of flips are equally likely (McNemar's exact test)."""
     from scipy.stats import binomtest
 
     require_comparable(run, baseline)
@@ -265,7 +250,7 @@ def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
         flips[mine.get("right"), theirs.get("right")] += 1
     if not sums:
         both = f"{run.name} and {baseline.name}"
-        raise SettingError(f"{both} have no answer in common (problem and sample) to be paired.")
+        raise SettingError(f"{both} have no answer (problem and sample) in common to compare.")
     tokens, seconds, base_tokens, base_seconds = sum(sums.values()).tolist()
     speedup, interval = speedup_of(list(sums.values()))
     better, worse = flips[True, False], flips[False, True]
@@ -282,8 +267,6 @@ def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
 def _tokens(record: AnswerRecord) -> int:
     return len(record.get("generation_tokens", ()))
 
-
-# ---------------------------------------------------------------- to be read
 
 COLUMNS = [one for one in fields(ReportRow) if one.metadata]
 HEADS = tuple(one.metadata["head"] for one in COLUMNS)
@@ -302,8 +285,7 @@ LEGEND = (
 
 
 def cell(value: object, form: str = ".2f") -> str:
-    """A value as text: nothing for what is not there, floats in the given form, (low, high) as
-    "low to high", anything else as it is."""
+    """A value as text: "" for None and NaN, floats in format `form`, (1, 2) as "1 to 2"."""
     if isinstance(value, tuple):
         ends = [cell(one, form) for one in value]
         return " to ".join(ends) if all(ends) else ""
@@ -313,12 +295,12 @@ def cell(value: object, form: str = ".2f") -> str:
 
 
 def cells(row: ReportRow) -> tuple[str, ...]:
-    """One row of the table, under `HEADS`."""
+    """One row of the table with the columns `HEADS`."""
     return tuple(cell(getattr(row, one.name), one.metadata["form"]) for one in COLUMNS)
 
 
 def pick(row: ReportRow, columns: Mapping[str, str]) -> dict[str, object]:
-    """Some of a row: `columns` are heads and the fields of `ReportRow` below them."""
+    """Some columns of a row. `columns` maps heads to fields of `ReportRow`."""
     return {head: getattr(row, name) for head, name in columns.items()}
 
 
@@ -332,31 +314,31 @@ def bars(
 
 
 def notes(rows: Sequence[ReportRow]) -> list[str]:
-    """What has to be said beside the numbers."""
+    """What a reader of the numbers must know."""
     said, hardware = [], {row.devices for row in rows if row.devices}
     if len(hardware) > 1:
         each = [f"{r.name}: {len(r.devices)} ({', '.join(r.devices)})" for r in rows if r.devices]
         said.append(
-            f"Not on equal hardware: {'; '.join(each)}. A speedup with more devices is not one of "
+            f"Not on equal hardware: {'; '.join(each)}. A speedup with more devices is not due to "
             "the method alone."
         )
     elif hardware:
         said.append(f"All on the same devices: {', '.join(next(iter(hardware)))}.")
     for row in rows:
+        head, many = f"{row.name}: ", f"of {row.answers}"
         if row.length_ratio is not None and abs(row.length_ratio - 1) > 0.05:
             word = "shorter" if row.length_ratio < 1 else "longer"
             said.append(
-                f"{row.name}: its answers are {word} than the baseline's ({row.length_ratio:.2f} "
-                f"times the tokens); in time per problem it is {row.time_ratio or math.nan:.2f} "
-                "times as fast."
+                f"{head}its answers are {word} than the baseline's ({row.length_ratio:.2f} times "
+                "the tokens); in time per problem it is "
+                f"{row.time_ratio or math.nan:.2f} times as fast."
             )
         better, worse = row.flips or (0, 0)
         if better or worse:
             said.append(
-                f"{row.name}: {worse} answers right in the baseline are wrong here, {better} the "
-                f"other way (p = {row.flip_p:.2g})."
+                f"{head}{worse} answers right in the baseline are wrong here, {better} the other "
+                f"way (p = {row.flip_p:.2g})."
             )
-        head, many = f"{row.name}: ", f"of {row.answers}"
         if row.unread:
             said.append(f"{head}no answer could be read in {row.unread} {many}: counted as wrong.")
         if row.unfinished:
@@ -373,7 +355,7 @@ def notes(rows: Sequence[ReportRow]) -> list[str]:
 
 
 def table(rows: Iterable[Iterable[str]]) -> list[str]:
-    """Rows of cells as lines of a Markdown table; the first row is the head."""
+    """The lines of a Markdown table; the first row is the head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return [lines[0], "| " + " | ".join(["---"] * (lines[0].count(" | ") + 1)) + " |", *lines[1:]]
 
@@ -385,12 +367,12 @@ def markdown(rows: Sequence[ReportRow]) -> str:
 
 
 def document(rows: Sequence[ReportRow]) -> dict[str, Any]:
-    """The rows and notes as JSON; what is not a number is null there."""
+    """The rows and notes for a JSON file."""
     return {"rows": plain(rows), "notes": notes(rows)}
 
 
 def plain(value: object) -> Any:
-    """A value as JSON has it: tuples are lists, and what is not a number is null."""
-    from msgspec import json  # a GPU's checks print tables without it
+    """A value as JSON has it: tuples become lists, NaN becomes null."""
+    from msgspec import json  # the GPU checks print tables without msgspec
 
     return json.decode(json.encode(value))

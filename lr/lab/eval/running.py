@@ -1,16 +1,15 @@
-"""One evaluation: problems in, graded results out, written to disk as they come. Started again, it
-goes on with what is missing.
+"""One evaluation: problems in, graded results out. Each result goes to disk at once, and a second
+start resumes with the missing ones.
 
 Modes ar, sd, lr and lr+sd are those of the official tool. Mode draft is the draft alone, the row
 "draft" of Table 1 (arXiv 2506.19830); in mode specreason the target scores the draft's steps
 (`variants/specreason.py`). Protocol `acceptance` is how the paper measures acceptance: at every
-position draft and target write one step each, the verifier judges, the accepted one goes on. That
-is the paper's schedule with a window of one pair.
+position draft and target write one step each, the verifier judges them, and the accepted one
+continues the chain. That is the paper's schedule with a window of one pair.
 
-The loop knows no terminal: it yields every result that is on disk. Answers are graded in another
-thread, so comparing or running programs does not hold up the generation; the clock of a problem
-stops with its last token. Read next: `store.py`, where results are kept, and `report.py`, which
-reads them."""
+The loop prints nothing: it yields each result that it has written. A second thread grades, so
+comparing answers or running programs does not delay generation; a problem's clock stops at its last
+token. Read next: `store.py`, which keeps the results, and `report.py`, which reads them."""
 
 from __future__ import annotations
 
@@ -53,44 +52,42 @@ WARM_UP = 16  # Tokens.
 
 
 def engine_options(mode: str, protocol: str, options: GenerateOptions) -> GenerateOptions:
-    """The engine's settings for a mode. Raises `SettingError` if the protocol does not fit it."""
+    """The engine's settings for a mode. Raises `SettingError` if mode and protocol do not fit."""
     require(mode in MODES, "mode", mode, f"one of {', '.join(MODES)}")
     if protocol == "acceptance":
         judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
         require(mode in LOOKAHEAD, "protocol", protocol, judged)
-        return replace(options, mode=mode, schedule="paper", depth=1, width=1)  # type: ignore[arg-type]
+        options = replace(options, schedule="paper", depth=1, width=1)
     if mode == "specreason":
         return replace(options, mode="lr", schedule="sync", depth=1, width=1)
     return replace(options, mode="ar" if mode == "draft" else mode)  # type: ignore[arg-type]
 
 
 def variant_of(mode: str, reasoner: Reasoner, named: str | None = None) -> Variant | None:
-    """What a mode replaces in the algorithm, and a variant that was `named`, if one was."""
+    """The variant `named`, or else the one that the mode implies, if any."""
     named = "specreason" if named is None and mode == "specreason" else named
     return None if named is None else load_variant(named, reasoner)
 
 
 def family_sampling(name: str) -> dict[str, float | int]:
-    """How a checkpoint that recommends nothing itself is sampled: by its family, told by its name;
-    empty for others."""
+    """How to sample a checkpoint without its own settings, by the family in its name, if known."""
     known = (sampling for part, sampling in FAMILIES.items() if part in name.lower())
     return dict(next(known, {}))
 
 
 Waiting = tuple[AnswerKey, Run, dict[str, Any] | None, Future[Grade]]
-"""An answer that is complete and not kept yet: its pairs if they are kept, and its grade."""
+"""A complete answer that is not written yet: its key, run, pairs (if kept) and grade."""
 
 
 @dataclass
 class Evaluation:
     """Answers problems into a store. Iterate over `run`; leaving it early closes everything and
-    loses nothing that was done.
+    loses no complete answer.
 
-    `options` are those of every answer but for the sample; `total_tokens` bounds prompt and answer
-    together. Kept besides the results: `pairs`, every judged pair in pairs/; `traces`, the trace of
-    every answer in traces/, with everything that happened or (`details` False) what statistics
-    need. `rescued`: answers that were complete, but not yet graded, when the run was broken off:
-    written, but not yielded."""
+    All answers have the same `options`, except for the sample. `total_tokens` bounds prompt and
+    answer together. `pairs` keeps every judged pair in pairs/; `traces` keeps the trace of every
+    answer in traces/, with all events or (`details` False) those that statistics need. `rescued`:
+    answers that were complete but not graded when the run was interrupted: written, not yielded."""
 
     reasoner: Reasoner
     store: Store
@@ -116,8 +113,7 @@ class Evaluation:
         self.session = {"started": time.time(), "problems": 0, "tokens": 0, "seconds": 0.0}
 
     def run(self) -> Generator[AnswerRecord, None, None]:
-        """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
-        when the disk fills."""
+        """Answer, grade, write and yield what is missing. Raises `StorageError` on a full disk."""
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
         variant, asked = self.variant, dict[Run, AnswerKey]()
         recorder: PairRecorder | None = None
@@ -131,7 +127,7 @@ class Evaluation:
             item = self.item[key.number]
             try:
                 asked[self._request(item, key.sample, variant)] = key
-            except ContextError as error:  # which counts as wrong if the problem has an answer
+            except ContextError as error:  # counts as wrong if the problem can be graded
                 graded = item.gold is not None or item.tests is not None
                 wrong = Grade(False if graded else None, None, None, f"not asked: {error}")
                 record = self._record(key, Result(item.question, self.mode, (), (), Trace()), wrong)
@@ -140,7 +136,7 @@ class Evaluation:
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting = deque[Waiting]()  # complete answers, graded in this order
+            waiting = deque[Waiting]()  # graded in this order
             try:
                 for one, _ in self.reasoner.engine.serve(list(asked), self.concurrency):
                     if not one.done:
@@ -157,16 +153,16 @@ class Evaluation:
                         yield self._keep(session, waiting)
                 while waiting:
                     yield self._keep(session, waiting)
-            except BaseException:  # the pool waits for their grades anyway
+            except BaseException:  # leaving the pool waits for these grades anyway
                 while waiting:
                     try:
                         self.rescued.append(self._keep(session, waiting))
-                    except Exception:  # it is answered again by the next run
+                    except Exception:  # the next run answers it again
                         waiting.popleft()
                 raise
 
     def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
-        """Raises `ContextError` if the prompt does not fit."""
+        """The run of one answer. Raises `ContextError` if the prompt does not fit."""
         engine, codec = self.reasoner.engine, self.reasoner.codec
         question = ask(item, bare=language_of(codec) is not None)
         options = replace(self.options, sample=sample)
@@ -182,19 +178,19 @@ class Evaluation:
         return Run(engine, self.reasoner.verifier, question, options, variant, detailed=detailed)
 
     def _warm_up(self, asked: Sequence[Run]) -> None:
-        """A few tokens of the first answer, thrown away: the first forwards pay for what is set up
-        once, and a draft's process for its start."""
+        """Write a few tokens of the first answer and discard them: the first forwards are slow,
+        because they set things up and start the draft's process."""
         for one in asked[:1]:
             options = replace(one.options, max_tokens=min(WARM_UP, one.limits.max_tokens))
             again = Run(one.engine, one.verifier, one.question, options, self.variant)
-            if one.models.num_blocks is None:  # with the cache of all answers to come
+            if one.models.num_blocks is None:  # with the cache that the answers will need
                 at_once = min(self.concurrency, len(asked))
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
     def _keep(self, session: str, waiting: deque[Waiting]) -> AnswerRecord:
-        """Write all that is kept of the first one; what says that it is there comes last. If Ctrl-C
-        breaks this off, it still waits, and can be kept again."""
+        """Write all files of the first waiting answer, the result last, since `Store.done` looks
+        for that. After a Ctrl-C in here the answer still waits and can be written again."""
         key, asked, pairs, grading = waiting[0]
         record = self._record(key, asked.result, grading.result())
         if self.traces:
@@ -213,8 +209,7 @@ class Evaluation:
         decode = self.reasoner.codec.tokenizer.decode
         prompt, unjudged = decode(list(result.prompt)), failures(e for _, e in result.trace.events)
         ours = sum(len(step.tokens) for step in result.steps if step.author is Role.TARGET)
-        # tokens of finished target steps that are not in the answer
-        wasted = {"wasted_target_tokens": max(0, stats.target_tokens - ours)}
+        wasted = max(0, stats.target_tokens - ours)  # of finished steps that are not in the answer
         return {
             "question_id": key.number,
             "question": item.question,
@@ -232,7 +227,7 @@ class Evaluation:
             **asdict(grade),
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
-            "stats": asdict(stats) | wasted,
+            "stats": asdict(stats) | {"wasted_target_tokens": wasted},
             "unjudged": dict(Counter(unjudged).most_common(5)),
             "steps": [[step.origin.value, len(step.tokens)] for step in result.steps],
             "generation_tokens": list(result.tokens),
@@ -241,7 +236,7 @@ class Evaluation:
 
 
 def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
-    """The content of run.json: what was asked, and what computes the results."""
+    """The content of run.json: the settings, the software and the devices."""
     versions = {"python": platform.python_version(), "system": platform.platform()}
     versions["machine"] = platform.machine()
     for name in PACKAGES:

@@ -1,7 +1,7 @@
 """Runs programs that a model wrote, in bubblewrap (`bwrap`) with the limits of `sandbox_child.py`.
-docs/evaluation.md says what a program can do there, and without bubblewrap, where it runs only if
-the user accepts that (`unsafe`). Whether the sandbox holds is tried out first, with a probe that
-must fail to get out."""
+
+docs/evaluation.md says what a program can do there, and what without bubblewrap, where it runs only
+if the user accepts that (`unsafe`). First a probe tries to get out, and must fail."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from lr.lab.eval.sandbox_child import BROKEN
 from lr.types import require
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
-OUTPUT = 1 << 20  # Bytes of output that are read; the rest is cut off.
-FOLDER_BYTES = 64 << 20  # Size of the folder in memory that a program may write to.
+OUTPUT = 1 << 20  # Bytes of output to read; the rest is cut off.
+FOLDER_BYTES = 64 << 20  # Size of the in-memory folder that a program may write to.
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/alternatives")
-"""What of the system a program may read, where it exists."""
+"""System paths that a program may read, if they exist."""
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """`seconds` of wall clock and of CPU, `memory_mb` of address space."""
+    """`seconds` of wall-clock and of CPU time, `memory_mb` of address space."""
 
     seconds: float = 10.0
     memory_mb: int = 1024
@@ -45,8 +45,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a program ended: its exit code (negative: the signal), None if its time was up; and what
-    it wrote."""
+    """The end of a program: its exit code (negative: the signal; None: time was up), its output."""
 
     code: int | None
     output: str
@@ -54,7 +53,7 @@ class Ran:
 
     @property
     def reason(self) -> str:
-        """Why it did not end well, in a few words."""
+        """Why it failed, in a few words."""
         if self.code is None:
             return "time was up"
         last = (self.errors.strip().splitlines() or [""])[-1][:200]
@@ -64,15 +63,14 @@ class Ran:
 
 
 class Sandbox:
-    """Runs programs. `bwrap` is the bubblewrap command; None: the limits alone. Made by
-    `open_sandbox`."""
+    """Runs programs. `bwrap`: the bubblewrap command; None: limits only. See `open_sandbox`."""
 
     def __init__(self, bwrap: str | None, limits: SandboxLimits) -> None:
         self.bwrap, self.limits = bwrap, limits
 
     def run(self, program: str, given: str = "") -> Ran:
-        """Run Python source in a new process and folder; `given` is its standard input. Nothing of
-        it is alive when this returns."""
+        """Run Python source in a new process and folder; `given` is its standard input. When this
+        returns, all its processes have ended."""
         with _folder() as folder, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             (folder / "program.py").write_text(program, encoding="utf-8", errors="replace")
             (folder / "given").write_text(given, encoding="utf-8", errors="replace")
@@ -107,8 +105,7 @@ class Sandbox:
 
 
 def open_sandbox(limits: SandboxLimits, *, unsafe: bool = False) -> Sandbox:
-    """The sandbox of this machine. Raises `SettingError` if nothing contains programs here, unless
-    `unsafe` accepts limits alone."""
+    """A working bubblewrap, or limits only if `unsafe` accepts that; else raises `SettingError`."""
     bwrap = shutil.which("bwrap") if sys.platform == "linux" else None
     if bwrap is not None and contains(Sandbox(bwrap, SandboxLimits(seconds=20))):
         return Sandbox(bwrap, limits)
@@ -116,14 +113,13 @@ def open_sandbox(limits: SandboxLimits, *, unsafe: bool = False) -> Sandbox:
         return Sandbox(None, limits)
     lacks = "is not installed" if bwrap is None else "does not work (it needs user namespaces)"
     raise SettingError(
-        "programs that a model wrote would have to run here, and bubblewrap (bwrap), which keeps "
-        f"them from the network and from your files, {lacks}. Install it, or accept that they can "
-        "read and write what you can: --allow_unsafe_code."
+        "a model's programs must run here, and bubblewrap (bwrap), which keeps them from network "
+        f"and files, {lacks}. Install it, or let them do all that you can: --allow_unsafe_code."
     )
 
 
 def contains(sandbox: Sandbox) -> bool:
-    """Whether a probe in this sandbox works as a program should and fails at everything else."""
+    """Whether a probe can write in its folder in this sandbox, and can do nothing forbidden."""
     with socket.socket() as server, tempfile.TemporaryDirectory(prefix="lr-probe-") as name:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -151,13 +147,12 @@ tried = [
 ]
 print("contained" if all([refused(call) for call in tried]) else "got out")
 """
-"""What must work in a sandbox, and what must fail."""
+"""A program that tries what must work in a sandbox, and what must fail."""
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder that is removed afterwards, however deep a program has made it (for Python it may be
-    too deep) and though the program may have locked it."""
+    """A temporary folder, removed even if nested too deep for Python or locked by the program."""
     name = tempfile.mkdtemp(prefix="lr-code-")
     try:
         yield Path(name).resolve()
@@ -170,8 +165,8 @@ def _folder() -> Iterator[Path]:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit code, or None if the time was up. Ends what is left of the process group, and waits
-    up to a second for it to be gone: only our own child can be waited for properly."""
+    """The exit code, or None if the time was up. Kills the rest of the process group, and waits up
+    to a second until it is gone (by polling: a process can wait only for its own children)."""
     try:
         code: int | None = process.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -1,10 +1,10 @@
-"""The first thing that runs in the sandbox: limit this process, then become the program.
+"""The first process in the sandbox: it limits itself, then becomes the program.
 
-Run as a script by `sandbox.py`, with one JSON argument; imports nothing of this package. It sets
-limits of memory (which also bounds the threads), CPU time, file size and open files. On Linux it
-also refuses, with a seccomp filter, new processes (threads are allowed) and what bubblewrap alone
-does not: sockets, tracing, System V memory, own namespaces. If a limit that was asked for
-cannot be set, it ends with code 97 before the program begins. Reference: man 2 seccomp."""
+`sandbox.py` runs it as a script with one JSON argument; it imports nothing of this package. It
+limits memory (and so the number of threads), CPU time, file size and open files. On Linux a seccomp
+filter also refuses new processes (but allows threads) and what bubblewrap alone allows: sockets,
+tracing, System V memory, new namespaces. If a requested limit cannot be set, it exits with code 97
+before the program begins. Reference: man 2 seccomp."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 
 BROKEN = 97  # Exit code: the sandbox could not be built.
 CALLS = {
-    # machine: (its number, clone, and: socket, socketpair, ptrace, unshare, setns, the makers of
-    # System V memory, semaphores and queues, fork, vfork)
+    # machine: (its audit number, clone, (socket, socketpair, ptrace, unshare, setns, shmget,
+    # semget, msgget, and on x86 fork and vfork))
     "x86_64": (0xC000003E, 56, (41, 53, 101, 272, 308, 29, 64, 68, 57, 58)),
     "aarch64": (0xC00000B7, 220, (198, 199, 117, 97, 268, 194, 190, 186)),
 }
@@ -34,15 +34,14 @@ def main() -> None:
         limit(asked["seconds"], asked["memory_mb"], strictly=asked["strictly"])
         if sys.platform == "linux":
             refuse_calls(strictly=asked["strictly"])
-    except Exception as error:  # nothing may run in half a sandbox
+    except Exception as error:  # no program may run in an incomplete sandbox
         os.write(2, f"the sandbox could not be built: {error}\n".encode())
         os._exit(BROKEN)
     os.execv(sys.executable, [sys.executable, "-I", "-B", asked["program"]])
 
 
 def limit(seconds: float, memory_mb: int, *, strictly: bool) -> None:
-    """The limits of this process and of what it becomes. `strictly`: one that cannot be set is an
-    error (macOS, for one, does not have all of them)."""
+    """Limit this process. `strictly`: raise if a limit cannot be set (macOS lacks some)."""
     import resource
 
     wanted = {"AS": memory_mb << 20, "CPU": int(seconds) + 1, "FSIZE": 16 << 20, "NOFILE": 64}
@@ -58,11 +57,12 @@ def limit(seconds: float, memory_mb: int, *, strictly: bool) -> None:
 
 
 def refuse_calls(*, strictly: bool) -> None:
-    """A seccomp filter: the calls in `CALLS` fail with EPERM, `clone` too unless it makes a thread;
-    `clone3`, whose flags a filter cannot see, is unknown, so libc falls back to `clone`.
+    """Install a seccomp filter. The calls in `CALLS` fail with EPERM, and so does `clone` unless it
+    makes a thread. `clone3`, whose flags a filter cannot see, fails with ENOSYS, so that libc falls
+    back to `clone`.
 
-    A filter is a program of (operation, jump if true, jump if false, constant) in the language of
-    BPF: load a field of the call, compare, jump, return a decision."""
+    A filter is a BPF program of (operation, jump if true, jump if false, constant): load a field of
+    the call, compare, jump, return a decision."""
     machine = os.uname().machine
     if machine not in CALLS:
         if strictly:
@@ -76,7 +76,7 @@ def refuse_calls(*, strictly: bool) -> None:
     for number in (*forbidden, IO_URING):
         program += [(equal, 0, 1, number), (give, 0, 0, refuse | EPERM)]
     program += [(equal, 0, 1, CLONE3), (give, 0, 0, refuse | ENOSYS)]
-    # for clone: load its flags, which are the low half of its first argument
+    # clone: load its flags, the low half of its first argument
     program += [(equal, 0, 3, clone), (load, 0, 0, 16), (any_bit, 1, 0, CLONE_THREAD)]
     program += [(give, 0, 0, refuse | EPERM), (give, 0, 0, allow)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *row) for row in program))

@@ -1,9 +1,8 @@
-"""Results on disk that survive: the run's settings once, and one JSON file per problem and sample,
-each whole or absent, under the official tool's names. docs/evaluation.md shows the folder of a run.
+"""Results on disk: the run's settings, and one JSON file per problem and sample, under the official
+tool's names. docs/evaluation.md shows the folder of a run.
 
-A file is written under another name and then moved to its place, so a process that is killed leaves
-only whole files. A run goes on if its settings are the same; other settings are refused, because a
-directory holds one experiment."""
+A file is written under another name and then moved, so it is complete or absent, even after a
+crash. A run resumes if its settings are the same; a directory never holds two experiments."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from typing import Any, NamedTuple, TypedDict
 from lr.errors import LRError, SettingError
 
 SETTINGS = "run.json"
-LEAST_FREE = 16 << 20  # Bytes of free space that a run needs to begin.
+LEAST_FREE = 16 << 20  # Bytes of free space needed to begin a run.
 
 
 class StorageError(LRError):
-    """Results cannot be written: folder, rights or space. What was written before is whole."""
+    """Results cannot be written: folder, rights or space. Earlier files are complete."""
 
 
 class AnswerKey(NamedTuple):
-    """Which answer: the problem's number in the data set and the sample."""
+    """Identifies an answer: the problem's number in the data set, and the sample."""
 
     number: int
     sample: int = 0
@@ -38,22 +37,21 @@ class AnswerKey(NamedTuple):
 
     @classmethod
     def of(cls, file: str) -> AnswerKey | None:
-        """The key of a file name, or None if it is no result. Example: "7.3.json" is problem 7,
-        sample 3."""
+        """The key in a file name, or None. Example: "7.3.json" is problem 7, sample 3."""
         found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\.json", file)
         return None if found is None else cls(int(found[1]), int(found[2] or 0))
 
 
 class Head(TypedDict, total=False):
-    """What others read of run.json; there is more in it."""
+    """The fields of run.json that other modules read; it has more."""
 
     settings: dict[str, Any]
     devices: list[str]
 
 
 class StoredAnswer(TypedDict, total=False):
-    """What others read of a result, ours or the official tool's, and of a file of pairs; there may
-    be more in it, and less."""
+    """The fields that other modules read of a result (ours or the official tool's) or a file of
+    pairs. A file may have more fields, and fewer."""
 
     question: str | None
     generation_text: str | None
@@ -85,20 +83,20 @@ class Store:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """A directory that was made for this run and got nothing but its settings goes again."""
+        """Remove a directory that `open` made and that holds nothing but settings."""
         if self.fresh and [one.name for one in self.path.iterdir()] == [SETTINGS]:
             (self.path / SETTINGS).unlink()
             self.path.rmdir()
 
     @classmethod
     def open(cls, path: Path, settings: Mapping[str, Any]) -> Store:
-        """Make the directory, or go on in it. Raises `StorageError` if nothing could be written,
-        `SettingError` if it holds a run with other settings."""
+        """Make the directory, or resume the run in it. Raises `StorageError` if it cannot be
+        written, `SettingError` if it holds a run with other settings."""
         store = cls(path)
         store.fresh = not os.path.lexists(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            for half in path.rglob(".*.tmp"):  # a killed process left it, or a live one writes it
+            for half in path.rglob(".*.tmp"):  # left by a killed process, unless its owner lives
                 owner = half.name.rsplit(".", 2)[1]
                 if not (owner.isdecimal() and int(owner) != os.getpid() and _alive(int(owner))):
                     half.unlink(missing_ok=True)
@@ -116,24 +114,23 @@ class Store:
                 was = [f"{n} was {theirs.get(n)!r} and is {mine.get(n)!r}" for n in names[:5]]
                 raise SettingError(
                     f"{path} holds a run with other settings ({', '.join(was)}). Choose another "
-                    "--output (an experiment: another --work), or the same settings to go on."
+                    "--output (an experiment: another --work), or resume with the same settings."
                 )
-        # written again even if it is there: it shows that writing works before anything is computed
+        # written even if present: shows that writing works before anything is computed
         store.write(SETTINGS, dict(settings) if known is None else known)
         return store
 
     def settings(self) -> dict[str, Any] | None:
-        """The settings of the run; None if there are none (a run of the official tool)."""
+        """The content of run.json; None without one (a run of the official tool)."""
         path = self.path / SETTINGS
         return read_object(path, Head) if path.is_file() else None
 
     def keys(self) -> list[AnswerKey]:
-        """The answers that have a file, in order."""
+        """The answers that have a file, sorted."""
         return sorted(key for path in self.path.glob("*.json") if (key := AnswerKey.of(path.name)))
 
     def done(self) -> set[AnswerKey]:
-        """The answers that are there. A file that is no result (torn, or another tool's) is renamed
-        to FILE.broken, to be done again."""
+        """The answers whose file is valid; renames an invalid one to FILE.broken."""
         found = set()
         for key in self.keys():
             try:
@@ -144,15 +141,15 @@ class Store:
         return found
 
     def results(self) -> Iterator[tuple[AnswerKey, dict[str, Any]]]:
-        """Every answer in order. Raises `SettingError` for a file that is no result."""
+        """Every answer, sorted by key. Raises `SettingError` for a file that is no result."""
         return ((key, read_object(self.path / key.file, StoredAnswer)) for key in self.keys())
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file whole or not at all. Raises `StorageError`, with nothing half done."""
+        """Write a JSON file completely or not at all. Raises `StorageError`."""
         self.write_lines(name, [json.dumps(content, ensure_ascii=False, indent=1)])
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
-        """As `write`, but text: `lines` without their ends."""
+        """Write a text file likewise; `lines` come without line ends."""
         place = self.path / name
         fresh = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
@@ -162,7 +159,7 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(place)
-        except BaseException as error:  # what a signal raises, too
+        except BaseException as error:  # also what a signal raises
             with contextlib.suppress(OSError):
                 fresh.unlink()
             if isinstance(error, OSError):
@@ -171,8 +168,8 @@ class Store:
 
 
 def read_object(path: Path, kind: Any = dict[str, Any]) -> dict[str, Any]:
-    """The JSON object in a file, whose entries fit the `TypedDict`. Raises `SettingError`."""
-    from msgspec import ValidationError, convert  # a GPU's checks write results without it
+    """The JSON object in a file, checked against the `TypedDict`. Raises `SettingError`."""
+    from msgspec import ValidationError, convert  # the GPU checks write results without msgspec
 
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -189,7 +186,7 @@ def read_object(path: Path, kind: Any = dict[str, Any]) -> dict[str, Any]:
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"{path} cannot be written ({error.strerror or error}). What was written before is whole; "
+        f"{path} cannot be written ({error.strerror or error}). Earlier files are complete; "
         "give a writable folder with room (--output), or make room and run the same command again."
     )
 

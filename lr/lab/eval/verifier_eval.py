@@ -1,15 +1,15 @@
-"""Verifiers, evaluated on pairs of steps that runs have saved.
+"""Evaluates verifiers on pairs of steps that runs have saved.
 
 `PairRecorder` saves every pair that a run's verifier judges: context, draft step and target step as
 token ids, and the verdict. `replay` asks any verifier about them again, and `quality` compares it
-with a reference: the oracle of the tiny language, or a larger judge. A verifier with a score has a
-threshold to be chosen, so the whole curve matters: how much is accepted, and how much of that the
-reference rejects.
+with a reference: the oracle of the tiny language, or a larger judge. For a verifier with a score
+the user chooses a threshold, so `curve` gives all of them: how much is accepted, and how much of
+that the reference rejects.
 
-`drift` asks what the accepted steps have cost in the target's own measure: log p(draft step) - log
-p(target step) from the prefix they share, in nats at temperature 1. Negative: the target finds its
-own wording likelier. The sum over a problem says how far the chain was led away from what the
-target would have written; beside it stands whether the answer flipped against plain decoding."""
+The drift of an accepted step is its cost by the target: log p(draft step) - log p(target step)
+given their common prefix, in nats at temperature 1. Negative: the target prefers its own wording.
+The sum over a problem says how far the draft led the chain away from the target's own text;
+`ProblemDrift` adds whether the answer flipped compared with plain decoding."""
 
 from __future__ import annotations
 
@@ -37,12 +37,10 @@ from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.types import Step, Verdict
 
-# ---------------------------------------------------------------- pairs on disk
-
 
 class PairRecorder(Around):
-    """Judges as `verifier` does and remembers every pair with its verdict in `seen`. `requires`:
-    what else a pair must have, for a verifier that is asked about it later (`replay`)."""
+    """Judges as `verifier` does, and keeps every pair with its verdict in `seen`. `requires`: what
+    a pair must have besides, for a verifier that judges it later (`replay`)."""
 
     def __init__(self, verifier: Verifier, requires: Requires = Requires.NOTHING) -> None:
         super().__init__(verifier)
@@ -54,7 +52,7 @@ class PairRecorder(Around):
         return verdicts
 
     def take(self, prompt: Sequence[int], item: Item) -> dict[str, Any]:
-        """The pairs that begin with this prompt, as JSON, and forget them."""
+        """Remove the pairs that begin with this prompt, and return them as JSON."""
         begin, seen, self.seen = tuple(prompt), self.seen, []
         n, mine = len(begin), []
         for pair, verdict in seen:
@@ -68,7 +66,7 @@ class PairRecorder(Around):
 
 @dataclass(frozen=True)
 class KeptPair:
-    """A pair as its file has it: `context` is what comes after the prompt."""
+    """A pair as stored in a file; `context` follows the prompt."""
 
     context: tuple[int, ...]
     draft: Step
@@ -78,7 +76,7 @@ class KeptPair:
 
 @dataclass(frozen=True)
 class SavedPair:
-    """A pair, the problem it comes from, and what the run's own verifier said."""
+    """A pair, the answer that it comes from, and the verdict of the run's own verifier."""
 
     key: AnswerKey
     pair: Pair
@@ -86,8 +84,8 @@ class SavedPair:
 
 
 def load_pairs(folder: Path, keys: Collection[AnswerKey] | None = None) -> list[SavedPair]:
-    """The pairs of a run (its folder, or the folder pairs/ in it). `keys`: of these answers, and
-    there may be none; otherwise raises `SettingError` if there are none."""
+    """The pairs of a run, given its folder or the folder pairs/ in it; with `keys`, those of these
+    answers. Raises `SettingError` for a damaged pair and, without `keys`, if there is no pair."""
     place = folder / "pairs" if (folder / "pairs").is_dir() else folder
     found = []
     for key, content in Store(place).results():
@@ -98,28 +96,24 @@ def load_pairs(folder: Path, keys: Collection[AnswerKey] | None = None) -> list[
                 found.append(SavedPair(key, pair, kept.verdict.aligned))
             except (KeyError, ValidationError) as error:
                 raise SettingError(
-                    f"{place / key.file} has a pair that is none ({error}). Remove the file, or run"
-                    " lr run --save_pairs again."
+                    f"{place / key.file} has a damaged pair ({error}). Remove the file, or run "
+                    "lr run --save_pairs again."
                 ) from error
     if not found and keys is None:
         raise SettingError(f"{folder} has no pairs of steps; lr run --save_pairs keeps them.")
     return found
 
 
-# ---------------------------------------------------------------- a verifier against a reference
-
-
 @dataclass(frozen=True)
 class ReplayedVerdicts:
-    """What a verifier said about pairs, in order, and the seconds that it took in all."""
+    """A verifier's verdicts on pairs, in order, and its total seconds."""
 
     verdicts: tuple[Verdict, ...]
     seconds: float
 
     @property
     def scores(self) -> list[float]:
-        """A number per pair that grows with agreement: the verifier's score; where it decided
-        without one, a value below or above all scores."""
+        """One number per pair that grows with agreement: the score or, without one, an extreme."""
         known = [verdict.score for verdict in self.verdicts if verdict.score is not None]
         low, high = (min(known), max(known)) if known else (0.0, 1.0)
         edge = (0.0, 1.0) if low >= 0 and high <= 1 else (low - 1.0, high + 1.0)
@@ -128,13 +122,12 @@ class ReplayedVerdicts:
 
 def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> ReplayedVerdicts:
     """Ask a verifier about pairs again, `batch` at a time. Pairs lack the target's
-    log-probabilities; a verifier that needs them computes them, if it can. Raises `SettingError`
-    for a verifier that needs a target step if a pair has none."""
+    log-probabilities; a verifier that needs them must compute them. Raises `SettingError` if the
+    verifier needs a target step and a pair has none."""
     if verifier.requires & Requires.TARGET_STEP and any(pair.target is None for pair in pairs):
         raise SettingError(
-            f"verifier {verifier.name} compares with the target's step, and some pairs have none: "
-            "they were kept in a run whose verifier judges alone. Keep pairs with a verifier that "
-            "compares, such as judge."
+            f"verifier {verifier.name} compares with the target's step, and some pairs have none. "
+            "Keep pairs in a run whose verifier compares, such as judge."
         )
     verdicts: list[Verdict] = []
     started = time.perf_counter()
@@ -144,15 +137,15 @@ def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> Replay
 
 
 def swapped(pairs: Sequence[Pair]) -> list[Pair]:
-    """The same pairs with draft and target in each other's place."""
+    """The same pairs with draft and target step exchanged."""
     return [replace(pair, draft=pair.target_step, target=pair.draft) for pair in pairs]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A verifier against a reference. `accepted`: the share it accepts; `error`: the share of those
-    that the reference rejects; `order_flips`, `order_shift`: how many verdicts change, and by how
-    much the score, if draft and target are swapped."""
+    """A verifier compared with a reference. `accepted`: the share it accepts. `error`: the share of
+    those that the reference rejects. `order_flips`, `order_shift`: the share of verdicts that
+    change, and the mean change of the score, when draft and target step are swapped."""
 
     pairs: int = column("pairs")
     accepted: float = column("accepted")
@@ -170,7 +163,7 @@ class Quality:
 def quality(
     made: ReplayedVerdicts, truth: Sequence[bool], other_order: ReplayedVerdicts | None = None
 ) -> Quality:
-    """The numbers of one verifier. `other_order`: what it says with the steps swapped."""
+    """The numbers of one verifier. `other_order`: its verdicts with the steps swapped."""
     said, scores = [verdict.aligned for verdict in made.verdicts], made.scores
     count, accepted, aligned = len(said), sum(said), sum(truth)
     both = sum(a and b for a, b in zip(said, truth, strict=True))
@@ -198,8 +191,8 @@ def quality(
 
 @dataclass(frozen=True)
 class Threshold:
-    """What accepting from `score` on gives: the accepted shares of the true, the false, and all
-    pairs; of the accepted, the wrong."""
+    """The result of accepting pairs with at least this `score`: the accepted shares of the true,
+    the false and all pairs; `error`: the share of accepted pairs that is false."""
 
     score: float
     true_rate: float
@@ -209,11 +202,11 @@ class Threshold:
 
 
 def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
-    """One point per distinct score, from the strictest threshold to the loosest: ROC, precision and
-    recall, acceptance and error in one.
+    """One point per distinct score, from the strictest threshold to the loosest. They hold the ROC
+    curve, precision and recall, acceptance and error.
 
-    Example: scores (3, 2, 1), truth (yes, no, yes): from 3 on half of the true and nothing false,
-    from 2 on half of the true and all of the false."""
+    Example: scores (3, 2, 1), truth (yes, no, yes): threshold 3 accepts half of the true pairs and
+    no false one, threshold 2 half of the true and all false ones."""
     positive, negative = sum(truth), len(truth) - sum(truth)
     pairs = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
     points, true, accepted = [], 0, 0
@@ -221,14 +214,14 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
         rights = [right for _, right in equal]
         true, accepted = true + sum(rights), accepted + len(rights)
         false = accepted - true
-        rates = true / max(positive, 1), false / max(negative, 1)  # none of a kind: 0
+        rates = true / max(positive, 1), false / max(negative, 1)  # 0 without such a pair
         points.append(Threshold(score, *rates, accepted / len(pairs), false / accepted))
     return points
 
 
 def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
-    """The area under the ROC curve: how often a true pair scores above a false one, ties as halves;
-    None unless there are both kinds."""
+    """The area under the ROC curve: how often a true pair scores above a false one, where a tie
+    counts half. None unless there are pairs of both kinds."""
     if all(truth) or not any(truth):
         return None
     points = [(0.0, 0.0), *((one.false_rate, one.true_rate) for one in curve(scores, truth))]
@@ -237,15 +230,13 @@ def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
 
 def average_precision(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
     """The area under the precision-recall curve as a sum of steps; None without a true pair."""
-    points = curve(scores, truth) if any(truth) else []
-    recalls = [0.0, *(one.true_rate for one in points)]
-    gains = (after - before for before, after in pairwise(recalls))
-    return sum(g * (1 - p.error) for g, p in zip(gains, points, strict=True)) if points else None
+    points = curve(scores, truth)
+    gains = np.diff([0.0, *(one.true_rate for one in points)])
+    return float(np.dot(gains, [1 - one.error for one in points])) if any(truth) else None
 
 
 def reliability(scores: Sequence[float], truth: Sequence[bool]) -> list[tuple[float, float, int]]:
-    """Ten equal bins of scores in [0, 1]: the mean score, the share that is true, the number of
-    pairs; empty bins are left out."""
+    """For each non-empty tenth of [0, 1]: mean score, share of true pairs, number of pairs."""
     score, right = np.array(scores), np.array(truth, dtype=float)
     bins = np.minimum(9, (10 * score).astype(int))
     masks = [bins == number for number in np.unique(bins)]
@@ -253,21 +244,17 @@ def reliability(scores: Sequence[float], truth: Sequence[bool]) -> list[tuple[fl
 
 
 def calibration_error(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
-    """The mean gap between score and share over the bins, weighted by their pairs; None for scores
-    that are no probabilities."""
+    """The mean |score - true share| over `reliability`; None for scores outside [0, 1]."""
     if any(not 0 <= score <= 1 for score in scores):
         return None
     bins = reliability(scores, truth)
     return sum(count * abs(mean - share) for mean, share, count in bins) / len(scores)
 
 
-# ---------------------------------------------------------------- drift
-
-
 @dataclass(frozen=True)
 class ProblemDrift:
-    """One problem: how many draft steps it kept, their drift, and whether its answer is right here
-    and in the baseline (None: not known)."""
+    """One answer: its kept draft steps, their drift, and whether it and the baseline's are right
+    (None: not known)."""
 
     key: AnswerKey
     steps: int
@@ -277,15 +264,15 @@ class ProblemDrift:
 
     @property
     def flipped(self) -> str:
-        """lost, won, same, or nothing if one of the two is not known."""
+        """lost, won, same, or "" if one of the two is not known."""
         if self.right is None or self.baseline is None:
             return ""
         return "same" if self.right == self.baseline else "won" if self.right else "lost"
 
 
 def accepted_pairs(pairs: Sequence[SavedPair], run: RunResults) -> list[SavedPair]:
-    """Those pairs whose draft step is in the answer: the answer begins with prefix and step. More
-    pairs were judged aligned: some came after a step that was rejected later."""
+    """The pairs whose draft step is in the answer, which then begins with prefix and step. Not all
+    aligned pairs are: some followed a step that was rejected later."""
     found = {}
     for one in pairs:
         record = run.records.get(one.key)
@@ -298,11 +285,10 @@ def accepted_pairs(pairs: Sequence[SavedPair], run: RunResults) -> list[SavedPai
 
 
 def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[AnswerKey, float, float]]:
-    """Of every pair its answer, and the log-probabilities of draft step and target step under the
+    """For every pair the key of its answer, and log p of draft step and target step under the
     target, in nats. `runner` runs the target, one forward per pair.
 
-    Example: a prefix of 10 and a step of 4: the logits at the last 4 of the first 13 tokens are
-    those of the step's tokens."""
+    Example, a prefix of 10 and a step of 4: the last 4 of 13 rows of logits are the step's."""
     made = []
     with closing(PrefixCache(runner)) as prefixes:
         for one in pairs:
@@ -323,7 +309,7 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[Answer
 def problem_drifts(
     made: Sequence[tuple[AnswerKey, float, float]], run: RunResults, baseline: RunResults | None
 ) -> list[ProblemDrift]:
-    """One entry per problem of the run, those that kept no draft step included."""
+    """One entry per answer of the run, including those that kept no draft step."""
     plainly, found = {} if baseline is None else baseline.records, []
     for key, record in sorted(run.records.items()):
         mine = [draft - target for of, draft, target in made if of == key]
@@ -333,7 +319,7 @@ def problem_drifts(
 
 
 def summary(problems: Sequence[ProblemDrift]) -> dict[str, tuple[int, float, float]]:
-    """By what happened to the answer: problems, mean drift, mean drift per kept step."""
+    """For each value of `flipped`: problems, mean drift, mean drift per kept step."""
     found = {}
     for what in ("same", "lost", "won", ""):
         if some := [one for one in problems if one.flipped == what]:
