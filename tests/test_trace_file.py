@@ -139,7 +139,7 @@ def test_a_trace_that_was_cut_short_is_read_and_said() -> None:
     assert "line 5" in trace.notes[0]
     assert "cut short" in trace.notes[1]
     assert parse_trace(whole[:5]).notes == [
-        "the trace was cut short: its last event (end) is not there"
+        "the trace was cut short: its last event (end) is missing"
     ]
 
 
@@ -156,14 +156,14 @@ def changed(line: int, **values: object) -> list[str]:
     ("broken", "message"),
     [
         ([], "is empty"),
-        (["{}"], "line 1: this is no trace"),
+        (["{}"], "line 1: this is not a trace"),
         (["[1]"], "line 1: expected an object"),
         (changed(0, version=2), "version 2, this program reads version 3. Record it anew"),
         (changed(0, version=4), "version 4, this program reads version 3. Read it with a newer"),
         (changed(0, version="x"), "version 'x'.*Record it anew"),
         (changed(0, depth="deep"), "line 1: .*Expected `int`, got `str`.*depth"),
         (changed(0, texts=...), "line 1: .*texts"),
-        (changed(0, texts={"5": 1.5}), "line 1: .*header is not whole"),
+        (changed(0, texts={"5": 1.5}), "line 1: .*header is not complete"),
         (changed(1, node="root"), "line 2: hold: Expected `array`, got `str`.*node"),
         (changed(2, rows=[[1]]), "line 3: grow: .*rows"),
         (changed(3, seconds=...), "line 4: forward: .*missing required field `seconds`"),

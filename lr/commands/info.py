@@ -1,4 +1,4 @@
-"""`lr info`: what this machine offers, what a server can do, what models would take.
+"""`lr info`: what this machine has, what a server can do, how much memory models need.
 `lr tiny eval`: how good the tiny models are."""
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_h
 
 @dataclass(frozen=True)
 class MemoryOf:
-    """Which models are to be planned for. The same words as in `lr run`; devices by name, since
-    they need not be here."""
+    """Models whose memory to plan, with the flags of `lr run`. Devices have names, since this
+    machine may lack them."""
 
-    model: str | None = None  # Also say what these models would take: the target ...
-    draft_model: str | None = None  # ... the draft ...
-    judge_model: str | None = None  # ... and the judge: shapes (Qwen3-32B), directories or hub ids.
-    mode: Mode = "lr+sd"  # The mode that is planned for.
+    model: str | None = None  # Print the memory that models need instead: this target, ...
+    draft_model: str | None = None  # ... this draft ...
+    judge_model: str | None = None  # ... and this judge: shapes (Qwen3-32B), directories, hub ids.
+    mode: Mode = "lr+sd"  # The mode to plan for.
     max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
-    max_depth: int = 4  # How many draft steps ahead.
-    concurrency: int = 1  # Problems that are worked on together.
+    max_depth: int = 4  # How many draft steps to write ahead.
+    concurrency: int = 1  # Problems answered at the same time.
     dtype: DtypeName | None = None  # None: float32 on the CPU, the checkpoint's own elsewhere.
-    target_device: str = "auto"  # Where the target runs; cuda:0,cuda:1 for tensor parallelism.
-    draft_device: str | None = None  # None: with the target.
-    judge_device: str | None = None  # None: with the target.
-    free_gib: float | None = None  # As if so much were free on every device. None: what is.
+    target_device: str = "auto"  # Device of the target; cuda:0,cuda:1 for tensor parallelism.
+    draft_device: str | None = None  # None: as the target.
+    judge_device: str | None = None  # None: as the target.
+    free_gib: float | None = None  # Plan with this much free on every device. None: what is free.
 
     def plan(self) -> MemoryPlan:
         """The plan. Raises `CheckpointError`, `SettingError`."""
@@ -81,8 +81,8 @@ def memory_plan(
     verifier: str = "exact",
     **how: Any,
 ) -> MemoryPlan:
-    """What target, draft and judge take (None, and those behind a server: nothing). `tokens` and
-    `how` are as in `plan_run`."""
+    """The memory of target, draft and judge; None and models behind a server need none. `tokens`
+    and `how` are as in `plan_run`."""
     from lr.lab.memory import PlacedModels, place, plan_run
 
     devices = (places.target, [places.draft], [places.judge])
@@ -91,13 +91,13 @@ def memory_plan(
         None if name is None or is_served(name) else place(name, tuple(map(str, here)), dtype)
         for name, here in zip(names, devices, strict=True)
     )
-    assert target is not None, "a plan is made for a target that is here"
+    assert target is not None, "no plan without a local target"
     roles = PlacedModels(target, draft, judge, verifier, not places.shares_gpu)
     return plan_run(roles, options, tokens, **how)
 
 
 def memory_table(plan: MemoryPlan) -> Table:
-    """What is going to be on which device."""
+    """What each device will hold."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
     made = table(columns, text=2, title=f"memory, planned for chains of {plan.tokens} tokens")
     for row in plan.rows():
@@ -107,12 +107,11 @@ def memory_table(plan: MemoryPlan) -> Table:
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, devices and the checkpoints that come with the package; or what a server can
-    do; or what models would take."""
+    """Print versions, devices and the checkpoints of this package; or what a server can do; or the
+    memory that models need."""
 
     endpoint: str | None = None
-    """The address of a served model, openai:http://host:port/name: ask it what it can do, and say
-    what that allows."""
+    """The address of a served model, openai:http://host:port/name: print what it can do."""
     server: ServerChoice = field(default_factory=ServerChoice)
     memory: MemoryOf = field(default_factory=MemoryOf)
 
@@ -124,7 +123,7 @@ class Info:
             for name, found in model.can.lines():
                 out.print(f"  {name:<18} {found}")
             how = "token ids" if model.ids else "text"
-            out.print(f"steps go over as {how}; docs/engines.md says what needs what")
+            out.print(f"steps are sent as {how}; docs/engines.md says what each feature needs")
         elif self.memory.model is not None:
             plan = self.memory.plan()
             out.print(memory_table(plan))
@@ -134,7 +133,6 @@ class Info:
                 out.print(line)
 
     def _here(self) -> Iterator[str]:
-        """What this machine has."""
         import torch
 
         machine = f"{platform.system()} {platform.machine()}"
@@ -157,7 +155,7 @@ class Info:
 
 
 def attention_lines(device: torch.device) -> list[str]:
-    """Which kind of attention models get on a device, and why not another: each kind is tried."""
+    """The kind of attention that models get on a device, after trying each kind, and why."""
     import torch
 
     from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
@@ -183,7 +181,7 @@ def attention_lines(device: torch.device) -> list[str]:
 
 
 def graphs_verdict(device: torch.device) -> str:
-    """Whether forwards of a small model are recorded in CUDA graphs there, or why not."""
+    """Whether CUDA graphs record the forwards of a small model there, or why not."""
     import torch
 
     from lr.lab.bench.decode import random_model
@@ -208,9 +206,9 @@ def recorded(make: Callable[[], CausalLM]) -> str:
 
     try:
         model = make()
-        with warnings.catch_warnings(action="ignore"):  # the line says it
+        with warnings.catch_warnings(action="ignore"):  # the returned line says the same
             runner = ModelRunner(model, num_blocks=8)
-        runner.forward([runner.open([1])])[0].tolist()  # waits: a fault of a kernel comes late
+        runner.forward([runner.open([1])])[0].tolist()  # waits, since kernels report faults late
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"none, {type(error).__name__}: {error}".splitlines()[0]
     if runner.graphs is None:
@@ -227,23 +225,23 @@ class TinyEval:
     problems, by kind of step.
 
     Prints a Markdown table. 64 short problems take about 20 seconds on two cores, long ones
-    (`--dataset stories`) ten times as long, the ablation about as long per layer as the rest."""
+    (`--dataset stories`) ten times as long; the ablation takes about as long again per layer."""
 
-    target: str = "tiny-target"  # A tiny model's name (plans-target for plans) or a directory.
+    target: str = "tiny-target"  # A tiny model (plans-target for plans), or a directory.
     draft: str | None = None  # The draft, likewise. None: the one that belongs to the target.
     problems: int = 64  # How many held-out problems.
-    seed: int = 0  # Which problems and which draws.
+    seed: int = 0  # Decides the problems and the draws.
     temperature: float = 0.6  # 0 is greedy.
-    dataset: str = ""  # tiny, stories or plans. None said: the short problems of the target.
-    ablation_problems: int = 0  # Solve so many again without each layer of the target; 0: do not.
-    ablation_layers: tuple[int, ...] = ()  # Only without these layers. None named: each.
+    dataset: str = ""  # tiny, stories or plans. Left out: the short problems of the target.
+    ablation_problems: int = 0  # Solve this many again without each layer of the target.
+    ablation_layers: tuple[int, ...] = ()  # The layers to leave out, one at a time. None: all.
     threads: int = 1  # CPU threads.
 
     def run(self) -> None:
         from lr.tiny.evaluate import EvalSettings, evaluate
 
         at_least(self, problems=1, ablation_problems=0)
-        SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
+        SamplingParams(self.temperature)  # checked before the models are loaded
         own = EvalSettings(**{one.name: getattr(self, one.name) for one in fields(EvalSettings)})
         threads = DeviceOptions(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"

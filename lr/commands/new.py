@@ -1,4 +1,4 @@
-"""`lr new variant`: a file to begin a method of one's own with, and its test."""
+"""`lr new variant`: a template for a method of your own, and its test."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lr.errors import SettingError
 from lr.types import require
 
 VARIANT = '''\
-"""NAME: what is new about it, in a sentence.
+"""NAME: what is new about the method, in one sentence.
 
     lr generate --variant FILE:NAME
     lr generate --variant "FILE:NAME(threshold=-0.5)"
 
-What each part may rely on: docs/variants.md. Take out what you do not need.
+docs/variants.md says what each part may rely on. Delete what you do not need.
 """
 
 from lr.spec.variant import Variant
@@ -26,7 +26,7 @@ from lr.types import Verdict
 
 
 class CLASS(Verifier):
-    """Accepts a draft step whose every token the target finds likely enough."""
+    """Accepts a draft step if the target finds every token of it likely enough."""
 
     name = "NAME"  # what reports call it
     requires = Requires.TARGET_LOGPROBS
@@ -37,19 +37,19 @@ class CLASS(Verifier):
         self.threshold = threshold
 
     def judge(self, pairs):
-        # One Verdict per pair, in order. A verdict depends on its own pair alone: the batch is
-        # whatever happens to be ready.
+        # One Verdict per pair, in order. A verdict may depend on its own pair alone: which pairs
+        # are in the batch is chance.
         return [self.one(pair) for pair in pairs]
 
     def one(self, pair):
         worst = min(pair.logprobs)
         # pair.note("worst", at=pair.logprobs.index(worst))  an event of your own in the trace
-        why = f"least likely token {worst:.2f} nats"  # people read it: lr step, lr play
+        why = f"least likely token {worst:.2f} nats"  # shown by lr step and lr play
         return Verdict(aligned=worst >= self.threshold, why=why, score=worst)
 
 
 # class Choice:
-#     """Among several alternatives (settings: width), the one with the best score."""
+#     """Chooses the alternative with the best score (settings: width)."""
 #
 #     def choose(self, place):
 #         if place.more:
@@ -59,8 +59,8 @@ class CLASS(Verifier):
 
 
 def NAME(reasoner, threshold=-3.0):
-    """What `--variant` calls. `reasoner` has models, codec and verifier; the other parameters are
-    given as NAME(threshold=-0.5).
+    """What `--variant` calls. `reasoner` has models, codec and verifier; --variant sets the other
+    parameters as in NAME(threshold=-0.5).
     """
     return Variant(
         verifier=CLASS(threshold),
@@ -71,11 +71,11 @@ def NAME(reasoner, threshold=-3.0):
         # proposer=...,           draft steps without a model
         # corrector=...,          how the target writes after a rejection
         # segmenter=..., schedule=..., drafter=..., rule=...,
-        settings={"depth": 4},  # options of the method; what the caller changes wins
+        settings={"depth": 4},  # options of the method; the caller can override them
     )
 '''
 TEST = '''\
-"""The test of NAME: its parts keep their contracts, and an answer comes out."""
+"""The test of NAME: its parts keep their contracts, and it answers a question."""
 
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def test_it_answers():
 
 
 def test_a_threshold_that_nothing_reaches_leaves_plain_decoding():
-    """What the method promises, here: the target writes every step. Put yours in its place."""
+    """Tests what this method promises: the target writes every step. Replace it with yours."""
     reasoner = lr.Reasoner()
     variant = load_variant(f"{FILE}:NAME(threshold=0.1)", reasoner)
     plain = reasoner.generate(QUESTION, mode="ar", **HOW)
@@ -123,23 +123,21 @@ def test_a_threshold_that_nothing_reaches_leaves_plain_decoding():
 class NewVariant:
     """Write NAME.py, a commented variant that runs, and test_NAME.py, which checks it."""
 
-    name: tyro.conf.Positional[str]  # What it is called: a Python name in small letters.
+    name: tyro.conf.Positional[str]  # A Python name in lower case.
     output: Path = Path()  # The folder for both files.
 
     def run(self) -> None:
         fits = self.name.isidentifier() and self.name == self.name.lower()
-        require(fits, "name", self.name, "a Python name in small letters, such as my_method")
+        require(fits, "name", self.name, "a Python name in lower case, such as my_method")
         file, test = self.output / f"{self.name}.py", self.output / f"test_{self.name}.py"
         for path in (file, test):
             if path.exists():
-                raise SettingError(f"{path} is there already; choose another name, or move it.")
+                raise SettingError(f"{path} exists already; choose another name, or move it.")
         self.output.mkdir(parents=True, exist_ok=True)
-        kind = "".join(part.capitalize() for part in self.name.split("_"))
-        for path, text in ((file, VARIANT), (test, TEST)):
-            made = text.replace("FILE:", f"{file}:") if path is file else text
-            written = made.replace("NAME", self.name).replace("CLASS", kind)
+        kind = self.name.title().replace("_", "")
+        variant = VARIANT.replace("FILE:", f"{file}:")
+        for path, text in ((file, variant), (test, TEST)):
+            written = text.replace("NAME", self.name).replace("CLASS", kind)
             path.write_text(written, encoding="utf-8")
-        out = console()
-        out.print(f"written: {file}, {test}. Try:", soft_wrap=True)
-        out.print(f"  lr generate --variant {file}:{self.name}", soft_wrap=True)
-        out.print(f"  python -m pytest {test}", soft_wrap=True)
+        tried = f"  lr generate --variant {file}:{self.name}", f"  python -m pytest {test}"
+        console().print(f"written: {file}, {test}. Try:", *tried, sep="\n")

@@ -1,7 +1,7 @@
-"""The flags that commands share: which models, behind which servers, where they run, over how many
-ranks. The one place where the environment is read: a server's key, and what torchrun says.
+"""The flags that commands share: which models, behind which servers, on which devices, over how
+many ranks. Only this module reads the environment: the server's key and torchrun's variables.
 
-Each group is a dataclass; a command that has one as a field has its flags."""
+Each group is a dataclass. A command with a field of that type has its flags."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
 AttentionName = Literal["auto", "triton", "sdpa", "reference"]
-Names = tuple[str, str | None, str | None]  # Of target, draft and verifier.
+Names = tuple[str, str | None, str | None]  # Target, draft, verifier.
 KEY = "LR_API_KEY"
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where and in which precision models run."""
+    """Where models run, and in which precision."""
 
     device: str = "auto"  # auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1.
     dtype: DtypeName | None = None  # None: float32 on the CPU, the checkpoint's own elsewhere.
     threads: int | None = None  # CPU threads; None: one for the tiny models, else torch's default.
 
     def torch_device(self) -> torch.device:
-        """Raises `SettingError` for a device that torch does not know or this machine lacks."""
+        """The device. Raises `SettingError` if torch does not know it or this machine lacks it."""
         from lr.model.device import find_device
 
         return find_device(self.device)
 
     def set_threads(self, *models: str | None) -> int:
-        """Set torch's CPU threads for these models; returns how many."""
+        """Set torch's number of CPU threads for these models, and return it."""
         import torch
 
         if self.threads is not None:
@@ -62,7 +62,7 @@ class DeviceOptions:
 
 
 def torch_dtype(name: DtypeName | None, device: str = "") -> torch.dtype | None:
-    """A dtype by its name; without one that of models on the CPU, else None, the checkpoint's."""
+    """The dtype of that name. No name: float32 on the CPU, else None (the checkpoint's)."""
     import torch
 
     known = name or ("float32" if device == "cpu" else None)
@@ -75,13 +75,13 @@ class Placement(DeviceOptions):
 
     num_blocks: int | None = None  # Cache blocks of 16 tokens per model; None: as many as needed.
     attention: AttentionName = "auto"
-    """The kind of attention: triton (our own kernel), sdpa, or reference (slow and plain). auto:
-    the first of these that works; lr info says which."""
-    cuda_graphs: bool = True  # Replay decoding steps from CUDA graphs, on CUDA.
+    """The attention kernel: triton (our own), sdpa, or reference (slow and plain). auto: the first
+    of these that works; lr info shows which."""
+    cuda_graphs: bool = True  # On CUDA, replay decoding steps from CUDA graphs.
 
     def reasoner(self, names: Names, judge: str | None, device: Any, servers: Servers) -> Reasoner:
-        """A reasoner with target, draft and verifier by `names`, and with this dtype, cache and
-        attention. Its warnings become notes."""
+        """A reasoner with target, draft and verifier by `names`, and this dtype, cache and
+        attention. Prints its warnings as notes."""
         from lr.reasoner import Reasoner
 
         how: dict[str, Any] = {"judge": judge, "device": device, "servers": servers}
@@ -97,24 +97,22 @@ class Placement(DeviceOptions):
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """How models are reached that are named by an address, openai:http://host:port/name."""
+    """How to reach models given by an address, openai:http://host:port/name."""
 
     api_key: str | None = None
-    """Sent to every such server. None: what the environment variable LR_API_KEY says; there it is
-    safer from other people's eyes."""
+    """Key sent to every such server. None: the environment variable LR_API_KEY, which other users
+    of the machine cannot see as easily."""
     tokenizer: str | None = None
-    """The checkpoint (directory or hub id) that the target's server has loaded; None: the model's
-    name there. Weights are not needed."""
+    """Directory or hub id of the target's tokenizer, without weights. None: the model's name."""
     draft_tokenizer: str | None = None  # The same for a draft behind a server.
     judge_tokenizer: str | None = None  # The same for a judge behind a server.
-    server_timeout: float = 120.0  # Seconds of silence before each of 5 tries.
-    server_budget: float = 60.0  # Seconds that a server's failures may cost; then it is given up.
+    server_timeout: float = 120.0  # Seconds of silence after which one of 5 attempts is given up.
+    server_budget: float = 60.0  # Give a server up once its failures have cost this many seconds.
     judge_lost: Literal["stop", "reject"] = "stop"
     """When a judge is given up: stop the run, or go on and reject every draft step."""
 
     def servers(self, *, draft_alone: bool = False) -> Servers:
-        """These flags as the engine takes them. `draft_alone`: the draft takes the target's
-        place."""
+        """These flags as the engine takes them. `draft_alone`: the draft acts as the target."""
         key = (self.api_key or os.environ.get(KEY) or "").strip() or None
         target = self.draft_tokenizer if draft_alone else self.tokenizer
         retry = Retry(self.server_timeout, budget=self.server_budget, lost=self.judge_lost)
@@ -123,34 +121,33 @@ class ServerChoice:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which models, which verifier, and where they run."""
+    """Target, draft, judge and verifier, and where they run."""
 
     model: str = "tiny-target"
     """The target: tiny-target, plans-target, a directory in Hugging Face layout, a hub id, or
-    openai:http://host:port/name for a model behind a server; so also below."""
+    openai:http://host:port/name for a model behind a server. The next two flags take the same."""
     draft_model: str | None = None
-    """The draft; None: tiny-draft for tiny-target, plans-draft for plans-target. It must share the
-    target's tokenizer."""
+    """The draft; it must share the target's tokenizer. None: tiny-draft for tiny-target,
+    plans-draft for plans-target."""
     judge_model: str | None = None
-    """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for
-    tiny-target."""
+    """The model of the verifiers judge and embedding. None: tiny-judge for tiny-target."""
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random,
-    each with :threshold; always; never; oracle (tiny languages only). None: judge where there is
-    one (--judge_model, or tiny-target), oracle for plans-target, else exact."""
+    each with :threshold; always; never; oracle (tiny languages only). None: judge if there is one
+    (--judge_model or tiny-target), oracle for plans-target, else exact."""
     tensor_parallel: int = 1  # Ranks of the target: GPUs from --device on, or CPU processes.
-    placement: Placement = Placement()
+    placement: Placement = field(default_factory=Placement)
     server: ServerChoice = field(default_factory=ServerChoice)
 
     def drafting(self) -> str | None:
         return companion(self.model, "draft") if self.draft_model is None else self.draft_model
 
     def load(self, *, needs_draft: bool) -> Reasoner:
-        """The reasoner these flags describe; no draft is loaded for plain decoding."""
+        """The reasoner these flags describe. Plain decoding loads no draft."""
         draft = self.drafting()
         if needs_draft and draft is None:
             if not is_served(self.model) and not is_dummy(self.model):
-                resolve(self.model, weights=False)  # a checkpoint that is missing is said first
+                resolve(self.model, weights=False)  # a missing checkpoint is the first problem
             raise SettingError(
                 f"Speculation with {self.model} needs a draft: give --draft_model (a smaller "
                 "checkpoint of the same family), or decode plainly with --mode ar."
@@ -163,7 +160,7 @@ class ModelChoice:
 
     @property
     def language(self) -> TinyLanguage:
-        """The tiny language that is these models' own, or else the first."""
+        """The tiny language of these models; the first one for any other model."""
         return LANGUAGES[self.model.partition("-")[0] if self.model in CHECKPOINTS else "tiny"]
 
     def sample(self, number: int = 0) -> str:
@@ -171,10 +168,8 @@ class ModelChoice:
         return self.language.problem(Split.TEST, number, 0).question
 
     def question(self, given: str | None) -> str:
-        """What to ask: `given`, or else a sample problem, which is shown on standard error.
-
-        Raises `SettingError` for a question that is not in the language of a tiny model: its
-        answer would be noise."""
+        """What to ask: `given`, or a sample problem, which is then shown on standard error. Raises
+        `SettingError` for a question outside a tiny model's language: the answer would be noise."""
         sample = self.sample()
         if given is None:
             note = f"no question was given; this is a sample: {sample}"
@@ -183,19 +178,19 @@ class ModelChoice:
         if self.model in CHECKPOINTS and not self.language.asks(given):
             raise SettingError(
                 f"{self.model} understands only the questions of its small language, "
-                f"{self.language.about}, and {given!r} is none of them. Other models (--model) "
-                f"do; or ask, for example: {sample}"
+                f"{self.language.about}, and {given!r} is not one of them. Choose another --model, "
+                f"or ask, for example: {sample}"
             )
         return given
 
 
 @dataclass(frozen=True)
 class VariantChoice:
-    """What takes the place of parts of the method."""
+    """A variant that replaces parts of the method."""
 
     variant: str | None = None
-    """A variant of the method, as "name", "path/to/file.py:name" or "package.module:name", with
-    parameters such as "name(threshold=7)". lr new variant writes one to begin with."""
+    """The variant, as "name", "path/to/file.py:name" or "package.module:name", with parameters as
+    in "name(threshold=7)". lr new variant writes one to start from."""
 
     def load(self, reasoner: Reasoner) -> Variant | None:
         from lr.variants.loading import load_variant
@@ -204,8 +199,7 @@ class VariantChoice:
 
 
 def torchrun_place() -> Torchrun | None:
-    """This process's place among those that torchrun has started with the same words; None where it
-    has not, or only this one."""
+    """This process's rank under torchrun; None without torchrun, or if this is the only process."""
     if not all(name in os.environ for name in TORCHRUN) or os.environ["WORLD_SIZE"] == "1":
         return None
     from lr.model.device import Torchrun
@@ -223,11 +217,10 @@ def torchrun_place() -> Torchrun | None:
 def spread(
     devices: Sequence[torch.device], ranks: int | None, threads: int | None = None
 ) -> tuple[torch.device, ...] | Torchrun:
-    """Where the target goes: to the first of `devices`, or spread over several ranks.
+    """The devices of the target: the first of `devices`, or one per rank.
 
-    `ranks` None: one for each of the devices. More ranks than devices: the GPUs that follow the
-    first, or as many processes on the CPU. Each rank on the CPU gets its share of the threads,
-    unless `threads` was given."""
+    `ranks` None: one rank per device. With more ranks than devices: the GPUs after the first one,
+    or that many processes on the CPU, which share its threads unless `threads` is given."""
     place = torchrun_place()
     require(ranks is None or 0 < ranks <= 1024, "tensor_parallel", ranks, "1 to 1024")
     size = place.size if place is not None else len(devices) if ranks is None else ranks

@@ -1,5 +1,5 @@
-"""`lr run`: a data set in one of the modes, with the official tool's flags and defaults (and a tiny
-family where those cannot run); graded, written as it comes, and resumed where it stopped."""
+"""`lr run`: answers and grades a data set, with the official tool's flags and defaults (or a tiny
+family where those models cannot run). Saves every answer at once and resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -42,47 +42,46 @@ OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
 GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
-SHOWN_FROM = 1 << 30  # A memory plan of fewer bytes than this is checked, not shown.
+SHOWN_FROM = 1 << 30  # Bytes. A smaller memory plan is checked but not printed.
 
 
 @dataclass(frozen=True)
 class RunModels:
-    """Models and devices. What is not said is the official tool's choice; for tiny:N and plans:N,
-    and where there is no CUDA device, it is a tiny family's."""
+    """Models and devices. The defaults are the official tool's; for tiny:N and plans:N, and on a
+    machine without CUDA, they are a tiny family."""
 
     model: str | None = None
-    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N and where there is no CUDA
-    device; plans-target for plans:N."""
+    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N or without a CUDA device;
+    plans-target for plans:N."""
     draft_model: str | None = None
-    """The draft. None: Qwen/Qwen3-1.7B, or tiny-draft beside tiny-target, plans-draft beside
-    plans-target."""
+    """The draft. None: Qwen/Qwen3-1.7B; tiny-draft for tiny-target; plans-draft for plans-target.
+    """
     judge_model: str | None = None
-    """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct, or
-    tiny-judge beside tiny-target."""
+    """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct; tiny-judge
+    for tiny-target."""
     verifier: str | None = None
     """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny
-    languages. None: judge; for plans-target, which has none, oracle."""
+    languages. None: judge; oracle for plans-target, which has no judge."""
     judge_port: int | None = None
-    """The port of an OpenAI-compatible server on this machine that has the judge; --judge_model is
-    then its name there."""
+    """The port of an OpenAI-compatible server on this machine that runs the judge; --judge_model is
+    then its name on that server."""
     target_gpu_id: str = "0,1"  # With --device auto: CUDA devices of the target, by number.
     draft_gpu_id: str = "2"  # With --device auto: CUDA device of the draft.
     judge_gpu_id: str = "3"  # With --device auto: CUDA device of the judge.
     tensor_parallel: int | None = None
-    """Ranks over which the target is spread. None: one for each GPU of --target_gpu_id that is
-    there; on the CPU 1."""
+    """Ranks of the target. None: one per existing GPU of --target_gpu_id; 1 on the CPU."""
     load_format: Literal["auto", "dummy"] = "auto"
     """dummy: random weights in the shape of each model (a published name, or a directory with a
-    config.json): for measuring only."""
+    config.json), for measuring only."""
     placement: Placement = field(default_factory=Placement)
     server: ServerChoice = field(default_factory=ServerChoice)
 
     def check(self) -> None:
-        """Refuse what cannot be, before anything is loaded."""
+        """Refuse impossible flags before anything is loaded."""
         if self.judge_port is not None:
             known = 1 <= self.judge_port <= 65535
             require(known, "judge_port", self.judge_port, "a number from 1 to 65535")
-            expected = "none, as judge_model is an address with a port of its own; give one"
+            expected = "none, since the address in judge_model has a port; give one of them"
             require(not is_served(self.judge_model), "judge_port", self.judge_port, expected)
         for name in GPU_IDS:
             value = getattr(self, name)
@@ -90,8 +89,7 @@ class RunModels:
             require(numbers, name, value, "numbers of CUDA devices such as 0 or 0,1")
 
     def chosen(self, dataset: str) -> tuple[RunModels, str | None]:
-        """These settings with every model named, and a note where that is not what the official
-        tool would take."""
+        """These settings with every model named, and a note if they are not the official tool's."""
         import torch
 
         note, model = None, self.model
@@ -100,8 +98,8 @@ class RunModels:
             model = model if model in CHECKPOINTS else OFFICIAL[0]
             if model == OFFICIAL[0] and not torch.cuda.is_available():
                 model, named = TINY[0], ", ".join(TINY)
-                note = f"no CUDA device here: {named} take the place of {OFFICIAL[0]} and its kin"
-        own = companion(model, "draft")  # there is no judge for plans: the oracle judges
+                note = f"no CUDA device here: using {named} instead of {OFFICIAL[0]} and its family"
+        own = companion(model, "draft")  # plans-target has no judge: the oracle judges
         judge = OFFICIAL[2] if own is None else companion(model, "judge")
         draft = (own or OFFICIAL[1]) if self.draft_model is None else self.draft_model
         given = self.judge_model
@@ -118,8 +116,8 @@ class RunModels:
         return made, note
 
     def used_in(self, mode: str, options: GenerateOptions) -> RunModels:
-        """The models that a mode with these options uses, of settings that were `chosen`; None for
-        the others. Mode draft has the draft alone."""
+        """Settings from `chosen`, with None for the models that this mode and these options do not
+        use. Mode draft uses the draft alone."""
         unused: dict[str, Any] = {"model": None} if mode == "draft" else {}
         if mode != "draft" and not options.needs_draft:
             unused |= {"draft_model": None}
@@ -128,7 +126,7 @@ class RunModels:
         return replace(self, **unused)
 
     def settings(self) -> dict[str, Any]:
-        """All that an answer, or its speed, can depend on: neither keys nor ports."""
+        """Everything that an answer or its speed can depend on, so neither keys nor ports."""
         left_out = ("judge_port", "placement", "server")
         own = {name: value for name, value in vars(self).items() if name not in left_out}
         server = asdict(self.server).items()
@@ -136,28 +134,28 @@ class RunModels:
         return own | asdict(self.placement) | known
 
     def load(self) -> Reasoner:
-        """The reasoner, of settings from `used_in`."""
+        """The reasoner. Call it on settings from `used_in`."""
         writers, servers = self._writers(), self.server.servers(draft_alone=self.model is None)
         self.placement.set_threads(*writers)
         names = (*writers, self.verifier or "exact")
         return self.placement.reasoner(names, self.judge_model, self.device_map(), servers)
 
     def _writers(self) -> tuple[str, str | None]:
-        """Target and draft; a draft that is alone takes the target's place."""
+        """Target and draft. A draft that is alone acts as the target."""
         if self.model is None:
             assert self.draft_model is not None, "made by used_in"
             return self.draft_model, None
         return self.model, self.draft_model
 
     def device_map(self) -> DeviceMap:
-        """Where all three models run."""
+        """The devices of all three models."""
         from lr.model.device import DeviceMap
 
         _, draft, judge = self.devices()
         return DeviceMap.of({"target": self.target_device(), "draft": draft, "judge": judge})
 
     def target_device(self) -> tuple[torch.device, ...] | Torchrun:
-        """Where the target goes, over several ranks if there are several devices for it."""
+        """The devices of the target; several of them make several ranks."""
         import torch
 
         place = self.devices()[0 if self.model is not None else 1]
@@ -168,20 +166,20 @@ class RunModels:
             judges = self.judge_model is not None and not is_served(self.judge_model)
             here = (self.draft_model is not None, judges)
             taken = [place for place, one in zip(self.devices()[1:], here, strict=True) if one]
-            if usual:  # a small model needs one GPU; draft and judge take theirs first
+            if usual:  # a small model needs one GPU; draft and judge choose theirs first
                 free = [n for n in numbers if f"cuda:{n}" not in taken]
                 numbers = (free or numbers)[: 1 if not free or self.model in CHECKPOINTS else None]
             there = [torch.device("cuda", n) for n in numbers if n < torch.cuda.device_count()]
             devices = there or devices
             needed = len(numbers) if self.tensor_parallel is None else self.tensor_parallel
-            known = f"as many GPUs as ranks ({needed}), of which {len(devices)} are in this machine"
+            known = f"{needed} GPUs, one per rank; this machine has {len(devices)} of them"
             enough = usual or len(devices) >= needed
             require(enough, "target_gpu_id", self.target_gpu_id, known)
         return spread(devices, self.tensor_parallel, self.placement.threads)
 
     def devices(self) -> tuple[str, str, str]:
-        """Where target, draft and judge run. A default device that the machine does not have is
-        replaced by the last one it has; one that was asked for is refused."""
+        """The devices of target, draft and judge. A default GPU number that this machine lacks
+        becomes the last one it has; a number that was asked for is refused."""
         import torch
 
         if self.placement.device != "auto" or not torch.cuda.is_available():
@@ -197,8 +195,7 @@ class RunModels:
         return places[0], places[1], places[2]
 
     def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan | None:
-        """What a run with these models (from `used_in`) takes of every device; None where the
-        target is behind a server."""
+        """The memory that these models (from `used_in`) need; None if the target is on a server."""
         writers, verifier = self._writers(), self.verifier or "exact"
         if is_served(writers[0]):
             return None
@@ -211,53 +208,52 @@ class RunModels:
 
 @dataclass(frozen=True)
 class RunCommand:
-    """Answer the problems of a data set and grade the answers. The same command again goes on where
-    it was interrupted."""
+    """Answer and grade the problems of a data set. The same command continues a stopped run."""
 
     dataset: str = "aime-2024.jsonl"
     """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench layouts),
     tiny:N, plans:N, or a hub id."""
-    start_qid: int | None = None  # First problem, counted from 0.
-    end_qid: int | None = None  # The problem after the last one.
-    prefix: str = "AIME"  # What the name of the output folder begins with.
+    start_qid: int | None = None  # Number of the first problem, from 0.
+    end_qid: int | None = None  # Number after the last problem.
+    prefix: str = "AIME"  # How the name of the output folder begins.
     output: Path | None = None
-    """The output folder. None: runs/PREFIX_MODE_ and a word made of the settings, so that the same
+    """The output folder. None: runs/PREFIX_MODE_HASH with a hash of the settings, so the same
     command finds its folder again."""
     models: RunModels = field(default_factory=RunModels)
     mode: Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"] | None = None
-    """None: what --use_spec and --enable_n_gram say. draft: the draft alone. specreason: the target
+    """None: as --use_spec and --enable_n_gram say. draft: the draft alone. specreason: the target
     scores the draft's steps."""
     own: VariantChoice = field(default_factory=VariantChoice)
     use_spec: bool = False  # Lookahead Reasoning (modes lr and lr+sd).
     enable_n_gram: bool = False  # Token-level speculation by prompt lookup (modes sd and lr+sd).
-    max_depth: int = 4  # How many draft steps ahead.
-    width: int = 1  # How many alternatives per step.
-    ignore_half_sentence: bool = False  # Do not accept a draft for the step that follows a cut one.
-    num_speculative_tokens: int = 6  # How many tokens are drafted ahead.
-    prompt_lookup_max: int = 2  # Longest n-gram that prompt lookup looks for.
-    drafter: TokenDrafter = "ngram"  # Who proposes tokens in modes sd and lr+sd.
+    max_depth: int = 4  # How many draft steps to write ahead.
+    width: int = 1  # How many alternative draft steps to write per position.
+    ignore_half_sentence: bool = False  # Accept no draft for the step after a cut one.
+    num_speculative_tokens: int = 6  # The most tokens drafted ahead.
+    prompt_lookup_max: int = 2  # Longest n-gram that prompt lookup looks up.
+    drafter: TokenDrafter = "ngram"  # What proposes tokens in modes sd and lr+sd.
     max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
-    max_step_tokens: int = 100  # A step is cut here.
+    max_step_tokens: int = 100  # Longest step in tokens; a longer one is cut.
     schedule: ScheduleName = "depth"  # When target steps begin; see lr generate.
-    driver: Driver = "lockstep"  # Whether draft and target take turns or run at the same time.
+    driver: Driver = "lockstep"  # Whether draft and target alternate or run at the same time.
     n_samples: int = 1  # Answers per problem.
-    concurrency: int = 1  # Problems that are worked on together.
+    concurrency: int = 1  # Problems answered at the same time.
     seed: int = 0  # Same seed, same answers.
     temperature: float | None = None
-    """None, also below: the checkpoint's generation_config.json, else its family's (Qwen3: 0.6,
-    0.95, 20; R1-Distill: 0.6, 0.95)."""
+    """None, also for the next three: as in the checkpoint's generation_config.json, else its
+    family's custom (Qwen3: 0.6, 0.95, 20; R1-Distill: 0.6, 0.95)."""
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
     protocol: Literal["generate", "acceptance"] = "generate"
-    """acceptance: at every position draft and target write a step, the verifier judges, one is
-    appended (how the paper measures)."""
-    save_pairs: bool = False  # Keep every judged pair of steps, for lr verify and lr drift.
-    save_traces: bool = False  # Keep every event, for timelines.
+    """acceptance, as the paper measures: at every position draft and target write a step, the
+    verifier judges, and one of the two is appended."""
+    save_pairs: bool = False  # Save every judged pair of steps, for lr verify and lr drift.
+    save_traces: bool = False  # Save the trace of every answer.
     run_code: bool = False
-    """Run the programs that a model wrote, to grade them: in bubblewrap, without network and
-    without your files."""
-    allow_unsafe_code: bool = False  # Run them without bubblewrap: they can do what you can.
+    """Run the programs that the model wrote, to grade them: in bubblewrap, without network and
+    without access to your files."""
+    allow_unsafe_code: bool = False  # Run them without bubblewrap, with all your rights.
     code_seconds: float = 10.0  # Time limit of a program.
     code_memory_mb: int = 1024  # Memory limit of a program.
 
@@ -290,7 +286,7 @@ class RunCommand:
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
                     variant = running.variant_of(mode, reasoner, self.own.variant)
-                    if variant is not None and self.mode in MODES:  # what is said wins
+                    if variant is not None and self.mode in MODES:  # the flag wins
                         variant = replace(variant, settings={**variant.settings, "mode": mode})
                     sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
                     how = (items, mode, options, *sizes, variant, self.save_pairs, self.save_traces)
@@ -303,7 +299,7 @@ class RunCommand:
         console().print(store.path, soft_wrap=True)
 
     def chosen_mode(self) -> str:
-        """The mode that flags and switches agree on. Raises `SettingError` where they do not."""
+        """The mode that flags and switches agree on. Raises `SettingError` if they disagree."""
         switches = {"--use_spec": self.use_spec, "--enable_n_gram": self.enable_n_gram}
         means = {(0, 0): "ar", (1, 0): "lr", (0, 1): "sd", (1, 1): "lr+sd"}
         said = means[self.use_spec, self.enable_n_gram]
@@ -329,8 +325,8 @@ class RunCommand:
         require(own, "mode", mode, "lr or lr+sd with --variant")
 
     def _options(self, mode: str, checkpoint: str | None = None) -> GenerateOptions:
-        """The engine's settings. What neither the flags nor the generation_config.json of
-        `checkpoint` say about sampling is its family's custom."""
+        """The engine's settings. A sampling setting that neither a flag nor `checkpoint`'s
+        generation_config.json gives is as customary in the model's family."""
         from lr.lab.eval import running
 
         filters = ("temperature", "top_p", "top_k", "min_p")
@@ -344,12 +340,12 @@ class RunCommand:
         same = {name: value for name, value in vars(self).items() if name in names} | sampling
         drafter = "ngram" if mode == "sd" and self.drafter == "step" else self.drafter
         if self.own.variant is not None and mode == "lr":
-            drafter = "draft"  # which counts only if the variant turns to tokens
+            drafter = "draft"  # used only if the variant switches to mode lr+sd
         options = GenerateOptions(mode="lr", depth=self.max_depth, drafter=drafter, **same)
         return running.engine_options(mode, self.protocol, options)
 
     def _settings(self, mode: str, models: RunModels, data: str) -> dict[str, Any]:
-        """What an answer and its time depend on: a run that differs in any of it is another run."""
+        """Everything that an answer and its time depend on; any difference makes another run."""
         left_out = {"start_qid", "end_qid", "n_samples", "prefix", "output", "models"}
         left_out |= {"use_spec", "enable_n_gram", "run_code", "own"}
         own = {name: value for name, value in vars(self).items() if name not in left_out}
@@ -359,7 +355,7 @@ class RunCommand:
 
 @dataclass
 class RunTally:
-    """Sums over the answers so far: `rights` of earlier sessions too, `stats` of this one."""
+    """Sums over the answers so far: `rights` includes earlier sessions, `stats` does not."""
 
     rights: list[bool | None]
     stats: Stats = field(default_factory=Stats)
@@ -369,25 +365,24 @@ class RunTally:
         self.stats += convert(record["stats"], Stats)
 
     def line(self, session: dict[str, float]) -> str:
-        """Accuracy, speed and acceptance in a few words. Speed: tokens of this session per second
-        of its wall time, over all problems together."""
+        """Accuracy, speed and acceptance in a few words. The speed is the tokens of this session
+        per second of its wall time, over all problems together."""
         parts, graded = [], [right for right in self.rights if right is not None]
         if graded:
             right = sum(graded)
             parts.append(f"{right}/{len(graded)} right ({right / len(graded):.0%})")
         if session["tokens"] and session["seconds"]:
             parts.append(f"{session['tokens'] / session['seconds']:.0f} tokens/s")
-        if self.stats.step_acceptance is not None:
-            parts.append(f"steps kept {self.stats.step_acceptance:.2f}")
-        if self.stats.token_acceptance is not None:
-            parts.append(f"tokens kept {self.stats.token_acceptance:.2f}")
+        steps, tokens = self.stats.step_acceptance, self.stats.token_acceptance
+        kept = {"steps kept": steps, "tokens kept": tokens}
+        parts += [f"{name} {rate:.2f}" for name, rate in kept.items() if rate is not None]
         if self.stats.unjudged:
             parts.append(f"{self.stats.unjudged} draft steps not judged")
         return ", ".join(parts)
 
 
 def watch(evaluation: running.Evaluation, notes: Console) -> None:
-    """Run an evaluation to its end with a progress bar, and say at the end how it went."""
+    """Run an evaluation to its end with a progress bar, then print a summary."""
     keys, there, session = set(evaluation.keys), evaluation.store.results(), evaluation.session
     tally = RunTally([record.get("right") for key, record in there if key in keys])
     try:
@@ -404,4 +399,4 @@ def watch(evaluation: running.Evaluation, notes: Console) -> None:
         count, line = len(evaluation.store.done() & keys), tally.line(session)
         notes.print(f"{count} of {len(keys)} answers" + (f": {line}" if line else ""))
         if count < len(keys):
-            notes.print("the same command again goes on with the others")
+            notes.print("the same command continues with the rest")

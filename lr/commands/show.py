@@ -1,5 +1,5 @@
 """How commands show things: consoles, tables, progress bars, the steps of an answer. Plain text
-where the output is no terminal."""
+where the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ from lr.lab.eval.report import cell
 from lr.lab.viz.style import ORIGINS, require_matplotlib
 from lr.tiny.oracle import difference
 from lr.trace import Stats
-from lr.types import Origin, require
+from lr.types import require
 
 if TYPE_CHECKING:
     from lr.result import AnswerStep
     from lr.tiny.languages import TinyLanguage
 
-STYLES = {origin: ORIGINS[origin.value].style for origin in Origin}
-MARKS = {origin: ORIGINS[origin.value].typed for origin in Origin}
 AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
-"""Settings of a console for which text is text."""
+"""Console settings under which text is printed literally."""
 
 
 def console(*, stderr: bool = False, width: int = 120) -> Console:
-    """A console. Where the stream is no terminal it is plain and at least `width` columns wide.
-    What it is given is shown as it is: "[x]" in the name of a file or in an answer is no markup."""
+    """A console that prints text literally: "[x]" in a file name or an answer is not markup. Where
+    the stream is not a terminal, the output is plain and at least `width` columns wide."""
     made = Console(stderr=stderr, highlight=False, soft_wrap=True, **AS_IT_IS)
     if not made.is_terminal:
         made.width = max(made.width, width)
@@ -46,22 +44,25 @@ def table(
     *,
     text: int = 1,
     title: str | None = None,
+    groups: Sequence[object] = (),
 ) -> Table:
-    """A table whose first `text` columns hold words, the others numbers; an empty row is a gap.
-
-    A column is its head, or head and form of its numbers: "off:+.1%" (.2f is the usual form)."""
+    """A table whose first `text` columns hold words and the rest numbers. A column is a heading, or
+    a heading and a number format: "off:+.1%" (.2f is the default). `groups`: one per row; a gap
+    separates rows of different groups."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0),
                  title=title, title_justify="left")  # fmt: skip
     heads, _, forms = zip(*(column.partition(":") for column in columns), strict=True)
     for place, head in enumerate(heads):
         made.add_column(head, justify="left" if place < text else "right", no_wrap=True)
-    for row in rows:
-        made.add_row(*(cell(one, form or ".2f") for one, form in zip(row, forms, strict=False)))
+    for place, row in enumerate(rows):
+        cells = (cell(one, form or ".2f") for one, form in zip(row, forms, strict=False))
+        pair = groups[place : place + 2]  # the groups of this row and the next
+        made.add_row(*cells, end_section=len(set(pair)) > 1)
     return made
 
 
 def in_words(facts: Mapping[str, object]) -> str:
-    """One line of facts, such as those of the machine that a measurement was made on."""
+    """One line of facts, such as the machine of a measurement."""
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
@@ -69,32 +70,28 @@ def in_words(facts: Mapping[str, object]) -> str:
 def progress(
     what: str, total: int, done: int = 0, *, beside: Console | None = None
 ) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error, shown in a terminal only. What it gives is called after
-    every piece of work, with words that say how things stand, if there are any. `beside`: the
-    console of a text that is printed meanwhile; the bar then stays below it."""
+    """A progress bar on standard error, shown in a terminal only. Yields a function to call after
+    every piece of work, with an optional status text. `beside`: a console that prints text
+    meanwhile; the bar then stays below that text."""
     shown = beside if beside is not None and beside.is_terminal else Console(stderr=True)
     clock, words = "{task.elapsed:.0f} s,", "{task.description}"
     columns = (what, BarColumn(bar_width=30), MofNCompleteColumn(), clock, TimeRemainingColumn())
     off = not shown.is_terminal
     with Progress(*columns, words, console=shown, transient=True, disable=off) as bar:
         task = bar.add_task("", total=total, completed=done)
-
-        def advance(said: str = "") -> None:
-            bar.update(task, advance=1, description=said)
-
-        yield advance
+        yield lambda said="": bar.update(task, advance=1, description=said)
 
 
 MOST = {
     "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000, "batches": 10_000,
     "n_samples": 10_000, "concurrency": 10_000, "longest": 64,
 }  # fmt: skip
-"""The largest values of some flags; of others 10 million. What is counted up to has an end."""
+"""The largest values of some flags; 10 million for all others. Every count has a limit."""
 
 
 def at_least(flags: object, **least: int) -> None:
-    """Raise `SettingError` for a flag below its least value, or so large that a run of it would not
-    end; of several values for each. None passes."""
+    """Raise `SettingError` for a flag below its least value, or so large that the run would never
+    end. A flag with several values is checked value by value; None passes."""
     for name, bound in least.items():
         value, most = getattr(flags, name), MOST.get(name, 10_000_000)
         for one in value if isinstance(value, tuple) else (value,):
@@ -103,8 +100,8 @@ def at_least(flags: object, **least: int) -> None:
 
 
 def require_files(**files: Path | None) -> None:
-    """Raise `SettingError` for a file, given by the name of its flag, whose folder is not there,
-    and for a `figure` where matplotlib is missing."""
+    """Raise `SettingError` for a file whose folder does not exist, and for a `figure` where
+    matplotlib is missing. The keywords are the names of the flags."""
     for name, path in files.items():
         if path is not None:
             none = f"another place: there is no folder {path.parent}; create it first"
@@ -114,16 +111,16 @@ def require_files(**files: Path | None) -> None:
 
 
 def settings_of(flags: Any) -> dict[str, Any]:
-    """The flags of a command as they stand in its JSON file: all but the files it writes."""
+    """The flags of a command, for its JSON file: all except the files it writes."""
     given = {name: value for name, value in asdict(flags).items() if name not in ("json", "figure")}
     return {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
 
 
 def step_line(step: AnswerStep, language: TinyLanguage | None = None) -> Text:
-    """One step with its mark and origin; a correction also with the draft step it replaced, and
-    why: in the words of `language`, where that can read both steps, else in the verifier's."""
-    line = Text(f"  {MARKS[step.origin]} {step.origin.value:<10} ", style=STYLES[step.origin])
-    line.append(step.text.strip())
+    """One step with its sign and origin. A correction also shows the draft step it replaced and the
+    reason: in the words of `language` if it can parse both steps, else in the verifier's."""
+    how = ORIGINS[step.origin.value]
+    line = Text(f"  {how.typed} {step.origin.value:<10} {step.text.strip()}", style=how.style)
     if step.rejected is not None and step.verdict is not None:
         why, draft = step.verdict.why, step.rejected
         if language is not None and not language.same_meaning(draft, step.text):
@@ -134,14 +131,16 @@ def step_line(step: AnswerStep, language: TinyLanguage | None = None) -> Text:
 
 
 def legend() -> Text:
-    """What the marks and colours of steps mean."""
+    """What the signs and colours of steps mean."""
     words = {
-        Origin.ACCEPTED: "draft step kept",
-        Origin.CORRECTION: "target's step, already written when the draft's was rejected: "
-        "nothing is lost",
-        Origin.BONUS: "target's step after a fully accepted cycle",
+        "accepted": "draft step kept",
+        "correction": "target's step, written before the draft's was rejected: nothing is lost",
+        "bonus": "target's step after a fully accepted cycle",
     }
-    parts = [Text(f"{MARKS[o]} {o.value}: {said}", STYLES[o]) for o, said in words.items()]
+    parts = [
+        Text(f"{ORIGINS[origin].typed} {origin}: {said}", ORIGINS[origin].style)
+        for origin, said in words.items()
+    ]
     return Text("   ").join(parts)
 
 

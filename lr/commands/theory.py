@@ -1,4 +1,4 @@
-"""The formulas, what they take, and how well they predict: `lr theory`, `lr theory figures`,
+"""The formulas, their inputs, and how well they predict: `lr theory`, `lr theory figures`,
 `lr calibrate`, `lr theory validation` and `lr plan`."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Theory:
-    """Print formulas at given parameters beside the real scheduler on a simulated clock, or what
-    variants of the method would gain there. Times are in target steps."""
+    """Print formulas next to the real scheduler on a simulated clock, at given parameters, or the
+    gain of variants of the method on that clock. Times are in target steps."""
 
-    formula: str = "all"  # Which ones: a name or its beginning, such as lr_async; all.
-    variant: tuple[str, ...] = ()  # Variants to simulate instead; names as in lr generate.
+    formula: str = "all"  # Which formulas: a name or its beginning, such as lr_async; all.
+    variant: tuple[str, ...] = ()  # Simulate these variants instead; names as in lr generate.
     at: Point = field(default_factory=Point)
 
     def run(self) -> None:
@@ -80,7 +81,7 @@ class Theory:
         out = console()
         columns = ("function", "formula", "value:.4f", "simulated:.4f", "± s.e.:.4f", "off:+.1f")
         out.print(table(columns, rows, text=2))
-        said = "off: in standard errors. No figure: no schedule does what the formula says."
+        said = "off: in standard errors. No figure: no schedule does what the formula describes."
         out.print(said, style="dim")
         for name, why in outside.items():
             out.print(f"{name} is not defined there: {why}", style="dim")
@@ -88,13 +89,12 @@ class Theory:
 
 @dataclass(frozen=True)
 class TheoryFigures:
-    """Draw speedup against draft length under one budget, the schedules, the region where the
-    hybrid wins, and width."""
+    """Draw speedup against draft length, the schedules, the region where the hybrid wins, width."""
 
-    folder: Path = Path("docs/figures")  # Where to write; it must exist. Needs the extra `plot`.
+    folder: Path = Path("docs/figures")  # An existing folder for them. Needs the extra `plot`.
 
     def run(self) -> None:
-        require(self.folder.is_dir(), "folder", str(self.folder), "a folder that is there")
+        require(self.folder.is_dir(), "folder", str(self.folder), "an existing folder")
         require_matplotlib()
         for path in draw_all(self.folder):
             console().print(f"drawn: {path}")
@@ -131,20 +131,20 @@ class Calibrate:
 
     output: Path | None = None  # Write the calibration to this JSON file.
     problems: int = 24
-    """How many problems to run, six times each (plain, lookahead, two alternatives, token level
-    twice, both levels). At least 4."""
+    """How many problems, at least 4. Each runs six times: plain, lookahead, two alternatives, token
+    level twice, both levels."""
     questions: Path | None = None  # One per line in this file; None: tiny training problems.
-    dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
+    dataset: Literal["tiny", "stories"] = "tiny"  # Short or long problems.
     depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4
-    """How many tokens the draft model proposes per round in the token-level run, at least 2; in a
-    second run it proposes one."""
-    max_tokens: int | None = None  # Longest answer. None: 400; in long problems the context.
-    temperature: float | None = None  # Of both models, 0 is greedy. None: what the models ask for.
-    seed: int = 1  # Same seed: same answers.
+    """How many tokens the draft model proposes per round of the token-level run, at least 2; a
+    second run proposes one."""
+    max_tokens: int | None = None  # Longest answer. None: 400; the context for stories.
+    temperature: float | None = None  # Of both models; 0 is greedy. None: as the models recommend.
+    seed: int = 1  # Same seed, same answers.
     clock: Literal["auto", "cpu", "wall"] = "auto"
-    """cpu: processor time of this process, which others on the machine do not disturb; wall: what a
-    user waits. auto: cpu where the models run on the CPU."""
+    """cpu: processor time of this process, which other processes do not disturb; wall: the time
+    that a user waits. auto: cpu if the models run on the CPU."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
@@ -165,7 +165,7 @@ class Calibrate:
             out.print(f"written: {self.output}")
 
     def measure(self, reasoner: Reasoner, asked: Sequence[str]) -> Calibration:
-        """The calibration, from these questions."""
+        """The calibration from these questions."""
         reasoner.generate(asked[0], max_tokens=40)  # warm up: the first call allocates
         seen, verifier, facts = [], reasoner.verifier, asdict(self)
         with progress("calibrating", len(asked)) as advance:
@@ -180,7 +180,7 @@ class Calibrate:
         return calibrate(seen, models, facts | conditions())
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
-        """One question, run six times."""
+        """Run one question six times."""
         limit = None if self.dataset == "stories" else 400
         own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens or limit}
         own["temperature"] = self.temperature
@@ -191,7 +191,7 @@ class Calibrate:
         for k in (self.num_speculative_tokens, 1):
             seen.tokens.add(events(mode="sd", drafter="draft", num_speculative_tokens=k))
         seen.pairs.add(events(mode="lr", schedule="sync", depth=1, width=2))
-        # The draft's passes over several rows, which the other runs have few of.
+        # the draft's passes over several rows, which are rare in the other runs
         speculating = {"drafter": "draft", "num_speculative_tokens": self.num_speculative_tokens}
         seen.both.add(events(mode="lr+sd", depth=2, width=2, **speculating))
         return seen
@@ -213,13 +213,13 @@ class Calibrate:
 
 
 def clock_for(name: str, reasoner: Reasoner) -> Callable[[], float]:
-    """The clock that a name means for these models."""
+    """The clock of that name for these models."""
     on_cpu = reasoner.models.target.device.type == "cpu"
     return time.process_time if name == "cpu" or (name == "auto" and on_cpu) else time.perf_counter
 
 
 def timed(reasoner: Reasoner, question: str, clock: str, **options: Any) -> list[Timed]:
-    """The events of one run by the clock of that name."""
+    """The events of one run, timed by the clock of that name."""
     run, now = reasoner.run(question, **options), clock_for(clock, reasoner)
     run.trace.clock, run.trace.start = now, now()
     return run.finish().trace.events
@@ -227,75 +227,65 @@ def timed(reasoner: Reasoner, question: str, clock: str, **options: Any) -> list
 
 NOTES = """\
 closed form: the formula. expected: the scheduler, simulated at the calibrated pass costs.
-replayed: the same with acceptance and lengths of these very answers, so that only times are
-predicted. off: expected against measured. ±: standard error over problems."""
+replayed: the same with the acceptance and lengths of these very answers, so that it predicts times
+only. off: expected relative to measured. ±: standard error over problems."""
 
 
 @dataclass(frozen=True)
 class TheoryValidation:
-    """Compare what a calibration predicts with what the models do, on other problems than those it
-    was made from, in the ways of a list or, with --draw, in ways that nobody could know before."""
+    """Compare the predictions of a calibration with what the models do on other problems: in a
+    fixed list of ways to run them or, with --draw, in random ways drawn after the calibration."""
 
     draw: int = 0
-    """Instead of the list, draw so many ways when the calibration is there: mode, schedule, depth,
+    """Draw this many ways after the calibration instead of using the list: mode, schedule, depth,
     width 1 to 3, tokens, temperature and, unless it is given, driver."""
     temperatures: tuple[float, ...] = (0.0, 0.6, 1.0)
-    """With --draw: calibrate at each of these, and draw one for every way."""
+    """With --draw: calibrate at each of these, and draw one of them for every way."""
     calibration: Path | None = None
-    """A file that `lr calibrate --output` wrote, of the same models on the same machine; all ways
-    have its temperature. None: calibrate first, on as many training problems."""
+    """A file from `lr calibrate --output`, of the same models on the same machine; all ways use its
+    temperature. None: calibrate first, on the same number of training problems."""
     save_calibration: Path | None = None
-    """Write the calibration of this run to this file; with --draw one per temperature, which is
-    added to the name."""
-    problems: int = 16  # How many held-out problems to solve, in every way.
-    dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
+    """Write the calibration of this run to this file; with --draw one file per temperature, which
+    is added to the name."""
+    problems: int = 16  # Held-out problems, each solved in every way.
+    dataset: Literal["tiny", "stories"] = "tiny"  # Short or long problems.
     depths: tuple[int, ...] = (1, 2, 4, 8)  # Lookahead depths.
-    tokens: tuple[int, ...] = (1, 2, 4)  # Drafted tokens of token-level speculation alone.
-    inner: int = 4  # Drafted tokens where both are combined; 0: leave that out.
+    tokens: tuple[int, ...] = (1, 2, 4)  # Draft tokens of token-level speculation alone.
+    inner: int = 4  # Draft tokens where both are combined; 0: do not combine them.
     schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")  # To try.
     driver: Driver | None = None
-    """overlapped: the draft in a process of its own, the clock on the wall, and a prediction in
-    which the models have a machine each. It needs idle cores and a calibration by the same clock.
-    None: lockstep; with --draw either, all by the clock on the wall."""
-    seed: int = 2  # Same seed: same answers, and the same ways from the same calibration.
+    """overlapped: the draft in its own process, wall-clock time, and predictions for one machine
+    per model. It needs idle cores and a calibration by the same clock. None: lockstep; with --draw
+    either of the two, both by the wall clock."""
+    seed: int = 2  # Same seed, same answers, and the same ways from the same calibration.
     clock: Literal["auto", "cpu", "wall"] = "auto"  # As in `lr calibrate`.
     json: Path | None = None  # Also write every figure to this file.
-    figure: Path | None = None  # Also draw them, as PNG and SVG. Needs the extra `plot`.
+    figure: Path | None = None  # Also draw the figures, as PNG and SVG. Needs the extra `plot`.
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        least = 4 if self.calibration is None else 2  # for intervals, for a standard error
+        least = 4 if self.calibration is None else 2  # intervals need 4, a standard error 2
         at_least(self, problems=least)
         require(0 <= self.draw <= 64, "draw", self.draw, "0 (none) to 64 ways")
         require(len(self.temperatures) > 0, "temperatures", self.temperatures, "at least one")
         if self.draw:
             listed = ("depths", "tokens", "inner", "schedules")
             named = [f"--{n}" for n in listed if getattr(self, n) != getattr(TheoryValidation, n)]
-            none = f"0 beside {' and '.join(named)}: drawn ways come from no list"
+            none = f"0 with {' and '.join(named)}: drawn ways come from no list"
             require(not named, "draw", self.draw, none)
         usual = self.temperatures == TheoryValidation.temperatures
         drawn = self.draw > 0 and self.calibration is None
-        none = "none: it counts with --draw alone, and not beside --calibration"
+        none = "the default: it counts with --draw alone, and not with --calibration"
         require(usual or drawn, "temperatures", self.temperatures, none)
-        saved, none = self.save_calibration, "none beside --calibration: none is made then"
+        saved, none = self.save_calibration, "none with --calibration: nothing new is measured"
         require(saved is None or self.calibration is None, "save_calibration", str(saved), none)
         require_files(json=self.json, figure=self.figure, save_calibration=saved)
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
         out = console()
         columns = ("way", "closed form", "expected", "replayed", "measured", "±", "off:+.1%")
-        cells = [
-            (
-                row.way.name,
-                row.formula,
-                row.expected,
-                row.replayed,
-                row.measured,
-                row.error,
-                row.gap,
-            )
-            for row in rows
-        ]
+        names = "way.name", "formula", "expected", "replayed", "measured", "error", "gap"
+        cells = map(attrgetter(*names), rows)
         how = f"; ways drawn after the calibration, seed {self.seed}" if self.draw else ""
         out.print(table(columns, cells, title=f"speedup over plain decoding{how}"))
         out.print(NOTES, style="dim")
@@ -304,16 +294,10 @@ class TheoryValidation:
         near = sum(abs(row.gap) <= 0.1 for row in rows)
         out.print(f"off on average: expected {blind:.1%}; 1.00 for every way {trivial:.1%}")
         out.print(f"expected is within 10 % in {near} of {len(rows)} ways")
-        document = {
-            "calibration": next(iter(found.values())).name,
-            "same_run": given is None,
-            "driver": self.driver,
-            "draw": self.draw,
-            "seed": self.seed,
-            "off": {"expected": blind, "1.00": trivial},
-            "conditions": conditions(),
-            "rows": [asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows],
-        }
+        document: dict[str, Any] = {"driver": self.driver, "draw": self.draw, "seed": self.seed}
+        document |= {"calibration": next(iter(found.values())).name, "same_run": given is None}
+        document |= {"off": {"expected": blind, "1.00": trivial}, "conditions": conditions()}
+        document["rows"] = [asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows]
         if saved is not None:
             for at, one in found.items():
                 path = saved.with_stem(f"{saved.stem}_{at:g}") if self.draw else saved
@@ -323,7 +307,7 @@ class TheoryValidation:
             out.print(f"drawn: {path}")
 
     def ways(self, at: float | None) -> list[Tried]:
-        """The list, at this temperature."""
+        """The fixed list, at this temperature."""
         tokens = [Tried(tokens=k) for k in self.tokens]
         how = product(map(Schedule, self.schedules), self.depths)
         steps = [Tried(*one, driver=self.driver or "lockstep") for one in how]
@@ -333,7 +317,7 @@ class TheoryValidation:
     def _compare(
         self, reasoner: Reasoner, given: Calibration | None
     ) -> tuple[list[Compared], dict[float | None, Calibration]]:
-        """A row for every way, and the calibrations by their temperatures."""
+        """A row for every way, and the calibrations by temperature."""
         found: dict[float | None, Calibration] = {}
         if given is None:
             sizes: dict[str, Any] = {"problems": self.problems, "dataset": self.dataset}
@@ -373,7 +357,7 @@ class TheoryValidation:
         return rows, found
 
     def _clock(self) -> Literal["auto", "cpu", "wall"]:
-        """Two processes have no processor time in common."""
+        """The clock to use: two processes share no processor time."""
         two = self.driver == "overlapped" or (self.draw > 0 and self.driver is None)
         return "wall" if two else self.clock
 
@@ -393,14 +377,14 @@ class PlanRun:
     positions per target pass."""
 
     from_: Annotated[str, tyro.conf.arg(name="from")] = "paper"
-    """A file that `lr calibrate --output` wrote, or `paper`: the paper's tables (mostly fitted, see
+    """A file from `lr calibrate --output`, or `paper`: values from its tables, mostly fitted (see
     docs/theory.md)."""
     budget: int = 16  # M: token positions per target pass, target rows times (draft tokens + 1).
     pair: Literal["r1", "qwen3"] = "r1"  # With `paper`: which pair of models of Table 1.
     dataset: str = "GSM8K"  # With `paper`: which data set of Table 1.
-    gpus: int | None = None  # Compare with so many GPUs, all given to the target.
-    calibrated_on: int = 1  # How many GPUs the target had when it was calibrated.
-    for_draft: int = 1  # How many of the GPUs draft and judge take.
+    gpus: int | None = None  # Compare with giving this many GPUs to the target.
+    calibrated_on: int = 1  # GPUs of the target during calibration.
+    for_draft: int = 1  # GPUs that draft and judge take from the target.
     serial: float = 0.1  # Share of a target pass that GPUs do not speed up; measure yours.
     json: Path | None = None  # Also write the plans to this file.
 
@@ -423,7 +407,7 @@ class PlanRun:
             "lookahead alone": next((p for p in advice.plans if p.depth and not p.tokens), None),
             "tokens alone": next((p for p in advice.plans if p.tokens and not p.depth), None),
             "width > 1": next((p for p in advice.plans if p.width > 1), None),
-        }  # the plans stand best first
+        }  # plans are sorted, best first
         shown = [(title, one, simulated(found, one)) for title, one in kinds.items() if one]
         rows = [(t, one.name, one.rows, one.positions, one.speedup, s) for t, one, s in shown]
         columns, out = ("", "plan", "rows", "positions", "predicted", "simulated"), console()
@@ -438,7 +422,7 @@ class PlanRun:
             verdict = "speculate" if both.speculate else "give them all to the target"
             out.print(
                 f"{self.gpus} GPUs, relative to plain decoding as calibrated: all for the target "
-                f"{both.all_for_target:.2f}; beside a draft {both.left_for_target:.2f} plain, "
+                f"{both.all_for_target:.2f}; next to a draft {both.left_for_target:.2f} plain, "
                 f"{both.with_speculation:.2f} with {both.advice.best.name}. So: {verdict}."
             )
             names = ("all_for_target", "left_for_target", "with_speculation", "speculate")
@@ -447,7 +431,7 @@ class PlanRun:
 
 
 def _sentences(found: Calibration, advice: Advice) -> Iterator[str]:
-    """What the figures mean."""
+    """The advice in words."""
     if advice.best is PLAIN:
         yield "Do not speculate: nothing that fits is predicted to gain 2 %."
     elif not advice.best.depth:

@@ -1,8 +1,8 @@
 """`lr trace` checks, replays and converts a trace; `lr play` and `lr draw` show it; `lr step` steps
-through it, or through an answer as it is made, and aside into what would have been.
+through it, or through an answer while it is made, and forks what-ifs.
 
-The prompt of `lr step` reads line by line, so that it works over a pipe as at a terminal. What its
-letters do is in `lab/stepper/session.py`; what is shown, in `lab/stepper/view.py`."""
+The prompt of `lr step` reads line by line, so that it works at a terminal and over a pipe. The
+moves are in `lab/stepper/session.py`, the display is in `lab/stepper/view.py`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.columns import Columns
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import AS_IT_IS, console, require_files, summary
 from lr.errors import LRError
 from lr.lab.player.live import Live, LiveServer
-from lr.lab.player.page import player_page
+from lr.lab.player.page import player_page, setting_of, title_of
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import Recorded, Source, StepperError
 from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
@@ -45,39 +45,52 @@ from lr.types import require
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
 
-def trace_named(words: str | None) -> Path | None:
-    """The trace file that words name; None where they ask a question."""
-    try:
-        named = words is not None and (words.endswith(".jsonl") or Path(words).exists())
-    except OSError:  # too long for the name of a file
+@dataclass(frozen=True)
+class Shown:
+    """What `lr play` and `lr step` show: a trace, or the answer to a question."""
+
+    what: tyro.conf.Positional[str | None] = None
+    """A trace from --trace (a name that ends in .jsonl, or an existing file), or a question to
+    answer. Left out: a sample problem."""
+    models: ModelChoice = field(default_factory=ModelChoice)
+    generation: GenerateOptions = field(default_factory=GenerateOptions)
+    own: VariantChoice = field(default_factory=VariantChoice)
+
+    def file(self) -> Path | None:
+        """The trace file that `what` names; None if it is a question."""
+        words = self.what
+        with suppress(OSError):  # a question may be too long for a file name
+            if words is not None and (words.endswith(".jsonl") or Path(words).exists()):
+                return Path(words)
         return None
-    return Path(str(words)) if named else None
+
+    def live_sources(self) -> Callable[[str | None], Source]:
+        """Load the models. Returns a function that begins to answer a question."""
+        from lr.lab.stepper.live import LiveSource
+
+        reasoner, options = self.models.load(needs_draft=True), asdict(self.generation)
+        variant, question = self.own.load(reasoner), self.models.question
+        return lambda asked: LiveSource(reasoner, question(asked), options, variant)
 
 
 @dataclass(frozen=True)
 class TraceCommand:
-    """Check a trace, as made by --trace, and say what is in it, or which line is wrong."""
+    """Check a trace from --trace; print a summary of it, or which line is wrong."""
 
     file: tyro.conf.Positional[Path]  # The trace: JSON lines, see docs/trace.md.
     perfetto: Path | None = None  # Write Chrome trace events to this file, for ui.perfetto.dev.
-    replay: bool = False  # Run it again from its header, up to the first difference (exit code 2).
-    recorded: bool = False  # With --replay: give the trace's verdicts, do not ask the verifier.
-    device: str | None = None  # With --replay: another device than the trace's.
+    replay: bool = False  # Run it again, up to the first difference (which gives exit code 2).
+    recorded: bool = False  # With --replay: use the trace's verdicts instead of the verifier.
+    device: str | None = None  # With --replay: use this device instead of the trace's.
 
     def run(self) -> None:
         if self.perfetto is not None:
             other = self.perfetto.resolve() != self.file.resolve()
             require(other, "perfetto", str(self.perfetto), "another file than the trace itself")
         trace, out = read_trace(self.file), console()
-        state_at(trace, len(trace.records))  # raises where events do not follow from those before
+        state_at(trace, len(trace.records))  # raises if an event contradicts those before it
         header, stats = trace.header, trace.stats
-        mode = f"mode {header.mode}, " if header.clock == "wall" else ""
-        ahead = f", schedule {header.schedule}, depth {header.depth}, width {header.width}"
-        ahead = "" if header.driver == "plain" else ahead
-        out.print(f"{len(trace.records)} events; {mode}driver {header.driver}{ahead}")
-        if models := ", ".join(f"{role} {name}" for role, name in header.models.items() if name):
-            judged = "" if header.verifier is None else f", verifier {header.verifier}"
-            out.print(f"{models}{judged}")
+        out.print(f"{len(trace.records)} events: {title_of(header)}\n{setting_of(header)}")
         if header.question is not None:
             out.print(f"question: {header.question}")
         if header.clock == "virtual":
@@ -88,9 +101,7 @@ class TraceCommand:
             out.print(summary(stats))
         if trace.records:
             counted = Counter(record.kind for record in trace.records).most_common()
-            kinds = Table.grid(padding=(0, 2, 0, 0))
-            for start in range(0, len(counted), 6):
-                kinds.add_row(*(f"{name} {n}" for name, n in counted[start : start + 6]))
+            kinds = Columns([f"{name} {n}" for name, n in counted], padding=(0, 2, 0, 0))
             out.print("", kinds, "")
         for note in trace.notes:
             out.print(f"note: {note}", style="yellow")
@@ -107,37 +118,31 @@ class TraceCommand:
             from lr.lab.trace.replay import replay
 
             found = replay(trace, recorded=self.recorded, device=self.device)
-        what, until = "the output, and the steps and verdicts both have", ""
+        what, until = "the output and the common steps and verdicts are", ""
+        if found.ordered:
+            what = "every event, in order, is"
         whole = trace.complete and trace.records[-1].data["done"]
         cut = None if whole else len(trace.records) - trace.complete  # the events before its end
-        if found.ordered:
-            what = "every event in its order"
         if found.ordered and found.difference is not None and found.compared == cut:
             until = ", up to where the trace was cut"
         elif found.difference is not None:
             after = f"differs after {found.compared} events. {found.difference}"
             raise LRError(f"the replay of {self.file} {after}")
-        out.print(f"replayed: {what} came again the same{until} ({found.compared} events)")
+        out.print(f"replayed: {what} the same{until} ({found.compared} events)")
 
 
 @dataclass(frozen=True)
-class Play:
+class Play(Shown):
     """Write one page that shows an answer event by event: the tree, the text, the clock, the cache.
     It needs nothing but a browser. With --live the page is served on this machine while the answer
     is made: type or draw a problem, run, pause, step, force a verdict, fork a what-if."""
 
-    what: tyro.conf.Positional[str | None] = None
-    """A trace (a name that ends in .jsonl, or any file), as --trace writes it; or a question, which
-    is answered now. Left out: a sample problem."""
     output: Output = None  # The page to write; None: the trace's name with .html, or answer.html.
-    live: bool = False  # Serve the page while the answer is made, to this machine alone.
+    live: bool = False  # Serve the page to this machine alone, while the answer is made.
     port: int = 0  # With --live: the port to serve on; 0: a free one.
-    models: ModelChoice = field(default_factory=ModelChoice)
-    generation: GenerateOptions = field(default_factory=GenerateOptions)
-    own: VariantChoice = field(default_factory=VariantChoice)
 
     def run(self) -> None:
-        file = trace_named(self.what)
+        file = self.file()
         require(0 <= self.port <= 65535, "port", self.port, "0 (a free one) to 65535")
         if self.live:
             require(file is None, "live", str(file), "a question; lr step takes a trace")
@@ -165,16 +170,9 @@ class Play:
         console().print(f"written: {output} ({size}); open it in a browser")
 
     def _serve(self) -> None:
-        from lr.lab.stepper.live import LiveSource
-
-        reasoner, numbers = self.models.load(needs_draft=True), count()
-        variant, options = self.own.load(reasoner), asdict(self.generation)
-
-        def begin(question: str | None) -> Source:
-            asked = self.models.sample(next(numbers)) if question is None else question
-            return LiveSource(reasoner, self.models.question(asked), options, variant)
-
-        live = Live(begin, self.what)
+        begin, numbers = self.live_sources(), count()
+        draw = self.models.sample
+        live = Live(lambda asked: begin(draw(next(numbers)) if asked is None else asked), self.what)
         try:
             with LiveServer(live, self.port) as server:
                 console().print(f"open {server.address} in a browser; Ctrl-C ends it")
@@ -194,14 +192,14 @@ class DrawCommand:
     """Draw a trace as SVG and PNG: who worked when, the tree at one moment, who held which block.
     Needs matplotlib (the extra `plot`)."""
 
-    trace: tyro.conf.Positional[Path]  # A trace, as `--trace` writes it.
+    trace: tyro.conf.Positional[Path]  # A trace from `--trace`.
     output: Output = None
-    """How the files' names begin, such as slides/run for slides/run-tree.svg; by default the
-    trace's name without its ending."""
-    pictures: tuple[str, ...] = PICTURES  # Which: timeline, tree, cache.
+    """How the file names begin, such as slides/run for slides/run-tree.svg. None: the trace's name
+    without its suffix."""
+    pictures: tuple[str, ...] = PICTURES  # What to draw: timeline, tree, cache.
     event: int | None = None
-    """Tree and cache after so many events; by default where there is most to see: the tree with
-    the most steps and verdicts, the cache where most blocks are shared."""
+    """Draw tree and cache after this many events. None: where there is most to see, the tree with
+    the most steps and verdicts and the cache with the most shared blocks."""
 
     def run(self) -> None:
         require_matplotlib()
@@ -229,26 +227,14 @@ class DrawCommand:
 
 
 @dataclass(frozen=True)
-class StepCommand:
+class StepCommand(Shown):
     """Step through an answer: forward, back, to the next rejection, into nodes, tokens and cache;
     force verdicts and fork what-ifs."""
 
-    what: tyro.conf.Positional[str | None] = None
-    """A question, which is answered as you go, or a trace (whatever ends in .jsonl, or is there as
-    a file), as --trace writes it. Left out: a sample problem."""
-    models: ModelChoice = field(default_factory=ModelChoice)
-    generation: GenerateOptions = field(default_factory=GenerateOptions)
-    own: VariantChoice = field(default_factory=VariantChoice)
-
     def run(self) -> None:
-        out, file = Console(highlight=False, **AS_IT_IS), trace_named(self.what)
+        out, file = Console(highlight=False, **AS_IT_IS), self.file()
         if file is None:  # the first event is made when it is asked for
-            from lr.lab.stepper.live import LiveSource
-
-            reasoner = self.models.load(needs_draft=True)
-            question = self.models.question(self.what)
-            variant = self.own.load(reasoner)
-            source: Source = LiveSource(reasoner, question, asdict(self.generation), variant)
+            source = self.live_sources()(self.what)
         else:
             trace = read_trace(file)
             for note in trace.notes:
@@ -264,23 +250,20 @@ class StepCommand:
 
 
 def remaking(trace: TraceFile) -> Callable[[], Source] | None:
-    """How the run of a trace is begun again, its models being loaded when that is first done; None
-    where it cannot be."""
+    """A function that begins the run of a trace again; None if the run cannot be repeated."""
     header, question = trace.header, trace.header.question
     if header.clock == "virtual" or question is None or header.driver != "lockstep":
         return None
     from lr.lab.stepper.live import LiveSource
     from lr.lab.trace.replay import options_of, reasoner_of, variant_of
 
-    reasoner = cache(lambda: reasoner_of(header))
-    return lambda: LiveSource(
-        reasoner(), question, options_of(header), variant_of(header, reasoner())
-    )
+    how, reasoner = options_of(header), cache(lambda: reasoner_of(header))
+    return lambda: LiveSource(reasoner(), question, how, variant_of(header, reasoner()))
 
 
 def _reader(out: Console) -> Callable[[str], str]:
-    """Lines from the keyboard, with history. From a pipe each is shown after its prompt, so that
-    the output reads like a session."""
+    """A function that reads a line: from the keyboard with history, from a pipe with an echo after
+    the prompt, so that the output reads like a session."""
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # gives input() its history
@@ -315,23 +298,23 @@ signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
 """What `?` shows."""
 FIRST = "? explains the letters; Enter goes on."
 LETTERS = "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
-"""The letters that are shown with every screen of a terminal."""
+"""The letters shown below every screen on a terminal."""
 MOVES = {
     "n": "next", "b": "back", "e": "event", "s": "step", "r": "rejection", "v": "verdict",
     "z": "end",
 }  # fmt: skip
-MOST = 10_000  # Moves that one line may ask for.
+MOST = 10_000  # The most moves that one line may ask for.
 
 
 class StepperPrompt:
-    """One session at a terminal or a pipe. `read` gets a line, given the prompt, and raises
-    `EOFError` at the end; `out` shows."""
+    """One session at a terminal or over a pipe. `read` returns a line, given the prompt, and raises
+    `EOFError` at the end of the input."""
 
     def __init__(self, session: Session, read: Callable[[str], str], out: Console) -> None:
         self.session, self.read, self.out = session, read, out
 
     def run(self) -> None:
-        """Until `q` or the end of the input."""
+        """Obey lines until `q` or the end of the input."""
         self._show()
         self._say(FIRST)
         while True:
@@ -351,12 +334,12 @@ class StepperPrompt:
                 self.obey(words[0], words[1:])
             except LRError as error:
                 if before != [side.place for side in self.session.sides]:
-                    self._show()  # it got as far as that
+                    self._show()  # it moved before it failed
                 self._say(f"! {error}")
 
     def obey(self, letter: str, rest: list[str]) -> None:
-        """One line. Raises `StepperError` for one that cannot be understood, and what the session
-        raises; nothing is changed then."""
+        """Obey one line. Raises `StepperError`, without any change, for a line that it does not
+        understand, and what the session raises."""
         session, out, said = self.session, self.out, ""
         word = rest[0] if rest else None
         if len(rest) > 1:
@@ -364,9 +347,9 @@ class StepperPrompt:
             raise StepperError(f"one word after the letter is enough; {told}.")
         if letter in MOVES:
             wanted = f"{word!r} is no number of moves; expected 1 to {MOST}."
-            moved, count = False, _number(word or "1", wanted, 1, MOST)
-            while count and session.go(MOVES[letter]):
-                moved, count = True, count - 1
+            moved, count = 0, _number(word or "1", wanted, 1, MOST)
+            while moved < count and session.go(MOVES[letter]):
+                moved += 1
             if not moved:
                 end = "This is the beginning." if letter == "b" else "This is the end; b goes back."
                 return self._say(end)
@@ -404,7 +387,7 @@ class StepperPrompt:
         return self._say(said) if said else None
 
     def _show(self) -> None:
-        """On a terminal the screen is drawn in place, so that what changes is seen to change."""
+        """Show the screen. A terminal is cleared first, so that changes stand out."""
         if self.out.is_terminal:
             self.out.clear()
         self.out.print(screen(self.session))
@@ -416,7 +399,7 @@ class StepperPrompt:
 
 
 def _telling(session: Session) -> str:
-    """The node that the last event was about; else the root."""
+    """The node of the last event, or the root."""
     record = session.active.last
     name = None if record is None else record.data.get("node")
     return name if name in session.active.state.nodes else session.active.state.root

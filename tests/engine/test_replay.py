@@ -163,7 +163,7 @@ def test_a_verifier_that_does_not_say_the_same_twice(reasoner: Reasoner) -> None
         == sum(record.kind == "judged" for record in trace.records)
         > 2
     )
-    with pytest.raises(TraceError, match=r"one's own \(verifier=Moody\)"):
+    with pytest.raises(TraceError, match=r"custom parts \(verifier=Moody\)"):
         replay(trace)
     mended = dataclasses.replace(
         trace, header=dataclasses.replace(trace.header, variant=None, verifier="never")
@@ -237,8 +237,8 @@ def test_the_command(
     save_trace(file, run)
     assert main(["trace", str(file), "--replay", "--perfetto", str(lanes)]) == 0
     shown = capsys.readouterr().out
-    assert "mode lr, driver lockstep, schedule depth, depth 3, width 1" in shown
-    assert "every event in its order came again the same" in shown
+    assert "schedule depth · depth 3 · width 1" in shown and "driver lockstep" in shown
+    assert "every event, in order, is the same" in shown
     events = json.loads(lanes.read_text(encoding="utf-8"))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     assert sum(event["name"].startswith("forward") for event in spans) == sum(

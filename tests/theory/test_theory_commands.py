@@ -70,7 +70,7 @@ def test_every_simulation_is_of_the_seed(name: str) -> None:
         (["theory", "validation", "--calibration", "none.json"], "none.json"),
         (["theory", "validation", "--draw", "65"], "draw is 65"),
         (["theory", "validation", "--draw", "2", "--temperatures"], "temperatures is ()"),
-        (["theory", "validation", "--draw", "2", "--depths", "3"], "expected 0 beside --depths"),
+        (["theory", "validation", "--draw", "2", "--depths", "3"], "expected 0 with --depths"),
         (["theory", "validation", "--draw", "2", "--inner", "1", "--tokens", "3"], "and --inner"),
         (["theory", "validation", "--temperatures", "0.3"], "temperatures is (0.3,)"),
         (["plan", "--from", "none.json"], "none.json"),

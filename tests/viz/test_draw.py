@@ -301,7 +301,7 @@ def test_lines_of_a_function_with_and_without_sliders(monkeypatch: pytest.Monkey
         1.5,
     ]
     widgets = ModuleType("ipywidgets")
-    widgets.FloatSlider = lambda start, **settings: (start, settings["min"], settings["max"])  # type: ignore[attr-defined]
+    widgets.FloatSlider = lambda start, **settings: (start, settings["min"], settings["max"])
 
     def interactive(draw: Any, how: dict[str, bool], **sliders: Any) -> Any:
         inspect.getcallargs(draw, **sliders)  # as the real one does: it needs a name

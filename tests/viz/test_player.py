@@ -252,7 +252,7 @@ def test_what_the_command_cannot_do_it_says(
     assert "cannot be written" in capsys.readouterr().err
     (tmp_path / "bad.jsonl").write_text('{"format": "other"}\n')
     assert main(["play", str(tmp_path / "bad.jsonl")]) == 2
-    assert "this is no trace" in capsys.readouterr().err
+    assert "this is not a trace" in capsys.readouterr().err
     before = trace.read_bytes()
     assert main(["play", str(trace), "-o", str(trace)]) == 2
     assert "another file than the trace itself" in capsys.readouterr().err

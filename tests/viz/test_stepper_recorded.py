@@ -41,7 +41,7 @@ def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) ->
     assert saved.complete and saved.header.variant == "a what-if of the stepper"
     again = Session(Recorded(saved, remaking(saved)))
     again.go("verdict")
-    with pytest.raises(LRError, match="parts of one's own"):
+    with pytest.raises(LRError, match="custom parts"):
         again.fork()
     session.close()
 

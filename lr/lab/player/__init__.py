@@ -1,2 +1,1 @@
-"""The step-through player: one page that shows a trace, and needs nothing but a browser. Start at
-`page.py`."""
+"""The player: one page that steps through a trace in a browser. Start at `page.py`."""

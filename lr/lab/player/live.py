@@ -1,13 +1,13 @@
-"""The player on an answer in the making: one page, served to this machine alone.
+"""The player on an answer while it is made: one page, served to this machine alone.
 
     with LiveServer(begin) as server:       # begin(question): a source of the stepper
         print(server.address)               # http://127.0.0.1:41234/?token=...
         server.serve_forever()
 
-The page is that of `page.py`. What its buttons ask for goes to the same `Session` as the letters of
-`lr step`, and the answer to each request is what every side is now, replayed and put into words as
-for a recorded trace. A page that has taken in the message before is sent only what is new (`news`),
-any other all of it. Who may ask, and why others cannot: docs/player.md. Read next: `live.js`."""
+The page is that of `page.py`. Its buttons drive the same `Session` as the letters of `lr step`. The
+answer to each request is the present state of every side, in the form of a recorded trace. A page
+that has received the previous message gets only what is new (`news`), any other page everything.
+docs/player.md says who may ask, and why nobody else can. Read next: `live.js`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lr.lab.stepper.session import Session, Side
 from lr.lab.stepper.sources import Source, StepperError
 
 HOST = "127.0.0.1"
-LONGEST = 100_000  # Bytes of a request.
+LONGEST = 100_000  # The most bytes of a request.
 MOVES = ("next", "step", "rejection", "verdict", "end")
 HEADERS = {
     "Cache-Control": "no-store",
@@ -44,13 +44,13 @@ HEADERS = {
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """What the page asks for: a move, or to force a verdict, fork, drop side B, take another
-    question. `places`: after how many events the page shows each side, by name. `seen`: the
-    number of the last message that it has taken in, 0 for none."""
+    """What the page asks for: a move, or to force a verdict, to fork, to drop side B, to take a new
+    question. `places`: by side, the number of events after which the page shows it. `seen`: the
+    number of the last message that the page received, 0 for none."""
 
     what: str
     places: dict[str, int] = {}
-    question: str | None = None  # None: one that is drawn
+    question: str | None = None  # None: a random one
     side: str = "A"
     node: str | None = None
     aligned: bool = True
@@ -58,8 +58,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Live:
-    """A session, and what the page can ask for. `begin`: a source for a question, or for one that
-    it draws."""
+    """A session, and what the page can ask of it. `begin`: a source for a question (None: any)."""
 
     def __init__(self, begin: Callable[[str | None], Source], question: str | None = None) -> None:
         self.begin, self.session = begin, Session(begin(question))
@@ -70,15 +69,15 @@ class Live:
         return player_page(self.session.sides[0].trace, live=True)
 
     def answer(self, asked: Asked) -> dict[str, Any]:
-        """Do it, and the message that says so to the page."""
-        made = json.loads(json.dumps(self.do(asked)))  # as the page has it, and a copy
+        """Do it, and return the message to the page."""
+        made = json.loads(json.dumps(self.do(asked)))  # a copy, in the page's own types
         known = self.sent if asked.seen == self.number else []
         self.number, self.sent = self.number + 1, made["sides"]
         sides = [news(old, new) for old, new in zip([*known, None, None], self.sent, strict=False)]
         return made | {"number": self.number, "sides": sides}
 
     def do(self, asked: Asked) -> dict[str, Any]:
-        """Do it, from where the page is, and say what is there then."""
+        """Do it from the page's place, and return the new state of every side."""
         session, said = self.session, ""
         before = session.sides[-1]
         for side in session.sides:
@@ -87,7 +86,7 @@ class Live:
         try:
             if asked.what in MOVES:
                 said = "" if session.go(asked.what) else "This is the end of the answer."
-                for side in session.sides:  # at the moment itself, where the page's own stops are
+                for side in session.sides:  # the page stops at the event, not after what follows
                     side.place = side.place if side.happened is None else side.happened.number + 1
             elif asked.what == "force":
                 session.move(asked.side)
@@ -98,7 +97,7 @@ class Live:
             elif asked.what == "drop":
                 session.drop()
             elif asked.what == "ask":
-                made = self.begin(asked.question)  # what is refused leaves the old one as it is
+                made = self.begin(asked.question)  # a refused question leaves the old session
                 session.close()
                 self.session = session = Session(made)
             elif asked.what != "look":
@@ -112,14 +111,14 @@ class Live:
 
 def _shown(side: Side) -> dict[str, Any]:
     over, data = side.trace.complete, page_data(side.trace) | {"live": True}
-    if not over:  # tour and race are of a whole answer
+    if not over:  # tour and race need a whole answer
         data |= {"tour": [], "race": []}
     return {"place": side.place, "shares": side.shares, "over": over, "data": data}
 
 
 def news(old: Any, new: Any) -> Any:
-    """What makes `new` of `old`: [new]; of lists [how many items stay, those that follow]; of
-    objects {key: its news}, for the keys that are new or have changed.
+    """The change from `old` to `new`. Lists: [number of leading items that stay, the items after
+    them]. Objects: {key: its news} for new and changed keys. Anything else: [new].
 
     Example: from {"a": [1, 2], "b": 3} to {"a": [1, 5, 6], "b": 3}: {"a": [1, [5, 6]]}."""
     if isinstance(old, dict) and isinstance(new, dict) and old.keys() <= new.keys():
@@ -132,7 +131,7 @@ def news(old: Any, new: Any) -> Any:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves a `Live` on 127.0.0.1. `port` 0: a free one. `SettingError` for one that is taken."""
+    """Serves a `Live` on 127.0.0.1. `port` 0: a free one. Raises `SettingError` for a taken one."""
 
     daemon_threads = True
 
@@ -148,13 +147,13 @@ class LiveServer(ThreadingHTTPServer):
         self.address = f"http://{HOST}:{self.server_port}/?token={self.token}"
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's would look a name up in the network
+        TCPServer.server_bind(self)  # HTTPServer's would look up a name in the network
         self.server_name, self.server_port = HOST, self.socket.getsockname()[1]
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
-    timeout = 60  # seconds that a browser may keep a connection without asking anything
+    timeout = 60  # seconds that a browser may keep an idle connection
 
     def do_GET(self) -> None:
         if self._refused(urlsplit(self.path).path == "/"):
@@ -179,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, json.dumps(made, ensure_ascii=False), "application/json")
 
     def _refused(self, known: bool) -> bool:
-        """Whether this is no request of our page; then that is said."""
+        """Whether this is not a request of our page; if so, answer with the reason."""
         names, status = self.server.names, HTTPStatus.FORBIDDEN
         tokens = parse_qs(urlsplit(self.path).query).get("token", [""])
         origins = (None, *(f"http://{name}" for name in names))
@@ -199,9 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (headers | {"Content-Length": str(len(body))}).items():
             self.send_header(name, value)
-        with suppress(ConnectionError):  # a page that is closed does not wait
+        with suppress(ConnectionError):  # the page may be closed already
             self.end_headers()
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal is not the place for it, and the address holds the token."""
+        """Log nothing: it would clutter the terminal, and the address contains the token."""

@@ -31,7 +31,7 @@ function shape(tag, classes, attributes, tip) {
 const SOURCES = {
   drawn: ["drawn", "written by the model itself, one token in one pass"],
   proposed: ["proposed and kept", "proposed by the drafter and accepted by the target"],
-  residual: ["in place of a rejected draft token", "the target rejected the draft token; this one came instead"],
+  residual: ["in place of a rejected draft token", "the target rejected it and wrote this one"],
   after: ["after the draft tokens", "all were kept, and the same pass gave one token more"],
 };
 const ORIGINS = {

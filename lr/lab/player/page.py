@@ -2,11 +2,11 @@
 
     write_lines("page.html", [player_page(read_trace("trace.jsonl"))])
 
-Everything is computed here and the page only shows it: the states of the trace (`states_of`) as
-histories of what changed at which event, a sentence for every event, the clock, the statistics. So
-the program looks a state up and never computes one, and seeking is fast in a long trace. Whatever
-comes out of a trace reaches the page as JSON and is shown as text, never as markup. Read next:
-`states.js`, which looks a state up; `viz/tree.py`, which says what stands in a box."""
+Everything is computed here, and the page only shows it: the states of the trace (`states_of`) as
+histories of what changed at which event, a sentence for every event, the clock, the statistics. The
+program looks states up and never computes one, so seeking is fast in a long trace. Texts of a trace
+reach the page as JSON and are shown as text, never as markup. Read next: `states.js`, which looks
+states up; `viz/tree.py`, which decides what a box says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODES = {
     "lr": "Lookahead Reasoning",
     "lr+sd": "Lookahead Reasoning with token-level speculation",
 }
-EVERY, TOKENS, STEPS = 0, 1, 2  # At which setting of "stops" the arrows stop at a kind of event.
+EVERY, TOKENS, STEPS = 0, 1, 2  # The coarsest setting of "stops" that still stops at an event.
 KINDS = {
     "draft": ("draft", "►", STEPS, "The draft writes from the same prefix as the target."),
     "target": ("target", "►", STEPS, "One more row in the target's batch, from the same prefix."),
@@ -51,17 +51,17 @@ KINDS = {
     "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
     "span": ("", "▪", EVERY, "A simulated worker is free again."),
     "draw": ("rejected", "#", EVERY, "Drawn by a key, so the order of work does not matter."),
-    "note": ("verifier", "*", TOKENS, "A part of the variant tells what it saw or decided."),
+    "note": ("verifier", "*", TOKENS, "A part of the variant reports what it saw or decided."),
     "warn": ("rejected", "!", STEPS, "The answer is right, and slower than it should be."),
     "end": ("accepted", "■", STEPS, ""),
 }
-"""By kind of event: whose colour ("": that of its role), sign, where the arrows stop, the idea."""
-WASTED = "It was judged aligned, and goes all the same: it stands on a step that was rejected."
+"""By kind of event: whose colour ("": its role's), its sign, where the arrows stop, the idea."""
+WASTED = "It was judged aligned and is dropped all the same, because it follows a rejected step."
 SHARING = "Blocks are shared until a branch writes into one; then that one is copied first."
 
 
 def player_page(trace: TraceFile, *, live: bool = False) -> str:
-    """The page, as HTML. `live`: it is served by `live.py` and can ask for more."""
+    """The page as HTML. `live`: `live.py` serves it, and it can ask for more."""
     subject = trace.header.question or ""
     title = title_of(trace.header) + (f": {subject}" if subject else "")
     parts = {
@@ -74,11 +74,11 @@ def player_page(trace: TraceFile, *, live: bool = False) -> str:
 
 
 def page_data(trace: TraceFile) -> dict[str, Any]:
-    """All that the program reads."""
+    """Everything that the page's program reads."""
     header, records = trace.header, trace.records
     rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
     refused = [one for one in records if says_aligned(one) is False]
-    if not refused:  # plain decoding has rejected draft tokens
+    if not refused:  # without draft steps, stop at rejected draft tokens
         kept = [[token["kept"] for token in one.data["detail"]["draft_tokens"]] for one in rounds]
         refused = [one for one, each in zip(rounds, kept, strict=True) if False in each]
     prompt = "".join(header.prompt["pieces"]).strip()
@@ -112,7 +112,7 @@ def title_of(header: Header) -> str:
 
 
 def setting_of(header: Header) -> str:
-    """Models and settings, in a line."""
+    """Models and settings on one line."""
     models, options = header.models.get, header.options.get
     ahead, most = header.mode in ("lr", "lr+sd"), options("num_speculative_tokens")
     speculates = header.mode in ("sd", "lr+sd")
@@ -131,8 +131,7 @@ def setting_of(header: Header) -> str:
 
 
 def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
-    """The statistics at the head of the page, those of every report: name, number, meaning. What
-    was not counted is left out."""
+    """The measured statistics at the head of the page, as in reports: name, number, meaning."""
     stats, header = trace.stats, trace.header
     wall, per_pass = header.unit == "second", stats.tokens_per_target_pass
     time = f"{stats.seconds:.2f} s" if wall else f"{stats.seconds:.4g} {header.unit}s"
@@ -154,9 +153,9 @@ def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
 
 
 def states_of(trace: TraceFile) -> dict[str, Any]:
-    """The states of a trace (`lab/trace/state.py`) as histories. A value's history is [[n, value],
-    ...]: it holds from the n-th event on. A list's is [[n, place, items], ...]: from then on it
-    goes on with `items` from `place`.
+    """The states of a trace (`lab/trace/state.py`) as histories. The history of a value is [[n,
+    value], ...]: the value from the n-th event on. The history of a list is [[n, place, items],
+    ...]: from the n-th event on, `items` replaces everything from `place` on.
 
     Example: a list that is ["a"] after event 3 and ["a", "b"] after event 5: [[3, 0, ["a"]], [5, 1,
     ["b"]]]."""
@@ -166,7 +165,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     emitted: list[dict[str, Any]] = []
     caches: dict[str, dict[str, Any]] = {}
     notes: dict[int, str] = {}
-    now: dict[int, list[Any]] = {}  # by the identity of a list's history: the list as it was
+    now: dict[int, list[Any]] = {}  # by the id of a list's history, its latest content
 
     def change(history: list[Any], new: list[Any]) -> None:
         old = now.get(id(history), [])
@@ -241,7 +240,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
 
 
 def _tokens(step: StepState) -> list[Any]:
-    """Every token with what the trace says of it, and the draft tokens rejected before it came."""
+    """Every token as in the trace, with the draft tokens that were rejected before it."""
     return [
         [t.token, t.piece, t.source, t.p,
          [[quoted(one["piece"]), one["p"], one["q"], one["accept"]] for one in t.refused]]
@@ -250,7 +249,7 @@ def _tokens(step: StepState) -> list[Any]:
 
 
 def _event(record: Record) -> list[Any]:
-    """Time, kind, role for the colour, sign, sentence."""
+    """The time, kind, role (for the colour), sign and sentence of an event."""
     kind, data = record.kind, record.data
     who, mark, _, _ = KINDS.get(kind, ("cache" if kind in CACHE_EVENTS else "rejected", "▫", 0, ""))
     if (aligned := says_aligned(record)) is not None:
@@ -262,8 +261,8 @@ def _event(record: Record) -> list[Any]:
 
 
 def as_script_data(data: Any) -> str:
-    """JSON that can stand in a <script> element whatever its texts are: no "<" is left, so nothing
-    can end or begin an element. Example: {"a": "</script>"} becomes {"a":"\\u003c/script>"}."""
+    """JSON that is safe inside a <script> element: it contains no "<", so no text can end or begin
+    an element. Example: {"a": "</script>"} becomes {"a":"\\u003c/script>"}."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,8 +1,8 @@
-"""What the player tells besides the events: the tour, eight stops with their idea, and the race,
-plain decoding on the same clock (docs/player.md).
+"""What the player tells besides the events: the tour, eight stops with their idea, and the race
+against plain decoding on the same clock (docs/player.md).
 
-Where rows are free, every piece of work takes its passes after the event that began it, in the
-order of this run: an estimate, not a measurement."""
+The race's clock "rows are free" is an estimate, not a measurement: every piece of work begins with
+the event that began it in this run, in the same order, and takes its number of passes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CAPTIONS = {
     "rejection": ("tree", "A rejection", "They do not. Everything written after this draft step was"
         " built on sand."),
     "correction": ("answer", "The correction was already written", "Why is it not slower to be"
-        " wrong? The target's own step, written for the comparison, takes the place. Nothing is"
+        " wrong? The target's own step, written for the comparison, replaces it. Nothing is"
         " computed again."),
     "copy": ("cache", "Fork and copy", "Branches share the blocks of their common prefix. Only when"
         " one writes into a shared block is that block copied."),
     "end": ("timeline", "The end", "Look at the race: how far would plain decoding be now?"),
 }  # fmt: skip
-"""By stop: the panel that shows it, a title, the idea."""
+"""By stop: the panel that shows it, the title, the idea."""
 
 
 def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
-    """The stops of the tour that this trace has: event, panel, title, words."""
+    """The stops of the tour that occur in this trace: event, panel, title, words."""
     records = trace.records
 
     def found(kind: str, **wanted: str) -> list[int]:
@@ -49,7 +49,7 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     drafts, corrections = found("draft"), found("emit", origin="correction")
     correction = min(corrections, default=len(records) + 1)
     refused = [one.number + 1 for one in records[:correction] if says_aligned(one) is False]
-    grown = found("grow", cache="target")  # the one first shown
+    grown = found("grow", cache="target")  # the page shows this cache first
     copies = [event for event in grown if records[event - 1].data["copies"]]
     copied = [event for event in copies if event > correction]
     stops = {
@@ -71,8 +71,8 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
 
 
 def race_of(trace: TraceFile) -> list[dict[str, Any]]:
-    """By clock: its name, unit, and when each step joins the answer, here and in plain decoding.
-    Empty without tokens or looking ahead."""
+    """By clock: its name, its unit, and when each step joins the answer, here and in plain
+    decoding. Empty for a trace without tokens or without lookahead."""
     records, emits = trace.records, [one for one in trace.records if one.kind == "emit"]
     lengths = [len(one.data["step"]["tokens"]) for one in emits]
     passes = [one.data for one in records if one.kind == "forward" and one.data["role"] == "target"]
@@ -99,7 +99,7 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
 
 
 def _free(trace: TraceFile, c: float, v: float) -> list[float]:
-    """When each step joins the answer if rows are free."""
+    """The times at which the steps join the answer if rows are free."""
     written = [one for one in trace.records if one.kind in ("token", "round")]
     passes = Counter((one.kind, one.data["role"], one.data["node"]) for one in written)
     began: dict[tuple[str, str], float] = {}

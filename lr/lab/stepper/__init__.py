@@ -1,4 +1,3 @@
-"""Stepping through an answer: forward, back, inside, and aside into what would have been.
+"""Stepping through an answer: forward, back, into details, and aside into what-ifs.
 
-Start at `session.py`; `docs/step.md` shows it at work. The prompt itself is in `commands/trace.py`.
-"""
+Start at `session.py`; `docs/step.md` shows a session. The prompt is in `commands/trace.py`."""

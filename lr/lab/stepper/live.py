@@ -1,16 +1,16 @@
-"""A run on models as a source of the stepper: the engine's loop, one piece of work at a time, and a
-fork of all of it.
+"""A run on models as a source of the stepper: the engine's loop, one piece of work at a time, and
+forks of the whole run.
 
     source = LiveSource(reasoner, question, {"mode": "lr", "depth": 4})
     source.advance()              # one forward of the draft, one of the target, or one verdict
     other = source.fork()         # a second run from here on, with the same blocks and keys
 
-A fork copies scheduler, request and the steps being written, and forks the branches of the cache:
-no forward, no copied block. Draws are keyed, so A and B go on alike until a verdict differs. They
-share models and caches, and each has a trace of its own, to which the models report while it
-works. The trace of B goes on after a copy of A's: B's branches are forked from A's, and A's are
-closed *there*, while their blocks stay A's. So each trace adds up to the branches of its own side.
-Only driver lockstep can be stopped, and only models of this process. Read next: `session.py`."""
+A fork copies the scheduler, the request and the unfinished steps, and forks the branches of the
+cache. It runs no forward and copies no block. Draws are keyed, so A and B continue alike until a
+verdict differs. They share models and caches. Each has its own trace, which the models write while
+that side works. The trace of B begins as a copy of A's, forks B's branches from A's and closes A's
+(in this trace only; A keeps its blocks): each trace adds up to the branches of its own side. Only
+driver lockstep with models of this process can be stopped. Read next: `session.py`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from lr.types import Role
 
 
 class LiveSource(Source):
-    """A run on models. `options`: fields of `GenerateOptions`; raises `SettingError` and
-    `StepperError` for what cannot be stepped through."""
+    """A run on models. `options`: fields of `GenerateOptions`. Raises `SettingError` and
+    `StepperError` for a run that cannot be stepped through."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class LiveSource(Source):
         self.asked = asked = _asked(reasoner, question, options, variant)
         super().__init__(header_of(asked), [])
         self._stack = ExitStack()
-        self._sides = [self]  # all that use the caches
-        self._rested = 0.0  # since when nothing works
+        self._sides = [self]  # all sources that share the caches
+        self._rested = 0.0  # the time at which the last piece of work ended
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
         self.loop, self.request = serving.loop, serving.request(asked)
-        self.runners = [  # of the models: both sides use them, each with a recorder of its own
+        self.runners = [  # both sides use the same ones, each side with its own recorders
             (Role.TARGET if name == "target" else Role.DRAFT, one, CacheRecorder(asked.trace, name))
             for name, one in serving.borrowed.items()
         ]
@@ -69,7 +69,7 @@ class LiveSource(Source):
         return [str(node) for node in (told if loop.judgements else asked)]
 
     def advance(self) -> bool:
-        """One forward of one model, or one verdict. Raises what a forward raises."""
+        """One forward of one model, or one verdict. Raises what the forward raises."""
         if self.trace.complete:
             return False
         self._watch()
@@ -84,7 +84,7 @@ class LiveSource(Source):
         return True
 
     def fork(self) -> LiveSource:
-        """Issues no forward and copies no block: branches are forked, books are copied."""
+        """Runs no forward and copies no block: it forks the branches and copies the bookkeeping."""
         self._resume()
         made, own_trace = copy.copy(self), self.request.trace
         trace = Trace(own_trace.clock, list(own_trace.events), detailed=True)
@@ -105,13 +105,13 @@ class LiveSource(Source):
         return made
 
     def anew(self) -> LiveSource:
-        """It has caches of its own."""
+        """A fresh run of the same answer, with its own caches."""
         return LiveSource(*self._begin)
 
     def close(self) -> None:
         """Give back the blocks and, after the last side, the caches."""
         if self not in self._sides:
-            return  # it was closed before
+            return  # closed already
         self._sides.remove(self)
         if not self.trace.complete:
             self._watch()
@@ -120,7 +120,7 @@ class LiveSource(Source):
             self._stack.close()
 
     def _piece(self) -> None:
-        """One step of the loop; pairs that were judged are told one by one, and as was forced."""
+        """One step of the loop. Verdicts are handed over one by one, with forced ones replaced."""
         loop = self.loop
         if not loop.judgements:
             loop.step()
@@ -132,14 +132,14 @@ class LiveSource(Source):
         loop.step()
 
     def _watch(self) -> None:
-        """From now on what the models do is written to this side's trace."""
+        """Record what the models do in this side's trace from now on."""
         for _, runner, recorder in self.runners:
             runner.cache.observer = recorder
         for role, runner in [(role, runner) for role, runner, _ in self.runners] + self.others:
             runner.observer = partial(self.loop.passed, role)
 
     def _resume(self) -> None:
-        """The time since the last piece of work does not count: nothing was done in it."""
+        """Do not count the time since the last piece of work: nothing was done in it."""
         now = self.request.trace.clock()
         self.request.trace.start += now - self._rested
         self._rested = now
@@ -154,7 +154,7 @@ class LiveSource(Source):
 def _asked(
     reasoner: Reasoner, question: str, options: Mapping[str, Any], variant: Variant | None
 ) -> Run:
-    """The question, prepared, with room for two in the caches."""
+    """A run of the question, not yet begun, with cache space for two sides."""
     made = make_options(**options)
     models, cannot = reasoner.models, None
     if not made.looks_ahead:

@@ -1,17 +1,16 @@
-"""A walk through an answer: forward and back, to the next rejection, aside into a what-if. No
-terminal, no picture.
+"""A walk through an answer: forward and back, to the next rejection, aside into a what-if. Nothing
+is displayed here.
 
     session = Session(source)
     session.go("next")                # to the next event that changes the tree or the answer
     session.go("verdict")             # to where a verdict is due
     session.force(False)              # it will be: not aligned
     session.fork()                    # a second side, B, that goes on from here by itself
-    session.go("next")                # both sides, as `session.moved` says
+    session.go("next")                # moves both sides (those in `session.moved`)
 
-What is seen is the state after the events up to a side's place (`lab/trace/state.py`), so going
-back is nothing but a smaller number; only going beyond the last event makes a run work. Nothing
-that has happened is rewritten: a verdict that is forced anywhere but at the end of a run is forced
-in a what-if. Read next: `view.py`."""
+A side shows the state after the events up to its place (`lab/trace/state.py`), so going back only
+means a smaller number. Only going beyond the last event makes a run work. The past stays: a verdict
+forced anywhere but at the end of a run is forced in a what-if. Read next: `view.py`."""
 
 from __future__ import annotations
 
@@ -25,16 +24,15 @@ from lr.lab.trace.file import Record, write_trace
 from lr.lab.trace.state import State, state_at
 
 STOPS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
-"""Kinds of event at which the moves next and back stop; the others (tokens, forwards, blocks) are
-details of them."""
+"""The kinds of event at which the moves next and back stop; all others are details."""
 FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
-"""What a step that joins the answer brings about without any further work."""
-SLACK = 100_000  # Pieces of work without any event after which a run is taken to hang.
+"""The direct consequences of a step that joins the answer, which need no further work."""
+SLACK = 100_000  # A run with this many pieces of work in a row without any event hangs.
 
 
 class Side:
-    """One answer and a place in it: `place` events have happened. `shares`: a what-if whose cache
-    is the first side's. `fine`: it moves event by event."""
+    """One answer and a place in it: `place` events have happened. `shares`: whether this what-if
+    uses the first side's cache. `fine`: whether it moves event by event."""
 
     def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
         self.name, self.source, self.place, self.shares = name, source, place, shares
@@ -53,19 +51,18 @@ class Side:
 
     @property
     def happened(self) -> Record | None:
-        """What is told to have happened: the last stop or, moving by events, the last event."""
+        """The event to report: the last stop or, when moving by events, the last event."""
         if self.fine:
             return self.last
         return next(filter(self.is_stop, reversed(self.records[: self.place])), None)
 
     @property
     def over(self) -> bool:
-        """Whether the last event of all has happened."""
+        """Whether the answer's last event has happened."""
         return self.trace.complete and self.place == len(self.records)
 
     def go(self, wanted: Callable[[Record], bool]) -> bool:
-        """Go on to the place after the first event that `wanted` accepts. False if there is none:
-        then to the end."""
+        """Go to the place after the next wanted event; if there is none, to the end (False)."""
         while self.one():
             record = self.records[self.place - 1]
             if wanted(record):
@@ -78,15 +75,15 @@ class Side:
         return record.kind in self._kinds
 
     def back(self) -> bool:
-        """To the stop before; False at the beginning."""
+        """Go to the previous stop; False at the beginning."""
         before = filter(self.is_stop, reversed(self.records[: self.place]))
         places = (self._settled(record.number) for record in before)
         old, self.place = self.place, next((place for place in places if place < self.place), 0)
         return old > 0
 
     def is_rejection(self, record: Record) -> bool:
-        """Whether a draft step is rejected here: by its verdict, or, where there was none to give
-        (it was cut), by the correction."""
+        """Whether this event rejects a draft step: with a verdict, or with a correction if there
+        was no verdict (the draft step was cut)."""
         if record.kind != "emit" or record.data["origin"] != "correction":
             return says_aligned(record) is False
         nodes, node = state_at(self.trace, record.number).nodes, record.data["node"]
@@ -94,8 +91,7 @@ class Side:
         return all(nodes[child].verdict is None for child in children)
 
     def _settled(self, number: int) -> int:
-        """The place after stop `number` and what follows from it at once: when a step has joined
-        the answer, the new root is there."""
+        """The place after stop `number` and its direct consequences, such as a new root."""
         place = number + 1
         if self.records[number].kind == "emit":
             while place < len(self.records) and self.records[place].kind in FOLLOWS:
@@ -103,7 +99,7 @@ class Side:
         return place
 
     def one(self) -> bool:
-        """One event further; a run works for it."""
+        """Go one event further; a run works until there is one. False at the end."""
         for _ in range(SLACK):
             if self.place < len(self.records):
                 self.place += 1
@@ -114,19 +110,19 @@ class Side:
 
 
 MOVES: dict[str, Callable[[Side], bool]] = {
-    "next": lambda side: side.go(side.is_stop),  # to what changes the tree or the answer
+    "next": lambda side: side.go(side.is_stop),  # a change of the tree or the answer
     "back": Side.back,  # the opposite
-    "event": Side.one,  # by one event, details included
-    "step": lambda side: side.go(lambda record: record.kind == "emit"),  # of the answer
-    "rejection": lambda side: side.go(side.is_rejection),  # of a draft step
+    "event": Side.one,  # one event, even a detail
+    "step": lambda side: side.go(lambda record: record.kind == "emit"),  # a step of the answer
+    "rejection": lambda side: side.go(side.is_rejection),  # the rejection of a draft step
     "verdict": lambda side: side.go(lambda record: record.kind == "judge"),  # where one is due
     "end": lambda side: side.go(lambda record: record.kind == "end"),
 }
-"""How a side can move, by name; forward to the place after what is looked for, or to the end."""
+"""How a side can move, by name. Forward moves go to the place after the event, or to the end."""
 
 
 class Session:
-    """One or two sides. `moved` are those that go forward and back together: by default both."""
+    """One or two sides. `moved`: those that go forward and back together, by default both."""
 
     def __init__(self, source: Source) -> None:
         self.sides = [Side("A", source)]
@@ -134,11 +130,11 @@ class Session:
 
     @property
     def active(self) -> Side:
-        """The side that is asked, forced and forked: the what-if where it moves."""
+        """The side to show, force and fork: the what-if if it moves."""
         return self.moved[-1]
 
     def go(self, move: str) -> bool:
-        """Every moved side moves, in one of the ways in `MOVES`; False if none could."""
+        """Move every moved side in one of the ways in `MOVES`; False if none could move."""
         before = [side.place for side in self.moved]
         for side in self.moved:
             side.fine = move == "event"
@@ -146,7 +142,7 @@ class Session:
         return before != [side.place for side in self.moved]
 
     def to(self, number: int) -> None:
-        """Every moved side to after its first `number` events."""
+        """Move every moved side to the place after its first `number` events."""
         for side in self.moved:
             side.fine = True
             side.place = min(side.place, max(number, 0))
@@ -154,11 +150,10 @@ class Session:
                 pass
 
     def force(self, aligned: bool, node: str | None = None) -> str:
-        """The verdict that is due, on `node` where several are, will be this one. Returns what was
-        done, in words.
+        """Force the verdict that is due, on `node` if there are several. Returns a message.
 
-        Where it is given already, further on or in a recording, it is forced in a what-if that
-        begins here. Raises `StepperError` where none is due."""
+        If that verdict exists already, later in this run or in a recording, it is forced in a
+        what-if that begins here. Raises `StepperError` if no verdict is due."""
         side, said = self.active, ""
         due, where = self.due(side), "v goes to where the next one is."
         if node is None and not due:
@@ -177,13 +172,11 @@ class Session:
         return f"{said}The verdict on {name} will be: {verdict} ({FORCED})."
 
     def due(self, side: Side) -> list[str]:
-        """The nodes on which a verdict is due at this place, in the order in which they were given
-        to the verifier."""
+        """The nodes on which a verdict is due here, in the order in which the verifier got them."""
         return [node for kind, node in side.state.work if kind == "judge"]
 
     def fork(self) -> str:
-        """A what-if of the active side, from its place on; one that is there already goes. Returns
-        what was done, in words."""
+        """Begin a what-if at the active side's place, instead of an old one. Returns a message."""
         side = self.active
         cheap = side.source.runs and not decides(side.records[side.place :])
         if cheap:
@@ -196,7 +189,7 @@ class Session:
             made = side.source.again(side.place)
             why = "a recording has no blocks to share"
             if side.source.runs:
-                why = "the blocks of that place are no more"
+                why = "the blocks of that place are gone"
             said = f"Side B was made anew up to event {len(made.records)}: {why}."
         shares = cheap and (side.shares or side is self.sides[0])
         self.drop()
@@ -205,7 +198,7 @@ class Session:
         return said
 
     def drop(self) -> bool:
-        """The what-if goes, and gives its blocks back; False if there is none."""
+        """Drop the what-if and free its blocks; False if there is none."""
         if len(self.sides) == 1:
             return False
         self.sides.pop().source.close()
@@ -213,8 +206,7 @@ class Session:
         return True
 
     def move(self, names: str) -> None:
-        """Which sides move from now on: "A", "B" or "AB". Raises `StepperError` for one that is not
-        there."""
+        """Choose the sides that move: "A", "B" or "AB". Raises `StepperError` if one is missing."""
         moved = [side for side in self.sides if side.name in names.upper()]
         if len(moved) != len(names) or not names:
             there = ", ".join(one.name for one in self.sides)
@@ -222,8 +214,7 @@ class Session:
         self.moved = moved
 
     def save(self, path: str) -> str:
-        """Write what the active side has made so far as a trace. Returns what was done, in words;
-        raises `TraceError`."""
+        """Write the active side's events as a trace. Returns a message. Raises `TraceError`."""
         side = self.active
         records, header = side.records, side.source.header
         judged = (one.data["verdict"] for one in records if one.kind == "judged")

@@ -1,13 +1,13 @@
-"""Where the stepper's events come from: a recording (`Recorded`), a scripted run (`ScriptSource`,
-without models and without torch), or a run on models (`live.py`).
+"""The sources of the stepper's events: a recording (`Recorded`), a scripted run (`ScriptSource`,
+without models or torch), or a run on models (`live.py`).
 
     source = Recorded(read_trace("answer.jsonl"))
-    source.records          # all there are so far
-    source.advance()        # make more; False: there are none left
+    source.records          # all events so far
+    source.advance()        # make more; False: there are no more
 
-A run is driven by small pieces of work (a forward, a verdict), each of which makes a few events.
+A run advances by small pieces of work (a forward, a verdict), each of which makes a few events.
 Between two pieces a verdict can be forced and the run forked. Knows no model. Read next:
-`session.py`, which walks through them."""
+`session.py`, which walks through the events."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from lr.lab.trace.virtual import scripted_trace
 from lr.spec.protocol import Judged, WorkKind
 from lr.types import Verdict
 
-FORCED = "forced by hand"  # How the reason of a verdict begins that was forced.
+FORCED = "forced by hand"  # How the reason of a forced verdict begins.
 
 
 class StepperError(LRError):
-    """What was asked of the stepper cannot be done here."""
+    """The stepper cannot do what was asked for here."""
 
 
 class Source:
-    """Events of one answer; `records` only grows. `runs`: whether this makes events itself.
+    """The events of one answer; `records` only grows. `runs`: whether this source makes events.
 
-    `forced`: by node, the verdicts that were forced, whether they are given yet or not."""
+    `forced`: by node, the forced verdicts, given already or not."""
 
     runs = True
 
@@ -46,33 +46,33 @@ class Source:
 
     @property
     def waiting(self) -> list[str]:
-        """The nodes whose verdicts come next, in order, and can be forced."""
+        """The nodes whose verdicts come next, in order. These verdicts can be forced."""
         return []
 
     def advance(self) -> bool:
-        """One piece of work; False where there is none left."""
+        """Do one piece of work; False if none is left."""
         return False
 
     @abstractmethod
     def fork(self) -> Source:
-        """A second run that goes on from here by itself. Raises `StepperError`."""
+        """A second run that continues from here independently. Raises `StepperError`."""
 
     @abstractmethod
     def anew(self) -> Source:
         """A fresh run of the same answer, at its beginning."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free all resources."""
 
     def force(self, aligned: bool, node: str) -> None:
-        """The verdict on `node` will be this one. Raises `StepperError` if it is there already."""
+        """Force the next verdict on `node`. Raises `StepperError` if none is due."""
         if node not in self.waiting:
             due = ", ".join(self.waiting) or "none"
             raise StepperError(f"no verdict on {node} is due; due are: {due}.")
         self.forced[node] = aligned
 
     def verdict(self, node: str, own: Verdict | None) -> Verdict | None:
-        """The verdict on a node: the verifier's own, or the one that was forced."""
+        """The verdict on a node: the forced one, or the verifier's own."""
         if node not in self.forced:
             return own
         if own is None:
@@ -81,13 +81,13 @@ class Source:
         return replace(own, aligned=self.forced[node], why=f"{FORCED}; else {said}: {own.why}")
 
     def again(self, number: int) -> Source:
-        """A run of its own, made anew, with what was forced before event `number`; it has gone to
-        that event, or to the end of the piece of work around it if nothing is decided there beyond.
+        """A fresh, independent run up to event `number`, with what was forced before it. The run
+        ends with the piece of work around that event, or with the piece before it if anything is
+        decided after that event.
 
-        What a piece makes is known when it is over. Example: pieces of 3, 5 and 4 events, number
-        10: the third makes it 12; if event 11 or 12 is a verdict, the run is begun again and driven
-        for two pieces."""
-
+        The events of a piece are known only when it is over. Example: pieces of 3, 5 and 4 events,
+        number 10: the third piece makes 12 events. If event 11 or 12 is a verdict, the run begins
+        again and stops after two pieces."""
         given = {one.data["node"] for one in self.records[:number] if one.kind == "judged"}
 
         def begun() -> Source:
@@ -107,8 +107,7 @@ class Source:
 
 
 class Recorded(Source):
-    """A recording. `remake`: a fresh run of the same answer, at its beginning; None where nothing
-    can bring it back."""
+    """A recording. `remake`: begins a fresh run of the same answer; None if that is impossible."""
 
     runs = False
 
@@ -117,7 +116,7 @@ class Recorded(Source):
         self.remake = remake
 
     def force(self, aligned: bool, node: str) -> None:
-        raise StepperError("a recording is not rewritten; force a verdict in a what-if beside it.")
+        raise StepperError("a recording is not rewritten; force a verdict in a what-if.")
 
     def fork(self) -> Source:
         return self.again(len(self.records))
@@ -128,7 +127,7 @@ class Recorded(Source):
         return self.remake()
 
     def again(self, number: int) -> Source:
-        """See `Source`. Raises `StepperError` where the run made anew is not the recorded one."""
+        """See `Source`. Raises `StepperError` if the fresh run differs from the recorded one."""
         made = super().again(number)
         found = compare_in_order(_without_caches(self.records), _without_caches(made.records))
         if found is not None:
@@ -143,8 +142,7 @@ class Recorded(Source):
 class ScriptSource(Source):
     """A scripted run, for lessons and tests: ScriptSource(lambda: ScriptedRun(config, script)).
 
-    A piece of work is a turn. A fork is a copy of the scheduler and all that belongs to it; there
-    is no cache to share."""
+    A piece of work is a turn. A fork copies the scheduler and everything that belongs to it."""
 
     def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
         self.begin, self.run = begin, begin()
@@ -156,7 +154,7 @@ class ScriptSource(Source):
         return [str(work.node) for work in self.run.work if work.kind is WorkKind.JUDGE]
 
     def advance(self) -> bool:
-        """The turn that is next by the run's order."""
+        """The next turn in the run's order."""
         if self.run.done:
             return False
         pieces = self.run.work
@@ -175,10 +173,10 @@ class ScriptSource(Source):
 
 
 def decides(records: Sequence[Record]) -> bool:
-    """Whether there is a verdict or a step of the answer among these events."""
+    """Whether these events include a verdict or a step of the answer."""
     return any(record.kind in ("judged", "emit") for record in records)
 
 
 def _without_caches(records: Sequence[Record]) -> list[Record]:
-    """What a run that shares its cache with a what-if has in common with one that does not."""
+    """The events that do not depend on whether the run shares its cache with a what-if."""
     return [record for record in records if record.kind not in CACHE_EVENTS | {"end"}]

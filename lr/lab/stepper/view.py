@@ -1,11 +1,10 @@
-"""What a side looks like in a terminal: where it stands, what has just happened, the answer, the
-tree. Two sides are two columns.
+"""What a side looks like in a terminal: its place, the last event, the answer, the tree. Two sides
+are two columns.
 
-Signs say what colours say, so that plain output loses nothing: ✓ accepted, ✗ rejected or corrected,
-+ bonus, … being written, ■ written, ? with the verifier. Draft's words are blue, the target's
-yellow, the verifier's magenta; what stands in the tree is decided by `viz/tree.py`. `node_view`
-looks inside one node, with both texts and every token's acceptance; `cache_view` says who holds
-which block. It only reads."""
+Signs say the same as colours, so plain output loses nothing: ✓ accepted, ✗ rejected or corrected,
++ bonus, … being written, ■ written, ? with the verifier. The draft's words are blue, the target's
+yellow, the verifier's magenta. `viz/tree.py` decides what the tree contains. `node_view` shows one
+node, with both texts and every token's acceptance; `cache_view` shows who holds which block."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from lr.lab.trace.state import BranchState, CacheState, EmittedState, NodeState,
 from lr.lab.viz.style import ORIGINS
 from lr.lab.viz.tree import Card, cards_of, words_of
 
-STEPS = 6  # Steps of the answer that are shown; all of them with `t`.
+STEPS = 6  # How many steps of the answer a screen shows; `t` shows all.
 SIGNS = {True: "✓ stays", False: "✗ rejected", None: "not tried"}
 
 
 def screen(session: Session) -> RenderableType:
-    """All sides, beside each other; those that move are marked with ▶ where there are two."""
+    """All sides, next to each other. With two sides, ▶ marks those that move."""
     asked = session.sides[0].source.header.question
     question = [] if asked is None else [Text(asked, style="italic")]
     sides = [Group(_rule(side, session), *body(side)) for side in session.sides]
@@ -44,7 +43,7 @@ def screen(session: Session) -> RenderableType:
 
 
 def body(side: Side) -> list[RenderableType]:
-    """What has just happened, the answer so far, the tree as it is."""
+    """The last event, the answer so far, the present tree."""
     state, happened, now = side.state, side.happened, _grid()
     words = "before the first event" if happened is None else say(happened)
     now.add_row("→", Text(words, style="bold"))
@@ -57,7 +56,7 @@ def body(side: Side) -> list[RenderableType]:
 
 
 def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
-    """The last `most` steps, each with its sign; a correction with what it replaced and why."""
+    """The last `most` steps with their signs; a correction with the step it replaced and why."""
     table = _grid()
     hidden = max(0, len(emitted) - most)
     if hidden:
@@ -75,7 +74,7 @@ def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
 
 
 def _grid() -> Table:
-    """A column for signs and one for words, which keep their margin over several lines."""
+    """A column for signs and one for words, whose margin is kept over several lines."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -83,7 +82,7 @@ def _grid() -> Table:
 
 
 def tree_lines(state: State) -> list[Text]:
-    """The tree below the root: a line for each draft step, and for each node's target step."""
+    """The tree below the root: a line for each draft step and each node's target step."""
     root = state.nodes.get(state.root)
     if root is None:
         return []
@@ -127,10 +126,10 @@ def _rule(side: Side, session: Session) -> Rule:
 
 
 def node_view(side: Side, name: str) -> RenderableType:
-    """A node: the draft step that leads to it, the target's of the same place, the verdict, the
-    tokens of both, and what a variant noted there.
+    """A node: the draft step that leads to it, the target's step at the same place, the verdict,
+    the tokens of both steps, and a variant's notes about the node.
 
-    Raises `StepperError` for a node that is not there (yet)."""
+    Raises `StepperError` for a node that does not exist (yet)."""
     state = side.state
     if name not in state.nodes:
         there = ", ".join(one.name for one in state.live)
@@ -142,7 +141,7 @@ def node_view(side: Side, name: str) -> RenderableType:
     parts: list[RenderableType] = [Text(f"node {name}: {there}{leads}", style="bold")]
     if node.parent is not None:
         parts.append(_step("draft ", node.draft, "bright_blue", node.failed))
-    at = state.nodes[node.parent or name]  # the target's step after it is of the same place
+    at = state.nodes[node.parent or name]  # the target's step after it is at the same place
     parts.append(_step("target", at.target, "yellow"))
     title = f"the target's step after {at.name}"
     if node.parent is not None:
@@ -158,8 +157,8 @@ def node_view(side: Side, name: str) -> RenderableType:
 def token_rows(
     side: Side, role: str, node: str
 ) -> Iterator[tuple[str, str, float | None, float | None, float | None, str]]:
-    """The tokens that a model wrote for a node, in order: piece, how it came, p, q, the probability
-    of acceptance, what became of it. Those rejected or never tried stand among them."""
+    """The tokens that a model wrote for a node, in order, with those rejected or never tried:
+    piece, origin, p, q, the probability of acceptance, what became of it."""
     for record in side.records[: side.place]:
         data = record.data
         if record.kind not in ("token", "round") or data["role"] != role or data["node"] != node:
@@ -175,8 +174,8 @@ def token_rows(
 
 
 def cache_view(session: Session, block: int | None = None) -> RenderableType:
-    """The caches of all sides: every branch with its blocks, and who holds those that are shared.
-    `block`: only the owners of that one."""
+    """The caches of all sides: every branch with its blocks, and how many branches hold each block.
+    `block`: show only the owners of this block."""
     parts: list[RenderableType] = []
     shared = all(side.shares for side in session.sides[1:])
     groups = [session.sides] if shared else [[side] for side in session.sides]
@@ -211,7 +210,7 @@ def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
     rows = list(token_rows(side, role, node))
     if not rows:
         return Text(f"{title}: no tokens recorded", style="dim")
-    shown = 6 if any(one[5] for one in rows) else 3  # columns: no more where nothing was proposed
+    shown = 6 if any(one[5] for one in rows) else 3  # columns; the last three are about proposals
     heading: Any = {"title": title, "title_justify": "left", "title_style": "underline"}
     table = Table(box=SIMPLE_HEAD, pad_edge=False, **heading)
     for column in ("token", "came", "p", "q", "accept", "what became of it")[:shown]:
@@ -226,7 +225,7 @@ def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
 def _cache(
     title: str, sides: list[tuple[str, CacheState]], block: int | None
 ) -> list[RenderableType]:
-    """One cache; `sides`: how the names of a side's owners begin, and what is its own in it."""
+    """One cache. `sides`: the prefix of a side's names, and that side's state of the cache."""
     owners: dict[int, list[str]] = {}
     branches: list[tuple[str, BranchState]] = []
     for side, state in sides:

@@ -25,7 +25,7 @@ SENTENCES = {
     "replace": "{cache} cache: branch {replacement} goes on in place of {branch}",
     "warn": "slower than it should be: {what}",
 }
-"""The kinds of event that need no more words than their fields."""
+"""The kinds of event whose sentence needs nothing but their fields."""
 
 
 def text_of(step: dict[str, Any]) -> str:
@@ -34,17 +34,17 @@ def text_of(step: dict[str, Any]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Words in quotes, white space made plain."""
+    """Words in quotes, with single spaces."""
     return f'"{" ".join(text.split())}"'
 
 
 def visible(piece: str) -> str:
-    """A token's text with its line ends to be seen: a blank line is \\n\\n."""
+    """A token's text with visible line ends: a blank line is \\n\\n."""
     return piece.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") or "(no text)"
 
 
 def say(record: Record) -> str:
-    """One event in words; the name of its kind if this version does not know it."""
+    """One event in words, or the name of its kind if this version has no words for it."""
     kind, data = record.kind, record.data
     if kind in SENTENCES:
         return SENTENCES[kind].format_map(data)
@@ -106,7 +106,7 @@ def say(record: Record) -> str:
 
 
 def says_aligned(record: Record) -> bool | None:
-    """What a verdict says; None: unsure, or no verdict at all."""
+    """What a verdict says; None: unsure, or not a verdict."""
     verdict = record.data["verdict"] if record.kind == "judged" else None
     return None if verdict is None else bool(verdict["aligned"])
 

@@ -1,1 +1,1 @@
-"""Traces as files: written, read, replayed and compared."""
+"""Traces as files: write, read, replay and compare them."""

@@ -1,7 +1,6 @@
-"""What happens in a cache, as events of a trace: who opens, forks, grows and closes branches, and
-which block each of them holds.
+"""The events of a cache in a trace: branches are opened, forked, grown and closed, and hold blocks.
 
-The core loads this only where a run records details (`lr/registry.py`)."""
+The core loads this only for a run that records details (`lr/registry.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CacheEvent:
-    """What happened to a branch of a cache. `cache`: its name; `branch`: a number, used once."""
+    """An event of a branch. `cache`: the cache's name; `branch`: a number that is used once."""
 
     cache: str
     branch: int
@@ -27,7 +26,7 @@ class CacheEvent:
 
 @dataclass(frozen=True, slots=True)
 class BranchOpened(CacheEvent):
-    """An empty branch."""
+    """An empty branch was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class BranchCut(CacheEvent):
 
 @dataclass(frozen=True, slots=True)
 class BranchClosed(CacheEvent):
-    """`branch` is gone, and its blocks as in `BranchCut`."""
+    """`branch` is closed; `dropped` and `freed` as in `BranchCut`."""
 
     dropped: tuple[int, ...]
     freed: tuple[int, ...]
@@ -68,7 +67,7 @@ class BranchClosed(CacheEvent):
 
 @dataclass(frozen=True, slots=True)
 class BranchRestored(CacheEvent):
-    """A forward failed, and `branch` has its old length and blocks again."""
+    """A forward failed, and `branch` got its old length and blocks back."""
 
     length: int
     blocks: tuple[int, ...]
@@ -83,25 +82,25 @@ class BranchHolds(CacheEvent):
 
 @dataclass(frozen=True, slots=True)
 class BranchReplaced(CacheEvent):
-    """`replacement` takes the place of `branch` and its node; `branch` is about to be closed."""
+    """`replacement` takes over the node of `branch`, which is about to be closed."""
 
     replacement: int
 
 
 class CacheRecorder(CacheObserver):
-    """Writes what a cache tells its observer (`kvcache/branch.py`) into `trace` under the name
-    `cache`; every branch gets a number.
+    """Records the events of a cache, as its observer (`kvcache/branch.py`), in `trace` under the
+    name `cache`. Every branch gets a number.
 
     Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,
     6),), fresh=((0, 0), (0, 1)))`. Branch 1 is forked from it, and both write one token:
-    `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`: branch 0 left block 1, which branch
-    1 holds, for its copy, block 2."""
+    `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`. So branch 0 left block 1 to branch 1
+    and continues in its copy, block 2."""
 
     def __init__(self, trace: Trace, cache: str) -> None:
         self.trace, self.cache = trace, cache
         self._numbers: dict[BlockTable, int] = {}
-        self._sizes: dict[BlockTable, int] = {}  # how many blocks of it are told
-        self._nodes: dict[BlockTable, tuple[int, int, int]] = {}  # whose prefix it holds
+        self._sizes: dict[BlockTable, int] = {}  # how many of its blocks are recorded
+        self._nodes: dict[BlockTable, tuple[int, int, int]] = {}  # the node whose prefix it holds
         self._count = 0
 
     def opened(self, table: BlockTable) -> None:
@@ -151,10 +150,10 @@ class CacheRecorder(CacheObserver):
     def beside(
         self, cache: PagedKVCache, trace: Trace
     ) -> tuple[CacheRecorder, dict[BlockTable, BlockTable]]:
-        """A recorder for a second side with a fork of every table of this one; it observes the
-        cache from now on. `trace`: a copy of this side's trace.
+        """A recorder for a second side, with a fork of every table of this side. It is the cache's
+        observer from now on. `trace`: a copy of this side's trace.
 
-        Example: A holds tables a (blocks 0 1) and b (blocks 0 2); B then holds a' (0 1) and b'
+        Example: A holds tables a (blocks 0 1) and b (blocks 0 2). Then B holds a' (0 1) and b'
         (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2."""
         other = CacheRecorder(trace, self.cache)
         other._numbers, other._sizes = dict(self._numbers), dict(self._sizes)

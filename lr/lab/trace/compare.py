@@ -1,8 +1,8 @@
-"""Where two traces part: the first event, and in it the first value, that is not the same.
+"""Where two traces differ: the first event, and in it the first value, that is not the same.
 
-docs/trace.md says what is compared. In short: everything but what a clock says, numbers that a
-model computed up to `TOLERANCE`; where the order of events is chance, the outputs and whatever both
-runs wrote under the same name (`compare_outputs`)."""
+docs/trace.md says what is compared. In short: everything except times; numbers from a model up to
+`TOLERANCE`. If the order of events is chance, only the outputs and what both runs wrote under the
+same name (`compare_outputs`)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Difference:
     """The first thing that is not the same."""
 
     number: int  # of the event in the older trace
-    key: str  # where in it
-    expected: Any  # None: not there
+    key: str  # the place in the event
+    expected: Any  # None: missing
     got: Any
 
     def __str__(self) -> str:
-        was, now = ["not there" if one is None else repr(one) for one in (self.expected, self.got)]
+        was, now = ["missing" if one is None else repr(one) for one in (self.expected, self.got)]
         return f"event {self.number}: {self.key} was {was[:120]}, now {now[:120]}"
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of running a trace again."""
+    """The result of running a trace again."""
 
-    compared: int  # events that were found the same
+    compared: int  # the number of equal events
     difference: Difference | None
-    ordered: bool = True  # whether their order counted
+    ordered: bool = True  # whether the order of events counted
 
 
 def compare_in_order(
@@ -48,8 +48,8 @@ def compare_in_order(
     whole: bool = False,
     virtual: bool = False,
 ) -> Difference | None:
-    """The first difference from event `start` of `expected` on, as far as `got` goes; `whole`:
-    there it has to end, too."""
+    """The first difference between `got` and `expected` from event `start` on. `whole`: `expected`
+    must end where `got` ends; `virtual`: compare times too."""
     for place, new in enumerate(got, start):
         if place >= len(expected):
             return Difference(place, "event", None, new.data)
@@ -64,7 +64,7 @@ def compare_in_order(
 
 
 def compare_outputs(expected: Sequence[Record], got: Sequence[Record]) -> Difference | None:
-    """The first difference in the output, or in a step or verdict that both runs name alike."""
+    """The first difference in the output, or in a step or verdict with the same name in both."""
     theirs, ours = ([one for one in run if one.kind == "emit"] for run in (expected, got))
     known = {_name(record): record for record in got if _name(record) is not None}
     named = [(old, known[_name(old)]) for old in expected if _name(old) in known]
@@ -80,7 +80,7 @@ def compare_outputs(expected: Sequence[Record], got: Sequence[Record]) -> Differ
 
 
 def _name(record: Record) -> tuple[Any, ...] | None:
-    """What two runs call the same thing; None for what has no name of its own."""
+    """The name of a step or verdict, the same in every run; None for all other events."""
     data = record.data
     if record.kind == "written":
         return "written", data["role"], data["node"], data["index"]

@@ -5,10 +5,10 @@
     for record in trace.records:
         print(record.number, record.time, record.kind, record.event)
 
-A line holds the fields of the event's class (`lr/trace.py`, `spec/protocol.py`) as they are, with
-its time and the name of its kind (`KINDS`); msgspec checks the types when it is read. The format,
-its versions, and what becomes of a file that was cut short: docs/trace.md. Everything else that is
-wrong raises `TraceError` with the number of the line. Read next: `state.py`."""
+A line holds the fields of the event's class (`lr/trace.py`, `spec/protocol.py`), its time and the
+name of its kind (`KINDS`); msgspec checks the types on reading. docs/trace.md describes the format,
+its versions, and how a file that was cut short is read. Any other fault raises `TraceError` with
+the number of the line. Read next: `state.py`."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ KINDS: dict[str, type] = {made.__name__.lower(): made for made in get_args(messa
 }
 KIND_OF = {made: name for name, made in KINDS.items()}
 TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
-Bytes = Callable[[int], bytes]  # The exact bytes of a token.
+Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
 
 
 class TraceError(LRError):
-    """A trace file cannot be read, or is not what it should be."""
+    """A trace file cannot be read or written, or its content is wrong."""
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What a verifier requires to judge, and, if it gives early verdicts, to judge early."""
+    """What a verifier requires to judge, and to judge early (None: it never does)."""
 
     judge: list[str]
     judge_early: list[str] | None
@@ -73,9 +73,8 @@ class Needs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Header:
-    """What was run, on which models, with which settings, on which prompt: all that a viewer says
-    about the run and a replay needs. What a driver does not have (models of a simulation) is None.
-    """
+    """The models, settings and prompt of a run: everything that a viewer shows about the run and a
+    replay needs. What a driver does not have (models in a simulation) is None."""
 
     driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
     clock: Literal["wall", "virtual"] = "wall"
@@ -88,19 +87,19 @@ class Header:
     models: dict[str, str | None] = field(default_factory=dict)  # by role; device, dtype
     verifier: str | None = None
     needs: Needs | None = None
-    variant: str | None = None  # what one replaced; such a run is not replayed from names
-    options: dict[str, Any] = field(default_factory=dict)  # of the run, or what made a virtual one
+    variant: str | None = None  # its name, or the parts it replaced (then no replay by name)
+    options: dict[str, Any] = field(default_factory=dict)  # of the run; the input of a virtual one
     question: str | None = None
     prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})
     eos: list[int] = field(default_factory=list)
     caches: dict[str, dict[str, int]] = field(default_factory=dict)  # name: blocks, block_size
     alone: bool = True  # whether forwards and caches served this answer only
-    detailed: bool = True  # whether the events beside the statistics were recorded
-    lr: str = ""  # version of this program
+    detailed: bool = True  # whether events that the statistics do not need were recorded
+    lr: str = ""  # the version of this program
     made: str | None = None  # in UTC: 2026-01-31T12:00:00Z
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, with the format and its version."""
+        """All fields, the format, and its version."""
         return {"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
 
 
@@ -125,8 +124,8 @@ class Record:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The event to be shown: nodes by name, keys in hexadecimal, tokens with their texts; what
-        is inside `Work` and `EmittedStep` stands beside the other fields."""
+        """The event for display: nodes by name, keys in hexadecimal, tokens with their texts, the
+        fields of `Work` and `EmittedStep` on the same level as all others."""
         shown: dict[str, Any] = {"time": self.time, "event": self.kind}
         for name, value in _shown(self.event, self.token_bytes).items():
             inner = isinstance(value, dict) and name in ("emitted", "work")
@@ -136,8 +135,7 @@ class Record:
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A trace: its header, its events in order, and what a reader should know (`notes`; none for a
-    whole file)."""
+    """A trace: its header, its events in order, and `notes` on an incomplete file."""
 
     header: Header
     records: list[Record]
@@ -145,17 +143,17 @@ class TraceFile:
 
     @property
     def complete(self) -> bool:
-        """Whether the last event is there."""
+        """Whether the last event exists."""
         return bool(self.records) and self.records[-1].kind == "end"
 
     @property
     def stats(self) -> Stats:
-        """The statistics of the run: those that it had itself."""
+        """The statistics of the run, the same as in its result."""
         return stats_of([(record.time, record.event) for record in self.records])
 
 
 def step_after(node: str) -> int:
-    """The number of the step that follows a node: of "0:3.1" it is 3."""
+    """The number of the step after a node: 3 for "0:3.1"."""
     return int(node.split(":")[1].split(".")[0])
 
 
@@ -169,10 +167,10 @@ def records_of(timed: Iterable[tuple[float, TraceEvent]], token_bytes: Bytes) ->
 
 
 def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
-    """The text that each token completes; joined, the text of all.
+    """The text that each token completes. Joined, the pieces are the text of all tokens.
 
-    Example: "é" is C3 A9; tokens "a\\xc3" and "\\xa9b" give "a" and "éb". What never becomes a
-    character is U+FFFD."""
+    Example: "é" is C3 A9; tokens "a\\xc3" and "\\xa9b" give "a" and "éb". Bytes that never complete
+    a character give U+FFFD."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     pieces = [decoder.decode(token_bytes(token)) for token in tokens]
     rest = decoder.decode(b"", final=True)
@@ -182,7 +180,7 @@ def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
 
 
 def piece_of(token: int, token_bytes: Bytes) -> str:
-    """The text of one token by itself; bytes that are no character show as <E2>."""
+    """The text of one token alone; incomplete characters show as bytes, such as <E2>."""
     text = token_bytes(token).decode(errors="surrogateescape")
     return re.sub("[\udc80-\udcff]", lambda lone: f"<{ord(lone[0]) - 0xDC00:02X}>", text)
 
@@ -242,7 +240,7 @@ def trace_lines(header: Header, records: Sequence[Record]) -> Iterator[str]:
 
 
 def write_lines(path: str | Path, lines: Iterable[str], mode: str = "w") -> None:
-    """Write a text. Raises `TraceError` if the file cannot be written."""
+    """Write a text file. Raises `TraceError` if that is impossible."""
     try:
         with Path(path).open(mode, encoding="utf-8") as file:
             file.writelines(lines)
@@ -251,13 +249,12 @@ def write_lines(path: str | Path, lines: Iterable[str], mode: str = "w") -> None
 
 
 def write_trace(path: str | Path, header: Header, records: Sequence[Record]) -> None:
-    """Write a trace file. Raises `TraceError` if the file cannot be written."""
+    """Write a trace file. Raises `TraceError` if that is impossible."""
     write_lines(path, (line + "\n" for line in trace_lines(header, records)))
 
 
 def require_writable(path: str | Path) -> None:
-    """Raise `TraceError` now if a trace cannot be written there later. A file that is there already
-    is not touched."""
+    """Raise `TraceError` now if a trace cannot be written there later. Changes no existing file."""
     existed = Path(path).exists()
     write_lines(path, [], "a")
     if not existed:
@@ -268,13 +265,13 @@ def require_writable(path: str | Path) -> None:
 
 
 def read_trace(path: str | Path) -> TraceFile:
-    """Read and check a trace file. Raises `TraceError`, naming the line and what is wrong."""
+    """Read and check a trace file. Raises `TraceError` with the line and the fault."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise TraceError(f"the trace {path} cannot be read: {error}.") from error
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path} is no trace: it is not UTF-8 text ({error}).") from error
+        raise TraceError(f"{path} is not a trace: it is not UTF-8 text ({error}).") from error
     return parse_trace(text.split("\n"), str(path))
 
 
@@ -292,7 +289,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
         except TraceError:
             if i != last:
                 raise
-            torn = "the last one, is torn and left out: the program was killed while it wrote"
+            torn = "the last one, is incomplete and left out: the program was killed while writing"
             trace.notes.append(f"line {i + 1}, {torn}")
             break
         made = KINDS.get(str(content.get("event")))
@@ -306,16 +303,16 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
         before = trace.records[-1].time if trace.records else when
         if when < before:
             raise TraceError(f"{where}: time {when} is before {before}, that of the line above; "
-                             "events stand in the order of their times.")  # fmt: skip
+                             "events must be in the order of their times.")  # fmt: skip
         trace.records.append(Record(len(trace.records), when, event, token_bytes))
     if not trace.complete:
-        trace.notes.append("the trace was cut short: its last event (end) is not there")
+        trace.notes.append("the trace was cut short: its last event (end) is missing")
     return trace
 
 
 def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
     if content.get("format") != FORMAT:
-        raise TraceError(f"{name}, line 1: this is no trace: the first line should be an object "
+        raise TraceError(f"{name}, line 1: this is not a trace: the first line should be an object "
                          f'with "format": "{FORMAT}"')  # fmt: skip
     version = content.get("version")
     if version != VERSION:
@@ -327,7 +324,7 @@ def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
         header = msgspec.convert(content, Header)
         texts = {int(token): b64decode(text) for token, text in content["texts"].items()}
     except (msgspec.ValidationError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise TraceError(f"{name}, line 1: the header is not whole: {error}") from error
+        raise TraceError(f"{name}, line 1: the header is not complete: {error}") from error
     return header, lambda token: texts.get(token, b"")
 
 

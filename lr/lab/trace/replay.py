@@ -1,15 +1,15 @@
-"""From an answer to its trace, and from a trace to the same run again: where do the two part?
+"""From an answer to its trace, and from a trace to the same run again: where do the two differ?
 
     run = reasoner.run(question, detailed=True)
     run.finish()
     save_trace("trace.jsonl", run)
 
     outcome = replay(read_trace("trace.jsonl"))
-    outcome.difference      # None: the same; else the event, the value, what it was and what came
+    outcome.difference      # None: the same; else the event, and the old and the new value
 
-Draws are keyed, so an answer is a function of the models, the question and the settings. Of
-`overlapped` runs, and of answers that shared their forwards with others, the output and the steps
-are compared, not the order. Runs without models: `virtual.py`."""
+Draws are keyed, so an answer is a function of the models, the question and the settings. For
+`overlapped` runs, and for answers that shared their forwards with other answers, only output and
+steps are compared, not the order. Runs without models: `virtual.py`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from lr.variants.loading import is_named, load_variant
 
 
 def header_of(run: Run) -> Header:
-    """What the first line of the trace of an answer says."""
+    """The header of an answer's trace."""
     options, models, variant = run.options, run.models, run.given
     ahead = options.looks_ahead
     names = ["target"] + ["draft"] * ahead + ["drafter"] * options.drafts_tokens
@@ -60,38 +60,27 @@ def header_of(run: Run) -> Header:
         value = getattr(models.target, place, None)
         named[place] = None if value is None else str(value).removeprefix("torch.")
     verifier = models.names.get("verifier")
-    if variant.verifier is not None and variant.name is None:  # a named one brings its own again
+    if variant.verifier is not None and variant.name is None:  # a named one can be loaded again
         verifier = variant.verifier.name
     replaced = [f"{name}={getattr(part, '__name__', type(part).__name__)}"
                 for name, part in vars(variant).items()
                 if part and name not in ("settings", "costs", "name", "file")]  # fmt: skip
     pieces = pieces_of(run.prompt, models.codec.token_bytes)
     return Header(
-        driver=options.driver if ahead else "plain",
-        mode=options.mode,
-        schedule=options.schedule,
-        depth=options.depth,
-        width=options.width,
-        max_target_rows=options.max_target_rows,
-        models=named,
-        verifier=verifier if ahead else None,
+        driver=options.driver if ahead else "plain", mode=options.mode, schedule=options.schedule,
+        depth=options.depth, width=options.width, max_target_rows=options.max_target_rows,
+        models=named, verifier=verifier if ahead else None,
         needs=_needs(run.verifier) if ahead and not isinstance(run.verifier, str) else None,
-        variant=variant.name or ", ".join(replaced) or None,
-        options=asdict(options),
-        question=run.question,
-        prompt={"tokens": list(run.prompt), "pieces": pieces},
-        eos=sorted(models.codec.eos_ids),
-        caches=dict.fromkeys(names, cache),
-        alone=run.alone,
-        detailed=run.detailed,
-        lr=__version__,
+        variant=variant.name or ", ".join(replaced) or None, options=asdict(options),
+        question=run.question, prompt={"tokens": list(run.prompt), "pieces": pieces},
+        eos=sorted(models.codec.eos_ids), caches=dict.fromkeys(names, cache),
+        alone=run.alone, detailed=run.detailed, lr=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
+    )  # fmt: skip
 
 
 def trace_of(run: Run, why: str = "") -> TraceFile:
-    """The trace of an answer, as it would be read from its file. `why`: what ended it, if not the
-    end of the answer."""
+    """The trace of an answer, as read from its file. `why`: what ended the run early, else ""."""
     events = list(run.trace.events)
     when = max((time for time, _ in events), default=0.0)
     events.append((when, Ended(done=not why, why=why)))
@@ -99,7 +88,7 @@ def trace_of(run: Run, why: str = "") -> TraceFile:
 
 
 def save_trace(path: str | Path, run: Run, why: str = "") -> None:
-    """Write the trace of an answer. Raises `TraceError` if it cannot be written."""
+    """Write the trace of an answer. Raises `TraceError` if that is impossible."""
     trace = trace_of(run, why)
     write_trace(path, trace.header, trace.records)
 
@@ -116,9 +105,10 @@ def _needs(verifier: Verifier) -> Needs:
 
 
 def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = None) -> Replayed:
-    """Load the trace's models by name and run it again. `device`: another one than the trace's.
+    """Load the trace's models by name and run it again. `recorded`: use the trace's verdicts;
+    `device`: instead of the trace's.
 
-    Raises `TraceError` for a trace that says too little, and what loading the models raises."""
+    Raises `TraceError` if the trace says too little, and what loading the models raises."""
     options = options_of(trace.header)
     with reasoner_of(trace.header, recorded=recorded, device=device) as reasoner:
         asks = recorded and make_options(**options).looks_ahead
@@ -131,20 +121,19 @@ def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = Non
 
 
 def options_of(header: Header) -> dict[str, Any]:
-    """The options, with lists as the tuples they were."""
+    """The options of the run, with lists turned back into tuples."""
     return {name: tuple(value) if isinstance(value, list) else value
             for name, value in header.options.items()}  # fmt: skip
 
 
 def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = None) -> Reasoner:
-    """The reasoner that a header describes. `recorded`: its verifier will not be asked, so none is
-    loaded.
+    """The reasoner that a header describes. `recorded`: load no verifier, since none will be asked.
 
-    Raises `TraceError` where a name is missing or a part was replaced by code of one's own."""
+    Raises `TraceError` if a name is missing or custom code replaced a part."""
     if header.variant is not None and not is_named(header.variant):
         raise TraceError(
-            f"this answer was made with parts of one's own ({header.variant}), which no name "
-            "brings back. Make the run yourself, with detailed=True, and give it to "
+            f"this answer was made with custom parts ({header.variant}), which cannot be loaded by "
+            "name. Make the run yourself, with detailed=True, and give it to "
             "lr.lab.trace.replay.replay_on."
         )
     models = header.models
@@ -162,13 +151,13 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
 
 
 def variant_of(header: Header, reasoner: Reasoner) -> Variant | None:
-    """The variant that a header names, loaded again; None: it was made without."""
+    """The variant that a header names, loaded again; None if the run had none."""
     return None if header.variant is None else load_variant(header.variant, reasoner)
 
 
 def replay_on(run: Run, trace: TraceFile) -> Replayed:
-    """Finish `run`, which was just begun (with `detailed` as the trace has it), and compare step by
-    step; stops at the first difference."""
+    """Finish a run that was just begun, compare it step by step, and stop at the first difference.
+    `run.detailed` must be as in the trace."""
     header, records = trace.header, trace.records
     expected = f"{header.detailed}, as in the trace"
     require(run.detailed == header.detailed, "detailed", run.detailed, expected)
@@ -196,8 +185,8 @@ PairKey = tuple[tuple[int, ...], Step, Step | None]
 
 
 class RecordedVerdicts(Verifier):
-    """The verdicts of a trace as a verifier that requires the same as the original did. A pair that
-    is not in the trace gets a rejection that says so, which the replay finds as its difference."""
+    """A verifier that gives the verdicts of a trace, with the requirements of the original one. A
+    pair that is not in the trace is rejected with that reason, so the replay reports it."""
 
     def __init__(self, trace: TraceFile) -> None:
         needs = trace.header.needs
@@ -213,7 +202,7 @@ class RecordedVerdicts(Verifier):
         return [self.verdicts.get((one.prefix, one.draft, one.target), unknown) for one in pairs]
 
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """The verdicts on draft steps alone, if there were any."""
+        """The verdicts on draft steps alone, where the trace has them."""
         return [self.verdicts.get((one.prefix, one.draft, None)) for one in pairs]
 
 
@@ -222,7 +211,7 @@ def _requires(names: list[str]) -> Requires:
 
 
 def recorded_verdicts(trace: TraceFile) -> dict[PairKey, Verdict]:
-    """All verdicts of a trace by prefix, draft step and target step."""
+    """All verdicts of a trace, by prefix, draft step and target step."""
     prefixes = {NodeId(0, 0): tuple(trace.header.prompt["tokens"])}
     asked: dict[NodeId, PairKey] = {}
     found: dict[PairKey, Verdict] = {}

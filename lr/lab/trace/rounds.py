@@ -1,7 +1,7 @@
 """A round of token-level speculation in full, as a detailed trace shows it: every draft token with
 its probabilities, the uniform number that decided, the token after them.
 
-The core loads this only where a run records details (`lr/registry.py`)."""
+The core loads this only for a run that records details (`lr/registry.py`)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lr.trace import DraftToken, RoundDetail
 def round_detail(
     rule: AcceptanceRule, p_rows: Tensor, proposal: Proposal, draws: Draws, decision: Decision
 ) -> RoundDetail:
-    """What a trace says of one branch's round: every draft token with its probabilities, the
-    uniform number that decided, the token after them. `p_rows` [n + 1, v]: the target's rows.
+    """One branch's round as the trace shows it. `p_rows` [n + 1, v]: the target's rows.
 
-    All of it follows from the rule's own list of outcomes. If the outcomes in which a token stays
-    have probability S, then once it is tried (its parent stayed, its earlier siblings did not) it
-    stays with probability S / (S of the parent - S of those siblings).
+    All of it follows from the rule's list of outcomes. Let S be the probability of the outcomes in
+    which a token stays. Once the token is tried (its parent stayed, its earlier siblings did not),
+    it stays with probability S / (S of the parent - S of those siblings).
 
-    Example, rule reject, a chain of two tokens with min(1, p/q) 0.8 and 0.5: outcomes "none", "the
-    first", "both" have 0.2, 0.4, 0.4. The tokens stay with 0.8, and with 0.4 / 0.8 = 0.5. With the
-    number 0.5 "the first" is taken. Seen from the end, 1 - 0.5 = 0.5: the first stays because 0.5 <
-    0.8; given that, the number is uniform on [0, 0.8], as a share of that 0.625, and the second
-    goes because 0.625 > 0.5."""
+    Example: rule reject, a chain of two tokens whose min(1, p/q) are 0.8 and 0.5. The outcomes
+    "none", "the first" and "both" have probabilities 0.2, 0.4 and 0.4. The first token stays with
+    probability 0.8, the second with 0.4 / 0.8 = 0.5. The number 0.5 selects "the first". Counted
+    from the other end it is 1 - 0.5 = 0.5: the first token stays because 0.5 < 0.8. Given that, the
+    number is uniform on [0, 0.8]; its share is 0.5 / 0.8 = 0.625, and the second token goes because
+    0.625 > 0.5."""
     kept, token, offset = decision.nodes, decision.token, draws.offset
     p = p_rows[kept[-1] + 1 if kept else 0, token].item()
     if not proposal.tokens:
@@ -41,7 +41,7 @@ def round_detail(
     seen = number if proposal.is_chain else None
     if seen is not None and not outcomes[0].nodes:  # the outcomes begin with "nothing stays"
         seen = 1.0 - seen
-    # Of the root and of every node: what its next child can still get, and whether it is tried.
+    # For the root and every node: the probability left for its next child, and whether it is tried.
     left = [1.0, *stay]
     reached = [True, *(node in kept for node in range(len(proposal)))]
     draft_tokens = []

@@ -1,12 +1,11 @@
-"""The state that the events of a trace add up to: the tree, who is writing what, the output, who
+"""The state after the first events of a trace: the tree, the work in progress, the output, and who
 holds which block of the caches.
 
     state = state_at(read_trace("trace.jsonl"), 120)    # after the first 120 events
     state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].owners(3)
 
-This is the only place where events become states: the player, the stepper and the figures all show
-these. Nodes are named as in `spec/protocol.py`. A node that left the tree stays in `nodes`, with
-the time in `gone`."""
+Only this module turns events into states; player, stepper and figures show them. Nodes have the
+names of `spec/protocol.py`. A node that left the tree stays in `nodes`, with the time in `gone`."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from lr.lab.trace.file import Header, Record, TraceError, TraceFile, step_after
 @dataclass
 class TokenState:
     """One token of a step. `source`: "drawn" by the model itself; "proposed" ahead and kept;
-    "residual", in place of a rejected one; "after" the last of them, none being rejected; "" where
-    the trace does not say. `refused`: the draft tokens that were rejected before it came."""
+    "residual", replacing a rejected token; "after" a proposal without a rejected token; "" if the
+    trace does not say. `refused`: the draft tokens that were rejected before this token."""
 
     token: int
     piece: str
@@ -32,7 +31,7 @@ class TokenState:
 
 @dataclass
 class StepState:
-    """A step as far as it is written."""
+    """A step, as far as it is written."""
 
     tokens: list[TokenState] = field(default_factory=list)
     finish: str = ""  # while it is being written; then boundary, eos or length
@@ -42,7 +41,7 @@ class StepState:
         return "".join(one.piece for one in self.tokens)
 
     def complete(self, step: dict[str, Any]) -> StepState:
-        """The whole step is there; what is known of its tokens stays."""
+        """Take the finished step, and keep what is known about its tokens."""
         if [one.token for one in self.tokens] != step["tokens"]:
             self.tokens = [TokenState(token, "") for token in step["tokens"]]
         for one, piece in zip(self.tokens, step["pieces"], strict=True):
@@ -53,7 +52,7 @@ class StepState:
 
 @dataclass
 class NodeState:
-    """A prefix, by name. `index`: number of the step that follows it."""
+    """A prefix, by name. `index`: the number of the step after it."""
 
     name: str
     index: int
@@ -69,18 +68,18 @@ class NodeState:
 
     @property
     def drafted(self) -> bool:
-        """The draft step that leads here is complete."""
+        """Whether the draft step that leads here is complete."""
         return self.draft is not None and self.draft.finish != ""
 
     @property
     def targeted(self) -> bool:
-        """The target's step after it is complete."""
+        """Whether the target's step after this node is complete."""
         return self.target is not None and self.target.finish != ""
 
 
 @dataclass
 class EmittedState:
-    """A step of the output. An accepted draft step leads to `node`, the target's follows it."""
+    """A step of the output. An accepted draft step leads to `node`; a target's step follows it."""
 
     index: int
     origin: str
@@ -97,7 +96,7 @@ class BranchState:
     number: int
     blocks: list[int] = field(default_factory=list)
     length: int = 0
-    node: str | None = None  # whose prefix it holds; None as for a path of a token tree
+    node: str | None = None  # whose prefix it holds; None for a path of a token tree
 
 
 @dataclass
@@ -114,7 +113,7 @@ class CacheState:
         return self.owners_by_block().get(block, [])
 
     def owners_by_block(self) -> dict[int, list[int]]:
-        """The same for all blocks in use."""
+        """The branches that hold a block, in order of number, for all blocks in use."""
         found: dict[int, list[int]] = {}
         for number in sorted(self.branches):
             for block in self.branches[number].blocks:
@@ -122,7 +121,7 @@ class CacheState:
         return found
 
     def take(self, kind: str, data: dict[str, Any]) -> None:
-        """One event of this cache. Raises `KeyError` or `ValueError` if it cannot be."""
+        """Apply one event of this cache. Raises `KeyError` or `ValueError` if it is impossible."""
         branches, number = self.branches, data.get("branch", -1)
         match kind:
             case "open":
@@ -155,14 +154,14 @@ class CacheState:
 
 
 ENDS = {"drafted": "draft", "targeted": "target", "judged": "judge"}
-"""The kind of work that an event completes."""
+"""By kind of event, the kind of work that it completes."""
 CACHE_EVENTS = frozenset({"open", "fork", "grow", "cut", "close", "restore", "hold", "replace"})
 
 
 @dataclass
 class State:
-    """Everything after `number` events. `work`: (kind, node) of what is in work, with the time
-    since when, oldest first. `touched`: the nodes that the last event was about."""
+    """Everything after `number` events. `work`: the unfinished pieces of work as (kind, node), with
+    the time when each began, oldest first. `touched`: the nodes of the last event."""
 
     header: Header
     number: int = 0
@@ -189,7 +188,7 @@ class State:
 
     @property
     def live(self) -> list[NodeState]:
-        """The nodes of the tree as it is now, level by level, siblings in order."""
+        """The nodes of the present tree, level by level, siblings in order."""
         found = []
         level = [self.nodes[self.root]] if self.root in self.nodes else []
         while level:
@@ -199,14 +198,14 @@ class State:
         return found
 
     def node(self, name: str) -> NodeState:
-        """A node by name; it is made if it is new."""
+        """The node of that name, made if it is new."""
         if name not in self.nodes:
             self.nodes[name] = NodeState(name, step_after(name))
         self.touched.add(name)
         return self.nodes[name]
 
     def writing(self, data: dict[str, Any]) -> StepState:
-        """The step that an event of a model is about. Plain decoding names no nodes: "i:i"."""
+        """The step of a model's event. Plain decoding names no nodes; step i belongs to "i:i"."""
         node = self.node(data["node"] or f"{data['index']}:{data['index']}")
         if data["role"] == "draft":
             node.draft = node.draft or StepState()
@@ -216,10 +215,8 @@ class State:
 
 
 def apply_event(state: State, record: Record) -> None:
-    """Let `state` take in the next event.
-
-    Raises `TraceError` where an event is about a branch or block that is not there: lines are
-    missing before it."""
+    """Change `state` by the next event. Raises `TraceError` for a branch or block that does not
+    exist, because lines before the event are missing."""
     data, kind = record.data, record.kind
     state.number, state.time = record.number + 1, record.time
     state.touched.clear()
@@ -236,7 +233,7 @@ def apply_event(state: State, record: Record) -> None:
         case "cancel":
             state.work.pop((data["work"], data["node"]), None)
         case "drafted" | "targeted" | "judged":
-            if state.work.pop((ENDS[kind], data["node"]), None) is not None:  # else late: ignored
+            if state.work.pop((ENDS[kind], data["node"]), None) is not None:  # else late: ignore it
                 _answered(state.node(data["node"]), data)
         case "emit":
             _emit(state, data)
@@ -261,15 +258,15 @@ def apply_event(state: State, record: Record) -> None:
             try:
                 state.caches.setdefault(name, CacheState(name)).take(kind, data)
             except (KeyError, ValueError) as error:
-                about = f"a branch or block of the {name} cache that is not there then: {error}"
                 raise TraceError(
-                    f"line {record.number + 2} (event {record.number}, {kind}) is about {about}. "
-                    "Lines before it are missing; make the trace anew."
+                    f"line {record.number + 2} (event {record.number}, {kind}) is about a branch "
+                    f"or block of the {name} cache that does not exist at that time: {error}. "
+                    "Lines before it are missing; record the trace again."
                 ) from error
 
 
 def _answered(node: NodeState, data: dict[str, Any]) -> None:
-    """The scheduler hears of a finished piece of work."""
+    """A piece of work is finished."""
     if data["event"] == "targeted":
         node.target = (node.target or StepState()).complete(data["step"])
     elif data["event"] == "judged":
@@ -290,7 +287,7 @@ def _emit(state: State, data: dict[str, Any]) -> None:
     state.emitted.append(EmittedState(*place, data["verdict"], rejected))
     if data["root"] is not None:
         state.root = state.node(data["root"]).name
-        if data["root"] != node.name:  # the branches of the node have a new name
+        if data["root"] != node.name:  # the node continues under a new name
             node.gone = state.time
 
 

@@ -1,5 +1,5 @@
-"""Traces of runs without models: scripted ones, where a turn takes a time of 1, and simulated ones,
-on the clock of the simulation; and running them again, event for event, times included.
+"""Traces of runs without models: scripted runs, where a turn takes a time of 1, and simulated runs
+on the clock of the simulation; and their replay, event for event, times included.
 
     run = ScriptedRun(config, TextScript(["a.", "b$"], ["A.", "C."]))
     run.run()
@@ -7,9 +7,8 @@ on the clock of the simulation; and running them again, event for event, times i
 
     trace = simulated_trace(config, world, steps=40)
 
-Viewers cannot tell them from traces of models, but for what models alone have: tokens, forwards,
-caches. Only scripts written as texts and worlds made of `theory/distributions.py` can be brought
-back from a file. Without torch."""
+Viewers treat them like traces of models; they only lack tokens, forwards and caches. A replay needs
+a script written as texts, or a world made of `theory/distributions.py`. Without torch."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def letters(token: int) -> bytes:
 
 
 def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
-    """The trace of a scripted run so far; turn number n (the start is 0) has the time n."""
+    """The trace of a scripted run so far. Turn n (the start is turn 0) has the time n."""
     trace = Trace(clock=lambda: 0.0, detailed=True)
     for number, turn in enumerate(run.turns):
         trace.start = -float(number)
@@ -55,7 +54,7 @@ def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
 
 
 def simulated_trace(config: SchedulerConfig, world: World, steps: int) -> TraceFile:
-    """Simulate `steps` steps; their trace."""
+    """The trace of a simulation of `steps` steps."""
     trace = Trace(detailed=True)
     done = simulate(config, world, steps, trace=trace).steps == steps
     trace.record(Ended(done, "" if done else "the limits were reached"))
@@ -65,21 +64,14 @@ def simulated_trace(config: SchedulerConfig, world: World, steps: int) -> TraceF
 
 def _header(driver: Any, unit: str, config: SchedulerConfig, options: dict[str, Any]) -> Header:
     return Header(
-        driver,
-        "virtual",
-        unit,
-        schedule=config.schedule.value,
-        depth=config.depth,
-        width=config.width,
+        driver, "virtual", unit, lr=__version__, options=options | {"config": plain(config)},
+        schedule=config.schedule.value, depth=config.depth, width=config.width,
         max_target_rows=config.max_target_rows,
-        options=options | {"config": plain(config)},
-        lr=__version__,
-    )
+    )  # fmt: skip
 
 
 def replay_virtual(trace: TraceFile) -> Replayed:
-    """Run it again, a scripted run with the turns of the trace. Raises `TraceError` for a trace
-    that cannot be."""
+    """Run a trace again, a scripted one by its own turns. Raises `TraceError` if that fails."""
     header, records = trace.header, trace.records
     options, config = header.options, _built(header.options.get("config"))
     if header.driver == "simulated":
@@ -90,7 +82,7 @@ def replay_virtual(trace: TraceFile) -> Replayed:
             if isinstance(event, Drafted | Targeted | Judged):
                 work = Work(_ENDS[type(event)], event.node)
                 if work not in run.work:
-                    break  # the comparison will say what is different
+                    break  # the comparison will report the difference
                 run.step(work)
         again = scripted_trace(run)
     else:
@@ -100,7 +92,7 @@ def replay_virtual(trace: TraceFile) -> Replayed:
 
 
 def plain(value: Any) -> Any:
-    """Data as JSON; an object by the name of its class and its fields: Constant(0.1) is {"is":
+    """Data as JSON. An object becomes its class name and fields: Constant(0.1) is {"is":
     "Constant", "value": 0.1}."""
     if isinstance(value, Enum):
         return value.value
@@ -123,11 +115,10 @@ def _built(value: Any) -> Any:
     name = str(value.get("is"))
     if name not in _MADE:
         raise TraceError(
-            f"the trace was made with {name}, which is not among what a file can bring back: "
-            f"{', '.join(_MADE)}."
+            f"the trace was made with {name}, but a file can only bring back {', '.join(_MADE)}."
         )
     if name == "SchedulerConfig":
         content["schedule"] = protocol.Schedule(content["schedule"])
-        if "late_drafts" in content:  # in older files
+        if "late_drafts" in content:  # an older file
             content["reject_late"] = content.pop("late_drafts") == "reject"
     return _MADE[name](**content)

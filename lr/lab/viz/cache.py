@@ -1,13 +1,13 @@
-"""The paged cache at one moment: the pool's blocks by number, and below them a row per branch with
-its block table. Shared blocks are filled and carry their refcount.
+"""The paged cache at one moment: the blocks of the pool, and below them one row per branch with its
+block table. Shared blocks are filled and carry their refcount.
 
     with cache_figure(state) as made:
         write(made, Path("cache.png"))
     draw_blocks(cache, {"A": (table_a, "the cat sat"), "B": (table_b, "the cat ran")})
 
-The first draws the caches of a trace, the second a live cache in a notebook, where one letter
-stands for one token; the cache itself knows no tokens, so the texts come along. It only reads. Read
-next: `kvcache/pool.py`, whose counts are drawn here; `style.py`."""
+`cache_figure` draws the caches of a trace, `draw_blocks` a live cache in a notebook. There one
+letter is one token, and the caller passes the texts because the cache knows no tokens. Read next:
+`kvcache/pool.py`, whose counts are drawn here; `style.py`."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from lr.kvcache.cache import PagedKVCache
 
 CELL, LETTER, LABEL, HEAD, MOST = 0.42, 0.2, 1.35, 0.42, 24
-"""In inches: a block, a letter in it, room for names, a cache's heading; blocks in a line."""
+"""In inches: a block, a letter in it, room for names, a cache's heading. Then: blocks per line."""
 
 
 class Picture:
-    """A cache to be drawn. `names`: of its branches; `letters`: by block what is valid in it, where
-    the tokens are known."""
+    """A cache to draw. `names`: of its branches; `letters`: the valid text of each block, where the
+    tokens are known."""
 
     def __init__(
         self, title: str, cache: CacheState, names: Mapping[int, str], letters: Mapping[int, str]
     ) -> None:
         self.title, self.cache, self.names, self.letters = title, cache, names, letters
         self.owners = cache.owners_by_block()
-        self.cell = max(CELL, LETTER * cache.block_size + 0.1) if letters else CELL  # a block
+        self.cell = max(CELL, LETTER * cache.block_size + 0.1) if letters else CELL
         self.per_line = max(4, int(MOST * CELL / self.cell))
-        # Of the pool there are shown: all blocks up to the last one in use, or a small pool whole.
+        # Show the pool up to the last block in use; with letters the pool is small: show it whole.
         used = max(self.owners, default=-1) + 1
         self.strip = cache.total if letters else min(max(used, 1), 3 * self.per_line)
         longest = max((len(one.blocks) for one in cache.branches.values()), default=0)
@@ -80,15 +80,14 @@ class Picture:
             y += CELL + 0.08
 
     def _draw_block(self, axes: Any, column: int, y: float, block: int, filled: float) -> None:
-        """A block: its number, its refcount if it is shared, the letters in it, and at its foot a
-        bar that says how full it is."""
+        """A block: its number, its refcount if shared, and its letters or a bar of its fill."""
         x, count = LABEL + column * self.cell, len(self.owners.get(block, ()))
         width, height = self.cell - 0.05, CELL - 0.05
         ground, ink = (COLOURS["cache"], PAPER) if count > 1 else (WASHES["cache"], INK)
         if count == 0:
             ground, ink = PAPER, SOFT
-        corners = ([x, x + width, x + width, x], [y, y, y + height, y + height])
-        axes.fill(*corners, facecolor=ground, edgecolor=COLOURS["cache"], linewidth=0.8)
+        style = {"facecolor": ground, "edgecolor": COLOURS["cache"], "linewidth": 0.8}
+        axes.barh(y, width, height, x, align="edge", **style)
         letters = self.letters.get(block, "")[: round(filled * self.cache.block_size)]
         times, middle = f"×{count}" if count > 1 else "", x + width / 2
         if self.letters:
@@ -99,13 +98,12 @@ class Picture:
             return
         put(axes, middle, y + 0.12, str(block), 8, ink, weight="bold", ha="center")
         put(axes, middle, y + 0.235, times, 6, ink, ha="center")
-        left, foot = x + 0.03, y + height - 0.07
-        right, edge = left + (width - 0.06) * filled, foot + 0.04
-        axes.fill([left, right, right, left], [foot, foot, edge, edge], color=ink, linewidth=0)
+        foot, full = y + height - 0.07, (width - 0.06) * filled
+        axes.barh(foot, full, 0.04, x + 0.03, align="edge", color=ink, linewidth=0)
 
 
 def most_sharing(trace: TraceFile) -> int:
-    """After how many events the most blocks are shared, over all caches; the first such event."""
+    """The first number of events after which the most blocks of all caches are shared."""
     state, shared = State.begin(trace.header), {0: -1}
     for record in trace.records:
         apply_event(state, record)
@@ -116,7 +114,7 @@ def most_sharing(trace: TraceFile) -> int:
 
 
 def draw_blocks(cache: PagedKVCache, branches: Mapping[str, tuple[BlockTable, str]]) -> Figure:
-    """A live cache, for notebooks. `branches`: by name a live table and a text of at least
+    """A live cache, for notebooks. `branches`: by name, a live table and a text of at least
     `table.length` letters."""
     state = CacheState("", cache.num_blocks, cache.block_size)
     letters = dict.fromkeys(range(cache.num_blocks), "")
@@ -133,7 +131,7 @@ def draw_blocks(cache: PagedKVCache, branches: Mapping[str, tuple[BlockTable, st
 
 @contextmanager
 def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
-    """All caches of a state. `of`: how many events the trace has, to be written on the figure."""
+    """All caches of a state. `of`: the number of events of the trace, to write on the figure."""
     pictures = []
     for cache in state.caches.values():
         branches = cache.branches.values()

@@ -1,15 +1,15 @@
-"""The clock of a trace: who works when, in lanes for draft, target and verifier. Where everything
-lies is computed here once, for the player and for the figures.
+"""The clock of a trace: who works when, in lanes for draft, target and verifier. The player and the
+figures share the places computed here.
 
     timeline = timeline_of(trace)
     timeline.lanes[0].name, timeline.spans[0].begin, timeline.marks[0].origin
     with timeline_figure(trace) as made:
         write(made, Path("timeline.png"))
 
-A *span* is a piece of work from its command to its end; spans of a lane that overlap stand in
-different rows. Simulated workers say when they really began, and what lies before that is waiting.
-Plain decoding has no commands: there a span is a step being written. Times are in the unit of the
-trace's header. Read next: `tree.py`, the tree at one moment."""
+A *span* is a piece of work from its command to its end. Overlapping spans of a lane get different
+rows. Simulated workers say when they really began; before that they waited. Plain decoding has no
+commands: there a span is the writing of a step. Times are in the unit of the trace's header. Read
+next: `tree.py`, the tree at one moment."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 DONE, CANCELLED, FAILED, OPEN = "done", "cancelled", "failed", "open"
 LANE_OF = {"draft": "draft", "target": "target", "judge": "verifier"}
-"""The lane in which a kind of work lies."""
+"""The lane of a kind of work."""
 ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
-"""In inches: height of a row, between lanes, of a model's passes; width of the figure."""
+"""In inches: height of a row, of a gap between lanes, of a model's passes; width of the figure."""
 MARGIN, LETTER, THINNEST, APART = 0.012, 0.0062, 0.002, 0.011
-"""Shares of the whole width: what a bar needs beside its letters to carry words, and per letter;
-the thinnest bar, the distance of two signs."""
+"""Shares of the whole width: the room that words in a bar need around them, and per letter; the
+thinnest bar; the least distance between two signs."""
 
 
 @dataclass
 class Span:
-    """A piece of work. `outcome`: done, cancelled, failed or open (when the trace ends)."""
+    """A piece of work. `outcome`: done, cancelled, failed, or open at the end of the trace."""
 
     work: str
     node: str
     asked: float  # when it was commanded
-    begin: float  # when it was begun
+    begin: float  # when it began
     end: float
     outcome: str = OPEN
     row: int = 0
     lane: str = field(init=False)
-    index: int = field(init=False)  # number of the step that is written or judged
-    says: str = field(init=False)  # what it is, in a line
+    index: int = field(init=False)  # the number of the step that is written or judged
+    says: str = field(init=False)  # the work in words
 
     def __post_init__(self) -> None:
         self.lane = LANE_OF[self.work]
@@ -61,7 +61,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Lane:
-    """Whose work, and how many rows it needs."""
+    """One actor's work. `passes`: whether the lane also has passes."""
 
     name: str
     rows: int
@@ -89,7 +89,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All that lies on the clock of a trace, from its first event to its last."""
+    """The clock of a trace, from its first event to its last."""
 
     lanes: list[Lane]
     spans: list[Span]
@@ -119,7 +119,7 @@ def timeline_of(trace: TraceFile) -> Timeline:
 
 
 def _commanded(trace: TraceFile, end: float) -> list[Span]:
-    """The spans of a run with a scheduler: what is in work, event by event."""
+    """The spans of a run with a scheduler, from the work in progress after each event."""
     spans: list[Span] = []
     live: dict[tuple[str, str], Span] = {}
     began: dict[tuple[str, str], float] = {}
@@ -143,7 +143,7 @@ def _commanded(trace: TraceFile, end: float) -> list[Span]:
 
 
 def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
-    """The spans of plain decoding: a step from the end of the one before to its last token."""
+    """The spans of plain decoding: each step from the end of the previous one to its last token."""
     spans: list[Span] = []
     for one in data:
         if one["event"] == "written":
@@ -154,7 +154,7 @@ def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
 
 
 def _pass(one: dict[str, Any]) -> Pass:
-    """A forward or a call of the verifier. Their `seconds` are those of the trace's clock."""
+    """A forward, or a call of the verifier. `seconds` is in the unit of the trace's clock."""
     end = float(one["time"])
     begin = max(0.0, end - one["seconds"])
     if one["event"] == "verifier":
@@ -164,9 +164,9 @@ def _pass(one: dict[str, Any]) -> Pass:
 
 
 def rows_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
-    """The row of each interval (begin, end): the first that is free when it begins.
+    """The row of each interval (begin, end): the first row that is free when it begins.
 
-    Example: (0, 2), (1, 3) and (2, 4) lie in rows 0, 1 and 0."""
+    Example: (0, 2), (1, 3) and (2, 4) get rows 0, 1 and 0."""
     free: list[float] = []
     rows = [0] * len(intervals)
     for i in sorted(range(len(intervals)), key=lambda i: intervals[i][0]):
@@ -177,20 +177,18 @@ def rows_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def draw_order(run: ScriptedRun) -> Figure:
-    """The clock of a scripted run, for notebooks. A turn is one event, so the picture shows an
-    order and no durations."""
+    """The clock of a scripted run, for notebooks: shows the order of turns, but no durations."""
     with timeline_figure(scripted_trace(run), width=8.5) as made:
         return made
 
 
 @contextmanager
 def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
-    """The picture from the first event to the last, in the unit of the trace. Cancelled work is
-    hatched, decisions stand on top."""
+    """The clock from the first event to the last, in the unit of the trace. Cancelled work is
+    hatched; the signs of decisions are at the top."""
     timeline = timeline_of(trace)
     begin, last = timeline.begin, max(timeline.end, timeline.begin + 1e-12)
-    in_seconds = trace.header.unit == "second"
-    scale = 1000.0 if in_seconds and last - begin < 2 else 1.0
+    scale = 1000.0 if trace.header.unit == "second" and last - begin < 2 else 1.0
     unit = f"{trace.header.unit}s" if scale == 1 else "milliseconds"
     tops, bottom = {}, 0.0
     for lane in timeline.lanes:
@@ -206,7 +204,7 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
             bars = [(one.begin * scale, (one.end - one.begin) * scale) for one in mine]
             place = (tops[lane.name] + lane.rows * ROW + 0.02, PASS - 0.02)
             axes.broken_barh(bars, place, facecolors=COLOURS[lane.name], alpha=0.75)
-        sign = begin  # signs of decisions at the same moment stand beside each other
+        sign = begin  # decisions at the same moment get signs next to each other
         for mark in timeline.marks:
             sign = max(mark.time, sign + APART * (last - begin) * WIDTH / width)
             colour = COLOURS[ORIGINS[mark.origin].role]
@@ -227,8 +225,8 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
 
 
 def _draw_span(axes: Any, span: Span, y: float, scale: float, shown: float, narrow: float) -> None:
-    """A bar, its words where they fit, a thin line for the time it waited. `shown`: the time of
-    the whole figure; `narrow`: how many times narrower than `WIDTH` it is."""
+    """A bar, its words where they fit, and a thin line for the time before it began. `shown`: the
+    time of the whole figure; `narrow`: `WIDTH` / the width of the figure."""
     dropped = span.outcome in (CANCELLED, FAILED)
     left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale
     if span.begin > span.asked:
@@ -252,7 +250,7 @@ def _draw_span(axes: Any, span: Span, y: float, scale: float, shown: float, narr
 
 
 def _caption(timeline: Timeline) -> str:
-    """What the signs in the picture mean."""
+    """The meaning of the signs in the picture."""
     there = {mark.origin for mark in timeline.marks}
     parts = [f"{one.mark} {origin}" for origin, one in ORIGINS.items() if origin in there]
     if any(span.outcome in (CANCELLED, FAILED) for span in timeline.spans):

@@ -1,10 +1,9 @@
 """A trace in the Chrome trace-event format, for ui.perfetto.dev and chrome://tracing: the timeline
 of `lab/viz/clock.py` with the texts of the steps, and counters of the blocks in use.
 
-One process per actor (draft, target, verifier, output), in it one lane for its forwards and one per
-piece of work that goes on at the same time, so nothing overlaps. A virtual time of 1 becomes one
-second. Only the complete ("X"), instant ("i"), counter ("C") and metadata ("M") events of the
-format are used."""
+Each actor (draft, target, verifier, output) is a process. It has enough lanes that neither its
+forwards nor its pieces of work overlap. A virtual time of 1 becomes one second. The events are of
+the kinds complete ("X"), instant ("i"), counter ("C") and metadata ("M")."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from lr.lab.viz.clock import DONE, rows_of, timeline_of
 
 ACTORS = {"draft": 1, "target": 2, "verifier": 3, "output": 4, "cache": 5}
 MICROSECONDS = 1e6
-FORWARDS = 100  # The first lane of an actor's forwards (or calls); its work is in those from 1 on.
+FORWARDS = 100  # The first lane of an actor's forwards (or calls); its work has the lanes from 1.
 
 
 def perfetto(trace: TraceFile) -> dict[str, Any]:

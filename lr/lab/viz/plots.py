@@ -1,12 +1,12 @@
-"""Bars, curves and a field of dots for notebooks, each by one call; sliders where the front end has
-them; and panels side by side in a file, for reports and experiments.
+"""Bars, curves and dots for notebooks, one call each; sliders, if the notebook has them; and panels
+side by side in a file, for reports and experiments.
 
     draw_bars({"p": (0.5, 0.5), "q": (0.8, 0.2)}, ("heads", "tails"), who=("target", "draft"))
     draw_curves({"sync": [(1, 1.0), (2, 1.4)]}, x="depth", y="speedup")
     draw([Bars("right", ["ar", "lr"], [0.9, 0.8], percent=True)], Path("report.png"))
 
-The functions for notebooks return a matplotlib figure, which a notebook shows; `draw` writes files.
-Nothing here knows what it draws. Read next: `theory_figures.py`."""
+The functions for notebooks return a matplotlib figure, which the notebook shows; `draw` writes
+files. Read next: `theory_figures.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lr.lab.viz.style import COLOURS, GRID, INK, SERIES, figure, write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CLOSE = 0.06  # Points nearer than this, as a share of both axes, share one list of labels.
+CLOSE = 0.06  # Points closer than this (as a share of both axes) share one list of labels.
 Curve = Sequence[tuple[float, float]]
 
 
@@ -34,8 +34,8 @@ def draw_bars(
     y: str = "probability",
     who: Sequence[str | None] = (),
 ) -> Figure:
-    """A group of bars per place, one per series, of heights `series[name][place]`. `who`: the role
-    of each series ("draft", "target"), None for no role."""
+    """A group of bars per place, one bar per series, of height `series[name][place]`. `who`: the
+    role of each series ("draft", "target"), None for no role."""
     roles = [*who, *[None] * len(series)]
     free = iter(SERIES)
     with figure(7.5, 2.6, size=9) as made:
@@ -55,8 +55,8 @@ def draw_bars(
 
 
 def draw_waterfall(levels: Mapping[str, float], *, wholes: Sequence[str], x: str) -> Figure:
-    """From the first level to the last: the bars of `wholes` begin at 0, each other bar goes from
-    the level above it to its own and says the difference. The dotted line is at 1."""
+    """From the first level to the last. The bars of `wholes` begin at 0; every other bar begins at
+    the level above it and shows the difference. The dotted line is at 1."""
     with figure(7.5, 0.32 * len(levels) + 0.6, size=9) as made:
         axes, before = made.subplots(), 0.0
         for row, (name, level) in enumerate(levels.items()):
@@ -83,10 +83,10 @@ def draw_curves(
     labels: Sequence[str] = (),
     diagonal: bool = False,
 ) -> Figure:
-    """Lines through `curves`, and marks without a line at `points`.
+    """Lines through `curves`, and markers at `points`.
 
-    `errors`: half lengths of error bars and `labels`: words, one each per point of the last of
-    `points`; neighbours share a list of words. `diagonal`: from (0, 0) to (1, 1)."""
+    `errors` (half lengths of error bars) and `labels` have one entry per point of the last of
+    `points`; close points share a list of labels. `diagonal`: draw a line from (0, 0) to (1, 1)."""
     lines, shown = list(curves.items()), list((points or {}).items())
     with figure(7.5, 3.4, size=9) as made:
         axes = made.subplots()
@@ -98,13 +98,12 @@ def draw_curves(
 
 
 def draw_lines_of(make: Callable[..., Sequence[Any]], *, x: str, y: str, **values: float) -> Figure:
-    """The curves that `make(**values)` gives, each a label and its points (such as those of
-    `lab/viz/theory_figures.py`)."""
+    """The curves from `make(**values)`, each a label and its points (`theory_figures.py`)."""
     return draw_curves(dict(make(**values)), x=x, y=y)
 
 
 def draw_field(rows: Sequence[Sequence[bool]], *, x: str, y: str) -> Figure:
-    """A dark square wherever `rows[i][j]` holds, row 0 at the top: which query sees which key."""
+    """A dark square for every true `rows[i][j]`, row 0 at the top: which query sees which key."""
     width, height = max(3.0, 0.3 * len(rows[0]) + 0.9), max(1.4, 0.3 * len(rows) + 0.8)
     with figure(width, height, size=9) as made:
         axes = made.subplots()
@@ -121,8 +120,8 @@ def draw_field(rows: Sequence[Sequence[bool]], *, x: str, y: str) -> Figure:
 
 
 def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, float]) -> Any:
-    """`draw` under a slider per argument, given as (lowest, highest, at first); without
-    `ipywidgets`: drawn once, at the first values."""
+    """`draw` with a slider per argument, given as (lowest, highest, initial). Without `ipywidgets`
+    it is drawn once, at the initial values."""
     if find_spec("ipywidgets") is None:
         return draw(**{name: start for name, (_, _, start) in ranges.items()})
     widgets = import_module("ipywidgets")
@@ -131,7 +130,7 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
         how: dict[str, Any] = {"min": low, "max": high, "step": (high - low) / 20}
         how |= {"description": name, "continuous_update": False}
         sliders[name] = widgets.FloatSlider(start, **how)
-    # `interactive` wants a function with a name
+    # `interactive` needs a function with a name
     return widgets.interactive(lambda **values: draw(**values), {"auto_display": True}, **sliders)
 
 
@@ -140,8 +139,7 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
 
 @dataclass(frozen=True)
 class Bars:
-    """One panel of bars. `intervals` are (low, high) per bar, None if there is none; `line` a value
-    to compare with."""
+    """One panel of bars. `intervals`: (low, high) per bar, or None; `line`: a horizontal line."""
 
     title: str
     names: Sequence[str]
@@ -160,13 +158,10 @@ class Bars:
                 below, above = heights[place] - interval[0], interval[1] - heights[place]
                 error = [[max(0.0, below)], [max(0.0, above)]]
                 axes.errorbar(place, heights[place], yerr=error, color=INK, capsize=3, lw=1)
-        form = "{:.0%}" if self.percent else "{:.2f}"
+        form, how = ".0%" if self.percent else ".2f", {"textcoords": "offset points", "fontsize": 8}
         for place, value in enumerate(self.values):
-            text = "none" if math.isnan(value) else form.format(value)
-            axes.annotate(
-                text, (place, 0), xytext=(0, 3), textcoords="offset points", ha="center",
-                color="white", fontsize=8,
-            )  # fmt: skip
+            text = "none" if math.isnan(value) else format(value, form)
+            axes.annotate(text, (place, 0), (0, 3), ha="center", color="white", **how)
         turned = {"rotation": 30, "ha": "right"} if len(self.names) > 4 else {}
         axes.set_xticks(list(places), self.names, **turned)
         axes.grid(axis="x", visible=False)
@@ -174,10 +169,9 @@ class Bars:
 
 @dataclass(frozen=True)
 class Curves:
-    """One panel: lines through `lines`, their own points `marked`, and marks without a line at
-    `points`. `errors` (half lengths of error bars) and `labels` (words) are for the last of
-    `points`; `line`: a value to compare with; `diagonal`: from (0, 0) to (1, 1); `ylim`: the ends
-    of the axis, each None for what fits."""
+    """One panel: lines through `lines`, with markers if `marked`, and markers alone at `points`.
+    `errors` (half lengths of error bars) and `labels` belong to the last of `points`. `line`: a
+    horizontal line; `diagonal`: a line from (0, 0) to (1, 1); `ylim`: None for an automatic end."""
 
     title: str
     x: str
@@ -214,7 +208,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Lanes:
-    """One panel of horizontal lanes; per lane, named by a role, its spans (begin, end)."""
+    """One panel of horizontal lanes: by role, the spans (begin, end)."""
 
     title: str
     x: str
@@ -249,8 +243,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
 
 
 def write_labels(axes: Any, points: Curve, labels: Sequence[str]) -> None:
-    """Write the words beside their points, towards the middle of the picture where there is room.
-    Points that nearly touch share one list, and no list lies upon another."""
+    """Write the labels next to their points, towards the middle of the picture if there is room.
+    Close points share one list, and lists do not overlap if that is possible."""
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
     groups: list[tuple[float, float, list[str]]] = []  # (across, up) as shares of both axes
     for (x, y), label in zip(points, labels, strict=False):

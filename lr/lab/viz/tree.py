@@ -4,9 +4,9 @@
         write(made, Path("tree.png"))
     draw_tree(run)                       # a scripted run as it is now, in a notebook
 
-What a box says (`cards_of`) is decided here, for the figures, the player and the terminal. To the
-left stand the last decided steps, a rejected draft step beside the correction that replaced it. It
-only reads states (`lab/trace/state.py`). Read next: `cache.py`, the cache at the same moment."""
+`cards_of` decides what a box says, for the figures, the player and the terminal. The last decided
+steps are to the left of the tree, a rejected draft step with the correction that replaced it. Read
+next: `cache.py`, the cache at the same moment."""
 
 from __future__ import annotations
 
@@ -21,29 +21,27 @@ from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile
 from lr.lab.trace.state import EmittedState, NodeState, State, StepState, apply_event, state_at
 from lr.lab.trace.virtual import scripted_trace
-from lr.lab.viz.style import COLOURS, INK, ORIGINS, PAPER, SOFT, WASHES, figure, inches, put
+from lr.lab.viz.style import COLOURS, GRID, INK, ORIGINS, PAPER, SOFT, WASHES, figure, inches, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN, BETWEEN, NAME, HEAD, LINE, LETTERS, LINES = 2.35, 0.4, 0.3, 0.28, 0.16, 28, 7
 """In inches: width of a box, room between boxes, height of a box's name, of a card's head and of a
-line of words; letters in a line, lines in a card."""
+line of words. Then: letters per line, lines per card."""
 PAST = 3  # Decided steps to the left of the tree.
 
 
 class Standing(Enum):
-    """How a step stands: its sign, its label, its colour in a terminal, and what it means."""
+    """The status of a step: its sign, its label, its colour in a terminal, and its meaning."""
 
     WRITING = ("…", "writing", "bright_blue", "is being written")
-    WRITTEN = (
-        "■", "written", "bright_blue", "is there; it waits for the other side or for the verifier"
-    )  # fmt: skip
+    WRITTEN = ("■", "written", "bright_blue", "is written; the comparison is still to come")
     ASKED = ("?", "judging", "magenta", "is with the verifier")
     ALIGNED = ("✓", "aligned", "green", "means the same as the target's")
     REJECTED = ("✗", "not aligned", "red", "does not mean the same as the target's")
     CANCELLED = (
-        "✕", "cancelled", "dim", "was cancelled: after a rejected step or beside an accepted one"
+        "✕", "cancelled", "dim", "was cancelled: after a rejected step or next to an accepted one"
     )  # fmt: skip
     FAILED = ("∅", "none", "dim", "will never come")
 
@@ -66,13 +64,13 @@ class Card:
 
     @property
     def words(self) -> str:
-        """On one line: those of the step, or why there will be none."""
+        """The words of the step on one line, or why it will never come."""
         failed = None if self.child is None else self.child.failed
         return words_of(self.step) if failed is None else failed
 
 
 def cards_of(state: State, node: NodeState) -> list[Card]:
-    """The steps that follow a node: its children's draft steps, then the target's own."""
+    """The steps after a node: the draft steps of its children, then the target's own."""
     cards = []
     for name in node.children:
         child = state.nodes[name]
@@ -85,7 +83,7 @@ def cards_of(state: State, node: NodeState) -> list[Card]:
 
 
 def standing_of(state: State, child: NodeState) -> Standing:
-    """How the draft step that leads to `child` stands."""
+    """The status of the draft step that leads to `child`."""
     if child.failed is not None:
         return Standing.FAILED
     if child.verdict is not None:
@@ -103,7 +101,7 @@ def words_of(step: StepState | None) -> str:
 
 
 def fullest_tree(trace: TraceFile) -> int:
-    """After how many events there are first as many steps and verdicts in the tree as ever."""
+    """The first number of events after which the tree has the most steps and verdicts."""
     state, seen = State.begin(trace.header), {0: -1}
     for record in trace.records:
         if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
@@ -122,8 +120,8 @@ def draw_tree(run: ScriptedRun) -> Figure:
 
 @contextmanager
 def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
-    """The tree of a state, with the last decided steps to its left. `of`: how many events the
-    trace has, to be written on the figure."""
+    """The tree of a state, with the last decided steps to its left. `of`: the number of events of
+    the trace, to write on the figure."""
     places, bottom = places_of(state)
     over, top = not places, 0.12 if of is None else 0.4
     past = state.emitted if over else state.emitted[-PAST:]
@@ -165,11 +163,11 @@ def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
 
 
 def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
-    """Number of its step and top, in inches, of every box; and the bottom of all. A box stands
-    below what is in its column already, but not above the box before it.
+    """The step number and the top (in inches) of every box, and the bottom of all. A box is below
+    everything already in its column, and never above its parent.
 
-    Example: a root with two children that have two each: the second child stands right below the
-    first, its children below those of the first."""
+    Example: a root with two children, each with two children: the second child is right below the
+    first, and its children are below those of the first."""
     places: dict[str, tuple[int, float]] = {}
     bottoms: dict[int, float] = {}
 
@@ -189,8 +187,8 @@ def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
 
 
 class Slip(NamedTuple):
-    """A card as it is drawn: who wrote it, how it stands, its words; the roles whose colours it and
-    its standing have. A rejected one is hatched."""
+    """A card as it is drawn: its author, its status, its words, and the roles whose colours the
+    card (`who`) and the status (`told`) have. A rejected card is hatched."""
 
     by: str
     said: str
@@ -200,7 +198,7 @@ class Slip(NamedTuple):
 
     @property
     def height(self) -> float:
-        """With the room below it."""
+        """In inches, with the room below."""
         return HEAD + LINE * (self.text.count("\n") + 1) + 0.1
 
 
@@ -211,7 +209,7 @@ def _slip(card: Card) -> Slip:
 
 
 def _decided(one: EmittedState) -> list[Slip]:
-    """A decided step, after the draft step that was rejected for it."""
+    """A decided step, after the draft step that it replaced."""
     slips, rejected = [], _wrapped(words_of(one.rejected))
     if rejected:
         said = f"✗ step {one.index} rejected"
@@ -229,7 +227,7 @@ def _draw_frame(axes: Any, state: State, node: NodeState, at: tuple[float, float
     """A node's box with its name."""
     (x, y), root = at, node.name == state.root
     height = NAME + sum(_slip(card).height for card in cards_of(state, node)) + 0.06
-    edge, thick = (INK, 2.0) if root else ("#c8c6bf", 1.0)
+    edge, thick = (INK, 2.0) if root else (GRID, 1.0)
     _rounded(axes, (x, y, COLUMN, height), facecolor=PAPER, edgecolor=edge, linewidth=thick)
     title = f"root · step {node.index}" if root else f"step {node.index}"
     put(axes, x + 0.12, y + 0.17, title, 8.5, INK, weight="bold")
@@ -240,12 +238,11 @@ def _draw_slip(axes: Any, at: tuple[float, float], slip: Slip) -> None:
     (x, y), width, height = at, COLUMN - 0.2, slip.height - 0.1
     box, who, dropped = (x, y, width, height), slip.who, slip.who == "rejected"
     if dropped:
-        _rounded(axes, box, facecolor="#f6f6f7", edgecolor="#dfe0e4", linewidth=0, hatch="////")
+        _rounded(axes, box, facecolor=WASHES[who], edgecolor=GRID, linewidth=0, hatch="////")
     edge = COLOURS[slip.told] if dropped or slip.told != who else WASHES[who]
     ground = "none" if dropped else WASHES[who]
     _rounded(axes, box, facecolor=ground, edgecolor=edge, linewidth=1.0)
-    bar = ([x, x + 0.06, x + 0.06, x], [y, y, y + height, y + height])
-    axes.fill(*bar, color=COLOURS[who], linewidth=0)
+    axes.barh(y, 0.06, height, x, align="edge", color=COLOURS[who], linewidth=0)
     put(axes, x + 0.14, y + 0.12, slip.by, 7.5, COLOURS[who], weight="bold")
     put(axes, x + width - 0.08, y + 0.12, slip.said, 7.5, COLOURS[slip.told], ha="right")
     style = {"family": "DejaVu Sans", "linespacing": 1.15, "va": "top", "parse_math": False}
