@@ -1,4 +1,4 @@
-"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. Public names are loaded on first use."""
+"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. Public names load on first use."""
 
 from __future__ import annotations
 

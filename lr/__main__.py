@@ -1,4 +1,4 @@
-"""`python -m lr` and the console script. It answers signals from here on, before other imports."""
+"""`python -m lr` and the console script. Signal handlers are set first, before other imports."""
 
 import os
 import signal
@@ -6,22 +6,21 @@ import sys
 
 
 def entry() -> None:
-    """The console script. A closed terminal and `kill` end it as Ctrl-C does: what is open is
-    closed, what runs elsewhere is ended."""
-    came: list[int] = []
+    """Run the command line. A closed terminal and `kill` end it cleanly, as Ctrl-C does."""
+    received: list[int] = []
 
     def end(number: int, _: object) -> None:
-        came.append(number)
+        received.append(number)
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    usual = (signal.SIG_DFL, signal.default_int_handler)  # another one: under nohup
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # nohup sets another handler; it stays
     known = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-    ours = [one for one in known if one is not None and signal.getsignal(one) in usual]
-    for one in ours:
-        signal.signal(one, end)
+    ours = [number for number in known if number and signal.getsignal(number) in usual]
+    for number in ours:
+        signal.signal(number, end)
     try:
         from lr.commands.cli import main
 
@@ -29,14 +28,14 @@ def entry() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         code = 130
-    except Exception:  # what a signal raises in native code may come out as another error
-        if not came:
+    except Exception:  # native code may turn an exception of the handler into another one
+        if not received:
             raise
         code = 1
     finally:
-        for one in ours:
-            signal.signal(one, signal.SIG_IGN)  # it is ending, and further ones are too late
-    sys.exit(128 + came[-1] if came and code else code)
+        for number in ours:
+            signal.signal(number, signal.SIG_IGN)  # the program is ending already
+    sys.exit(128 + received[-1] if received and code else code)
 
 
 if __name__ == "__main__":

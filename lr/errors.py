@@ -1,28 +1,28 @@
-"""Errors that a user can meet, each with the value, what was expected and what to do.
+"""The errors that a user can meet. Each states the value, what was expected and what to do.
 
-The command line turns every `LRError` into one message and exit code 2, without a traceback.
-Anything else that escapes is a bug of ours and keeps its traceback. Read next: `types.py`.
+The command line turns every `LRError` into one message and exit code 2, without a traceback. Any
+other exception that escapes is a bug and keeps its traceback. Read next: `types.py`.
 """
 
 
 class LRError(Exception):
-    """Base of every error that is the user's to mend. Its text is the whole message."""
+    """Base of all errors that the user can fix. Its text is the whole message."""
 
 
 class SettingError(LRError, ValueError):
-    """A setting is impossible: a negative depth, top_p of 7, a draft of another vocabulary."""
+    """A setting is impossible: a negative depth, top_p = 7, a draft with another vocabulary."""
 
 
 class CheckpointError(LRError):
-    """A checkpoint cannot be loaded: broken files, tensors missing, a foreign architecture."""
+    """A checkpoint cannot be loaded: broken files, missing tensors, an unknown architecture."""
 
 
 class ContextError(LRError, ValueError):
-    """A prompt, or a prompt with what should follow it, is longer than the context of the model."""
+    """A prompt, or a prompt plus the text to be written, is longer than the model's context."""
 
 
 class OutOfBlocks(LRError):
-    """The block pool is exhausted; the call has changed nothing. All three numbers count blocks."""
+    """The block pool is exhausted; the call changed nothing. All three numbers count blocks."""
 
     def __init__(self, needed: int, free: int, total: int) -> None:
         self.needed, self.free, self.total = needed, free, total
@@ -37,12 +37,12 @@ class OutOfBlocks(LRError):
 
 
 class RankLost(LRError):
-    """A collective failed: another rank is gone, or did not come in time."""
+    """A collective operation failed: another rank is gone or did not join in time."""
 
 
 class NumericalError(LRError, ArithmeticError):
-    """A model computed something that is not a number."""
+    """A model computed a value that is not a finite number."""
 
 
 class ProtocolError(LRError, RuntimeError):
-    """An object was used as no correct program does: a closed branch fed, an unknown event."""
+    """A bug misused an object: it fed a closed branch, or reported an unknown event."""

@@ -1,4 +1,4 @@
-"""Names of what lies outside the core, as "module:function": loaded only when they are used."""
+"""Loading code from outside the core by its name, "module:function", on first use."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from types import ModuleType
 from typing import Any
 
 CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans-draft")
-"""The checkpoints that come with the package; `tiny` has their files."""
+"""The checkpoints that come with the package, in `lr/tiny/checkpoints`."""
 DUMMY = "dummy:"
-"""What the name of a checkpoint begins with if its weights are to be random (`lab/dummy.py`)."""
+"""The prefix of a checkpoint's name that asks for random weights (`lab/dummy.py`)."""
 
 
 def find(where: str) -> Any:
-    """What "module:name" names."""
+    """The object that "module:name" names."""
     module, _, name = where.partition(":")
     return getattr(import_module(module), name)
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """The module that a file holds, run once in this process. Its name follows from its path, so
-    that what is defined there can be sent to a process that has loaded the file too.
+    """The module in a file, run once per process. Its name is a function of its path, so objects
+    that it defines can be pickled and sent to another process that has loaded the same file.
     """
     place = str(Path(path).resolve())
     name = f"lr_plugin_{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
@@ -41,7 +41,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 
 def is_served(name: object) -> bool:
-    """Whether a model is named by the address of a server instead of a checkpoint."""
+    """Whether a model's name is the address of a server instead of a checkpoint."""
     return isinstance(name, str) and name.startswith(("openai:", "http://", "https://"))
 
 

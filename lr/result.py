@@ -1,5 +1,5 @@
-"""What `Reasoner` returns: the answer, step by step, as text and as token ids, with who wrote each
-step and why it was kept, the trace, and the statistics that follow from it.
+"""What `Reasoner` returns: the steps of the answer, as text and token ids, each with its author and
+its verdict; the trace; and the statistics computed from the trace.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class AnswerStep:
 
     @property
     def author(self) -> Role:
-        """Whose words they are."""
+        """The model that wrote the text."""
         return Role.DRAFT if self.origin is Origin.ACCEPTED else Role.TARGET
 
 
 @dataclass(frozen=True)
 class Result:
-    """An answer and how it came about, with the token ids of the prompt and of its steps."""
+    """An answer and its history, with the token ids of the prompt and of the steps."""
 
     question: str
     mode: str
@@ -41,9 +41,9 @@ class Result:
     steps: tuple[AnswerStep, ...]
     trace: Trace
     coupling: str = "independent"
-    """How the draft's and the target's version of a step depend on each other: "independent" noise,
-    "shared" noise, or "proposal": the draft step was proposed to the target token by token, and
-    what the rule made of it depends on it."""
+    """How the draft's and the target's versions of a step are related. "independent" and "shared"
+    describe the noise. "proposal": the draft step was also proposed to the target token by token,
+    so the target's step depends on it."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -55,12 +55,12 @@ class Result:
 
     @property
     def answer(self) -> str | None:
-        r"""What stands in the last `\boxed{...}` of the reply (after the thought)."""
+        r"""The content of the last `\boxed{...}` after the thought, or None."""
         return boxed(reply(self.text))
 
     @property
     def finished(self) -> bool:
-        """Whether the model ended the text itself, within the token budget and the context."""
+        """Whether the model ended the text itself, rather than the token budget or the context."""
         return bool(self.steps) and self.steps[-1].finish is Finish.EOS
 
     @property
@@ -69,13 +69,13 @@ class Result:
 
 
 def reply(text: str) -> str:
-    """What follows the last `</think>`, or all of the text where there is none."""
+    """The text after the last `</think>`, or the whole text if it has none."""
     return text.rpartition(END_OF_THOUGHT)[2]
 
 
 def boxed(text: str) -> str | None:
-    """The content of the last complete `\\boxed{...}`, or None. Example: "so
-    \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}". Escaped braces (a set) do not count.
+    """The content of the last complete `\\boxed{...}`, or None. Escaped braces (of a set) do not
+    count. Example: "so \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}".
     """
     end = len(text)
     while (start := text.rfind(BOX, 0, end)) >= 0:

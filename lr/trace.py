@@ -1,10 +1,9 @@
-"""What happened in a run, event by event, and the statistics that follow from it.
+"""The events of a run, and the statistics computed from them.
 
 Everything that runs reports to a `Trace`, and every number (acceptance, passes, tokens per second)
-is a function of its events. The scheduler's messages are events themselves, the very objects of
-`spec/protocol.py`; others are defined here. Those in `STATISTICS` are always recorded, the rest,
-details, if `Trace.detailed` is set. No torch here. All events, and a trace as a file:
-`docs/trace.md`.
+is a function of its events. The scheduler's messages (`spec/protocol.py`) are events as they are;
+the other events are defined here. Events in `STATISTICS` are always recorded; the rest, the
+details, only if `Trace.detailed` is set. No torch here. Events and trace files: `docs/trace.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lr.types import Origin, Role, Step
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """One ragged forward: `branches` rows, `tokens` positions over all rows, time in seconds."""
+    """One ragged forward: `branches` rows, `tokens` positions in all rows together, its seconds."""
 
     role: Role
     branches: int
@@ -33,7 +32,7 @@ class ForwardPass:
 
 @dataclass(frozen=True, slots=True)
 class StepWritten:
-    """A model finished step `index`. A draft step leads to `node`, a target step starts there."""
+    """A model finished step `index`. A draft step leads to `node`; a target step starts there."""
 
     role: Role
     index: int
@@ -43,8 +42,7 @@ class StepWritten:
 
 @dataclass(frozen=True, slots=True)
 class VerifierCall:
-    """The verifier answered about `pairs` pairs at once; time in seconds. `passes`: forwards of
-    models of its own, which may have served other requests too."""
+    """The verifier judged `pairs` pairs. `passes`: forwards of its models, shared by requests."""
 
     pairs: int
     seconds: float
@@ -53,8 +51,8 @@ class VerifierCall:
 
 @dataclass(frozen=True, slots=True)
 class TokenRound:
-    """One round of token-level speculation on one branch: `proposed` draft tokens (nodes of a tree
-    `depth` deep), `accepted` of them; `emitted` of these and the one after them stay.
+    """One round of token-level speculation on one branch. Of `proposed` draft tokens (nodes of a
+    tree `depth` deep) the rule `accepted` some and added one token; `emitted` of these stay.
     """
 
     role: Role
@@ -69,10 +67,10 @@ class TokenRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundDetail:
-    """A round in full. `offset`: tokens of the step before it. `uniform`: the uniform sample that
-    decided, drawn with `uniform_key` (None: not needed). `token` came after the accepted draft
-    tokens, drawn with `key` from the residual distribution, or (`residual` False) from the target's
-    own with the key of plain decoding; `p` is its probability under the target.
+    """A round in full. `offset`: tokens of the step before the round. `uniform`: the uniform sample
+    that decided, drawn with `uniform_key` (None: not needed). `token` follows the accepted draft
+    tokens. It was drawn with `key` from the residual distribution or, if `residual` is False, from
+    the target's own with the key of plain decoding. `p` is its probability under the target.
     """
 
     offset: int
@@ -87,10 +85,11 @@ class RoundDetail:
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
-    """A draft token and what became of it. `p`, `q`: its probability under target and draft (q is 1
-    if the draft was certain). `parent`: the one before it, -1 at the end of the branch. `accept`:
-    the probability that it is kept once it is tried (None: it cannot be). `uniform`: if one number
-    decides a chain, that number as this one sees it: kept if below `accept`. `kept` None: untried.
+    """A draft token and its fate. `p`, `q`: its probability under target and draft (q is 1 for a
+    certain draft). `parent`: the draft token before it, -1 at the end of the branch. `accept`: the
+    probability that it is kept once it is tried (None: it cannot be). `uniform`: where one number
+    decides a chain, its share at this token, which is kept if that is below `accept`. `kept` None:
+    it was not tried.
     """
 
     token: int
@@ -104,8 +103,8 @@ class DraftToken:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """An event of a variant's own, at `node`, told by a part of it (`Note`) or recorded where a
-    part decides what no other event shows. `fields`: plain values, see `plain`.
+    """An event that a variant defines, at `node`: reported by one of its parts (`Note`), or
+    recorded for a decision of a part that no other event shows. `fields`: see `plain`.
     """
 
     name: str
@@ -114,10 +113,10 @@ class Noted:
 
 
 def plain(note: str, key: str, value: object) -> object:
-    """A note's field as a file can hold it. Raises `SettingError` where that cannot be."""
+    """A note's field in a form that a file can hold. Raises `SettingError` if it has none."""
     if isinstance(value, (list, tuple)):
         return [plain(note, key, one) for one in value]
-    if isinstance(value, float):  # one of NumPy's, too
+    if isinstance(value, float):  # NumPy's floats too
         return float(value) if isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -129,7 +128,7 @@ def plain(note: str, key: str, value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
-    """A token that was not a draft token: number `offset` of its step, probability `p`."""
+    """A token that was not drafted: number `offset` of its step, drawn with probability `p`."""
 
     role: Role
     node: NodeId | None
@@ -142,29 +141,28 @@ class TokenWritten:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something that makes the answer slower than it should be, not wrong."""
+    """A problem that makes the answer slower than it should be, but not wrong."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The last event. `done`: the answer is complete; else `why` says what ended it."""
+    """The last event. `done`: the answer is complete; otherwise `why` says what ended the run."""
 
     done: bool
     why: str = ""
 
 
-STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
-"""The events from which statistics follow."""
+STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)  # always recorded
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
 RunEvent = Message | Statistic | Noted | TokenWritten | Warned | Ended
 
 
 @dataclass
 class Trace:
-    """The events of one run, with seconds since its start. `detailed`: with details. While it runs,
-    events are in the order of arrival (a worker's come later), then in that of time.
+    """The events of one run, each with its time in seconds since the start. `detailed`: details
+    too. Events are in order of arrival (a worker's arrive late) until the run ends, then of time.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -179,20 +177,20 @@ class Trace:
         self.events.append((self.clock() - self.start, event))
 
     def tell(self, name: str, node: NodeId | None, fields: dict[str, object]) -> None:
-        """Record an event of a variant's own among the details. Raises what `plain` raises."""
+        """Record an event that a variant defines, as a detail. Raises what `plain` raises."""
         made = {key: plain(name, key, value) for key, value in fields.items()}
         if self.detailed:
             self.record(Noted(name, node, made))
 
     def at(self, node: NodeId | None) -> Note:
-        """How a part of a variant tells this trace something about a node (None: about none)."""
+        """A function that lets a part of a variant record events at `node` (None: at none)."""
         return lambda name, **fields: self.tell(name, node, fields)
 
 
 @dataclass(frozen=True)
 class TokenRounds:
-    """Token-level speculation in numbers, with vLLM's names. `histogram[n]`: rounds that accepted n
-    tokens, of those with a proposal. `tried`: positions decided, up to a round's first rejection.
+    """Counts over the rounds that had a proposal, with vLLM's names. `histogram[n]`: rounds that
+    accepted n tokens. `tried`: positions up to and including the first rejection of each round.
     """
 
     histogram: tuple[int, ...] = ()
@@ -225,20 +223,20 @@ class TokenRounds:
 
     @property
     def mean_acceptance_length(self) -> float | None:
-        """1 + accepted / rounds: tokens that a round decides on average."""
+        """1 + accepted / rounds: the mean number of tokens per round."""
         return 1 + self.accepted / self.count if self.count else None
 
     @property
     def conditional_acceptance(self) -> float | None:
-        """accepted / tried: alpha 2, if acceptances are independent and equally likely."""
+        """accepted / tried: alpha 2 if acceptances are independent and equally likely."""
         return self.accepted / self.tried if self.tried else None
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts and times of one run or, summed with `+`, of several. A ratio is None if nothing was
-    counted. `seconds` is the time of the last event that is no detail. `unjudged` of the `judged`
-    draft steps were rejected because the verifier could not tell.
+    """Counts and times of one run or, summed with `+`, of several. A ratio is None if its
+    denominator is 0. `seconds`: the time of the last event that is not a detail. `unjudged` of the
+    `judged` draft steps were rejected because the verifier could not decide.
     """
 
     seconds: float = 0.0
@@ -282,7 +280,7 @@ class Stats:
 
 
 def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
-    """The statistics of one run from its events with their times. Details change nothing."""
+    """The statistics of one run, from its events and their times. Details change nothing."""
     counted = [(when, event) for when, event in timed if isinstance(event, STATISTICS)]
     events = [event for _, event in counted]
     emits = [e for e in events if isinstance(e, Emit)]
@@ -312,6 +310,6 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
 
 
 def failures(events: Iterable[object]) -> list[str]:
-    """Why draft steps could not be judged, one reason for each; they count as rejected."""
+    """Why draft steps could not be judged, one reason per step; they count as rejected."""
     emits = (event for event in events if isinstance(event, Emit))
     return [verdict.why for emit in emits for verdict in emit.verdicts if verdict.failed]

@@ -1,7 +1,7 @@
-"""What all parts share: how to sample, what a step is, who wrote it, what the verifier said.
+"""The data that all parts share: sampling parameters, steps, their authors, verdicts.
 
-Plain frozen data, no torch. The words are those of the glossary; Lookahead Reasoning itself (arXiv
-2506.19830, section 3) is in `lookahead.py`. Read next: `trace.py`.
+Plain frozen data, no torch. The glossary defines the words; `lookahead.py` has Lookahead Reasoning
+itself (arXiv 2506.19830, section 3). Read next: `trace.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from lr.errors import SettingError
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:
-    """Raise `SettingError`, with the name, the value and what was expected, unless it holds."""
+    """Raise `SettingError`, with value and expectation, unless the condition holds."""
     if not condition:
         raise SettingError(f"{name} is {value!r}, expected {expected}.")
 
 
 def require_whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
-    """Raise `SettingError` unless the value is a whole number in these bounds."""
+    """Raise `SettingError` unless the value is a whole number within these bounds, inclusive."""
     fits, expected = isinstance(value, int) and not isinstance(value, bool), "a whole number"
     if least is not None:
         expected += f" >= {least}" if most is None else f" from {least} to {most}"
@@ -34,11 +34,11 @@ def _number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a distribution is made from logits: temperature (0: greedy), then top-k, top-p, min-p.
+    """How logits become a distribution: temperature (0: greedy), then top-k, top-p, min-p.
 
-    `top_k` keeps the k likeliest tokens (0: all), `top_p` the smallest set of likeliest tokens that
-    holds that much probability (1: all), `min_p` the tokens at least that many times as likely as
-    the likeliest (0: all).
+    `top_k` keeps the k likeliest tokens (0: all). `top_p` keeps the smallest set of likeliest
+    tokens whose probabilities sum to at least `top_p` (1: all). `min_p` keeps the tokens whose
+    probability is at least `min_p` times that of the likeliest token (0: all).
     """
 
     temperature: float = 0.6
@@ -65,23 +65,22 @@ class SamplingParams:
 class Finish(Enum):
     """Why a step ended."""
 
-    BOUNDARY = "boundary"
-    """Its boundary (a blank line, by default) is complete."""
-    EOS = "eos"
-    """It ends in a token of the target's end-of-sequence set; that token is part of the step."""
-    LENGTH = "length"
-    """Cut at the cap on step tokens, the token budget or the context; no such draft is accepted."""
+    BOUNDARY = "boundary"  # its boundary, by default a blank line, is complete
+    EOS = "eos"  # it ends in one of the target's end-of-sequence tokens, which is part of the step
+    LENGTH = "length"  # cut at the step, token or context limit; never accepted as a draft
 
 
 class Role(Enum):
-    """Which of the models acted."""
+    """Which model acted."""
 
     DRAFT = "draft"
     TARGET = "target"
 
 
 class Coupling(Enum):
-    """Whether the draft draws with the target's noise: agreement grows, distributions stay."""
+    """Whether the draft draws with the target's noise: the two models then agree more often, while
+    their distributions stay the same.
+    """
 
     INDEPENDENT = "independent"
     SHARED = "shared"
@@ -89,7 +88,7 @@ class Coupling(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One step as a model wrote it: its token ids, those that end it included, and why it ended."""
+    """A step as a model wrote it: its token ids, including those of the ending; why it ended."""
 
     tokens: tuple[int, ...]
     finish: Finish
@@ -99,7 +98,7 @@ class Step:
 class Verdict:
     """What a verifier says about a draft step and the target's step from the same prefix.
 
-    `why` is for people and for the trace; `score` is the verifier's own measure where it has one.
+    `why` is for people and for the trace. `score` is the verifier's own measure, if it has one.
     `failed`: it could not decide (a server is down, a pair is too long), which is a rejection.
     """
 
@@ -110,16 +109,12 @@ class Verdict:
 
 
 class Origin(Enum):
-    """How a step came into the output."""
+    """Why a step is part of the output."""
 
-    ACCEPTED = "accepted"
-    """A draft step, kept as the draft wrote it."""
-    CORRECTION = "correction"
-    """The target's step in place of a rejected draft step."""
-    BONUS = "bonus"
-    """The target's step after a cycle whose draft steps were all accepted; never judged."""
-    TARGET = "target"
-    """The target's step where there was no draft: plain decoding, or after a cut step."""
+    ACCEPTED = "accepted"  # a draft step, kept as the draft wrote it
+    CORRECTION = "correction"  # the target's step in place of a rejected draft step
+    BONUS = "bonus"  # the target's step after a cycle of accepted draft steps; never judged
+    TARGET = "target"  # the target's step without a draft: plain decoding, or after a cut step
 
 
 @dataclass(frozen=True)

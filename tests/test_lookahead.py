@@ -243,7 +243,7 @@ class NoModel:
         return Branch(list(tokens), NoCache())  # type: ignore[arg-type]
 
     def fork(self, branch: Branch) -> Branch:
-        return Branch(list(branch.tokens), NoCache(branch.num_computed_tokens))  # type: ignore[arg-type]
+        return Branch(list(branch.tokens), NoCache(branch.num_computed_tokens))
 
     def rewind(self, branch: Branch, length: int) -> None:
         branch.table.length = min(branch.num_computed_tokens, length)

@@ -1,15 +1,15 @@
-"""The draft's side of a question: where drafts are written.
+"""The draft's side of a request: its branches, and the steps that it writes.
 
-Nodes are names there and steps are token ids, so the model may just as well be in another process:
-`worker.py` has `RemoteDrafts`, with the methods that a request calls here. The worker uses the very
-same `LocalDrafts`, so what is drafted does not depend on where. Read next: `spec/write.py`.
+It knows nodes only by name and steps only as token ids, so the model can be in another process.
+`RemoteDrafts` has the same methods as `LocalDrafts` and forwards the calls to a `LocalDrafts` in
+the worker (`worker.py`), so both write the same steps. Read next: `spec/write.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
@@ -19,15 +19,18 @@ from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
 from lr.types import Coupling, Finish, Step
 
+if TYPE_CHECKING:
+    from lr.engine.worker import RemoteRun
+
 AHEAD = 2
-"""Steps that a worker writes unasked; its cache has room for one more per node, at least two."""
+"""Steps that a worker may write unasked. Each node has room for one, and there are at least two."""
 
 
 @dataclass(frozen=True)
 class Streams:
-    """The randomness of one question. With `coupling` shared, the first alternative of a draft step
-    is drawn with the target's noise; other alternatives never share noise. `ahead`: if steps may be
-    written that nobody has asked for yet, one alternative per position, how long they may become.
+    """The randomness of one question. With `coupling` shared, the first alternative of each draft
+    step is drawn with the target's noise; the others never are. `ahead`: the limits of steps that
+    the draft may write before they are asked for, one per position; None: it may not.
     """
 
     target: Stream
@@ -43,8 +46,8 @@ class Streams:
 
 
 class Written(NamedTuple):
-    """A finished draft step (None: it will not come), the node that it leads to and, of the draft's
-    sampling distribution, its tokens' log-probabilities and the mean entropy, where they are kept.
+    """A finished draft step (None: it will not come), the node that it leads to and, if they are
+    kept, its tokens' log-probabilities and mean entropy under the draft's sampling distribution.
     """
 
     node: NodeId
@@ -55,9 +58,8 @@ class Written(NamedTuple):
 
 @dataclass
 class LocalDrafts:
-    """The draft's side with its model at hand. Requests share the `writer`, which writes when the
-    loop calls its `poll`; `trace` is that of this request. Calls return at once; `take` collects
-    what they began.
+    """The draft's side of a request, with the model in this process. Requests share the `writer`,
+    which writes when its `poll` is called. Methods only begin work; `take` collects the results.
     """
 
     writer: StepWriter
@@ -67,16 +69,16 @@ class LocalDrafts:
     _places: dict[NodeId, tuple[Branch, NodeId | None]] = field(default_factory=dict)
     _unasked: dict[NodeId, StepJob] = field(default_factory=dict)
     _prompt: int = 0  # tokens before the answer
-    _tip: NodeId | None = None  # where the last step that was taken leads to
+    _tip: NodeId | None = None  # the node to which the last step that was taken leads
 
     def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
-        """A branch for `node` of these tokens, at least one, and the randomness of what follows."""
+        """Open the first branch, for `node`, with these tokens (at least one), and set streams."""
         self._give(node, self.writer.runner.open(tokens, shared=True), None)
         self.streams, self._prompt = streams, len(tokens)
 
     def write_ahead(self) -> None:
-        """Begin the step that will be asked for next, if all goes well: the name, the randomness
-        and the limit of it are known. So the draft need not wait for the target's forward to end.
+        """Begin the step that is asked for next unless a draft is rejected. Its name, randomness
+        and limit are known, so the draft need not wait for the end of the target's forward.
         """
         tip, limits = self._tip, self.streams.ahead
         if limits is None or tip not in self._places or len(self._unasked) >= AHEAD:
@@ -92,11 +94,11 @@ class LocalDrafts:
     def draft(
         self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
     ) -> None:
-        """Fork the parent's branch for each child and begin to write the step that leads there, of
-        at most `limit` tokens; one that is among `steps` is put there.
+        """Fork the parent's branch for each child and begin the step that leads to the child, at
+        most `limit` tokens long, or append the step given in `steps`.
         """
         above = self._places[parent][0]
-        if len(children) > 1:  # what all of them would compute of it is computed once
+        if len(children) > 1:  # compute once what every child needs
             read_up_to(self.writer.runner, above, len(above) - 1)
         for sibling, node in enumerate(children):
             stream = self.streams.of_draft(parent.index, sibling)
@@ -120,25 +122,24 @@ class LocalDrafts:
         self.writer.begin([job])
 
     def cancel(self, node: NodeId) -> None:
-        """Stop writing the step that leads to `node`. It may arrive nevertheless."""
+        """Stop writing the step that leads to `node`. It may still arrive."""
         job = self.jobs.pop(node, None)
         if job is not None:
             self.writer.cancel(job)
 
     def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
-        """The branch of `old` is the branch of `new` from now on, with `tokens` after it."""
+        """Give the branch of `old` to `new`, and append `tokens` to it."""
         self._drop_unasked(old)
         branch, _ = self._places.pop(old)
         branch.extend(tokens)
         self._give(new, branch, None)
 
     def close(self, node: NodeId) -> None:
-        """Give the branch of `node` back. Closing twice changes nothing.
+        """Close the branch of `node`. Closing twice changes nothing.
 
-        A step is written on a fork, so a parent never computes the rest of its own tokens; a
-        child that is closed leaves that to it. Example: the prompt (50 tokens) is to be computed on
-        the root; its child computes it, writes 7 tokens and is rejected. Cut back to 49 tokens, the
-        child's cache is what the root lacked.
+        Steps are written on forks, so a parent does not compute its own uncomputed tokens; it takes
+        their cache from a child that is closed. Example: a prompt of 50 tokens is uncomputed on the
+        root. Its child computes it, writes 7 tokens and is rejected. The root gets its first 49.
         """
         self._drop_unasked(node)
         branch, above = self._places.pop(node, (None, None))
@@ -155,7 +156,7 @@ class LocalDrafts:
         self.writer.close(branch)
 
     def take(self) -> list[Written]:
-        """The steps that were finished since the last call."""
+        """The steps that have finished since the last call."""
         keeps, written = self.writer.config.keeps_logprobs, []
         for node in [node for node, job in self.jobs.items() if job.finish is not None]:
             job = self.jobs.pop(node)
@@ -171,7 +172,7 @@ class LocalDrafts:
             self.close(node)
 
     def end(self) -> None:
-        """The request is over: stop everything and give everything back."""
+        """Stop all work and close all branches."""
         self._unasked.clear()
         for node in list(self.jobs):
             self.cancel(node)
@@ -181,3 +182,48 @@ class LocalDrafts:
     def _give(self, node: NodeId, branch: Branch, parent: NodeId | None) -> None:
         self._places[node] = branch, parent
         self.writer.runner.tag(branch, node)
+
+
+@dataclass
+class RemoteDrafts:
+    """As `LocalDrafts`, but calls go to a worker. `awaited`: nodes whose steps were asked for and
+    not taken. `arrived`: finished steps that were not taken; some were not asked for yet.
+    """
+
+    run: RemoteRun
+    number: int
+    trace: Trace
+    awaited: set[NodeId] = field(default_factory=set)
+    arrived: dict[NodeId, Written] = field(default_factory=dict)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        self.run.calls.append((self.run.number, "call", self.number, method, *arguments))
+
+    def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
+        self._call("open", node, tokens, streams)
+
+    def draft(
+        self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
+    ) -> None:
+        self.awaited |= set(children) - set(steps)
+        self._call("draft", parent, limit, children, steps)
+
+    def cancel(self, node: NodeId) -> None:
+        self.awaited.discard(node)
+        self._call("cancel", node)
+
+    def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
+        self.arrived.clear()  # a new tree begins
+        self._call("follow", old, new, tokens)
+
+    def close(self, node: NodeId) -> None:
+        self._call("close", node)
+
+    def end(self) -> None:
+        self._call("end")
+        del self.run.sides[self.number]
+
+    def take(self) -> list[Written]:
+        ready = [node for node in self.arrived if node in self.awaited]
+        self.awaited.difference_update(ready)
+        return [self.arrived.pop(node) for node in ready]

@@ -1,16 +1,16 @@
-"""The loop that runs the models, for one question or many, the draft in turn or at the same time.
+"""The loop that runs draft and target for one or many questions, alternately or at the same time.
 
-Draft and target offer `busy` and `poll`, and so does a verifier that is not waited for. For a model
-of this thread a poll is one forward, over everything that is being written for all requests; for
-what works elsewhere (a worker, a server) it takes in what has arrived. So there is one loop:
+Draft and target have `busy` and `poll`; so has a verifier that runs elsewhere. A poll of a model in
+this thread is one forward for everything that is being written for all requests. A poll of anything
+elsewhere (a worker, a server) takes in what has arrived. So there is a single loop:
 
     verdicts on complete pairs;  the draft, up to `draft_ticks` times;
     verdicts on complete pairs;  the target, once;  and again
 
-On one thread target rows are cheap to add and a forward is not, so the draft may run ahead. What is
-emitted depends neither on who shares a forward nor on who is faster: draws are keyed, rows are
-ragged, and the scheduler ignores late events. Two options are exceptions, and say so: late drafts
-that are rejected, and drafter "step". Read next: `request.py`.
+On one thread, a target row is cheap but a forward is not, so the draft may run several steps ahead.
+The output depends neither on which requests share a forward nor on timing: draws are keyed, rows
+are ragged, and the scheduler ignores late events. The two exceptions are rejected late drafts and
+drafter "step". Read next: `request.py`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict
 
 Part = StepWriter | RemoteRun
-"""A model that writes. `here`: in this thread, so that a `poll` computes and does not wait."""
+"""A model that writes. `here`: in this thread, so `poll` computes instead of waiting."""
 READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
-NAP = 0.002
-"""Seconds between two looks where several parts work elsewhere."""
+NAP = 0.002  # seconds between two polls if several parts work elsewhere
 
 
 class Judgement(NamedTuple):
-    """A verdict (None: unsure) that a request is to be told, the seconds that it took, and the
-    verifier's forwards, told to every request once."""
+    """A verdict (None: unsure) for a request, the seconds that it took, and the verifier's forwards
+    (given to each request only once)."""
 
     request: Request
     node: NodeId
@@ -47,8 +46,8 @@ class Judgement(NamedTuple):
 
 
 class Loop:
-    """Answers `live` requests, which share a target writer, the draft (None: nothing looks ahead)
-    and a verifier. `judgements`: those that are there and not told yet.
+    """Answers `live` requests, which share a target writer, a draft (None: plain decoding) and a
+    verifier. `judgements`: those not reported to their requests yet.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Loop:
         self.deferred = None
         if isinstance(verifier, DeferredVerifier) and not (draft and draft.here and verifier.here):
             self.deferred = find("lr.parts.deferred:Deferred")(verifier)
-        self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
+        self._ticks = self.draft_ticks  # forwards left to the draft before the target's next one
         self._passed = 0.0  # seconds of all forwards
 
     def add(self, request: Request) -> None:
@@ -69,30 +68,30 @@ class Loop:
         request.start()
 
     def remove(self, request: Request) -> None:
-        """Stop answering a request, done or not."""
+        """Stop answering a request, whether done or not."""
         self.live.remove(request)
         request.close()
 
     def close(self) -> None:
-        """Stop everything and give it back."""
+        """Stop all work and free all branches."""
         for request in list(self.live):
             self.remove(request)
         if self.deferred is not None:
             self.deferred.close()
 
     def step(self) -> None:
-        """One piece of work: a verdict is told, complete pairs are judged, or a model polled.
-        Raises `ProtocolError` where nothing could ever happen again.
+        """Do one piece of work: report a verdict, judge complete pairs, or poll a model. Raises
+        `ProtocolError` if nothing can ever happen again.
         """
-        took = sum(request.take() for request in self.live)  # proposed steps are there at once
+        took = sum(request.take() for request in self.live)  # proposed steps are ready at once
         if isinstance(self.draft, RemoteRun):
             self.draft.flush()
         busy = self.draft is not None and self.draft.busy
         draft = self.draft if busy and self._ticks > 0 else None
         if self.judgements:
-            told = self.judgements.pop(0)
-            told.request.trace.record(VerifierCall(1, told.seconds, told.passes))
-            told.request.judged(told.node, told.verdict)
+            request, node, verdict, seconds, passes = self.judgements.pop(0)
+            request.trace.record(VerifierCall(1, seconds, passes))
+            request.judged(node, verdict)
         elif (self._ticks == self.draft_ticks or draft is None) and self._judge():
             pass
         elif draft is not None:
@@ -111,7 +110,7 @@ class Loop:
                 )
 
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
-        """A forward served all live requests: the trace of each gets its share of the seconds."""
+        """Record a forward that served all live requests: each trace gets its share of the time."""
         self._passed += seconds
         for request in self.live:
             event = ForwardPass(role, branches, tokens, seconds / len(self.live))
@@ -123,7 +122,7 @@ class Loop:
             request.take()
 
     def _judge(self) -> bool:
-        """Ask about all complete pairs of all requests at once. Whether there was any news."""
+        """Judge all complete pairs of all requests at once. Returns whether there were any."""
         if self.deferred is not None:
             self.judgements = self.deferred.poll(self.live, self._patience())
             return bool(self.judgements)
@@ -149,7 +148,7 @@ class Loop:
         return True
 
     def _patience(self) -> float | None:
-        """How long a poll may wait for news: not at all while a model of this thread has work."""
+        """How long a poll may wait for news: not at all while a model in this thread has work."""
         parts: list[Part] = [self.target, *([] if self.draft is None else [self.draft])]
         if any(part.here and part.busy for part in parts):
             return 0.0

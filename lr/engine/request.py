@@ -1,13 +1,13 @@
-"""One question that is being answered: its scheduler, its branches, the steps so far.
+"""A question while it is being answered: its scheduler, its branches, its steps so far.
 
-Every node has a branch on the target's side. It ends in the node's prefix and, once the target has
-written its step there, in that step (with rule "match" perhaps in the next); all of it is in the
-cache but the last token. The draft keeps a branch per node, which ends in the prefix. So whatever
-is decided, the new root has its branches already: no model runs and no block is copied.
+Every node has a branch of the target. It ends in the node's prefix or, once the target has written
+its step there, in that step (with rule "match" perhaps in the next one); all but the last token is
+cached. The draft has a branch per node, which ends in the prefix. So whatever is decided, the new
+root already has its branches: no model runs and no block is copied.
 
-Example: root R, draft step a leads to node A, b from there to B. The target wrote s after R, and a
-is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
-R's draft branch gets s as tokens to be computed. A and B are closed.
+Example: at root R, draft step a leads to node A, and b from there to B. The target wrote s after R,
+and a is rejected. R's target branch holds "... s", cached except for the last token, and becomes
+the new root's. R's draft branch gets s as uncomputed tokens. A and B are closed.
 
 Read next: `spec/protocol.py` and `spec/scheduler.py`, which decide; `drafts.py`, the draft's side.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
-from lr.engine.drafts import LocalDrafts, Streams, Written
+from lr.engine.drafts import LocalDrafts, RemoteDrafts, Streams, Written
 from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.spec import protocol as messages
@@ -33,21 +33,20 @@ from lr.trace import StepWritten, Trace
 from lr.types import EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
-    from lr.engine.worker import RemoteDrafts
     from lr.parts.steering import Corrections, Steering
 
 
 @dataclass
 class NodePlace:
     """A node: the tokens of its prefix; the target's branch, once it is needed; the draft step that
-    leads there, with its log-probabilities; the pairs of its children that were judged.
+    leads here, with its log-probabilities; the judged pairs of its children.
     """
 
     tokens: tuple[int, ...]
     target: Branch | None = None
     step: Step | None = None
     logprobs: tuple[float, ...] | None = None
-    follow: bool | None = None  # whether drafts may follow, once that was asked
+    follow: bool | None = None  # whether drafts may follow; None: not asked yet
     judged: dict[NodeId, Pair] = field(default_factory=dict)
 
 
@@ -56,10 +55,10 @@ class Request:
     """One question. `emitted`: its steps so far. `asked`: pairs that wait for the verifier, by the
     node that the draft step leads to. `jobs`: the steps that the target is writing.
 
-    `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). Of the
-    `variant`, `may_follow` says whether drafts may follow a draft step, and the `corrector` how the
-    target writes after a rejection. `controller` chooses the depth after every step; both are at
-    work in `parts/steering.py`. `proposals`: draft steps that no model writes.
+    `drafts` is None for plain decoding (a scheduler of depth 0). `variant`: its `may_follow`
+    decides whether drafts may follow a draft step; its `corrector` how the target writes after a
+    rejection. `controller` sets the depth after every step (`parts/steering.py` runs both).
+    `proposals`: draft steps that no model writes.
     """
 
     prompt: Sequence[int]
@@ -74,7 +73,7 @@ class Request:
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
-    # not told to the scheduler yet; None: the controller wants no such alternative
+    # not reported to the scheduler yet; None: the controller excludes this alternative
     _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
     places: dict[NodeId, NodePlace] = field(default_factory=dict)
 
@@ -89,7 +88,7 @@ class Request:
             self.steering = find("lr.parts.steering:Steering")(self, self.controller)
         speculation = self.target.config.speculation
         self.drafter = None if speculation is None else speculation.drafter
-        # A detailed trace shows every round with the one step that it writes.
+        # A detailed trace shows every round as part of a single step.
         self.goes_on = bool(speculation and speculation.goes_on and not self.trace.detailed)
         follows = None if self.variant.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
@@ -102,18 +101,17 @@ class Request:
         """Open the prompt on both sides and carry out the first commands."""
         root, config = self.scheduler.root.id, self.scheduler.config
         if self.drafts is not None:
-            # A worker may write steps before they are asked for, if it is to write them all. Not
-            # for a detailed trace, which shows steps that were asked for.
+            # A worker may write steps unasked if it is to write all steps. Not for a detailed
+            # trace, which shows only steps that were asked for.
             plain = self.proposals is None and self.variant.may_follow is None and config.width == 1
-            early = plain and not self.trace.detailed
-            ahead = config.limits if early else None
+            ahead = config.limits if plain and not self.trace.detailed else None
             self.drafts.open(root, self.prompt, replace(self.streams, ahead=ahead))
         self.places[root] = NodePlace(tuple(self.prompt))
         self.give(root, self.target.runner.open(self.prompt, shared=True))
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
-        """Hand finished steps to the scheduler (it ignores cancelled ones). Whether any came."""
+        """Report finished steps to the scheduler (it ignores cancelled ones). Whether any came."""
         drafts = [] if self.drafts is None else self.drafts.take()
         if self._proposed:
             drafts = [Written(node, step, ()) for node, step in self._proposed.items()] + drafts
@@ -129,7 +127,7 @@ class Request:
                 self._offer(node)
             self.tell(messages.Drafted(node, step))
         for node in written:
-            # What was told about the others may have cancelled it.
+            # An earlier report may have cancelled this job.
             job = self.jobs.get(node)
             if job is not None and (self.corrections is None or self.corrections.keeps(job)):
                 del self.jobs[node]
@@ -139,26 +137,26 @@ class Request:
         return bool(drafts or written)
 
     def tell(self, event: messages.Event) -> None:
-        """Hand an event to the scheduler and carry out what follows."""
+        """Report an event to the scheduler and carry out its commands."""
         if self.trace.detailed:
             self.trace.record(event)
         self._carry_out(self.scheduler.handle(event))
 
     def judged(self, node: NodeId, verdict: Verdict | None) -> None:
-        """Take the verdict on a pair, unless an earlier one has cancelled it."""
+        """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         pair = self.asked.pop(node, None)
         if pair is not None:
             self.places[self.parent(node)].judged[node] = pair
             self.tell(messages.Judged(node, verdict))
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """The chooser's choice; it is shown what the verifier saw."""
+        """The chooser's choice, given the pairs that the verifier saw."""
         judged = self.places[place.node].judged
         pairs = tuple(map(judged.get, place.children))
         return self.chooser.choose(replace(place, pairs=pairs, note=self.trace.at(place.node)))
 
     def close(self) -> None:
-        """Give everything back, in whatever state the request is."""
+        """Stop all work and close all branches, in any state of the request."""
         for job in self.jobs.values():
             self.target.cancel(job)
         self.jobs.clear()
@@ -173,7 +171,7 @@ class Request:
         self.trace.events.sort(key=itemgetter(0))
 
     def parent(self, node: NodeId) -> NodeId:
-        """The node where the draft step that leads to `node` begins."""
+        """The node at which the draft step to `node` begins."""
         return node.parent(self.scheduler.config.width)
 
     def _carry_out(self, commands: Sequence[messages.Command]) -> None:
@@ -212,7 +210,7 @@ class Request:
                         self.target.close(place.target)
 
     def _begin_drafts(self, command: messages.Draft) -> None:
-        """Proposed steps are there at once, on branches of the draft; it writes the others."""
+        """Put proposed steps on the draft's branches, and let the draft write the other ones."""
         parent, limit, tokens = command.node, command.limit, self.places[command.node].tokens
         assert self.drafts is not None
         proposed: list[Step | None] = []
@@ -224,9 +222,8 @@ class Request:
         children = command.children[:width]
         self._proposed |= dict.fromkeys(command.children[len(children) :])
         self.places |= {child: NodePlace(tokens) for child in children}
-        steps = {
-            node: one for node, one in zip(children, proposed, strict=False) if one is not None
-        }
+        written = zip(children, proposed, strict=False)
+        steps = {node: step for node, step in written if step is not None}
         self.drafts.draft(parent, limit, children, steps)
         for child, step in steps.items():
             self.trace.record(StepWritten(Role.DRAFT, parent.index, step, child))
@@ -238,7 +235,7 @@ class Request:
         job.max_draft_tokens = None if self.steering is None else self.steering.max_draft_tokens
         if self.corrections is not None:
             self.corrections.begin(job)
-        elif self.goes_on:  # the root's branch may have the first tokens, from the round before
+        elif self.goes_on:  # the last round may have left the first tokens on the root's branch
             job.tokens = branch.tokens[len(self.places[node].tokens) :]
             job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job
@@ -249,7 +246,7 @@ class Request:
                     self._offer(other)
 
     def _follows(self, node: NodeId) -> bool:
-        """Whether drafts may follow the draft step that leads to a node; asked once for each."""
+        """Whether drafts may follow the draft step to `node`. The variant is asked only once."""
         place = self.places[node]
         if place.follow is None:
             may_follow = self.variant.may_follow
@@ -259,7 +256,7 @@ class Request:
         return place.follow
 
     def _offer(self, node: NodeId) -> None:
-        """Show the target how the draft wrote the step to `node` (first alternatives only)."""
+        """Offer the draft step to `node`, if it is a first alternative, to the target's drafter."""
         if self.drafter is None or node.number % self.scheduler.config.width:
             return
         rival = self.places[self.parent(node)]
@@ -268,7 +265,7 @@ class Request:
             self.drafter.offer(rival.target, start, self.places[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
-        """The target's branch of a node: a fork of the parent's with the draft step uncomputed."""
+        """The target's branch of `node`: a fork of its parent's, with the draft step uncomputed."""
         place = self.places[node]
         if place.target is None:
             parent = self.parent(node)
@@ -279,11 +276,11 @@ class Request:
         return place.target
 
     def fork(self, node: NodeId, length: int) -> Branch:
-        """A fork of the target's branch of a node, cut back to `length` tokens. What the branch has
-        not computed of the node's prefix it computes first, the last token excepted, so that forks
-        share it instead of repeating it: in the target's next pass, if a row is being written on
-        it. Example: two draft steps arrive together. The row after the first begins at once, with
-        all the others, and the row after the second one pass later.
+        """A fork of the target's branch of `node`, cut back to `length` tokens. First the branch
+        computes the uncomputed part of the node's prefix, except for the last token, so that forks
+        share it; if a row is being written on the branch, in the target's next pass. Example: two
+        draft steps arrive together. The row after the first begins at once, in the same batch as
+        all other rows; the row after the second begins one pass later.
         """
         origin, known = self._target_branch(node), len(self.places[node].tokens) - 1
         if node in self.jobs and origin.num_computed_tokens < known:
@@ -294,15 +291,15 @@ class Request:
         return branch
 
     def give(self, node: NodeId, branch: Branch) -> Branch:
-        """`branch` is the node's on the target's side."""
+        """Make `branch` the target's branch of `node`."""
         self.places[node].target = branch
         self.target.runner.tag(branch, node)
         return branch
 
     def _move_root(self, node: NodeId, root: NodeId, step: Step) -> None:
-        """The new root gets the branches of an accepted draft step's node, or the old root's."""
+        """Give the new root its branches: those of the accepted node, or the old root's."""
         if node == root:
-            self._target_branch(node)  # made now, because its parent is about to be closed
+            self._target_branch(node)  # fork it now, because its parent is about to be closed
             return
         place = self.places.pop(node)
         assert place.target is not None

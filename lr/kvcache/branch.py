@@ -1,10 +1,10 @@
 """A branch: one sequence of tokens, and the blocks of the cache that hold its keys and values.
 
-A `BlockTable` is a list of block ids and a `length`. Position t (counted from 0) stands in block
-`blocks[t // block_size]` at offset `t % block_size`; its *slot* numbers all places of the cache in
-a row: `block * block_size + offset`. `length` alone says how many positions are valid; what stands
-after it in the last block is stale and must be masked. A table never holds a block that it does
-not need, so at all times `len(blocks) == blocks_for(length, block_size)`.
+A `BlockTable` is a list of block ids and a `length`. Position t (from 0) is in block
+`blocks[t // block_size]` at offset `t % block_size`. Its *slot* is its number among all positions
+of the cache: `block * block_size + offset`. Only the first `length` positions are valid; the rest
+of the last block is stale and must be masked. A table holds no more blocks than it needs, so
+`len(blocks) == blocks_for(length, block_size)` at all times.
 
 Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
 
@@ -12,8 +12,8 @@ Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
     block      7  7  7  7  |  2  2   2    2
     slot      28 29 30 31  |  8  9  10   11
 
-Tokens that are not in the cache yet are *uncomputed*; the runner computes them (an example is in
-`engine/runner.py`). Only the cache changes a table. Read next: `cache.py`.
+Tokens that are not in the cache yet are *uncomputed*; the runner computes them (`engine/runner.py`
+has an example). Only the cache changes a table. Read next: `cache.py`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from dataclasses import dataclass, field
 
 from lr.errors import ProtocolError
 
-BLOCK_SIZE = 16
-"""Tokens of a block, where nobody asks for another size."""
+BLOCK_SIZE = 16  # tokens per block, by default
 
 
 def blocks_for(length: int, block_size: int) -> int:
-    """How many blocks hold `length` tokens: 0 for 0, 1 for 1 to `block_size`, ..."""
+    """How many blocks hold `length` tokens: 0 for 0, 1 for 1 to `block_size`, and so on."""
     return -(-length // block_size)
 
 
 @dataclass(eq=False, slots=True)
 class BlockTable:
-    """The blocks of a branch, in the order of its positions; compared and hashed by identity."""
+    """The blocks of a branch, in order of position. Compared and hashed by identity."""
 
     block_size: int
     blocks: list[int] = field(default_factory=list)
@@ -42,12 +41,12 @@ class BlockTable:
 
     @property
     def room(self) -> int:
-        """How many more tokens fit into the blocks that the table holds (0 to `block_size` - 1)."""
+        """How many more tokens fit into the table's blocks (0 to `block_size` - 1)."""
         return len(self.blocks) * self.block_size - self.length
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """The slots of the positions start, ..., stop - 1; `slots(3, 6)` is `[31, 8, 9]` above.
-        Raises `ProtocolError` unless 0 <= start <= stop <= length.
+        """The slots of positions start, ..., stop - 1; `slots(3, 6)` is `[31, 8, 9]` above. Raises
+        `ProtocolError` unless 0 <= start <= stop <= length.
         """
         if not 0 <= start <= stop <= self.length:
             raise ProtocolError(f"positions {start} to {stop}: this branch has {self.length}.")
@@ -74,7 +73,7 @@ def block_rows(tables: Tables) -> list[list[int]]:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Branch:
-    """`tokens`: the ids of the sequence; `table`: where the first ones' keys and values are."""
+    """A sequence of `tokens` (ids), and the `table` of the blocks that cache the first of them."""
 
     tokens: list[int]
     table: BlockTable
@@ -86,7 +85,7 @@ class Branch:
 
     @property
     def uncomputed(self) -> list[int]:
-        """The tokens that the next `forward` will push."""
+        """The tokens that the next `forward` computes."""
         return self.tokens[self.table.length :]
 
     def append(self, token: int) -> None:
@@ -106,7 +105,7 @@ class Branch:
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first tokens two lists share, by bisection: slices compare fast."""
+    """The length of the longest common prefix, by bisection, since slices compare fast."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -120,11 +119,11 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class CacheObserver:
-    """Is told of every change of a cache's tables, after it has happened; this one does nothing,
-    that of `lab/trace/cache.py` records. Who holds which block follows from these calls.
+    """Called after every change of a cache's tables. This class does nothing; `lab/trace/cache.py`
+    has one that records. The calls determine which table holds which block.
 
     `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
-    `dropped`: blocks that a table gave up; `freed`: those of them that nobody holds any more.
+    `dropped`: blocks that a table gave up; `freed`: those among them that no table holds any more.
     """
 
     def opened(self, table: BlockTable) -> None: ...
@@ -134,10 +133,10 @@ class CacheObserver:
     def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
 
     def restored(self, tables: Tables) -> None:
-        """The batch that grew has failed: its tables are as they were before."""
+        """The batch that grew has failed; its tables are as they were before it."""
 
     def replaced(self, table: BlockTable, by: BlockTable) -> None:
-        """The branch on `table` goes on, on `by`; `table` is about to be closed."""
+        """The branch of `table` continues on `by`; `table` is about to be closed."""
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
-        """A branch holds the prefix of this node."""
+        """The branch of `table` holds the prefix of `node`."""

@@ -1,24 +1,24 @@
 """The keys and values of all branches of one model, in one pool of blocks.
 
-A branch is a `BlockTable`; the cache knows its live tables and is the only one to change them.
+A branch is a `BlockTable`. The cache tracks its live tables, and only the cache changes them.
 
-**What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
-a live table's blocks contain after its length is stale but finite: an attention that gathers whole
-blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are
-full of NaN, so that a test notices whoever still reads them.
+**What a block contains.** Every block is zeroed, or filled by a copy, when it is allocated. So data
+after a live table's length is stale but finite, and an attention that gathers whole blocks and
+masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are filled with
+NaN, so that tests detect reads of freed blocks.
 
 **Copy on write.** New tokens go after the last valid one, so only a partly filled last block can
 be both shared and written; it is copied first. If all owners of a block write into it in the same
-batch, the last of them need not copy: the others have left. That one must be the *longest* of them:
-a shorter one would overwrite tokens which the longer ones need again when the batch is undone.
-Worked example with `block_size` 4, block 5 held by A and B, one token appended to each::
+batch, one of them need not copy, because the others leave. It must be the *longest*: a shorter one
+would overwrite tokens that longer ones need again if the batch is undone. Worked example with
+`block_size` 4, block 5 held by A and B, one token appended to each::
 
     A blocks [5] length 3        A is longer and stays in block 5    slot 5*4 + 3 = 23
     B blocks [5] length 1        B gets a copy, block 6              slot 6*4 + 1 = 25
     slots = [23, 25], copies = [(5, 6)]
 
-A cache belongs to one thread at a time. Tensor-parallel followers own a cache of their slice of the
-heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
+A cache belongs to one thread at a time. Tensor-parallel followers own a cache for their slice of
+the heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ from lr.types import require
 def bytes_per_block(
     *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
 ) -> int:
-    """Bytes of one block, keys and values of all layers."""
+    """Bytes of one block, for the keys and values of all layers."""
     return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
 
 
@@ -48,7 +48,7 @@ def integers(
     values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
     """A tensor of the (nested) whole numbers `values` on `device`. A plain `.to("cuda")` would wait
-    for all that is queued there; from pinned memory, which PyTorch keeps until then, it is queued.
+    for all queued work; from pinned memory, which PyTorch keeps until then, the copy is queued too.
     """
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype).to(device)
@@ -56,11 +56,11 @@ def integers(
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `keys` and `values` [l, nb, block_size, k, d]; `pages[i]`: those
-    of layer i, two views [nb, block_size, k, d]. Free blocks may hold NaN. Its `live_tables` were
-    given out by `new` and `fork` and are not released. `copied_blocks`: what `prepare` has copied,
-    undone appends included; `observer` hears of every change of a table. Raises `SettingError` for
-    a size below 1 or a dtype that is not a float.
+    """All K/V memory of one model: `keys` and `values` [l, nb, block_size, k, d]. `pages[i]`: those
+    of layer i, two views [nb, block_size, k, d]. Free blocks may hold NaN. `live_tables` came from
+    `new` or `fork` and are not released. `copied_blocks`: how many blocks `prepare` has copied,
+    also for undone appends. `observer` is told of every change of a table. Raises `SettingError`
+    for a size below 1 or a dtype that is not a float.
     """
 
     def __init__(
@@ -82,20 +82,20 @@ class PagedKVCache:
         require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
         self.num_blocks, self.block_size, self.poison_freed = num_blocks, block_size, poison_freed
         self.pool = BlockPool(num_blocks)
-        self.open_append: list[tuple[int, int]] | None = None  # the copies of one that is open
+        self.open_append: list[tuple[int, int]] | None = None  # the copies of the open append
         self.observer = CacheObserver()
         self.copied_blocks = 0
         self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
         shape = (num_layers, num_kv_heads, num_blocks, block_size, head_dim)
-        # In memory heads come before blocks: neighbouring blocks of one head lie end to end,
-        # so the attention of a single row reads its keys in one piece. What picks blocks out works
-        # on `_memory` itself: index_select of a permuted tensor would copy all of it first.
-        # Born outside inference mode, the cache may be written inside and outside of it.
+        # In memory, heads come before blocks. Neighbouring blocks of one head are contiguous, so
+        # the attention of a single row reads its keys in one piece. Code that selects blocks works
+        # on `_memory` itself: index_select of a permuted tensor would first copy all of it.
+        # Tensors made outside inference mode may be written inside and outside of it.
         with torch.inference_mode(False):
             try:
                 self._memory = [torch.empty(shape, dtype=dtype, device=device) for _ in range(2)]
-            except RuntimeError as error:  # no room
+            except RuntimeError as error:  # out of memory
                 gib = 2 * prod(shape) * dtype.itemsize / 2**30
                 fewer = f"fewer: they take {gib:.1f} GiB, which {device} does not have free"
                 raise SettingError(f"num_blocks is {num_blocks}, expected {fewer}.") from error
@@ -105,13 +105,13 @@ class PagedKVCache:
             # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size, k, d].
             self.pages = list(zip(self.keys, self.values, strict=True))
             self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self.pages]
-            # [l, 1, k, nb * block_size, d]: what neighbouring blocks hold, in one piece.
+            # [l, 1, k, nb * block_size, d]: neighbouring blocks in one piece.
             self._heads = [m.flatten(2, 3)[:, None] for m in self._memory]
 
     # Branches
 
     def new(self) -> BlockTable:
-        """An empty branch; it holds no block yet."""
+        """An empty branch, which holds no block yet."""
         table = BlockTable(self.block_size)
         self.live_tables.add(table)
         self.observer.opened(table)
@@ -138,7 +138,7 @@ class PagedKVCache:
         self.observer.cut(table, dropped, freed)
 
     def release(self, table: BlockTable) -> None:
-        """Give up `table` for good; blocks that no other branch holds are free again."""
+        """Close `table` for good; blocks that no other branch holds become free."""
         self._require_changeable(table)
         dropped, freed = self._shorten(table, 0)
         self.live_tables.remove(table)
@@ -146,11 +146,11 @@ class PagedKVCache:
 
     @contextmanager
     def append(self, tables: Tables, counts: Sequence[int]) -> Iterator[list[int]]:
-        """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as
-        slots:` yields the slots of the new tokens, in batch order, and lets the body `write` them;
-        lengths are the new ones there. If the body raises, everything is as before, down to the
-        order of future block ids. Entering raises `OutOfBlocks` or, for what makes no batch,
-        `ProtocolError`, having changed nothing.
+        """Make room for `counts[i]` more tokens in `tables[i]`. `with cache.append(tables, counts)
+        as slots:` yields the slots of the new tokens, in batch order, for the body to `write`; the
+        tables have their new lengths there. If the body raises, everything is restored, even the
+        order of future block ids. Entering raises `OutOfBlocks`, or `ProtocolError` for an
+        impossible batch, and then changes nothing.
         """
         tables, counts = tuple(tables), tuple(counts)
         self._require_changeable(*tables)
@@ -160,16 +160,16 @@ class PagedKVCache:
             raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
         if counts and min(counts) < 0:
             raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
-        more, shared = [], []  # new blocks of each table; those that write into a shared one
+        more, shared = [], []  # new blocks per table; tables that write into a shared block
         for table, count in zip(tables, counts, strict=True):
             more.append(blocks_for(table.length + count, self.block_size) - len(table.blocks))
             if count and table.room and self.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
         moved = self._leaving(shared) if shared else []
-        taken = self.pool.allocate(len(moved) + sum(more))  # whole, or raises
+        taken = self.pool.allocate(len(moved) + sum(more))  # all of them, or it raises
         copies = [(t.blocks[-1], new) for t, new in zip(moved, taken, strict=False)]
         fresh = taken[len(moved) :]
-        # the tables change first, then the tensors; what goes wrong from then on is undone below
+        # The tables change first, then the tensors. Any later error is undone below.
         for table, (_, block) in zip(moved, copies, strict=True):
             table.blocks[-1] = block
         if copies:
@@ -187,7 +187,7 @@ class PagedKVCache:
                 self.prepare(fresh, copies)
             yield slots
         except BaseException:
-            # shorten the tables, give shared blocks back to those who left, free what was taken
+            # Shorten the tables, return shared blocks to the tables that left, free new blocks.
             for table, count in zip(tables, counts, strict=True):
                 table.length -= count
                 del table.blocks[blocks_for(table.length, self.block_size) :]
@@ -203,7 +203,7 @@ class PagedKVCache:
     # Tensors
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
-        """In all layers: zero the blocks `fresh`, copy block a to b for each (a, b) of `copies`."""
+        """In all layers: zero the blocks `fresh`; copy block a to b for each (a, b) in `copies`."""
         if fresh:
             self._fill(fresh, 0)
         if copies:
@@ -219,20 +219,20 @@ class PagedKVCache:
         values.index_copy_(0, slots, v)
 
     def stretch(self, first: int, slots: int) -> list[tuple[Tensor, ...]]:
-        """Keys and values in so many slots from `first` on: a view [1, k, slots, d] per layer."""
+        """Keys and values of `slots` slots from `first` on: a view [1, k, slots, d] per layer."""
         return [memory.narrow(3, first, slots).unbind() for memory in self._heads]
 
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer in the blocks `block_ids` [b, nb] (`block_rows`), two new
-        tensors [b, nb * block_size, k, d]. Column t of row i is position t of branch i; columns
-        after its length must be masked.
+        """Keys and values of one layer in the blocks `block_ids` [b, nb] (from `block_rows`), as
+        two new tensors [b, nb * block_size, k, d]. Column t of row i is position t of branch i;
+        mask the columns after the branch's length.
         """
         keys, values = (m[layer].index_select(1, block_ids.flatten()) for m in self._memory)
         shape = (keys.shape[0], len(block_ids), -1, keys.shape[-1])  # [k, b, nb * block_size, d]
         return keys.view(shape).permute(1, 2, 0, 3), values.view(shape).permute(1, 2, 0, 3)
 
     def clear_free(self, blocks: Collection[int]) -> None:
-        """Zero those of `blocks` that are free: an attention may then read and mask them."""
+        """Zero the free ones among `blocks`, so that an attention may read and mask them."""
         free = [b for b in blocks if not self.pool.refcount(b) and b not in self._clean]
         if free:
             self._fill(free, 0)
@@ -249,8 +249,8 @@ class PagedKVCache:
                 raise ProtocolError(f"released, or not a live table of this cache: {table}")
 
     def _leaving(self, shared: Tables) -> Tables:
-        """Those of the tables that write into a shared block which must copy it: all but the
-        longest, where all owners of a block write into it.
+        """The tables that must copy their shared last block: all of `shared` but, where all owners
+        of a block write into it, the longest.
         """
         moved, leaving = list[BlockTable](), Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):
@@ -260,7 +260,7 @@ class PagedKVCache:
         return moved
 
     def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
-        """Keep `length` tokens. The blocks that were dropped, last first; those now free."""
+        """Keep `length` tokens. Returns the dropped blocks, last first, and the freed ones."""
         keep = blocks_for(length, self.block_size)
         dropped = table.blocks[keep:][::-1]
         del table.blocks[keep:]
@@ -268,7 +268,7 @@ class PagedKVCache:
         return dropped, self._drop(dropped)
 
     def _drop(self, blocks: Sequence[int]) -> list[int]:
-        """Count one owner less of each block, in this order; returns those that are free now."""
+        """Remove one owner of each block, in this order; returns the blocks that became free."""
         freed = [block for block in blocks if self.pool.drop(block)]
         self._clean.difference_update(freed)
         if self.poison_freed and freed:

@@ -1,12 +1,12 @@
-"""Who holds which block: ids and reference counts, nothing else.
+"""Block ids and their reference counts.
 
-The memory of a paged KV cache is cut into `num_blocks` equal blocks. A block is free (refcount 0)
-or held by as many branches as its refcount says; forking a branch only adds one to the refcount of
-each of its blocks. Read next: `branch.py`, one branch's list of blocks.
+The memory of a paged KV cache is divided into `num_blocks` equal blocks. The refcount of a block is
+the number of branches that hold it; a block with refcount 0 is free. Forking a branch only adds one
+to the refcount of each of its blocks. Read next: `branch.py`, one branch's list of blocks.
 
-The free blocks are a stack: the block that was freed last is handed out first. So the same calls
-always give the same ids, and dropping blocks in the reverse order of their allocation leaves the
-pool as it was before, the order of its future ids included.
+The free blocks are a stack: the block freed last is allocated first. So the same calls always give
+the same ids, and dropping blocks in the reverse order of their allocation restores the pool,
+including the order of future ids.
 
 Worked example, `BlockPool(4)`::
 
@@ -23,7 +23,7 @@ from lr.types import require
 
 
 class BlockPool:
-    """`num_blocks` block ids with their reference counts; raises `SettingError` below 1."""
+    """`num_blocks` block ids with their reference counts. Raises `SettingError` below 1."""
 
     __slots__ = ("_free", "_refcounts", "num_blocks")
 
@@ -35,7 +35,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks that no branch holds."""
         return len(self._free)
 
     @property
@@ -44,7 +44,7 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def allocate(self, n: int) -> list[int]:
-        """The ids of `n` free blocks, now with refcount 1. Raises `OutOfBlocks` with no change."""
+        """Take `n` free blocks, now with refcount 1. Raises `OutOfBlocks` before any change."""
         require(n >= 0, "the number of blocks to allocate", n, "0 or more")
         if n > len(self._free):
             raise OutOfBlocks(n, len(self._free), self.num_blocks)
@@ -54,12 +54,12 @@ class BlockPool:
         return taken
 
     def share(self, block: int) -> None:
-        """Count one more owner of `block`; raises `ProtocolError` if nobody holds it yet."""
+        """Add an owner of `block`. Raises `ProtocolError` if it is free."""
         self._held(block)
         self._refcounts[block] += 1
 
     def drop(self, block: int) -> bool:
-        """Count one owner of `block` less. Whether it is free now; `ProtocolError` if it was."""
+        """Remove an owner of `block`; returns whether it became free. `ProtocolError` if it was."""
         self._held(block)
         self._refcounts[block] -= 1
         if self._refcounts[block]:
@@ -68,13 +68,13 @@ class BlockPool:
         return True
 
     def restart(self) -> None:
-        """Hand free blocks out from the lowest on, as a new pool does: the next run is the same."""
+        """Allocate in ascending order from now on, like a new pool: the next run gets equal ids."""
         self._free.sort(reverse=True)
 
     def refcount(self, block: int) -> int:
-        """How many branches hold `block` (0: it is free); `ProtocolError` for no such block."""
+        """How many branches hold `block` (0: it is free). Raises `ProtocolError` for other ids."""
         if not 0 <= block < self.num_blocks:
-            raise ProtocolError(f"there is no block {block}: 0 to {self.num_blocks - 1} are there.")
+            raise ProtocolError(f"there is no block {block}: ids are 0 to {self.num_blocks - 1}.")
         return self._refcounts[block]
 
     def _held(self, block: int) -> None:

@@ -1,9 +1,9 @@
-"""A checkpoint's tokenizer and chat template: from text to ids, from ids to bytes and text.
+"""A checkpoint's tokenizer and chat template: from text to ids, and from ids to bytes and text.
 
-Generated text is never encoded again: token ids are the truth, `token_bytes` says where a step
-ends, `decode` is for verifiers and people. transformers is imported when a codec is loaded, not
-before (it takes seconds). Ids from `vocab_size` on are padding of the embedding and stand for
-nothing. Read next: `files.py` for where the files come from.
+Generated text is never encoded again. Token ids are the truth; `token_bytes` serves to find the
+ends of steps, `decode` serves verifiers and people. transformers, which takes seconds to import, is
+imported when a codec is loaded. Ids from `vocab_size` on are padding of the embedding, without
+meaning. Read next: `files.py`, where the files come from.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
 class Codec:
-    """A tokenizer with what the checkpoint says about ends and sampling. Made by `Codec.load`.
+    """A tokenizer, and the checkpoint's settings for end of sequence and sampling.
 
-    `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and
-    the tokenizer say. `vocab_size`: ids 0 .. vocab_size - 1 are tokens (an embedding may have more
-    rows). `tokenizer`: that of transformers. `generation_config`: that file's content, or empty.
+    `eos_ids`: all ids that generation_config.json, config.json or the tokenizer name as end of
+    sequence. `vocab_size`: ids 0 .. vocab_size - 1 are tokens (an embedding may have more rows).
+    `tokenizer`: that of transformers. `generation_config`: the content of that file, or empty.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Codec:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Codec:
-        """The codec of a checkpoint, given as in `load_model`. Raises CheckpointError."""
+        """The codec of a checkpoint, named as for `load_model`. Raises CheckpointError."""
         if is_dummy(name_or_path):
             tokenizer = find("lr.lab.dummy:dummy_tokenizer")(name_or_path)
             return cls(tokenizer, name=str(name_or_path))
@@ -71,21 +71,21 @@ class Codec:
             ids = value if isinstance(value, list) else [] if value is None else [value]
             if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
                 raise CheckpointError(
-                    f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. Mend "
-                    "the file."
+                    f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. "
+                    "Correct the file."
                 )
             eos += ids
         tokenizer = _load_tokenizer(directory)
         return cls(tokenizer, name=str(name_or_path), eos_ids=eos, generation_config=stated)
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
-        """The ids of a text, nothing added. `literal`: special tokens in it are plain letters."""
+        """The ids of a text, with nothing added. `literal`: read special tokens as plain text."""
         how = {"add_special_tokens": False, "split_special_tokens": literal, "verbose": False}
         return list(self.tokenizer(text, **how)["input_ids"])
 
     def token_bytes(self, token: int) -> bytes:
-        """The exact bytes of one token; special tokens, the end of sequence among them, have none.
-        Raises SettingError for an id that is no token (a padding row of the embedding).
+        """The exact bytes of one token; none for special tokens, such as end of sequence. Raises
+        SettingError for an id that is not a token (a padding row of the embedding).
         """
         if self._bytes is None:
             self._bytes = byte_table(self.tokenizer)
@@ -98,18 +98,18 @@ class Codec:
         return self._bytes[token]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of ids, without special tokens; U+FFFD stands for what is no character (yet)."""
+        """The text of ids, without special tokens; U+FFFD for bytes that are no character (yet)."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def chat(
         self, question: str, *, system: str | None = None, enable_thinking: bool | None = None
     ) -> list[int]:
-        """The prompt ids of a question in the model's chat format, up to where the assistant begins
-        to speak. `enable_thinking` is handed to the template unless it is None. Raises
-        CheckpointError if there is no chat template, SettingError if it refuses.
+        """The prompt ids of a question in the model's chat format, up to the assistant's first
+        token. `enable_thinking` is passed to the template unless it is None. Raises CheckpointError
+        if there is no chat template, SettingError if it refuses.
         """
-        said = {"user": question} if system is None else {"system": system, "user": question}
-        for role, text in said.items():
+        texts = {"user": question} if system is None else {"system": system, "user": question}
+        for role, text in texts.items():
             name = "question" if role == "user" else role
             require(isinstance(text, str), name, text, "a string")
             try:
@@ -125,11 +125,12 @@ class Codec:
                 "checkpoint."
             )
         options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        whole = "".join(said.values())
+        # Special tokens in the messages are plain text. Marks tell them from the template's own.
+        whole = "".join(texts.values())
         mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in whole)
         messages = [
             {"role": role, "content": self._special.sub(rf"{mark}\g<0>{mark}", content)}
-            for role, content in said.items()
+            for role, content in texts.items()
         ]
         from jinja2 import TemplateError
 
@@ -140,17 +141,16 @@ class Codec:
         except TemplateError as error:
             raise SettingError(
                 f"the chat template of {self.name} refuses these messages (roles: "
-                f"{', '.join(said)}): {error}. Leave out what it does not know, often the system "
-                "message."
+                f"{', '.join(texts)}): {error}. Leave out what it does not support, often the "
+                "system message."
             ) from error
-        # The template has written the special tokens. Those between marks are somebody's words.
         pieces = enumerate(text.split(mark))
         return [token for i, piece in pieces for token in self.encode(piece, literal=i % 2 == 1)]
 
 
 def first_difference(target: Codec, draft: Codec) -> str:
-    """Where two vocabularies contradict each other, in words; "" if one can draft for the other:
-    equal but for added tokens that only one knows.
+    """A description of how two vocabularies differ; "" if one can draft for the other: they may
+    differ only in added tokens that one of them lacks.
     """
     both = [codec.tokenizer for codec in (target, draft)]
     ours, theirs = ({i: repr(text) for text, i in one.get_vocab().items()} for one in both)
@@ -164,7 +164,7 @@ def first_difference(target: Codec, draft: Codec) -> str:
 
 
 def require_same(target: Codec, draft: Codec) -> None:
-    """Raise SettingError, with the first differences, unless the draft speaks the target's ids."""
+    """Raise SettingError, with the first differences, unless the draft uses the target's ids."""
     if difference := first_difference(target, draft):
         raise SettingError(
             f"draft {draft.name} and target {target.name} have different vocabularies (target "
@@ -174,23 +174,23 @@ def require_same(target: Codec, draft: Codec) -> None:
 
 
 def _load_tokenizer(directory: Path) -> Any:
-    """tokenizer.json as it is. `AutoTokenizer`, which for some model types puts the pre-tokenizer
-    of the class in the place of the file's own, reads only checkpoints without that file.
+    """The tokenizer of tokenizer.json, unchanged. For some model types `AutoTokenizer` replaces the
+    file's pre-tokenizer by that of the class, so it reads only checkpoints without that file.
     """
     found = [name for name in _VOCABULARIES if (directory / name).exists()]
     if not found:  # AutoTokenizer would make an empty one
         raise CheckpointError(
             f"{directory} has no tokenizer: it has {inside(directory)}, expected "
-            f"{' or '.join(_VOCABULARIES)}. Put the tokenizer of the model beside its weights."
+            f"{' or '.join(_VOCABULARIES)}. Put the model's tokenizer next to its weights."
         )
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     loader = PreTrainedTokenizerFast if "tokenizer.json" in found else AutoTokenizer
     try:
         loaded = loader.from_pretrained(str(directory), local_files_only=True)
-        loaded("a", verbose=False)  # what was believed when it was read may still fail in use
+        loaded("a", verbose=False)  # some faults appear only in use
         return loaded
-    except Exception as error:  # a broken tokenizer raises whatever its first failing reader raises
+    except Exception as error:  # what a broken tokenizer raises depends on the reader that fails
         raise CheckpointError(
             f"the tokenizer of {directory} cannot be read ({type(error).__name__}: {error}). "
             "Fetch tokenizer.json and tokenizer_config.json again."
@@ -198,10 +198,10 @@ def _load_tokenizer(directory: Path) -> Any:
 
 
 def byte_table(tokenizer: Any) -> list[bytes]:
-    """The bytes of each id of a fast transformers tokenizer. Special tokens (end of sequence,
-    roles) and holes in the vocabulary have none; other added tokens (`<think>`) are their text.
+    """The bytes of each id of a fast transformers tokenizer: none for special tokens (end of
+    sequence, roles) and unused ids, the text for other added tokens (`<think>`).
 
-    Raises CheckpointError if the tokenizer decodes so that tokens have no bytes of their own.
+    Raises CheckpointError if the tokenizer's decoding gives single tokens no bytes.
     """
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     described = {"type": "none"} if decoder is None else json.loads(decoder.__getstate__())
@@ -211,8 +211,8 @@ def byte_table(tokenizer: Any) -> list[bytes]:
         how = f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}"
         raise CheckpointError(
             f"{how}; expected a byte-level BPE, sentencepiece style with byte fallback, or plain "
-            "concatenation (Fuse). Only with these do tokens have bytes of their own, which "
-            "finding the ends of steps needs."
+            "concatenation (Fuse). Only with these does each token have its own bytes, which are "
+            "needed to find the ends of steps."
         )
     byte_of, vocabulary = printable_bytes(), tokenizer.get_vocab()
     table = [b""] * (max(vocabulary.values()) + 1)
@@ -223,7 +223,7 @@ def byte_table(tokenizer: Any) -> list[bytes]:
             stated = re.fullmatch("<0x([0-9A-Fa-f]{2})>", text)
             shown = text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
             table[token] = bytes.fromhex(stated[1]) if stated else shown.encode()
-        else:  # it stands for itself, as in the tokenizers library
+        else:  # the token is its own text, as in the tokenizers library
             table[token] = text.encode()
     for token, added in tokenizer.added_tokens_decoder.items():
         table[token] = b"" if added.special else added.content.encode()
@@ -234,8 +234,8 @@ def byte_table(tokenizer: Any) -> list[bytes]:
 
 def printable_bytes() -> dict[str, int]:
     """GPT-2's map from printable characters back to bytes. The 188 bytes that are printable in
-    Latin-1 stand for themselves; the other 68 are numbered from U+0100 on, in order. So the space
-    (32), the 33rd of those, is U+0120, and the newline (10), the 11th, U+010A.
+    Latin-1 map to themselves; the other 68 are numbered from U+0100 on, in order. So the space
+    (32), the 33rd of those, is U+0120, and the newline (10), the 11th, is U+010A.
     """
     themselves = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     others = [byte for byte in range(256) if byte not in themselves]

@@ -1,9 +1,9 @@
-"""What a model is, in numbers, and its reader: from a Hugging Face `config.json` to `ModelConfig`,
-refusing by name what this project does not compute.
+"""A model's sizes and options, read from a Hugging Face `config.json`. Anything that this project
+does not compute is refused by name.
 
-Two architectures: Qwen3ForCausalLM (norm over queries and keys) and Qwen2ForCausalLM (bias on q, k
-and v; Qwen2.5 and DeepSeek-R1-Distill-Qwen are of this kind). Keys that may be absent get the value
-that transformers gives them; sizes may not be absent. No torch here. Read next: `weights.py`.
+Two architectures are supported: Qwen3ForCausalLM (norm over queries and keys) and Qwen2ForCausalLM
+(bias on q, k and v; also Qwen2.5 and DeepSeek-R1-Distill-Qwen). Optional keys default to the values
+of transformers; sizes are required. No torch here. Read next: `weights.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZES = {
     "num_kv_heads": "num_key_value_heads",
     "max_position_embeddings": "max_position_embeddings",
 }
-"""Our name of a size, and the key that holds it, which must be there."""
+"""Our name of each size, and its key, which is required."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok")
 _NOT_HERE = {
     "hidden_act": "'silu'",
@@ -35,14 +35,14 @@ _NOT_HERE = {
     "quantization_config": "weights that are not quantised",
     **dict.fromkeys((*_EXPERTS, "moe_intermediate_size"), "a dense model, without experts"),
 }
-"""Keys of networks that are not computed here, and what they may say besides null and false."""
+"""Keys of networks that are not computed here, and what is expected instead, or null or false."""
 MOST, MOST_LAYERS = 1 << 27, 4096
-"""No size of a model is larger. Before loops count up to it, a number is checked."""
+"""The largest accepted size and number of layers, checked before any loop counts that far."""
 
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (Peng et al., arXiv 2309.00071), as `rope_parameters` of rope type "yarn" states it."""
+    """YaRN (Peng et al., arXiv 2309.00071), with the keys of `rope_parameters` of type "yarn"."""
 
     factor: float
     original_max_position_embeddings: int
@@ -59,8 +59,8 @@ class ModelConfig:
     """A dense decoder of the Qwen family.
 
     Sizes: `hidden_size` e, `num_layers` l, `num_heads` h, `num_kv_heads` k (h is a multiple of k),
-    `head_dim` d, `intermediate_size` of the MLP, `vocab_size` v (rows of the embedding, padding
-    included), `max_position_embeddings` in tokens. `qkv_bias`: q, k and v projections have a bias.
+    `head_dim` d, `intermediate_size` of the MLP, `vocab_size` v (rows of the embedding, including
+    padding), `max_position_embeddings` in tokens. `qkv_bias`: q, k and v projections have a bias.
     `qk_norm`: RMSNorm over every query and key head. `yarn`: None for plain rotary embeddings.
     """
 
@@ -81,7 +81,7 @@ class ModelConfig:
 
 
 def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
-    """The model in a config.json (the file, its directory, its content). Raises CheckpointError."""
+    """The model of a config.json (its file, directory or content). Raises CheckpointError."""
     if isinstance(source, Mapping):
         raw = dict(source)
     else:
@@ -99,8 +99,8 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     _expect(heads % kv_heads == 0, "num_key_value_heads", kv_heads, expected)
     theta, yarn = _rope(raw)
     if yarn is not None:
-        # Qwen's recipe for YaRN adds the scaling alone: max_position_embeddings 40960 with factor 4
-        # over an original context of 32768 is a context of 131072
+        # Qwen's recipe for YaRN leaves max_position_embeddings as it is: 40960 with factor 4 over
+        # an original context of 32768 means a context of 131072.
         stretched = yarn.factor * yarn.original_max_position_embeddings
         _expect(stretched <= MOST, "factor", yarn.factor, f"a context of at most {MOST} tokens")
         longest = max(sizes["max_position_embeddings"], int(stretched))
@@ -118,7 +118,7 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
 
 
 def _kind(raw: Mapping[str, Any]) -> str:
-    """ "qwen3" or "qwen2"; `model_type` must not contradict `architectures`. Refuses variants."""
+    """ "qwen3" or "qwen2". Refuses contradictions and networks that are not computed here."""
     model_type = raw.get("model_type")
     named = raw.get("architectures") or [ARCHITECTURES.get(str(model_type), model_type)]
     what = named[0] if isinstance(named, list) and len(named) == 1 else named
@@ -139,7 +139,7 @@ def _kind(raw: Mapping[str, Any]) -> str:
 
 
 def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
-    """Absent: 128 for Qwen3, hidden_size / heads for Qwen2, as transformers has it."""
+    """The head size; if absent, 128 for Qwen3 and hidden_size / heads for Qwen2 (transformers)."""
     stated, size = raw.get("head_dim", 128 if kind == "qwen3" else None), raw["hidden_size"]
     if stated is None and kind == "qwen2":
         expected = f"a divisor of hidden_size ({size}) where head_dim is absent"
@@ -152,7 +152,7 @@ def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     """The base of the rotary embeddings and their scaling: from `rope_theta` and `rope_scaling`,
-    from `rope_parameters`, as transformers 5 spells it, or from both where they agree.
+    from `rope_parameters` (transformers 5), or from both if they agree.
     """
     new, old = (_stated(raw, key) for key in ("rope_parameters", "rope_scaling"))
     bases = (raw.get("rope_theta"), new.pop("rope_theta", None), old.pop("rope_theta", None))
@@ -174,7 +174,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     theta = thetas.pop() if thetas else 10_000.0  # transformers' value
     if kind == "default":
         return theta, None
-    # Absent: original context = max_position_embeddings, factor = their ratio
+    # Defaults: original context = max_position_embeddings, factor = their ratio.
     longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
     outside = raw.get(key)
     original = _count(key, rope.pop(key, outside or longest))
@@ -187,7 +187,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
 
 
 def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A rope dictionary without nulls, its type as `rope_type` (`type` is the oldest spelling)."""
+    """A rope dictionary without nulls, its type as `rope_type` (`type` is an older spelling)."""
     value = raw.get(key) or {}
     _expect(isinstance(value, Mapping), key, value, "an object or null")
     stated = {name: entry for name, entry in value.items() if entry is not None}
@@ -221,6 +221,5 @@ def _expect(holds: bool, key: str, value: object, expected: str) -> None:
         shown = repr(value) if len(repr(value)) <= 200 else repr(value)[:200] + "..."
         raise CheckpointError(
             f"config.json has {key} = {shown}; expected {expected}. Only dense Qwen3 and Qwen2 "
-            "decoders are computed here: choose such a checkpoint, or mend config.json if it is "
-            "wrong."
+            "decoders are computed here: choose such a checkpoint, or correct config.json."
         )

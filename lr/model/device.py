@@ -1,5 +1,5 @@
-"""Where models run: a device by its name, and `DeviceMap`, the devices of target, draft and judge.
-The paper's layout is the target on GPUs 0 and 1, the draft on 2, the judge on 3.
+"""Devices: finding one by name, and `DeviceMap`, the devices of target, draft and judge. In the
+paper the target is on GPUs 0 and 1, the draft on 2 and the judge on 3.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
 
 @dataclass(frozen=True)
 class Torchrun:
-    """What torchrun says about this process: its rank among `size`, its number on its machine. It
-    stands in the place of the target's devices: each process has one, this one `device`.
+    """This process under torchrun: its rank among `size` processes, its number on its machine, and
+    its `device`. Given instead of the target's devices, since each process has one of them.
     """
 
     rank: int
@@ -36,14 +36,14 @@ class Torchrun:
 
 
 Device = str | torch.device | Sequence[str | torch.device] | Torchrun
-"""A device by its name, or for the target several, one per rank (`ranks.py`)."""
+"""A device by name or, for the target, several devices, one per rank (`ranks.py`)."""
 
 
 @dataclass(frozen=True)
 class DeviceMap:
-    """The devices of the three models. The target's are several where it is split over ranks; this
-    process is rank 0, on the first of them. Ranks of `torchrun` know their own devices. Raises
-    `SettingError` for a draft or judge on a GPU that belongs to another rank of the target.
+    """The devices of the three models. A target that is split over ranks has several; this process
+    is rank 0, on the first. Under `torchrun` each rank knows only its own. Raises `SettingError`
+    for a draft or judge on a GPU that belongs to another rank of the target.
     """
 
     target: tuple[torch.device, ...]
@@ -58,19 +58,19 @@ class DeviceMap:
                 raise SettingError(
                     f"the {role} is to be on {place}, where another process runs a rank of the "
                     "target; two processes take turns on a GPU. Give another GPU, or "
-                    f"{self.target[0]}, which this process has."
+                    f"{self.target[0]}, which this process uses."
                 )
 
     @property
     def ranks(self) -> int:
-        """Over how many processes the target is spread."""
+        """The number of processes that the target is spread over."""
         return len(self.target) if self.torchrun is None else self.torchrun.size
 
     @classmethod
     def of(cls, device: Device | Mapping[str, Device] | DeviceMap = "cpu") -> DeviceMap:
-        """From one device for all, or from a mapping of roles; draft and judge are with the target
-        where nothing is said of them: `{"target": ["cuda:0", "cuda:1"], "draft": "cuda:2"}` puts
-        the judge on cuda:0. Raises `SettingError` for a role or a device that does not exist.
+        """From one device for all models, or from a mapping of roles. Roles that are left out are
+        on the target's first device: `{"target": ["cuda:0", "cuda:1"], "draft": "cuda:2"}` puts the
+        judge on cuda:0. Raises `SettingError` for a role or a device that does not exist.
         """
         if isinstance(device, DeviceMap):
             return device
@@ -91,9 +91,9 @@ class DeviceMap:
 
     @property
     def shares_gpu(self) -> bool:
-        """Whether the draft is on this process's GPU of the target. Then its worker is a thread
-        with a CUDA stream of its own and the same weights, elsewhere a process: without NVIDIA's
-        MPS service the kernels of two processes take turns on a GPU, those of two streams do not.
+        """Whether the draft is on the GPU that this process uses for the target. Then its worker is
+        a thread with the same weights and its own CUDA stream, else a process: without NVIDIA's MPS
+        service, kernels of two processes take turns on a GPU; those of two streams do not.
         """
         return self.draft.type == "cuda" and _number(self.draft) == _number(self.target[0])
 
@@ -105,17 +105,17 @@ def _several(device: Device) -> Sequence[str | torch.device]:
 
 
 def _number(device: torch.device) -> tuple[str, int]:
-    """`cuda` means the first GPU."""
+    """Type and index of a device; `cuda` means the first GPU."""
     return device.type, device.index or 0
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
-    """What makes contexts in which this thread's work on a CUDA device goes to a stream of its own:
-    after what the thread has started so far, and before what it starts after the `with`.
+    """Yields a function. In the contexts that it returns, this thread's work on a CUDA device runs
+    on a separate stream: after the thread's work before the `with`, and before that after it.
 
-    A thread on the default stream holds up all others: beside a target there, a draft took 18 ms a
-    token; beside one on a stream of its own, 6 ms (32B and 1.7B on one H200).
+    The default stream blocks all others. With the target on it, a draft took 18 ms per token; with
+    the target on a separate stream, 6 ms (32B and 1.7B on one H200).
     """
     if device.type != "cuda":
         yield nullcontext
@@ -134,7 +134,7 @@ def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name, tried; "auto": CUDA, else MPS, else the CPU. Raises SettingError."""
+    """The device `name`, tested; "auto": CUDA, else MPS, else the CPU. Raises SettingError."""
     if name == "auto":
         mps = torch.backends.mps.is_available()
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
@@ -143,7 +143,7 @@ def find_device(name: str | torch.device) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise SettingError(f"device is {str(name)!r}, expected {CHOICES}.") from error
     try:
-        if device.type == "cuda":  # a tensor would take half a GiB there for good
+        if device.type == "cuda":  # a tensor there would occupy half a GiB for good
             torch.cuda.get_device_properties(device)
         else:
             torch.empty(1, device=device)
@@ -156,9 +156,9 @@ def find_device(name: str | torch.device) -> torch.device:
 
 
 def start_process(work: Callable[..., object], *arguments: object, name: str) -> SpawnProcess:
-    """Start a process that does `work`: spawned, since a fork of a threaded torch may hang. It must
-    not import the user's script, of which it needs nothing (one without the guard `if __name__ ==
-    "__main__"` would run again), and not die of a Ctrl-C before it can ignore that.
+    """Start a process that runs `work`. It is spawned, since a fork of a threaded torch may hang.
+    It does not import the user's script, which would run again without the guard `if __name__ ==
+    "__main__"`. Ctrl-C is blocked until the process can ignore it.
     """
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=work, args=arguments, name=name, daemon=True)

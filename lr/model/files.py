@@ -1,8 +1,8 @@
-"""Where a checkpoint lies (a directory, the Hugging Face hub, our tiny models), and its files.
+"""Finding a checkpoint (a directory, the Hugging Face hub, a tiny model) and opening its files.
 
-Everything that can be wrong with files is said here; what the tensors mean is not known here. No
-torch is imported until a tensor is read. Read next: `weights.py`, which accounts for every key;
-`codec.py`, which reads the tokenizer of the same directory.
+All errors of files are reported here; the meaning of the tensors is not known here. torch is not
+imported until a tensor is read. Read next: `weights.py`, which accounts for every key; `codec.py`,
+which reads the tokenizer of the same directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a checkpoint: an existing one, a tiny model by name, or a download from the
+    """The directory of a checkpoint: an existing one, that of a tiny model, or a download from the
     Hugging Face hub (`weights=False`: configuration and tokenizer only). Raises CheckpointError.
     """
     ours = ", ".join(CHECKPOINTS)
@@ -31,7 +31,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         raise CheckpointError(f"{name_or_path!r} names no checkpoint. {expected}")
     name, path = str(name_or_path), Path(name_or_path)
     if max(map(len, path.parts), default=0) > 255:  # no file system has such names
-        raise CheckpointError(f"no checkpoint has so long a name: {name[:60]}... {expected}")
+        raise CheckpointError(f"no checkpoint has such a long name: {name[:60]}... {expected}")
     path = path.expanduser()
     if name in CHECKPOINTS:
         return find("lr.tiny.names:checkpoint_path")(name)
@@ -59,7 +59,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
 
 
 def inside(directory: Path) -> str:
-    """The first names in a directory, for messages."""
+    """The first file names in a directory, for messages."""
     found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     return ", ".join(found[:10]) or "nothing in it"
 
@@ -76,14 +76,14 @@ def read_json(path: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError(f"it holds {type(value).__name__}")
     except (OSError, ValueError, RecursionError) as error:
-        said = f"{path} cannot be read as a JSON object ({error}). Fetch the file again."
-        raise CheckpointError(said) from error
+        message = f"{path} cannot be read as a JSON object ({error}). Fetch the file again."
+        raise CheckpointError(message) from error
     return value
 
 
 def shard_files(directory: Path) -> dict[str, set[str]]:
-    """The safetensors files of a checkpoint, each with the keys its index promises. Where there is
-    `model.safetensors`, no index is read, as by Hugging Face.
+    """The safetensors files of a checkpoint, each with the keys that the index promises. If
+    `model.safetensors` exists, the index is not read, as in Hugging Face.
     """
     if (directory / "model.safetensors").is_file():
         return {"model.safetensors": set()}
@@ -102,22 +102,22 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
         plain = isinstance(file, str) and Path(file).name == file
         if not plain or len(file.encode("utf-8", "replace")) > 255:
             raise CheckpointError(
-                f"{index} puts {key} into {file!r}; the plain name of a file beside it is expected."
+                f"{index} puts {key} into {file!r}; expected the plain name of a file next to it."
             )
         promised.setdefault(file, set()).add(key)
     absent = sorted(file for file in promised if not (directory / file).is_file())
     if absent:
         raise CheckpointError(
-            f"{index} names {len(absent)} of {len(promised)} files that are not there: "
+            f"{index} names {len(promised)} files, {len(absent)} of them missing: "
             f"{', '.join(absent[:10])}. Finish the download."
         )
     return promised
 
 
 def open_tensors(directory: Path) -> dict[str, Any]:
-    """The tensors of a checkpoint by key, each a lazy view that keeps its file mapped: index it
-    (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; it has get_shape and get_dtype ("BF16").
-    Raises CheckpointError.
+    """The tensors of a checkpoint by key, as lazy views that keep their files mapped. Index a view
+    (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; get_shape and get_dtype ("BF16") read
+    nothing. Raises CheckpointError.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -128,15 +128,15 @@ def open_tensors(directory: Path) -> dict[str, Any]:
             keys = set(handle.keys())
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
-                f"{directory / file} is not a whole safetensors file ({error}). It may be "
+                f"{directory / file} is not a complete safetensors file ({error}). It may be "
                 "truncated, or a Git LFS pointer instead of the data: fetch it again."
             ) from error
         lost, twice = sorted(promised - keys), sorted(keys & views.keys())
         if lost or twice:
             raise CheckpointError(
                 f"{directory / file} does not agree with the index: {len(lost)} promised tensors "
-                f"are not in it ({', '.join(lost[:10]) or 'none'}), {len(twice)} are in another "
-                f"file too ({', '.join(twice[:10]) or 'none'}). Fetch the checkpoint again."
+                f"are missing ({', '.join(lost[:10]) or 'none'}), {len(twice)} are also in another "
+                f"file ({', '.join(twice[:10]) or 'none'}). Fetch the checkpoint again."
             )
         views |= {key: handle.get_slice(key) for key in keys}
     return views

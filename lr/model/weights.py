@@ -1,9 +1,9 @@
-"""Loading a checkpoint: which tensor of it makes which rows of which parameter of `CausalLM`.
+"""Loading a checkpoint: which of its tensors fills which rows of which parameter of `CausalLM`.
 
-Attention and MLP use fused matrices; a checkpoint stores their parts one by one. Worked example: 4
-query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows: q_proj makes rows 0..31,
-k_proj rows 32..47, v_proj rows 48..63. Loading copies along this list, tensor parallelism slices
-along it, saving (`tiny/saving.py`) walks it backwards. Files and downloads: `files.py`.
+Attention and MLP use fused matrices; a checkpoint stores their parts separately. Worked example: 4
+query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows. q_proj fills rows 0..31,
+k_proj rows 32..47, v_proj rows 48..63. Loading copies the `pieces`, tensor parallelism slices them,
+saving (`tiny/saving.py`) reads them in reverse. Files and downloads: `files.py`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.va
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 HARMLESS_SUFFIX = "rotary_emb.inv_freq"
-"""Old checkpoints store the rotary frequencies; they are computed from the configuration."""
+"""Old checkpoints store the rotary frequencies, which are computed from the configuration here."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One tensor of a checkpoint: `key`, of `shape`, makes rows first .. first + shape[0] - 1 of
-    `parameter`. Of its axes the slices `taken` are read: all of it, or what a rank has of it.
+    """One tensor of a checkpoint: `key`, of `shape`, fills rows first .. first + shape[0] - 1 of
+    `parameter`. `taken`: the slices to read of its axes, all of it or a rank's part.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Piece:
 
 
 def pieces(config: ModelConfig) -> list[Piece]:
-    """Every tensor of such a checkpoint, in the order of the network; a tied head is not there."""
+    """Every tensor of such a checkpoint, in network order, without a tied head."""
     v, e = config.vocab_size, config.hidden_size
     d, inner = config.head_dim, config.intermediate_size
     h, k = config.num_heads, config.num_kv_heads
@@ -86,10 +86,10 @@ def load_model(
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
-    `name_or_path`: a directory in Hugging Face layout, a hub id, or a tiny model's name; "dummy:"
-    before a shape's name or the directory of a config.json: random weights. `dtype` None: as it is
-    stored. Raises CheckpointError for what is not computed exactly here or where a tensor is
-    missing or too many; SettingError for an impossible device or dtype.
+    `name_or_path`: a directory in Hugging Face layout, a hub id, or a tiny model's name. "dummy:"
+    before the name of a shape or the directory of a config.json gives random weights. `dtype` None:
+    the stored one. Raises CheckpointError for a network that is not computed exactly here and for
+    missing or unexpected tensors; SettingError for an impossible device or dtype.
     """
     place = find_device(device)
     possible = (*_DTYPES.values(), None)
@@ -98,7 +98,7 @@ def load_model(
 
 
 def config_of(source: str | Path) -> ModelConfig:
-    """The sizes of a checkpoint's model, or of a dummy. Raises CheckpointError."""
+    """The configuration of a checkpoint's model or of a dummy. Raises CheckpointError."""
     if is_dummy(source):
         return find("lr.lab.dummy:shape")(source)
     return read_config(resolve(source))
@@ -111,7 +111,7 @@ def load_pieces(
     network: Callable[[ModelConfig], Network],
     take: Callable[[ModelConfig], list[Piece]] = pieces,
 ) -> Network:
-    """As `load_model`: the pieces that `take` lists, in the parameters of what `network` makes."""
+    """As `load_model`, for the network that `network` makes and the pieces that `take` lists."""
     directory = Path(source) if is_dummy(source) else resolve(source)
     config = config_of(directory)
     make, taken = partial(network, config), take(config)
@@ -130,7 +130,7 @@ def load_pieces(
         parameter[piece.first : end] = stored
         del stored  # one tensor at a time
         if piece.key in (EMBEDDING_KEY, HEAD_KEY):
-            parameter[end:] = 0  # a rank's rows of the vocabulary that no file has: padding
+            parameter[end:] = 0  # a rank's padding rows of the vocabulary, which no file has
             end = len(parameter)
         unfilled[piece.parameter] -= end - piece.first
     assert not any(unfilled.values()), f"rows without a source: {unfilled}"
@@ -138,9 +138,8 @@ def load_pieces(
 
 
 def lay_out(model: Network) -> Network:
-    """Store the matrices of a model on the CPU column by column. In fp32 and at the tiny models'
-    sizes one row is multiplied faster that way; a few rows are as fast or faster, depending on the
-    processor.
+    """Store the matrices of a model on the CPU in column order. In fp32 and at the sizes of the
+    tiny models this makes products with one row faster, and with a few rows at least as fast.
     """
     if model.device.type == "cpu":
         for module in model.modules():
@@ -151,8 +150,8 @@ def lay_out(model: Network) -> Network:
 
 def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice) -> None:
     """Raise CheckpointError unless a checkpoint holds exactly the tensors that `config` needs, in
-    the right shapes. A stored head that should be the embedding is compared with it: the `rows` of
-    both that the caller is going to read.
+    the right shapes. A stored head that should equal the embedding is compared with it, in the
+    `rows` that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
     shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
@@ -177,17 +176,17 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
         raise CheckpointError(
             f"the tensors of {directory} are not those its config.json describes.{lists} Check "
             "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "
-            "sizes) and that the weights are not adapters or quantised."
+            "sizes) and that the weights are neither adapters nor quantised."
         )
     if tied_head and not torch.equal(tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]):
         raise CheckpointError(
             f"{directory} says tie_word_embeddings, but {HEAD_KEY} differs from {EMBEDDING_KEY}. "
-            "If the head is its own, set tie_word_embeddings to false in config.json."
+            "If the head has its own weights, set tie_word_embeddings to false in config.json."
         )
 
 
 def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype:
-    """What config.json says (`dtype`, formerly `torch_dtype`), else the dtype of the embedding."""
+    """The dtype in config.json (`dtype`, formerly `torch_dtype`), else that of the embedding."""
     raw = read_json(directory / "config.json")
     stored = _DTYPES[tensors[EMBEDDING_KEY].get_dtype()]
     name = raw.get("dtype") or raw.get("torch_dtype") or stored
@@ -195,6 +194,6 @@ def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype
     if spelled not in _DTYPE_NAMES:
         raise CheckpointError(
             f"config.json of {directory} says dtype {name!r}; expected one of "
-            f"{', '.join(_DTYPE_NAMES)}. Give a dtype to load_model, or mend config.json."
+            f"{', '.join(_DTYPE_NAMES)}. Give a dtype to load_model, or correct config.json."
         )
     return _DTYPE_NAMES[spelled]

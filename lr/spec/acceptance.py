@@ -1,12 +1,12 @@
-"""Acceptance of draft tokens: which may stay, and which token follows them.
+"""Acceptance rules: which draft tokens stay, and which token follows them.
 
 A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs over all of it
 in one forward. An acceptance rule then makes a `Decision`: a path of accepted nodes from the root
 down, and one more token. `p` is the target's distribution, `q` the draft's.
 
-A rule lists every way a round can end, with its probability (`outcomes`), and that list is the code
-that runs: a round draws one uniform number, takes the outcome on which it falls, and draws the last
-token. So `lr/lab/exact.py`, which adds up outcomes, checks the program and not a copy of it.
+A rule lists every way a round can end, with its probability (`outcomes`). The program runs on this
+list: a round draws one uniform number, selects the outcome on which it falls, and draws the last
+token. So `lr/lab/exact.py`, which sums over the outcomes, checks the program itself, not a copy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = -1
 
 
 class KnownProbs(NamedTuple):
-    """p and q of every token of a proposal, read from these tables and good for no others."""
+    """p and q of every token of a proposal, read from these tables and valid only for them."""
 
     p_rows: Tensor
     q: Tensor | None
@@ -45,15 +45,15 @@ class KnownProbs(NamedTuple):
 class Proposal:
     """Draft tokens for one branch: a tree whose siblings are tried in order, often just a chain.
 
-    `parents[i]` is the node before node i, `ROOT` for a token right after the branch's end; parents
-    come before their children. `q` [n, v]: row i is the distribution from which token i was drawn,
-    given its path and its earlier siblings. (Siblings drawn without replacement: each row lacks the
-    earlier ones and sums to one all the same.) `q` None: nothing was drawn, the tokens were certain
-    (n-gram lookup, greedy or top-k drafts), like one-hot rows. `known`: what has been read of the
-    tables for many branches at once.
+    `parents[i]` is the node before node i, or `ROOT` for a token right after the branch's end;
+    parents come before their children. `q` [n, v]: row i is the distribution from which token i was
+    drawn, given its path and its earlier siblings. (For siblings drawn without replacement, each
+    row lacks the earlier ones and still sums to one.) `q` None: nothing was drawn and the tokens
+    were certain (n-gram lookup, greedy or top-k drafts), which is equivalent to one-hot rows.
+    `known`: values already read from the tables, for many branches at once.
 
-    Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2", with 4 as the second choice for
-    the first place. Raises `ProtocolError` if the parts do not fit together.
+    Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second choice for
+    the first position. Raises `ProtocolError` if the parts do not fit together.
     """
 
     tokens: tuple[int, ...]
@@ -74,7 +74,7 @@ class Proposal:
 
     @classmethod
     def chain(cls, tokens: Sequence[int], q: Tensor | None = None) -> Proposal:
-        """The tokens one after the other."""
+        """A proposal of these tokens, one after the other."""
         return cls(tuple(tokens), tuple(range(ROOT, len(tokens) - 1)), q)
 
     def __len__(self) -> int:
@@ -85,9 +85,8 @@ class Proposal:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def families(self) -> list[list[int]]:
-        """The children of every node, in the order in which they are tried: those of the root at
-        place 0, of node i at i + 1, like the target's rows: row 0 at the branch's end, row i + 1
-        after node i.
+        """The children of every node, in the order in which they are tried. Entries are numbered as
+        the target's rows: 0 is the root (the branch's end), i + 1 is node i.
         """
         families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
@@ -95,7 +94,7 @@ class Proposal:
         return families
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from the root down to `node`, inclusive; none for the root."""
+        """The nodes from the root down to `node`, inclusive; empty for the root."""
         return () if node == ROOT else (*self.path(self.parents[node]), node)
 
     def depths(self) -> list[int]:
@@ -112,7 +111,7 @@ EMPTY = Proposal((), ())
 
 @dataclass(frozen=True)
 class Decision:
-    """The accepted nodes from the root down, the token that follows, and what a trace is told."""
+    """The accepted nodes from the root down, the token that follows, and a note for the trace."""
 
     nodes: tuple[int, ...]
     token: int
@@ -121,10 +120,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Draws:
-    """The randomness of one branch in one round: the target's `stream` of this step, and the number
-    of its tokens before the round, so every key is used once. Three purposes are kept apart, since
-    the draft may have drawn with the target's own keys (coupling "shared"). `after`: how many
-    places on the step ends, and the stream of the next one; None: it goes on.
+    """The randomness of one branch in one round: the target's `stream` for this step, and `offset`,
+    the step's tokens before the round, so every key is used once. The three purposes have separate
+    keys, since the draft may have drawn with the target's own (coupling "shared"). `after`: after
+    how many tokens the step ends, and the stream of the next step; None: it does not end.
     """
 
     stream: Stream
@@ -132,18 +131,18 @@ class Draws:
     after: tuple[int, Stream] | None = None
 
     def sample_key(self, depth: int) -> int:
-        """The key with which plain decoding draws the token `depth` places on."""
+        """The key with which plain decoding draws the token after `depth` more tokens."""
         if self.after is not None and depth >= self.after[0]:
             return self.after[1].key(depth - self.after[0])
         return self.stream.key(self.offset + depth)
 
     @property
     def uniform_key(self) -> int:
-        """The key of the round's uniform number in [0, 1), which chooses the outcome."""
+        """The key of the round's uniform number in [0, 1), which selects the outcome."""
         return self.stream.fold_in("accept").key(self.offset)
 
     def residual_key(self, depth: int) -> int:
-        """The key of a token that replaces rejected drafts `depth` places on."""
+        """The key of the token that replaces rejected drafts after `depth` more tokens."""
         return self.stream.fold_in("residual").key(self.offset + depth)
 
 
@@ -152,8 +151,8 @@ class Outcome:
     """One way a round can end: its probability given the drafts, the accepted nodes, and the
     distribution [v] of the token after them.
 
-    `untouched`: no draft was tried in that token's place, so it is drawn from the target's own row,
-    with the key of plain decoding. `note`: fields that the trace shows if this is what happens.
+    `untouched`: no draft was tried at that token's position, so it is drawn from the target's own
+    row with the key of plain decoding. `note`: fields for the trace if this outcome occurs.
     """
 
     probability: float
@@ -164,12 +163,12 @@ class Outcome:
 
 
 class AcceptanceRule(ABC):
-    """A rule, given by its outcomes. A subclass names itself and writes `outcomes`.
+    """A rule, defined by its outcomes. A subclass sets `name` and writes `outcomes`.
 
-    `lossless`: the output has the target's distribution if the drafts have theirs; the proof is
-    where the rule is. `trees`: it can verify trees, not only chains. `needs_fresh_noise`: its
-    decision depends on drafts *after* the place where it stops, so the next round must not draw
-    with the same noise (`BlockRule` says why). `draws_uniform`: a number chooses the outcome.
+    `lossless`: the output has the target's distribution if the drafts have theirs; each rule's
+    docstring has the proof. `trees`: it can verify trees, not only chains. `needs_fresh_noise`: its
+    decision depends on drafts *after* the position where it stops, so the next round must not draw
+    with the same noise (`BlockRule` explains). `draws_uniform`: a number selects the outcome.
     """
 
     name: str
@@ -180,9 +179,9 @@ class AcceptanceRule(ABC):
 
     @abstractmethod
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """Every way the round can end, given the drafts; their probabilities sum to one.
+        """Every way the round can end, given the drafts. The probabilities sum to one.
 
-        `p_rows` [n + 1, v]: the target at the branch's end, then after each node.
+        `p_rows` [n + 1, v]: the target's distributions at the branch's end and after each node.
         """
 
     def verify(
@@ -190,8 +189,8 @@ class AcceptanceRule(ABC):
     ) -> list[Decision]:
         """Decide for each branch, independently of the others.
 
-        `probs` is flat, [sum of (n + 1), v]: of each branch the target's row at its end, then one
-        row after each node, in order. Raises `ProtocolError` if the sizes do not fit.
+        `probs` [sum of (n + 1), v] holds for each branch the target's row at its end, then one row
+        after each node, in order. Raises `ProtocolError` if the sizes do not fit.
         """
         chosen, keys = [], []
         rows = rows_of(probs, proposals, draws, trees=self.trees)
@@ -211,13 +210,13 @@ class AcceptanceRule(ABC):
 
 
 def untried(p_rows: Tensor) -> Outcome:
-    """The only outcome where nothing was proposed."""
+    """The only outcome if nothing was proposed."""
     return Outcome(1.0, (), lambda: p_rows[0], untouched=True)
 
 
 def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
-    """The outcome on which a number in [0, 1) falls when each covers a stretch as long as its
-    probability. Example: probabilities (0.5, 0, 0.5) and 0.5: the third.
+    """The outcome on which a number in [0, 1) falls if each covers an interval as long as its
+    probability, in order. Example: of probabilities (0.5, 0, 0.5), 0.5 falls on the third.
     """
     covered = 0.0
     for outcome in outcomes:
@@ -229,19 +228,19 @@ def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
 
 
 class RejectRule(AcceptanceRule):
-    """Rejection sampling: a draft stays with chance min(1, p/q), else the residual replaces it.
+    """Rejection sampling: keep a draft with probability min(1, p/q), else draw from the residual.
 
-    *Why it is right.* x comes out as an accepted draft with probability q(x) min(1, p(x)/q(x)) =
+    *Why it is correct.* x is emitted as an accepted draft with probability q(x) min(1, p(x)/q(x)) =
     min(p(x), q(x)), and as a replacement with P(rejected) * (p(x) - min(p(x), q(x))) / P(rejected),
-    since what is missing to p, summed over x, is just P(rejected). Together p(x). The same holds at
-    every next place, given what stands before it (Leviathan et al., arXiv 2211.17192, appendix A.1;
-    Chen et al., arXiv 2302.01318).
+    since the numerator, summed over x, is exactly P(rejected). The sum is p(x). The same holds at
+    every later position, given the tokens before it (Leviathan et al., arXiv 2211.17192, appendix
+    A.1; Chen et al., arXiv 2302.01318).
 
-    Several candidates for one place (a tree) are tried in order. After a rejection the target
+    Several candidates for one position (a tree) are tried in order. After a rejection the target
     distribution is no longer p but the residual, so the next candidate, drawn from its own q, is
-    tried against *that*: the argument above with the residual in place of p (SpecInfer, Miao et
-    al., arXiv 2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is a
-    tree with one candidate each. Drafts after the place where it stops play no part.
+    tried against *that*: the argument above holds with the residual in place of p (SpecInfer, Miao
+    et al., arXiv 2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is
+    a tree with one candidate per position. Drafts after the position where it stops have no effect.
     """
 
     name = "reject"
@@ -249,7 +248,7 @@ class RejectRule(AcceptanceRule):
     trees = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """One per node, the root included: the walk ends there, with all its children rejected."""
+        """One outcome per node, including the root: the walk ends there, all children rejected."""
         families = proposal.families()
         chances = acceptance_chances(p_rows, proposal, families)
         outcomes = []
@@ -268,9 +267,9 @@ class RejectRule(AcceptanceRule):
 def acceptance_chances(
     p_rows: Tensor, proposal: Proposal, families: Sequence[Sequence[int]]
 ) -> list[float]:
-    """For each node, the chance that it is accepted once it is tried, after its earlier siblings.
+    """For each node, the probability of accepting it once it is tried, after its earlier siblings.
 
-    Example: p (0.5, 0.3, 0.2), siblings 0 and 1, both certain: 0.5, then 0.3 / 0.5 = 0.6.
+    Example: p = (0.5, 0.3, 0.2), siblings 0 and 1, both certain: 0.5, then 0.3 / 0.5 = 0.6.
     """
     ps, qs = probs_of_tokens(p_rows, proposal)
     tokens, chances = proposal.tokens, [0.0] * len(proposal)
@@ -290,8 +289,8 @@ def acceptance_chances(
 
 
 def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], list[float]]:
-    """p and q of every draft token: all that a chain needs of the [n, v] tables. Raises
-    `NumericalError` for one that is not a finite number.
+    """p and q of every draft token, which is all that a chain needs of the [n, v] tables. Raises
+    `NumericalError` if one is not a finite number.
     """
     known = proposal.known
     if known is None or known.p_rows is not p_rows or known.q is not proposal.q:
@@ -300,7 +299,7 @@ def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], li
 
 
 def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[KnownProbs]:
-    """p and q of the tokens of all proposals. A device is asked once for all of them."""
+    """p and q of the tokens of all proposals, with a single transfer from the device."""
     sizes = [len(one) for one in proposals]
     before = [parent + 1 for one in proposals for parent in one.parents]
     tokens = [token for one in proposals for token in one.tokens]
@@ -319,7 +318,7 @@ def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Kn
 
 
 def replacement(p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0) -> Tensor:
-    """The distribution [v] of the token where all of `tried` were rejected, in this order."""
+    """The distribution [v] of the next token after all of `tried` were rejected, in this order."""
     if proposal.q is None:
         return residual_certain(p, [proposal.tokens[node] for node in tried]) if tried else p
     for node in tried:
@@ -329,7 +328,7 @@ def replacement(p: Tensor, proposal: Proposal, tried: Sequence[int], weight: flo
 
 def accept_prob(p: float, q: float) -> float:
     """min(1, p / q): the probability that a token with target probability p and draft probability q
-    stays. A token with q = 0 cannot have been drawn; it stays iff the target can write it.
+    stays. A token with q = 0 cannot have been drawn; it stays iff p > 0.
     """
     if q <= 0:
         return 1.0 if p > 0 else 0.0
@@ -337,12 +336,12 @@ def accept_prob(p: float, q: float) -> float:
 
 
 def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
-    """(weight p - q)+ / sum: the distribution [v] after a rejection; p where nothing is left."""
+    """(weight p - q)+ / sum: the distribution [v] after a rejection; p if the sum is 0."""
     return _normalised((p * weight).sub_(q).clamp_min_(0.0), otherwise=p)
 
 
 def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
-    """The residual where all `tokens` were certain drafts: p without them, renormalised."""
+    """The residual if all `tokens` were certain drafts: p without them, renormalised."""
     left = p.index_fill(0, integers(tokens, p.device), 0.0)
     return _normalised(left, otherwise=p)
 
@@ -353,13 +352,13 @@ def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
 
 
 class MatchRule(AcceptanceRule):
-    """Sample matching: the target draws at every place, and a draft stays iff it is that token.
+    """Sample matching: the target draws at every position, and a draft stays iff it is that token.
 
-    The output is what the target draws with the keys of plain decoding: not only the distribution
-    but every token is that of plain decoding, whatever was drafted and in whatever batch (fp64).
-    The draft decides about speed alone. If draft and target draw with noise of their own they agree
-    with probability sum of p q: hardly ever at high temperature. If the draft draws with the
-    target's keys (coupling "shared"), the same noise mostly picks the same (`lr/lab/exact.py`).
+    The target draws with the keys of plain decoding. So not only the distribution but every token
+    is that of plain decoding, whatever was drafted and in whatever batch (fp64); the draft only
+    affects speed. With independent noise, draft and target agree with probability sum of p q, which
+    is tiny at high temperature. With the target's keys (coupling "shared"), the same noise mostly
+    selects the same token (`lr/lab/exact.py`).
     """
 
     name = "match"
@@ -368,8 +367,8 @@ class MatchRule(AcceptanceRule):
     draws_uniform = False
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """Where the drafts' noise is independent of the target's: a child stays with p(x), else p
-        without the children follows. Given the drafts, that is rejection of certain drafts.
+        """As for certain drafts, if the drafts' noise is independent of the target's: child x stays
+        with probability p(x), else the token is drawn from p without the children.
         """
         return RejectRule().outcomes(p_rows, replace(proposal, q=None))
 
@@ -385,7 +384,7 @@ class MatchRule(AcceptanceRule):
         draws: Sequence[Draws],
         draw: Callable[[list[int]], list[int]],
     ) -> list[Decision]:
-        """The decisions by what the target draws; `draw` gives the token of each row by its key."""
+        """The decisions from the target's own draws; `draw` maps one key per row to tokens."""
         pairs = zip(proposals, draws, strict=True)
         keys = [one.sample_key(depth) for proposal, one in pairs for depth in proposal.depths()]
         tokens = iter(draw(keys) if keys else [])
@@ -393,7 +392,7 @@ class MatchRule(AcceptanceRule):
 
 
 def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
-    """Go from the root to the child that has the token drawn there, as long as there is one.
+    """Walk from the root to the child that equals the token drawn there, as long as one does.
 
     `drawn` [n + 1]: the target's own token at the branch's end, then after each node. Of equal
     siblings the first is taken.
@@ -411,7 +410,7 @@ def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
 def rows_of(
     probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws], *, trees: bool = True
 ) -> Sequence[Tensor]:
-    """The part [n + 1, v] of flat `probs` of each proposal. `ProtocolError` if they do not fit."""
+    """The rows [n + 1, v] of each proposal in `probs`. Raises `ProtocolError` if sizes misfit."""
     sizes = [len(proposal) + 1 for proposal in proposals]
     if len(draws) != len(proposals) or probs.dim() != 2 or len(probs) != sum(sizes):
         raise ProtocolError(
@@ -442,4 +441,4 @@ RULES: dict[str, Callable[[], AcceptanceRule]] = {
     "reject": RejectRule,
     "block": lambda: find("lr.parts.block_rule:BlockRule")(),
 }
-"""The rules by name. `tests/spec/test_acceptance_contract.py` checks all of them."""
+"""The rules by name, all checked by `tests/spec/test_acceptance_contract.py`."""

@@ -1,17 +1,17 @@
-"""What the scheduler says and hears: nine messages, the names of nodes, and the settings.
+"""The scheduler's nine messages, the names of nodes, and the settings.
 
     events, in      Drafted   Targeted   Judged           this work is done
     commands, out   Draft     Target     Judge            begin this work
                     Cancel                                stop it; a late answer is ignored
                     Emit                                  this step joins the answer
-                    Release                               this node is gone
+                    Release                               this node has left the tree
 
 A **node** is a prefix: the steps emitted so far plus a path of draft steps. A draft step is named
-by the node that it leads to, a target step by the node that it starts from. When nodes come and go,
-and what a driver does then: `docs/scheduler.md`.
+after the node that it leads to, a target step after the node that it starts from.
+`docs/scheduler.md` says when nodes come and go, and how a driver responds.
 
 *Keys of randomness.* Alternative j of `Draft(node)` may draw with the key (node.index, j),
-`Target(node)` with (node.index). The path is not needed: at each index at most one step is emitted.
+`Target(node)` with (node.index). The key needs no path, because each index emits at most one step.
 
 Plain data without torch; a trace records these very objects. Read next: `scheduler.py`.
 """
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class NodeId(NamedTuple):
-    """The name of a node, "stem:index.number" (".0" is left out), used once in any order of events.
+    """The name of a node: "stem:index.number" (".0" is left out), unique in any order of events.
 
     `index`: number of the step that follows. `stem`: the index at which its tree began. `number`:
-    its place in its level from the left; child j of node n is n * width + j.
+    its position in its level, from the left; child j of node n has number n * width + j.
 
-    Example, width 2: alternatives after the prompt, `0:0`, lead to `0:1` and `0:1.1`, those of the
-    second to `0:2.2` and `0:2.3`. If the target corrects step 0, the next root is `1:1`.
+    Example, width 2: the two steps after the prompt, `0:0`, lead to `0:1` and `0:1.1`, those after
+    `0:1.1` to `0:2.2` and `0:2.3`. If the target corrects step 0, the next root is `1:1`.
     """
 
     stem: int
@@ -44,7 +44,7 @@ class NodeId(NamedTuple):
     number: int = 0
 
     def child(self, sibling: int, width: int) -> NodeId:
-        """The node that alternative `sibling` (0 to width - 1) of the next step leads to."""
+        """The node to which alternative `sibling` (0 to width - 1) of the next step leads."""
         return NodeId(self.stem, self.index + 1, self.number * width + sibling)
 
     def parent(self, width: int) -> NodeId:
@@ -56,7 +56,7 @@ class NodeId(NamedTuple):
 
 
 class WorkKind(StrEnum):
-    """The kinds of work. They are strings because these hash fast."""
+    """The kinds of work; strings, because strings hash fast."""
 
     DRAFT = "draft"
     TARGET = "target"
@@ -64,7 +64,7 @@ class WorkKind(StrEnum):
 
 
 class Work(NamedTuple):
-    """One piece of work. A `Draft` for W children is W pieces, named by the children."""
+    """One piece of work. A `Draft` for W children is W pieces, one named after each child."""
 
     kind: WorkKind
     node: NodeId
@@ -75,8 +75,8 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Write one step for each of `children`, each at most `limit` tokens long, from the prefix of
-    `node`. Each child gets a `Drafted` of its own, in any order.
+    """The draft writes one step from `node` to each of `children`, each at most `limit` tokens
+    long. Answers: one `Drafted` per child, in any order.
     """
 
     node: NodeId
@@ -86,7 +86,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target writes its own step after `node`, at most `limit` tokens. Answer: `Targeted`."""
+    """The target writes its step after `node`, at most `limit` tokens long. Answer: `Targeted`."""
 
     node: NodeId
     limit: int
@@ -95,8 +95,8 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Compare `draft`, the step from `parent` to `node`, with `target`, the target's step after
-    `parent`. Answer: `Judged`. Without `target` the draft step is judged by itself, from a prefill
-    on the target's side; after a doubt the target writes its step and a second `Judge` comes.
+    `parent`. Answer: `Judged`. Without `target` the draft step is judged alone, from the target's
+    prefill of it; if the verifier is unsure, the target writes its step and a second `Judge` comes.
     """
 
     node: NodeId
@@ -107,20 +107,20 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop a piece of work that is not done yet."""
+    """Stop a piece of unfinished work."""
 
     work: Work
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """A step joins the answer. `verdicts` decided it, in the order of the siblings: the last one
-    is the step's own if it is an accepted draft step; for a correction all are unaligned.
+    """A step joins the answer. `verdicts` are the reasons, in the order of the siblings: for an
+    accepted draft step the last one is its own; for a correction all are unaligned.
 
-    An accepted draft step leads to `node`; the target's step was written after `node`. `root` is
-    the new root (None: the answer is complete) and takes over the branches of `node`. After a draft
-    step it is `node` itself. After a target step it is a new name: the target's branch ends in that
-    step already, the draft's gets it as uncomputed tokens. `Release` of the old root follows.
+    An accepted draft step leads to `node`; a target step was written after `node`. `root` is the
+    new root (None: the answer is complete) and takes over the branches of `node`. After a draft
+    step it is `node` itself, and `Release` of the old root follows. After a target step it has a
+    new name: the target's branch already ends in that step, the draft's gets its tokens uncomputed.
     """
 
     emitted: EmittedStep
@@ -131,7 +131,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`node` has left the tree: close its branches. Its work has been cancelled before."""
+    """`node` has left the tree: close its branches. Its work has been cancelled already."""
 
     node: NodeId
 
@@ -143,7 +143,7 @@ Command = Draft | Target | Judge | Cancel | Emit | Release
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The draft step that leads to `node`; None: no draft can come, go on without it."""
+    """The draft step that leads to `node`; None: no draft step will come, go on without it."""
 
     node: NodeId
     step: Step | None
@@ -159,7 +159,7 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on the draft step to `node`; None: judged alone, it needs the target's step."""
+    """The verdict on the draft step to `node`; None: it cannot be judged without the target's."""
 
     node: NodeId
     verdict: Verdict | None
@@ -176,8 +176,8 @@ Message = Command | Event
 class Limits:
     """How long an answer and its steps may become, in tokens.
 
-    `ignore_half_sentence`: the step after a cut one starts in mid-sentence and is never drafted
-    (the official code's rule; its limit is 100 tokens).
+    `ignore_half_sentence`: never draft the step after a cut one, since it starts in mid-sentence
+    (the rule of the official code, where steps are cut at 100 tokens).
     """
 
     max_tokens: int
@@ -189,7 +189,7 @@ class Limits:
             require_whole(name, getattr(self, name), 1)
 
     def step_limit(self, written: int) -> int:
-        """The longest next step after `written` tokens; 0 when nothing more may come."""
+        """The longest next step after `written` tokens; 0 if none may follow."""
         return max(0, min(self.max_step_tokens, self.max_tokens - written))
 
     def may_be_drafted(self, previous: Step | None) -> bool:
@@ -199,11 +199,11 @@ class Limits:
 
 
 class Schedule(Enum):
-    """When drafts and target steps may be written (a table: `docs/scheduler.md`).
+    """When drafts and target steps may be written (`docs/scheduler.md` has a table).
 
-    `sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, the
-    last of them the bonus. `paper` is the asynchronous process of its Appendix B: k pairs of draft
-    and target step in flight. `depth`, that of the official code: at most D unverified drafts.
+    `sync`: Algorithm 1 of the paper (arXiv 2506.19830); g drafts, then g + 1 target steps, of which
+    the last is the bonus. `paper`: the asynchronous process of Appendix B; k pairs of draft and
+    target step in flight. `depth`: the process of the official code; at most D unverified drafts.
     """
 
     SYNC = "sync"
@@ -212,37 +212,37 @@ class Schedule(Enum):
 
 
 class Router(Protocol):
-    """Decides, before anything is written, which model writes a step."""
+    """Decides which model writes a step, before it is written."""
 
     def who_writes(self, index: int, previous: Step | None) -> Role:
         """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it.
-        `Role.TARGET`: the target alone writes it. `previous` is the step before, accepted or still
-        a draft (None: the prompt). Must be a pure function: it is called again, in any order.
+        `Role.TARGET`: only the target writes it. `previous` is the step before it, accepted or
+        still a draft (None: the prompt). Must be a pure function; calls repeat, in any order.
         """
         ...
 
 
 class Note(Protocol):
-    """Tells the trace something of one's own; stepper and player show it with its fields.
+    """Records a variant's own event in the trace; stepper and player show it with its fields.
 
-    `Pair`, `Place`, `Correction` and a drafter's `Context` have one; an `Outcome` has its fields. A
-    method of a router, proposer or controller, and `may_follow`, is given one if it has a
+    `Pair`, `Place`, `Correction` and a drafter's `Context` have one; an `Outcome` has its fields.
+    `may_follow` and the methods of a router, proposer or controller get one if they have a
     parameter `note` (write `note=silent`).
     """
 
     def __call__(self, name: str, **fields: object) -> None:
-        """`fields`: numbers, texts, truth values, None, lists of them. Where no trace is asked for
-        it does nothing; it must not be called after the method in which it was given returns.
+        """`fields`: numbers, strings, booleans, None, and lists of these. Without a detailed trace
+        it does nothing. Do not call it after the method that received it has returned.
         """
         ...
 
 
 def silent(name: str, **fields: object) -> None:
-    """The `Note` where nothing is recorded: scripts and simulations."""
+    """The `Note` that records nothing, for scripts and simulations."""
 
 
 class Wait(Enum):
-    """What a chooser answers that cannot decide yet."""
+    """The answer of a chooser that cannot decide yet."""
 
     WAIT = "wait"
 
@@ -252,12 +252,11 @@ WAIT = Wait.WAIT
 
 @dataclass(frozen=True)
 class Place:
-    """The alternatives of one step, in the order of the siblings, up to the first one on which
-    there is no verdict yet; `more` of them follow. What arrived out of order is not shown, so a
-    choice cannot depend on the order of arrival.
+    """The alternatives of one step, in the order of the siblings, up to the first one without a
+    verdict; `more` follow. Later verdicts are hidden, so their order of arrival cannot matter.
 
-    `pairs`: what the verifier saw of each, as its `requires` says; None where the form of the steps
-    decided, or where no models run (scripts, simulations). `note` tells the trace something.
+    `pairs`: what the verifier saw of each alternative (see its `requires`); None if the form of the
+    steps decided, or if no models run (scripts, simulations). `note` records in the trace.
     """
 
     node: NodeId
@@ -273,18 +272,18 @@ class Chooser(Protocol):
     """Chooses among the alternatives of a step (`lr/variants/choosers.py` has two more)."""
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """The number in `place.drafts` of the one that is accepted; None: the target's step is
-        emitted; `WAIT`: more must be known first, which is no answer where `place.more` is 0.
+        """The index in `place.drafts` of the alternative to accept; None: emit the target's step;
+        `WAIT`: ask again with one more alternative (not allowed if `place.more` is 0).
 
-        Must be a pure function. It is called with one alternative, with two, and so on, until it
-        does not wait. Verdicts are final: only an aligned alternative can be chosen.
+        Must be a pure function. It is called with one alternative, then with two, and so on, until
+        it does not wait. Only an aligned alternative can be chosen.
         """
         ...
 
 
 @dataclass(frozen=True)
 class FirstAligned:
-    """The first alternative that is aligned: the rule of the paper (section 3.1)."""
+    """Chooses the first aligned alternative, as in the paper (section 3.1)."""
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         if place.verdicts and place.verdicts[-1].aligned:
@@ -294,14 +293,14 @@ class FirstAligned:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """The settings of a `LookaheadScheduler`, of which `GenerateOptions` explains most.
+    """The settings of a `LookaheadScheduler`; `GenerateOptions` explains most of them.
 
     `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `max_target_rows`
-    counts lone judgements too; nodes near the root go first. `needs_target_step`: False if the
-    verifier judges a draft step by itself; the target then writes only where none is accepted or
-    the verifier is unsure. `router`: None lets the draft always go first. `may_follow`: whether
-    drafts may follow the draft step that leads to a node before it is accepted (before the cycle is
-    over, where there is a barrier).
+    also counts draft steps that are judged alone; nodes near the root come first.
+    `needs_target_step`: False if the verifier judges draft steps alone; then the target writes only
+    where none is accepted or the verifier is unsure. `router` None: the draft always writes ahead.
+    `may_follow`: whether drafts may follow the draft step that leads to a node before that step is
+    accepted (with a barrier: before the cycle ends).
     """
 
     limits: Limits
@@ -326,21 +325,21 @@ class SchedulerConfig:
 
     @property
     def barrier(self) -> bool:
-        """Whether drafts, target steps and verdicts are stages that wait for each other."""
+        """Whether drafts, target steps and verdicts are separate stages, one after another."""
         return self.schedule is Schedule.SYNC
 
     def drafts_at(self, level: int) -> bool:
-        """Whether drafts may follow a node of this level, counted from the root (the window slides)
-        or, with a barrier, from the node where the cycle began.
+        """Whether drafts may follow a node of this level. Levels count from the root (the window
+        slides) or, with a barrier, from the node where the cycle began.
         """
         return level < self.depth
 
     def targets_at(self, level: int) -> bool:
-        """Whether the target may write at a node of this level."""
+        """Whether the target may write after a node of this level."""
         return level < self.depth or self.schedule is not Schedule.PAPER
 
     def width_at(self, level: int) -> int:
         """How many alternatives follow a node, 1 to `width`. Here levels count from the node where
-        the tree began: a window's root moves with time, and a tree must not depend on that.
+        the tree began, since a tree must not depend on when a sliding window's root moved.
         """
         return self.width

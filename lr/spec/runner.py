@@ -1,5 +1,5 @@
-"""What speculation needs of a runner: branches that are opened, forked, fed, rewound and closed.
-`engine/runner.py` is one. Nothing in `lr/spec` imports the model.
+"""The protocol through which speculation uses a model: open, fork, run, rewind and close branches.
+`engine/runner.py` implements it. Nothing in `lr/spec` imports the model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Runner(Protocol):
-    """See `engine.runner.ModelRunner` for what each method promises."""
+    """`engine.runner.ModelRunner` documents the methods."""
 
     def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch: ...
     def fork(self, branch: Branch) -> Branch: ...
@@ -28,14 +28,14 @@ class Runner(Protocol):
 
 
 WORTH_A_FORWARD = 16
-"""Tokens. Fewer that several branches would all compute are not computed ahead of them."""
+"""The least number of shared tokens to compute once, in a forward of their own, before a fork."""
 
 
 def fork_longest(
     runner: Runner, branches: Iterable[Branch], tokens: list[int], wanted: int = 1
 ) -> Branch:
-    """A branch of `tokens`, at least the last `wanted` of them uncomputed: a fork of the one among
-    `branches` with the longest common beginning, if any; of a long one it computes the rest first.
+    """A branch of `tokens`, at least the last `wanted` of them uncomputed: a fork of the one in
+    `branches` with the longest common prefix, if any. That prefix is computed first if it is long.
     """
     best = max(branches, key=lambda one: common_length(one.tokens, tokens), default=None)
     shared = min(common_length(best.tokens, tokens), len(tokens) - wanted) if best else 0
@@ -51,7 +51,7 @@ def fork_longest(
 
 
 def read_up_to(runner: Runner, branch: Branch, length: int) -> None:
-    """Compute the first `length` tokens, unless they are computed already: forks share them."""
+    """Compute the first `length` tokens, unless they are computed already, for forks to share."""
     if branch.num_computed_tokens < length:
         rest = branch.tokens[length:]
         del branch.tokens[length:]

@@ -1,11 +1,11 @@
 """From logits to *the* distribution, and from a distribution and a key to a token.
 
-`distribution` is the only place where temperature, top-k, top-p and min-p act; sampling and
-acceptance both start from what it returns. `sample` draws with keyed noise: every token has an
-exponential number E, made from (key, token id) alone, and argmin E / p is distributed as p, like
-the first of several clocks to ring that run p times as fast. With g = -log E this is the Gumbel
-trick argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the batch,
-the device or what else was drawn, and two models that hold the same key share their noise.
+Temperature, top-k, top-p and min-p act only in `distribution`; sampling and acceptance both start
+from its result. `sample` draws with keyed noise: every token gets an exponential number E, computed
+from (key, token id) alone. argmin E / p has distribution p: of several exponential clocks with
+rates p, clock i rings first with probability p_i. With g = -log E this is the Gumbel trick
+argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the batch, the
+device or other draws, and two models with the same key share their noise.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from lr.registry import find
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-SMALL = 4096  # so many numbers of noise are made faster than it is found out which are needed
-HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
+SMALL = 4096  # computing all noise of this size is faster than finding out which of it is needed
+HEAD = 64  # the number of likeliest tokens that top-p tries before it sorts the whole vocabulary
 
 
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Probabilities [b, v], at least fp32, of logits [b, v], which stay; one-hot at temperature 0.
+    """Probabilities [b, v], at least fp32, of logits [b, v] (unchanged). One-hot at temperature 0.
 
-    The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at
-    the edge of top-k are all kept. Raises NumericalError for logits that are not finite (one row of
-    -inf is enough); on CUDA, where to check would make the host wait, the probabilities are then
-    NaN, and `sample` raises it.
+    The filters are those of Hugging Face, in the same order: temperature, top-k, top-p, min-p. Ties
+    at the edge of top-k are all kept. Raises NumericalError if the largest logit of a row is not
+    finite. On CUDA that check would make the host wait: the probabilities become NaN instead, and
+    `sample` raises.
     """
     if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
         raise not_finite()
@@ -60,17 +60,17 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _scalar(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a tensor: on a CPU PyTorch divides by it in a third of the time."""
-    with torch.inference_mode(False):  # a caller may want gradients
+    """A number as a tensor. On the CPU, PyTorch divides by a tensor three times as fast."""
+    with torch.inference_mode(False):  # a caller may need gradients
         return torch.tensor(number, dtype=dtype, device=device)
 
 
 def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
-    """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties
-    at its edge are all kept. `ordered`: what top-k has left, in order, but for ties of the last.
+    """Zero all but the smallest set of likeliest tokens whose sum reaches `top_p`; renormalise.
+    Ties at its edge are all kept. `ordered`: what top-k kept, in order (without ties of the last).
 
-    Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first
-    two stay: (0.625, 0.375, 0).
+    Example: probs (0.5, 0.3, 0.2), top_p 0.6. The sums before each token are 0, 0.5 and 0.8, so the
+    first two stay: (0.625, 0.375, 0).
     """
     if ordered is None:  # the head is nearly always enough, and far cheaper than a sort
         ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
@@ -91,7 +91,7 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
         return probs.argmax(-1).tolist()
     if 4 * left > probs.numel() or probs.numel() <= SMALL:
         return perturbed(probs, keys).argmax(-1).tolist()
-    # After top-k and top-p few tokens are left, and only those need noise.
+    # Top-k and top-p leave few tokens; only those need noise.
     rows, ids = probs.nonzero(as_tuple=True)
     scores = torch.full(probs.shape, -torch.inf, dtype=torch.float64, device=probs.device)
     scores[rows, ids] = _noise(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
@@ -99,7 +99,7 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 
 def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """As `sample`, with a single transfer from the device. Raises NumericalError at NaN."""
+    """As `sample`, with a single transfer from the device. Raises NumericalError for NaN."""
     finite = probs.sum().isfinite().view(1)
     *ids, fine = torch.cat((perturbed(probs, keys).argmax(-1), finite.to(torch.int64))).tolist()
     if not fine:
@@ -108,8 +108,8 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
-    """`sample(distribution(logits, params), keys)`. On CUDA, where top-k or top-p leaves few
-    tokens, one kernel looks at the HEAD likeliest only, if they hold all that are left.
+    """`sample(distribution(logits, params), keys)`. On CUDA, if top-k or top-p leaves few tokens, a
+    single kernel reads only the HEAD likeliest, provided that no other token is left.
     """
     few = 0 < params.top_k < HEAD or (params.top_k == 0 and params.top_p < 1)
     few = few and not params.greedy and logits.shape[-1] > HEAD
@@ -127,7 +127,7 @@ def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[in
 
 @cache
 def drawing_kernel(device: torch.device) -> Callable[..., list[int] | None] | str:
-    """`draw_from_head`, tried on the device, or why it cannot be used there. Raises nothing."""
+    """`draw_from_head`, tested on the device, or the reason why it does not run. Raises nothing."""
     if device.type != "cuda":
         return "it needs a device of type cuda"
     try:
@@ -140,19 +140,19 @@ def drawing_kernel(device: torch.device) -> Callable[..., list[int] | None] | st
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
-    """The natural log-probabilities of a step's t `tokens`, from the logits [t, v] before each."""
+    """The natural log-probabilities of t `tokens`, from the logits [t, v] before each of them."""
     chosen = torch.as_tensor(tokens, device=logits.device)[:, None]
     picked: list[float] = torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
     return tuple(picked)
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities; NaN where the largest logit is not finite. The host does not wait."""
+    """The probabilities; NaN in rows whose largest logit is not finite. The host does not wait."""
     return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
 
 
 def not_finite() -> NumericalError:
-    """Said of logits that are NaN or infinite."""
+    """The error for logits that are NaN or infinite."""
     return NumericalError(
         "the model's logits are not finite numbers: its weights are damaged, or they overflow in "
         "this dtype. Load them anew, or try dtype float32."
@@ -160,12 +160,12 @@ def not_finite() -> NumericalError:
 
 
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
-    """-E / p, fp64 [b, v]: the scores whose largest `sample` takes; -inf where p is 0."""
+    """The scores -E / p, fp64 [b, v]; -inf where p is 0. `sample` takes the largest."""
     size = probs.shape[-1]
     if not probs.is_cpu:
         ids = torch.arange(size, device=probs.device)
         return _noise(_words(keys, probs.device)[:, None], ids) / probs
-    # The numbers of `_noise`, bit for bit, by NumPy: it has unsigned words, and calls cost less.
+    # The same numbers as `_noise`, bit for bit. NumPy has unsigned words, and its calls cost less.
     x = np.array(keys, dtype=np.uint64)[:, None] + _steps(size)
     x ^= x >> np.uint64(30)
     x *= np.uint64(MIX1)
@@ -173,7 +173,7 @@ def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     x *= np.uint64(MIX2)
     x ^= x >> np.uint64(31)
     x >>= np.uint64(12)
-    x |= np.uint64(0x3FF << 52)  # the bits of 1.0: now they are those of a number in [1, 2)
+    x |= np.uint64(0x3FF << 52)  # the exponent of 1.0: the bits are now a number in [1, 2)
     uniform = x.view(np.float64)
     uniform -= 1 - 2.0**-53
     return torch.from_numpy(uniform).log_().div_(probs)
@@ -181,13 +181,13 @@ def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
 
 @cache
 def _steps(size: int) -> NDArray[np.uint64]:
-    """What the generator adds for each id of a vocabulary."""
+    """What the generator adds for each token id of a vocabulary."""
     return np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 def _noise(words: Tensor, ids: Tensor) -> Tensor:
-    """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both
-    int64, shapes that broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
+    """-E for standard exponential numbers E, fp64, elementwise from 64-bit words and token ids
+    (both int64, broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
     """
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
     uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
@@ -195,14 +195,14 @@ def _noise(words: Tensor, ids: Tensor) -> Tensor:
 
 
 def _mix64(x: Tensor) -> Tensor:
-    """`rng.mix64` on int64 tensors: products wrap around, and right shifts are made logical."""
+    """`rng.mix64` on int64 tensors: products wrap around; right shifts are made logical."""
     x = _xor_shifted(x, 30).mul_(_signed(MIX1))
     x = _xor_shifted(x, 27).mul_(_signed(MIX2))
     return _xor_shifted(x, 31)
 
 
 def _xor_shifted(x: Tensor, by: int) -> Tensor:
-    """x ^ (x >> by) of unsigned words; the sign that an int64 shifts in is masked away."""
+    """x ^ (x >> by) on unsigned words. The sign bits that an int64 shifts in are masked."""
     return (x >> by).bitwise_and_((1 << (64 - by)) - 1).bitwise_xor_(x)
 
 

@@ -1,8 +1,8 @@
-"""Drawing one of the likeliest tokens as a single Triton kernel, for models on CUDA.
+"""Drawing one of the likeliest tokens in a single Triton kernel, for models on CUDA.
 
-`sampling.py` says what is computed, in thirty small kernels, as many as two layers have; `draw`
-there comes here where top-k or top-p leaves few tokens. Probabilities are fp32, noise and scores
-fp64.
+`sampling.py` defines the computation, in thirty small kernels, about as many as two layers of a
+model launch. Its `draw` calls this module if top-k or top-p leaves few tokens. Probabilities are
+fp32; noise and scores are fp64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEP, FIRST, SECOND = tl.constexpr(GOLDEN), tl.constexpr(MIX1), tl.constexpr(MIX
 
 @triton.jit
 def _without(probs, edge):  # type: ignore[no-untyped-def]
-    """No token below `edge`; the rest add up to 1. NaN stays NaN."""
+    """Zero tokens below `edge` and renormalise. NaN stays NaN."""
     kept = tl.where(probs < edge, 0.0, probs)
     return kept / tl.sum(kept)
 
@@ -35,7 +35,7 @@ def _draw(  # type: ignore[no-untyped-def]
     edge = tl.where(top_k > 0, tl.sum(tl.where(i == top_k - 1, score, 0.0)), -float("inf"))
     probs = tl.where(score < edge, 0.0, tl.exp(score - tl.max(score)))
     probs = probs / tl.where(top_k > 0, tl.sum(probs), tl.load(totals + row))
-    whole = tl.min(score) < edge  # the head holds all that top-k leaves, ties of the last included
+    whole = tl.min(score) < edge  # the head holds all that top-k leaves, including ties of the last
     if top_p < 1:
         before = tl.cumsum(probs) - probs
         least = tl.min(tl.where(before < top_p, probs, 1.0))
@@ -45,7 +45,7 @@ def _draw(  # type: ignore[no-untyped-def]
         probs = _without(probs, min_p * tl.max(probs))
 
     total = tl.sum(probs)
-    fine = total - total == 0  # not so for NaN
+    fine = total - total == 0  # false for NaN
     probs = tl.where(fine, probs, 1.0)
     token = tl.load(ids + row * SIZE + i)
     bits = tl.load(words + row).to(tl.uint64, bitcast=True) + token.to(tl.uint64) * STEP
@@ -60,8 +60,8 @@ def _draw(  # type: ignore[no-untyped-def]
 
 
 def draw_from_head(logits: Tensor, params: SamplingParams, words: Tensor) -> list[int] | None:
-    """One token per row of logits [b, v], with the noise of its key (`words` [b], int64), from its
-    HEAD likeliest tokens. None if these may not hold all that top-k, or without it top-p, leaves.
+    """One token per row of logits [b, v], drawn from its HEAD likeliest tokens with the noise of
+    its key (`words` [b], int64). None if top-k (without it: top-p) may leave other tokens too.
     Raises NumericalError.
     """
     top, ids = logits.topk(HEAD, dim=-1)  # [b, HEAD] each, the likeliest first

@@ -1,26 +1,25 @@
-"""Lookahead Reasoning, the algorithm: events in, commands out (arXiv 2506.19830, sections 3.1 and
-3.2, Algorithm 1, Appendix B).
+"""Lookahead Reasoning as events in, commands out (arXiv 2506.19830, sections 3.1, 3.2, appendix B).
 
-Below the **root**, the end of what is emitted, hangs a tree of nodes:
+The **root** is the end of what has been emitted. A tree of nodes hangs below it:
 
     root ── draft a ──> node A ── draft c ──> node C        the target's step after root: s
          └─ draft b ──> node B                              the target's step after A: t
 
-After each node the draft writes W steps, each leading to a child, and the target writes one. When a
-node's target step and a child's draft step are there, the verifier judges the pair: a and b against
-s, c against t. Decisions are made at the root only:
+After each node the draft writes W steps, each leading to a child, and the target writes one. Once a
+node's target step and a child's draft step are complete, the verifier judges the pair: here a and b
+against s, and c against t. Decisions are made only at the root:
 
-- A child is **accepted** when it is aligned and all siblings before it are not (a `Chooser` may
-  choose among the aligned ones). Its draft step is emitted and it becomes the root. Work below it
-  goes on, so without a barrier the window slides.
+- A child is **accepted** if it is aligned and the siblings before it are not. (A `Chooser` may
+  choose otherwise among aligned ones.) Its draft step is emitted and it becomes the root. Work
+  below it continues, so without a barrier the window slides.
 - If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
 - If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
-What can no longer be emitted is cancelled at once. A decision depends on steps and verdicts alone
-and waits for them: the order of events changes no answer (except with `reject_late`).
+Work that can no longer be emitted is cancelled at once. A decision depends only on steps and
+verdicts, and waits for them, so the order of events changes no answer (except with `reject_late`).
 
-There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, tests on
-scripts, theory on a simulated clock. Messages: `protocol.py`. A transcript: `docs/scheduler.md`.
+No clock, tensor, tokenizer or thread is used: the engine runs this on models, tests on scripts,
+theory on a simulated clock. Messages: `protocol.py`. A transcript: `docs/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -51,21 +50,20 @@ from lr.spec.protocol import (
 from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require_whole
 
-MEMORY = 1000
-"""Cancelled work is remembered for this many steps; an event for older work is taken as stale."""
+MEMORY = 1000  # for how many steps cancelled work is remembered; events for older work are stale
 _COMPLETES = {Drafted: WorkKind.DRAFT, Targeted: WorkKind.TARGET, Judged: WorkKind.JUDGE}
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A prefix, and what is known about it. Read it; only the scheduler writes here."""
+    """A prefix and what is known about it. Only the scheduler changes it."""
 
     id: NodeId
-    written: int  # tokens of the answer up to here (up to the parent until `draft` is there)
+    written: int  # tokens of the answer up to here (up to the parent until `draft` is written)
     limit: int  # the longest step that may follow, in tokens; 0: none
     previous: Step | None = None  # the step before this node; None: the prompt
     draft: Step | None = None  # the draft step that leads here; the first node of a tree has none
-    unsure: bool = False  # judged alone it got no verdict: compare it with the target's step
+    unsure: bool = False  # judged alone, `draft` got no verdict: compare it with the target's step
     verdict: Verdict | None = None  # on `draft`
     target: Step | None = None  # the target's own step from here
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
@@ -74,10 +72,10 @@ class Node:
 
 
 class LookaheadScheduler:
-    """The scheduler of one answer. `start`, once, and `handle`, for every event, return commands to
-    carry out in order. `root`: the end of what is emitted, with the tree below it. `work`: what was
-    commanded and is not done, in order. `done`: the answer is complete, nothing in work, every node
-    released.
+    """The scheduler of one answer. Call `start` once and `handle` for every event; carry out the
+    commands that they return, in order. `root`: the end of what has been emitted, with the tree
+    below it. `work`: what was commanded and is not finished, in order. `done`: the answer is
+    complete, no work is left, every node is released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -85,13 +83,13 @@ class LookaheadScheduler:
         self.root = Node(NodeId(0, 0), 0, config.limits.step_limit(0))
         self.done = False
         self._cycle = 0  # index of the node at which the synchronous cycle began
-        self._commands: list[Command] = []  # to be returned at the end of this call
+        self._commands: list[Command] = []  # what this call is going to return
         self.work: dict[Work, Node] = {}
         self._cancelled: set[Work] = set()
 
     @property
     def rows(self) -> int:
-        """Rows of the target in work: target steps, and judgements without target step."""
+        """Rows of the target in work: target steps, and draft steps that are judged alone."""
         return sum(
             kind is WorkKind.TARGET or (kind is WorkKind.JUDGE and self._judged_alone(node))
             for (kind, _), node in self.work.items()
@@ -106,8 +104,8 @@ class LookaheadScheduler:
     def handle(self, event: Event) -> list[Command]:
         """The commands that follow from `event`; none if its work was cancelled.
 
-        Raises `ProtocolError`, having changed nothing, if the event is impossible: work that was
-        never commanded or is done, an empty step or one too long, no verdict on two steps.
+        An impossible event raises `ProtocolError` and changes nothing: its work was never commanded
+        or is finished, its step is empty or too long, it has no verdict although both steps exist.
         """
         work = Work(_COMPLETES[type(event)], event.node)
         node = self.work.get(work)
@@ -115,8 +113,8 @@ class LookaheadScheduler:
             if work not in self._cancelled and work.node.index >= self.root.id.index - MEMORY:
                 in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self.work) or "nothing"
                 raise ProtocolError(
-                    f"an event reports the {work.kind.value} work for node {work.node}, but that "
-                    f"was never commanded or is done already. In work are: {in_work}."
+                    f"an event reports the {work.kind.value} work for node {work.node}, which was "
+                    f"never commanded or is already done. Unfinished work: {in_work}."
                 )
             self._cancelled.discard(work)  # a stale event comes only once
             return []
@@ -127,7 +125,7 @@ class LookaheadScheduler:
             case Judged(_, None) if not self._judged_alone(node):
                 why = "the verifier had both steps, so it must decide"
         if why:
-            raise ProtocolError(f"{type(event).__name__} for node {event.node} cannot be: {why}.")
+            raise ProtocolError(f"{type(event).__name__} for {event.node} is impossible: {why}.")
         del self.work[work]
         match event:
             case Drafted(_, None):
@@ -146,14 +144,14 @@ class LookaheadScheduler:
         return self._advance()
 
     def set_depth(self, depth: int) -> None:
-        """Look `depth` steps ahead from the next event on; what is in work goes on."""
+        """Look `depth` steps ahead from the next event on. Work that has begun continues."""
         self.config = replace(self.config, depth=depth)
 
-    # After every event: judge what can be judged, decide what can be decided, start what may start
+    # After every event: judge, decide and start whatever is possible
 
     def _advance(self) -> list[Command]:
         if self.config.barrier and self.work:
-            # Algorithm 1 has stages: drafts follow each other, all else waits until one is over.
+            # Algorithm 1 has stages. Draft follows draft; all else waits for the stage to end.
             self._start_drafts()
         else:
             while not self.done:
@@ -166,7 +164,7 @@ class LookaheadScheduler:
                     self._start_rows()
                 if not self.work:
                     raise ProtocolError(
-                        f"nothing is in work and the answer is not complete: schedule "
+                        f"no work is left, but the answer is not complete: schedule "
                         f"{type(self.config).__name__} allows neither drafts nor a target step at "
                         f"the root {self.root.id}: `targets_at({self._level(self.root)})` is False."
                     )
@@ -174,15 +172,15 @@ class LookaheadScheduler:
         return commands
 
     def _judge_pairs(self) -> None:
-        """Reject pairs whose endings differ and send the rest to the verifier."""
+        """Reject draft steps whose form decides, and send the other pairs to the verifier."""
         for node in _open_nodes(self.root):
             for child in node.children:
-                if not node.open:  # a rejection in this very loop has released it
+                if not node.open:  # a rejection in this loop has released it
                     break
                 if child.draft is None or child.verdict is not None or not self._unjudged(child):
                     continue
                 alone = self._judged_alone(child)
-                # Alone, a step can only fail by being cut: compare it with itself.
+                # Alone, only a cut step fails by its form: compare the step with itself.
                 target = child.draft if alone else node.target
                 if target is None:
                     continue
@@ -190,12 +188,11 @@ class LookaheadScheduler:
                 if verdict is not None:
                     self._settle(child, verdict)
                 elif not alone:
-                    self._begin(
-                        WorkKind.JUDGE, child, Judge(child.id, node.id, child.draft, target)
-                    )
+                    command = Judge(child.id, node.id, child.draft, target)
+                    self._begin(WorkKind.JUDGE, child, command)
 
     def _decide(self) -> bool:
-        """Emit the next step if it is decided, and move the root after it. Returns whether."""
+        """Emit the next step and move the root after it, if that is decided. Returns whether."""
         root, settled, width = self.root, list[Node](), len(self.root.children)
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
@@ -205,13 +202,13 @@ class LookaheadScheduler:
             if child.verdict is None:
                 if awaited or child.draft is not None:
                     return False
-                width -= 1  # no draft could come
+                width -= 1  # this draft step will not come
                 continue
             settled.append(child)
             choice = self._choose(settled, width - len(settled))
             if choice is not Wait.WAIT:
                 break
-        if choice is Wait.WAIT:  # the last ones could not come
+        if choice is Wait.WAIT:  # the last alternatives will not come
             choice = self._choose(settled, 0) if settled else None
         verdicts = [child.verdict for child in settled if child.verdict and child is not choice]
         if isinstance(choice, Node):
@@ -219,11 +216,11 @@ class LookaheadScheduler:
             kept = EmittedStep(root.id.index, choice.draft, Origin.ACCEPTED, choice.verdict)
             self._emit(kept, [*verdicts, choice.verdict], choice, choice if choice.open else None)
             return True
-        for child in root.children:  # what the chooser did not want
+        for child in root.children:  # the chooser refused them
             self._prune(child)
         if root.target is None or self._may_draft(root):
             return False
-        # No child is accepted, or none could come: the target's own step, and a new tree after it.
+        # No child is accepted, or none can come: emit the target's step; a new tree follows it.
         step, index = root.target, root.id.index
         if verdicts:
             verdicts = [
@@ -242,7 +239,7 @@ class LookaheadScheduler:
         return True
 
     def _choose(self, settled: list[Node], more: int) -> Node | Wait | None:
-        """The chooser's choice among the alternatives on which there are verdicts."""
+        """The chooser's choice among the alternatives that have verdicts."""
         place = Place(
             self.root.id,
             tuple(child.id for child in settled),
@@ -266,7 +263,7 @@ class LookaheadScheduler:
     def _emit(
         self, emitted: EmittedStep, verdicts: list[Verdict], node: Node, new: Node | None
     ) -> None:
-        """Emit a step. `new` is the root now, on the branches of `node` (None: it was the last)."""
+        """Emit a step. `new` is the new root, on the branches of `node`; None: the answer ends."""
         old = self.root
         self._commands.append(Emit(emitted, tuple(verdicts), node.id, new.id if new else None))
         self.done = new is None
@@ -278,7 +275,7 @@ class LookaheadScheduler:
         for child in old.children:
             if child is not new:
                 self._prune(child)
-        if new is None or new is node:  # else the old root's branches are the new root's now
+        if new is None or new is node:  # otherwise the new root keeps the old one's branches
             old.children = []
             self._prune(old)
         if emitted.index % MEMORY == 0:
@@ -286,7 +283,7 @@ class LookaheadScheduler:
             self._cancelled = {work for work in self._cancelled if work.node.index >= oldest}
 
     def _start_drafts(self) -> None:
-        """W alternatives after every node where drafts may follow (section 3.1)."""
+        """Begin W alternatives after every node where drafts may follow (section 3.1)."""
         width = self.config.width
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
@@ -303,7 +300,7 @@ class LookaheadScheduler:
             self._commands.append(Draft(node.id, names, node.limit))
 
     def _start_rows(self) -> None:
-        """Target steps (section 3.2) and lone judgements while rows are free, root first."""
+        """Begin target steps (section 3.2) and lone judgements while rows are free, root first."""
         most = self.config.max_target_rows
         free = inf if most is None else most - self.rows
         for node in _open_nodes(self.root):
@@ -323,7 +320,7 @@ class LookaheadScheduler:
 
     def _may_draft(self, node: Node) -> bool:
         """Whether drafts after `node` may start and have not started yet."""
-        level = self._level(node)  # memory is reserved for a tree of `depth`
+        level = self._level(node)  # memory is reserved for `depth` levels
         if node.children or level >= self.config.depth or not self.config.drafts_at(level):
             return False
         if not self.config.limits.may_be_drafted(node.previous):
@@ -336,24 +333,24 @@ class LookaheadScheduler:
 
     def _target_is_due(self, node: Node) -> bool:
         """Whether the target's step after `node` may start and has not started yet. If the verifier
-        needs none: only after a doubt, and at a root that has no draft step left.
+        needs none, it starts where the verifier is unsure, and at a root without draft steps left.
         """
         if node.target is not None or Work(WorkKind.TARGET, node.id) in self.work:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self._level(node))
-        doubt = any(child.unsure for child in node.children)
-        return doubt or (node is self.root and all(child.released for child in node.children))
+        unsure = any(child.unsure for child in node.children)
+        return unsure or (node is self.root and all(child.released for child in node.children))
 
     def _judged_alone(self, child: Node) -> bool:
         return not self.config.needs_target_step and not child.unsure
 
     def _unjudged(self, child: Node) -> bool:
-        """Whether the verifier is still to be asked about the draft step that leads here."""
+        """Whether the verifier has yet to be asked about the draft step that leads here."""
         asked = Work(WorkKind.JUDGE, child.id) in self.work
         return not (asked or child.verdict or child.released)
 
-    # Changes to the tree and to what is in work
+    # Changes to the tree and to the work
 
     def _begin(self, kind: WorkKind, node: Node, command: Command) -> None:
         self.work[Work(kind, node.id)] = node
@@ -365,7 +362,7 @@ class LookaheadScheduler:
             self._prune(child)
 
     def _prune(self, node: Node) -> None:
-        """Cancel and release `node` and everything below it, unless that has happened before."""
+        """Cancel and release `node` and everything below it, unless it is released already."""
         if node.released:
             return
         for work in [Work(kind, node.id) for kind in WorkKind]:
@@ -381,6 +378,6 @@ class LookaheadScheduler:
 def _open_nodes(root: Node) -> list[Node]:
     """The nodes after which steps may follow, level by level, siblings in order."""
     found = [root]
-    for node in found:  # it grows meanwhile
+    for node in found:  # the list grows during the loop
         found += [child for child in node.children if child.open]
     return found

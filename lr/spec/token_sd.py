@@ -1,15 +1,15 @@
-"""Token-level speculation: drafters propose a few tokens after each branch, the target runs over
-all of them at once, a rule decides which stay. `speculate` is one round on any set of branches;
-`docs/token_level.md` tells it step by step, with an example.
+"""Token-level speculation: a drafter proposes a few tokens after each branch, the target runs over
+all of them at once, and a rule decides which stay. `speculate` runs one round on any set of
+branches; `docs/token_level.md` explains it step by step, with an example.
 
-Branches never influence each other. A step may end in the middle of what was decided; then the
-caller drops the rest or, with rule "match", lets the next step begin with it (`write.py`). Nothing
-here knows steps or texts.
+Branches never influence each other. A step may end in the middle of a round's tokens. Then the
+caller drops the rest or, with rule "match", lets the next step begin with it (`write.py`). This
+module knows neither steps nor text.
 
-Two facts about a drafter matter to others. Does its proposal depend on the branch's own tokens
-alone? (Then the output does not depend on what else is in the batch, whatever the rule.) And from
-which distribution were the tokens drawn (`Proposal.q`; None where they were certain)? A wrong q
-makes the output biased; `lr/lab/counterexamples.py` shows how. The drafters themselves stand in
+The guarantees depend on two properties of a drafter. First, does its proposal depend only on the
+branch's own tokens? Then the output does not depend on the rest of the batch, whatever the rule.
+Second, from which distribution were the tokens drawn (`Proposal.q`; None if they were certain)? A
+wrong q biases the output; `lr/lab/counterexamples.py` shows how. The drafters are in
 `lr/parts/drafters.py`. Read next: `acceptance.py`.
 """
 
@@ -37,8 +37,8 @@ from lr.types import Coupling, SamplingParams, require_whole
 
 @dataclass(frozen=True)
 class Context:
-    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round.
-    `note` tells the trace something. `after`: what `Draws.after` is if these tokens come next.
+    """A branch that needs a proposal at most `limit` deep, and the target's draws in this round.
+    `note` records in the trace. `after` maps the tokens that come next to `Draws.after`.
     """
 
     branch: Branch
@@ -53,14 +53,14 @@ class Context:
 
     @property
     def tokens(self) -> list[int]:
-        """All tokens of the branch, uncomputed ones included. Not to be changed."""
+        """All tokens of the branch, including uncomputed ones. Do not change the list."""
         return self.branch.tokens
 
 
 class Drafter(Protocol):
     """Proposes tokens for branches of the model it serves. Subclass it to inherit the defaults.
 
-    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's.
+    `trees`: it may propose trees, not only chains. `coupling`: whether its noise is the target's.
     """
 
     name: str
@@ -72,17 +72,17 @@ class Drafter(Protocol):
         ...
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """The draft model wrote these tokens, so far, for the step from position `start` on."""
+        """Learn what the draft model has written so far of the step that starts at `start`."""
         return
 
     def forget(self, branches: Iterable[Branch]) -> None:
-        """These branches are closed: free what is kept for them, if anything is."""
+        """Free everything that is kept for these branches, which are closed."""
         return
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """Who drafts, how many tokens at most, which rule decides. `SettingError` for a misfit."""
+    """A drafter, a rule, and the most tokens per round. `SettingError` if they do not fit."""
 
     drafter: Drafter
     rule: AcceptanceRule
@@ -105,8 +105,8 @@ class Speculation:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next step may begin with what a round decides after the end of one: rule
-        "match" draws the target's own tokens, whatever was proposed (in a tree, by its path).
+        """Whether the next step may begin with tokens that a round decided after a step's end. Rule
+        "match" draws the target's own tokens; but in a tree the end depends on the path.
         """
         return type(self.rule) is MatchRule and not self.drafter.trees
 
@@ -114,7 +114,7 @@ class Speculation:
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
-    tokens and one more. `depth`: of the proposal. `note`: what the rule tells the trace.
+    tokens and one more. `depth`: of the proposal. `note`: the rule's fields for the trace.
     """
 
     tokens: tuple[int, ...]
@@ -133,8 +133,8 @@ def speculate(
     *,
     detailed: bool = False,
 ) -> list[RoundEnd]:
-    """One round on every context's branch. Afterwards each branch ends in its round's tokens, the
-    last of them uncomputed. `detailed`: with what a detailed trace records of every round.
+    """Run one round on every context's branch. Afterwards each branch ends in its new tokens, the
+    last of them uncomputed. `detailed`: include the `detail` of every round.
     """
     made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
     proposals = [p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)]
@@ -145,7 +145,7 @@ def speculate(
     # The draft model may be on another device.
     proposals = [p if p.q is None else replace(p, q=p.q.to(rows.device)) for p in proposals]
     draws = [context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)]
-    if type(rule) is MatchRule and not detailed:  # needs the target's draws, not its probabilities
+    if type(rule) is MatchRule and not detailed:  # needs the target's tokens, not its probabilities
         decisions = rule.follow_draws(proposals, draws, partial(draw, rows, sampling))
     else:
         rows = distribution(rows, sampling)  # the same shape: probabilities
@@ -157,7 +157,7 @@ def speculate(
     for branch, start, proposal, (_, forks), decision, drawn, p in zip(
         branches, starts, proposals, runs, decisions, draws, p_rows, strict=True
     ):
-        # The branch goes on with the cache of a path that begins with the accepted nodes.
+        # The branch continues with the cache of a path that begins with the accepted nodes.
         accepted = len(decision.nodes)
         chosen = next(fork for fork, path in forks if path[:accepted] == decision.nodes)
         for fork, _ in forks[1:]:
@@ -176,16 +176,16 @@ def speculate(
 
 
 Forks = list[tuple[Branch, tuple[int, ...]]]
-"""The branches that hold a proposal, each with its path of nodes. The first is the branch."""
+"""The branches that hold a proposal, each with its path of nodes. The first is the original."""
 
 
 def run_target(
     runner: Runner, branches: Sequence[Branch], proposals: Sequence[Proposal]
 ) -> list[tuple[Tensor, Forks]]:
-    """The target's logits [n + 1, v] over every proposal, in one forward, and the branches that now
+    """The target's logits [n + 1, v] for every proposal, in one forward, and the branches that now
     hold the proposals. Row 0 is at the branch's end, row i + 1 after node i.
 
-    Example: the tree 7 -> 9, 7 -> 2 has two paths, a branch for each; node 7 is read on the first.
+    Example: the tree 7 -> 9, 7 -> 2 has two paths, each on a branch. The first one gives node 7.
     """
     spread: list[Forks] = []
     for branch, proposal in zip(branches, proposals, strict=True):
@@ -204,7 +204,7 @@ def run_target(
 
 
 def _by_node(rows: Sequence[tuple[Tensor, tuple[int, ...]]]) -> Tensor:
-    """Rows per path, [len(path) + 1, v] each, as rows per node [n + 1, v]."""
+    """Convert rows per path, [len(path) + 1, v] each, to rows per node [n + 1, v]."""
     if len(rows) == 1:
         return rows[0][0]  # a chain: its nodes are in order
     found: dict[int, Tensor] = {}

@@ -1,5 +1,5 @@
-"""A variant of the method as one bundle, and those of its parts that have no other home.
-`docs/variants_steps.md` has all extension points in one table, with the module of each.
+"""A variant of the method as one bundle, and the parts that no other module defines.
+`docs/variants_steps.md` lists all extension points in a table, with the module of each.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from lr.types import SamplingParams, Step
 
 @dataclass(frozen=True)
 class StepStats(Stats):
-    """The statistics as of a step, and the mean entropies, in nats, of the distributions from which
-    the tokens of its first draft step and of the target's step were drawn (None: not asked for, no
-    such step, or not drawn token by token).
+    """The statistics up to a step, and the mean entropies, in nats, of the distributions from which
+    its first draft step and target step were drawn (None: not requested or not drawn by tokens).
     """
 
     draft_entropy: float | None = None
@@ -30,58 +29,59 @@ class StepStats(Stats):
 
 
 class Controller(Protocol):
-    """Adapts the run while it runs, from what its trace says. Only `depth` need be there.
-    `entropies`: whether it looks at them; they take a little time in every pass.
+    """Adapts the settings during a run, based on its trace. Only `depth` is required.
+    `entropies`: whether it reads them; they cost a little time in every pass.
     """
 
     entropies: bool = False
 
     def depth(self, stats: StepStats) -> int:
-        """How many steps to look ahead from now on: 0 (`paper`: 1) to the run's own depth; clipped.
+        """How many steps to look ahead from now on, clipped to 0 (`paper`: 1) .. the run's depth.
 
-        Called after every step that is emitted. What is in work goes on. A decision by counts alone
-        is the same in every run of the lockstep driver; one by seconds is not.
+        Called after every emitted step. Work that has begun continues. A decision based on counts
+        is the same in every run of the lockstep driver; one based on seconds is not.
         """
         ...
 
     def tokens(self, stats: StepStats) -> int | None:
-        """How many tokens the target's drafter may propose in a round (k) in the steps that begin
-        from now on; None, and at most: as many as the run says. Asked after `depth`.
+        """The most tokens per round (k) for the target's drafter in steps that begin from now on,
+        up to the run's own number (also used for None). Called after `depth`.
         """
         return None
 
     def width(self, stats: StepStats) -> int | None:
-        """How many alternatives may follow a node, at least 1; None, and at most: as many as the
-        run and its schedule say. It holds where drafts cannot have begun before: in a new tree, and
-        where a window slides so many steps ahead as it is deep. So who is faster changes nothing.
+        """How many alternatives may follow a node: from 1 to the number of the run and its schedule
+        (also used for None). It applies where no draft can have begun before: in a new tree, and
+        `depth` steps ahead in a sliding window. So timing changes nothing.
         """
         return None
 
 
 MayFollow = Callable[[NodeId, Step, Sequence[float]], bool]
-"""Whether drafts may follow a draft step before it is accepted, from the node that it leads to and
-the log-probabilities of its tokens under the draft's sampling distribution (none for a step that no
-model drew). Must be a pure function; it is asked once for each step."""
+"""Whether drafts may follow a draft step before it is accepted. Arguments: the node that it leads
+to, the step, and the log-probabilities of its tokens under the draft's sampling distribution (empty
+for a step that no model drew). Must be a pure function; it is called once per step."""
 
 
 class StepProposer(Protocol):
     """Writes draft steps without a model: retrieval, an n-gram of steps, a recorded answer."""
 
     def propose(self, tokens: Sequence[int], width: int) -> Sequence[Sequence[int] | None]:
-        """Up to `width` alternatives for the step after `tokens`, the prompt included; each is a
-        step's token ids, boundary included. None, or one that does not end a step: the draft model
-        writes that alternative. Must be a pure function of `tokens` and `width`.
+        """Up to `width` alternatives for the step after `tokens`, which include the prompt. Each is
+        the token ids of a step, including its boundary. For None, or tokens that do not end a step,
+        the draft model writes that alternative. Must be a pure function of `tokens` and `width`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Correction:
-    """The target is about to replace rejected draft steps. `prefix`: the tokens before them.
-    `rejected`: what the verifier saw of them (nothing of a cut step). `sampling`: how both models
-    sample. `attempt`: how many steps of the target were not kept before. `logprobs`: of the
-    target's step under the distribution from which it samples, when the corrector is asked whether
-    it stays. `note` tells the trace something.
+    """What a `Corrector` is told about the target's step that replaces rejected draft steps.
+
+    `prefix`: the tokens before them. `rejected`: what the verifier saw of them (nothing of a cut
+    step). `sampling`: how both models sample. `attempt`: how many steps of the target were
+    discarded before. `logprobs` (only in `keep`): of the target's step under its sampling
+    distribution. `note` records in the trace.
     """
 
     prefix: tuple[int, ...]
@@ -98,34 +98,34 @@ class Corrector(Protocol):
     """
 
     def begin(self, correction: Correction) -> Sequence[int]:
-        """The first tokens of a rejected draft step that stay, from which the target goes on."""
+        """The first tokens of a rejected draft step to keep; the target continues after them."""
         return ()
 
     def keep(self, correction: Correction, step: Step, number: float) -> bool:
-        """Whether the target's step stays; if not, it draws another. `number` is uniform on [0, 1)
-        and new in every attempt. Must be a pure function.
+        """Whether to keep the target's step; if not, the target draws another. `number` is uniform
+        on [0, 1) and new in every attempt. Must be a pure function.
         """
         return True
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What a variant replaces; None: nothing there. For `Reasoner.generate` and `Reasoner.run`.
+    """The parts that a variant replaces (None: the usual part), for `Reasoner.generate` and `run`.
 
-    `segmenter` is made from the function that maps a token id to its bytes. `schedule` is a
-    subclass of `SchedulerConfig` with rules of its own for when drafts and target steps may start,
-    and how many alternatives. `controller` is a function (or class) of the question, or of nothing,
-    that makes one for each answer; an object is used by all. `drafter` is made from the runner of
-    the draft model (None in a mode without one) and the sampling parameters.
+    `segmenter` makes one from the function that maps a token id to its bytes. `schedule` is a
+    subclass of `SchedulerConfig` with its own rules for when drafts and target steps may start and
+    how many alternatives there are. `controller` is a controller for all answers, or a function (or
+    class) of the question or of nothing that makes one per answer. `drafter` makes one from the
+    runner of the draft model (None in a mode without one) and the sampling parameters.
 
-    `costs`: what a verdict ("judge"), reading a draft step to judge it ("score"), a draft step
-    ("draft") and a step of the target ("target") take on the simulated clock, in plain target
-    steps, where that is not what `lr theory` is told (`lr/variants/clock.py`).
+    `costs`: times on the simulated clock, in plain target steps, that differ from what `lr theory`
+    assumes (`lr/variants/clock.py`): of a verdict ("judge"), of reading a draft step to judge it
+    ("score"), of a draft step ("draft") and of a target step ("target").
 
-    `settings` are options of `generate` that the method asks for; what the caller gives wins (on
-    the command line and in the stepper: what differs from the default). `name` says how the variant
-    was named, `file` where it is defined, if that is no module (`lr/variants/loading.py` fills them
-    in).
+    `settings` are options of `generate` that the method needs; options of the caller win (on the
+    command line and in the stepper: options that differ from the default). `name` is the name by
+    which the variant was loaded, `file` the file that defines it, if that is not a module
+    (`lr/variants/loading.py` sets both).
     """
 
     verifier: Verifier | None = None

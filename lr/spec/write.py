@@ -1,14 +1,14 @@
-"""Writing steps: many branches at once, each up to its own boundary.
+"""Writing steps on many branches at once, each up to its own boundary.
 
-A `StepWriter` writes one token (or one round of token-level speculation) on every branch per ragged
-forward; a job that is finished leaves the batch. A branch then ends in its new step (or goes on in
-the next, by rule "match"), cached but for the last token: deciding about steps moves no cache.
+Per ragged forward, a `StepWriter` writes one token (or one round of token-level speculation) on
+every branch. A finished job leaves the batch. Its branch then ends in the new step (with rule
+"match" perhaps in the next one), cached except for the last token, so deciding moves no cache.
 
-A step ends at a blank line, the paper's rule (`lr/parts/segmenters.py` has others). Boundaries are
-found on bytes, token by token. One token need not be one piece of text: in Qwen's vocabulary
-hundreds of tokens contain a blank line, many of them fused to words, and two line feeds make one as
-well. The token that completes a boundary is the step's last; no step ends before it has a visible
-character. Tokens are never cut, and text is never encoded again. Read next: `engine/runner.py`.
+A step ends at a blank line, as in the paper (`lr/parts/segmenters.py` has other rules). Boundaries
+are found in bytes, token by token: in Qwen's vocabulary hundreds of tokens contain a blank line,
+many of them with part of a word, and two line feeds also make one. The token that completes the
+boundary is the last of its step. No step ends before its first visible character. Tokens are never
+split, and text is never encoded again. Read next: `engine/runner.py`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from lr.spec.token_sd import Context, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
 
-TokenBytes = Callable[[int], bytes]
-"""A token id to its exact bytes."""
+TokenBytes = Callable[[int], bytes]  # maps a token id to its exact bytes
 WHITE_SPACE = b" \t\r\n\v\f"
 BLANK_LINE = b"\n\n"
 
 
 class Segmenter(Protocol):
-    """Reads the tokens of one step in order; it is made anew for each step. A rule of your own is a
-    class like the one below; hand it in as `Variant.segmenter`.
+    """Reads the tokens of one step in order; each step gets a new one. To write your own rule,
+    write a class like the one below and pass it as `Variant.segmenter`.
     """
 
     def feed(self, token: int) -> bool:
@@ -50,14 +49,14 @@ class Segmenter(Protocol):
 
 
 class BlankLineSegmenter:
-    r"""A step is a paragraph: it ends at the first blank line after a visible character. Example:
-    b"So", b" 4", b".\n", b"\nNext" end a step at the fourth token; leading b"\n\n" never does.
+    r"""Ends a step at the first blank line after a visible character: a step is a paragraph.
+    Example: b"So", b" 4", b".\n", b"\nNext" end at the fourth token; leading b"\n\n" ends nothing.
     """
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self.token_bytes = token_bytes
         self.visible = False
-        self.carry = b""  # the last byte, if a blank line may begin with it
+        self.carry = b""  # the last byte, if it may begin a blank line
 
     def feed(self, token: int) -> bool:
         text = self.token_bytes(token)
@@ -74,11 +73,11 @@ class StepJob:
     """Step number `index`, to be written at the end of `branch`, at most `limit` tokens long.
 
     `stream` is the step's randomness: token t is drawn with the key (stream, t). `trace` records
-    the step, `node` names it there. `tokens`: what is written; those that it begins with are on the
-    branch. `finish` is None until it is written. `logprobs`: of the tokens that were drawn, under
-    the sampling distribution, and `entropies` of it, if the writer keeps them. `segmenter` finds
-    the boundary; the writer makes it. `max_draft_tokens` in a round; None: as the run says.
-    `following`: the next step's stream, if that may begin with what a round decides after this one.
+    the step under the name `node`. `tokens`: those written so far; the first ones may be on the
+    branch already. `finish` is None until the step is finished. `logprobs` and `entropies`: of the
+    drawn tokens and their sampling distributions, if the writer keeps them. `max_draft_tokens`: per
+    round (None: the run's number). `following`: the next step's stream, if that step may begin with
+    tokens of this one's last round. `segmenter` finds the boundary; the writer sets it.
     """
 
     branch: Branch
@@ -97,7 +96,7 @@ class StepJob:
 
     @property
     def room(self) -> int:
-        """How many tokens may be proposed now; one of the step is always the model's own."""
+        """How many tokens may be proposed now. A round also writes one token of the model's own."""
         left = self.limit - len(self.tokens) - 1
         return left if self.max_draft_tokens is None else min(left, self.max_draft_tokens)
 
@@ -113,12 +112,12 @@ class StepJob:
 
 @dataclass(frozen=True)
 class WriterConfig:
-    """How a model writes, as data that can be sent to another process. `segmenter` makes what finds
-    the boundary of a step, from the function that maps a token id to its bytes.
+    """How a model writes, as data that can be sent to another process.
 
-    With `speculation` the tokens inside each step are drafted ahead; without it every token takes
-    one forward. `keeps_logprobs`: the log-probabilities of the tokens drawn are kept, and with
-    `keeps_entropies` the entropies, in nats, of what they are drawn from.
+    `segmenter` makes a step's segmenter from the function that maps a token id to its bytes. With
+    `speculation` the tokens inside each step are drafted ahead; without it every token takes one
+    forward. `keeps_logprobs`, `keeps_entropies`: keep the drawn tokens' log-probabilities, and the
+    entropies, in nats, of the distributions they are drawn from.
     """
 
     role: Role
@@ -132,8 +131,8 @@ class WriterConfig:
 
 @dataclass
 class StepWriter:
-    """A model in its role. Jobs join (`begin`) and leave (`cancel`) between two forwards (`poll`);
-    `write` writes jobs to their end. `live`: the jobs that are being written.
+    """A model that writes steps. Jobs join (`begin`) and leave (`cancel`) between two forwards
+    (`poll`); `write` writes jobs to their end. `live`: the unfinished jobs.
     """
 
     config: WriterConfig
@@ -149,11 +148,11 @@ class StepWriter:
             while self.live:
                 self.poll(None)
         finally:
-            self.end()  # after a failed forward nothing is half in work
+            self.end()  # a failed forward leaves no unfinished job
         return [job.step for job in jobs]
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
-        """Take jobs in; the next `poll` writes on. One may be finished by what it begins with."""
+        """Add jobs for the next `poll`. The tokens that a job begins with may already finish it."""
         for job in jobs:
             job.segmenter = self.config.segmenter(self.token_bytes)
             begun, job.tokens = job.tokens, []
@@ -162,7 +161,7 @@ class StepWriter:
         self._part_with_finished()
 
     def cancel(self, job: StepJob) -> None:
-        """Stop writing a step. Its branch is left as it is."""
+        """Stop writing a step; its branch stays as it is."""
         self.live = [one for one in self.live if one is not job]
 
     @property
@@ -171,7 +170,7 @@ class StepWriter:
 
     @torch.inference_mode()
     def poll(self, wait: float | None = 0.0) -> None:
-        """One forward or round for all jobs; finished ones leave. `wait`: for models elsewhere."""
+        """Run one forward or round for all jobs; finished ones leave. `wait`: for remote models."""
         if not self.live:
             return
         speculation = self.config.speculation
@@ -182,7 +181,7 @@ class StepWriter:
                 Context(
                     *(job.branch, job.room, Draws(job.stream, len(job.tokens))),
                     note=job.trace.at(job.node),
-                    after=partial(self._after, job) if job.following else None,
+                    after=partial(self._after, job, job.following) if job.following else None,
                 )
                 for job in self.live
             ]
@@ -203,17 +202,17 @@ class StepWriter:
         self._part_with_finished()
 
     def end(self) -> None:
-        """Stop writing everything. Branches are left as they are."""
+        """Stop writing everything; branches stay as they are."""
         self.live = []
 
     def close(self, branch: Branch) -> None:
-        """Close a branch of this writer's runner, and what a drafter keeps for it."""
+        """Close a branch of this writer's runner, and free what a drafter keeps for it."""
         if self.config.speculation is not None:
             self.config.speculation.drafter.forget([branch])
         self.runner.close(branch)
 
     def _sample(self, logits: Sequence[Tensor]) -> None:
-        """One token for each, from its logits [v]."""
+        """Write one token per job, from the job's logits [v]."""
         rows, config = torch.stack(tuple(logits)), self.config  # [b, v]
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         reports = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
@@ -241,28 +240,29 @@ class StepWriter:
             self.live.remove(job)
             job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
-    def _after(self, job: StepJob, proposed: Sequence[int]) -> tuple[int, Stream] | None:
-        """After how many tokens the step ends if these come next, and the next step's stream."""
+    def _after(
+        self, job: StepJob, following: Stream, proposed: Sequence[int]
+    ) -> tuple[int, Stream] | None:
+        """After how many of the tokens `proposed` the step ends, and the next step's stream; None
+        if the step does not end, or the text ends."""
         segmenter = self.config.segmenter(self.token_bytes)
         for token in job.tokens:
             segmenter.feed(token)
         end = next((n for n, token in enumerate(proposed, start=1) if segmenter.feed(token)), 0)
-        if job.following is None or not end or not self.config.eos_ids.isdisjoint(proposed[:end]):
-            return None
-        return end, job.following
+        return (end, following) if end and self.config.eos_ids.isdisjoint(proposed[:end]) else None
 
     def _report(self, job: StepJob, offset: int, token: int, p: float, key: int) -> None:
-        """Tell a detailed trace of a token, its probability and its key."""
+        """Record a token, its probability and its key in a detailed trace."""
         if job.trace.detailed:
             where = (self.config.role, job.node, job.index, offset)
             job.trace.record(TokenWritten(*where, token, p, key))
 
     def _take(self, job: StepJob, tokens: Sequence[int], *, goes_on: bool = False) -> int:
-        """Add the last `tokens` of its branch to a step until it ends: by end of sequence first, by
-        a boundary, by its limit. Cut the branch back to there, the last token uncomputed, unless
-        the next step may begin with the rest (`goes_on`). Returns how many of the tokens stay.
+        """Add `tokens`, the last ones of its branch, to a step until it ends: at end of sequence, a
+        boundary, or its limit. Cut the branch back to the step's end, the last token uncomputed,
+        unless the next step may begin with the rest (`goes_on`). Returns how many tokens stay.
 
-        Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
+        Example: a round added "a b \n\n c" to a branch of 10 tokens. The step ends at the third, so
         the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
         """
         taken = 0

@@ -196,7 +196,7 @@ def all_is_back(loop: Loop, writing: WriterConfig) -> bool:
         again.poll(None)
     side.end()
     again.end()
-    return not loop.target.runner.cache.pool.num_used and not loop.target.live  # type: ignore[attr-defined]
+    return not loop.target.runner.cache.pool.num_used and not loop.target.live
 
 
 def alive(pid: int) -> bool:

@@ -41,8 +41,8 @@ class ByContent(Verifier):
 def writers(
     temperature: float, seed: int, k: int = 0, **how: object
 ) -> tuple[KitWriter, KitWriter]:
-    target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
-    draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
+    target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)
+    draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)
     for made in (target, draft):
         speculation = Speculation(LookupDrafter(2, 1), MatchRule(), k) if k else None
         made.config = replace(made.config, speculation=speculation)
@@ -176,7 +176,7 @@ def test_stopping_early_gives_everything_back() -> None:
     next(steps)
     steps.close()
     assert target.live == draft.live == []
-    assert target.runner.cache.pool.num_used == draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+    assert target.runner.cache.pool.num_used == draft.runner.cache.pool.num_used == 0
 
 
 def test_hundreds_of_rounds_leave_the_pool_as_it_was() -> None:

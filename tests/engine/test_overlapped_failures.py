@@ -116,7 +116,7 @@ def test_closing_while_a_run_is_at_work() -> None:
 
 
 def test_settings_that_cannot_be_sent() -> None:
-    writing = replace(Setting(TARGET).writing(), segmenter=lambda token_bytes: None)  # type: ignore[arg-type,return-value]
+    writing = replace(Setting(TARGET).writing(), segmenter=lambda token_bytes: None)
     with pytest.raises(SettingError, match="top level of a module"):
         DraftWorker(parts(DRAFT)).begin(writing, 10)
 

@@ -67,11 +67,11 @@ class Pair:
         self.branches: list[tuple[Branch, Branch]] = []
 
     def open(self, tokens: list[int]) -> None:
-        self.branches.append(tuple(runner.open(tokens) for runner in self.runners))  # type: ignore[arg-type]
+        self.branches.append(tuple(runner.open(tokens) for runner in self.runners))
 
     def fork(self, i: int) -> None:
         both = zip(self.runners, self.branches[i], strict=True)
-        self.branches.append(tuple(runner.fork(branch) for runner, branch in both))  # type: ignore[arg-type]
+        self.branches.append(tuple(runner.fork(branch) for runner, branch in both))
 
     def rewind(self, i: int, length: int) -> None:
         for runner, branch in zip(self.runners, self.branches[i], strict=True):

@@ -154,7 +154,7 @@ def test_a_truncated_file(checkpoint: Path, size: int) -> None:
     content = (checkpoint / "model.safetensors").read_bytes()
     (checkpoint / "model.safetensors").write_bytes(content[:size])
     message = refusal(checkpoint)
-    assert "model.safetensors is not a whole safetensors file" in message
+    assert "model.safetensors is not a complete safetensors file" in message
     assert "truncated" in message
 
 
@@ -169,7 +169,7 @@ def test_a_missing_shard(sharded: Path) -> None:
     shards = sorted(sharded.glob("*.safetensors"))
     shards[1].unlink()
     message = refusal(sharded)
-    assert f"names 1 of {len(shards)} files that are not there: {shards[1].name}" in message
+    assert f"names {len(shards)} files, 1 of them missing: {shards[1].name}" in message
 
 
 def test_an_index_that_promises_too_much(sharded: Path) -> None:
@@ -177,14 +177,14 @@ def test_an_index_that_promises_too_much(sharded: Path) -> None:
     edit_index(sharded, model__ghost=shard)
     message = refusal(sharded)
     assert shard in message
-    assert "1 promised tensors are not in it (model.ghost)" in message
+    assert "1 promised tensors are missing (model.ghost)" in message
 
 
 def test_a_tensor_in_two_shards(sharded: Path) -> None:
     first, second = sorted(sharded.glob("*.safetensors"))[:2]
     doubled = load_file(first)
     save_file(load_file(second) | doubled, second)
-    assert f"{len(doubled)} are in another file too" in refusal(sharded)
+    assert f"{len(doubled)} are also in another file" in refusal(sharded)
 
 
 def test_tensors_that_the_index_does_not_know(sharded: Path) -> None:

@@ -258,7 +258,6 @@ def test_contract(name: str) -> None:
     [
         (lambda: LookupDrafter(2, 0), "prompt_lookup_min is 0"),
         (lambda: LookupDrafter(1, 2), "prompt_lookup_max is 1"),
-        (lambda: SuffixDrafter(0), "min_match is 0"),
         (lambda: ModelDrafter(runner(), SamplingParams(), min_confidence=2), "min_confidence is 2"),
         (lambda: TreeDrafter(runner(), SamplingParams(), branching=()), r"branching is \(\)"),
         (
@@ -267,6 +266,6 @@ def test_contract(name: str) -> None:
         ),
     ],
 )
-def test_impossible_drafters_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_impossible_drafters_are_refused(make, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         make()

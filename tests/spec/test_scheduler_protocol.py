@@ -64,7 +64,7 @@ def test_impossible_events_raise_and_change_nothing(event: Event) -> None:
 def test_the_message_says_what_is_in_work() -> None:
     with pytest.raises(
         ProtocolError,
-        match=r"target work for node 0:2.* In work are: target 0:0, draft 0:2, target 0:1\.",
+        match=r"target work for node 0:2.* Unfinished work: target 0:0, draft 0:2, target 0:1\.",
     ):
         some_run().tell(Targeted(GRANDCHILD, A_STEP))
 

@@ -41,7 +41,7 @@ def speculating(model: int, drafter: Drafter, rule: str, k: int, **how: object) 
 
 @cache
 def plain(model: int, **how: object) -> list[int]:
-    return tokens_of(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[model], **how), LIMITS))  # type: ignore[arg-type]
+    return tokens_of(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[model], **how), LIMITS))
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)

@@ -105,7 +105,7 @@ def test_the_cascade_asks_the_target_only_where_the_draft_is_unsure(reasoner: Re
         verifier.least_mass = 0.0
         verifier.judge = watch(verifier.judge, asked[name])
     result = reasoner.generate(QUESTION, variant=variant, depth=1, schedule="sync", **HOW)
-    doubts = [verdict for verdict in asked["cheap"] if 2.0 < verdict.score < 4.96]  # type: ignore[attr-defined]
+    doubts = [verdict for verdict in asked["cheap"] if 2.0 < verdict.score < 4.96]
     assert 0 < len(doubts) == len(asked["expensive"]) < len(asked["cheap"])
     judged = [step for step in result.steps if step.verdict is not None]
     for step in judged:

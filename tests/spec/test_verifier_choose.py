@@ -129,10 +129,10 @@ def test_a_checkpoint_of_its_own_is_asked_for(foreign: Path, tiny: Path) -> None
     VerifierChoice("judge", Codec.load(tiny))  # tiny-judge, by default
     for name in ("judge", "embedding"):
         with pytest.raises(
-            SettingError, match=r"needs a checkpoint of its own: give judge .*--judge_model"
+            SettingError, match=r"needs its own checkpoint: give judge .*--judge_model"
         ):
             VerifierChoice(name, Codec.load(foreign))
-    with pytest.raises(SettingError, match="uses no judge model; leave judge out"):
+    with pytest.raises(SettingError, match="uses no judge model; omit judge"):
         VerifierChoice("score", Codec.load(foreign), tiny)
 
 

@@ -1,1 +1,1 @@
-"""Verifiers: does the draft step mean the same as the target's step? One class per way to tell."""
+"""Verifiers: does the draft step mean the same as the target's step?"""

@@ -1,11 +1,11 @@
-"""What a verifier is: it decides whether a draft step means the same as the target's step.
+"""The verifier's interface: it decides whether a draft step means the same as the target's step.
 
-A verifier judges pairs (prefix, draft step, target step) in batches; each verdict depends on its
-own pair alone. It states what it `requires` of a pair, so the scheduler knows whether the target
-must write a step first. It never decides eligibility (cut steps, ends of text): the scheduler does.
+A verifier judges pairs (prefix, draft step, target step) in batches; each verdict depends only on
+its own pair. `requires` states what a pair must hold, so the scheduler knows whether the target
+must write a step first. Cut steps and ends of text are decided by the scheduler, not by a verifier.
 
-A verifier of your own subclasses `Verifier` and has a `name` and `judge`, as `ExactVerifier` below.
-Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
+To write a verifier, subclass `Verifier` and define `name` and `judge`, as `ExactVerifier` below
+does. Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Requires(Flag):
-    """What a pair must hold besides its prefix and its draft step. Values add up with `|`."""
+    """What a pair must hold in addition to its prefix and draft step. Combine values with `|`."""
 
     NOTHING = 0
     TARGET_STEP = auto()
     """The target's own step from the same prefix."""
     TARGET_LOGPROBS = auto()
-    """The target's log-probabilities of the draft step's tokens, from the prefill of that step."""
+    """The target's log-probabilities of the draft step's tokens, from a prefill of that step."""
     HIDDEN = auto()
     """The target's last hidden states at the draft step's tokens."""
     SAMPLING_LOGPROBS = auto()
@@ -45,15 +45,14 @@ class Requires(Flag):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two versions of one step. `prefix` holds the token ids before it, prompt included.
+    """Two versions of one step. `prefix` holds the token ids before it, including the prompt.
 
-    `logprobs[i]` is the natural log-probability under the target's raw logits of the draft's token
-    i given all tokens before it; `hidden` [t, e] holds the target's last hidden states at these
-    tokens. `target_sampling` and `draft_sampling` are the log-probabilities log p and log q under
-    the sampling distributions; `draft_sampling` is empty for a step that no model drew. All are
-    there if the verifier requires them. `stream` is the randomness of this pair, for decisions by
-    chance: `uniform(pair.stream.key(0))`; None where no models run. `note` tells the trace.
-    `index`: which step of the answer this is, counted from 0; 0 where no engine runs.
+    Four fields are set if the verifier requires them. `logprobs[i]`: the natural log-probability of
+    the draft's token i given all tokens before it, under the target's raw logits. `hidden` [t, e]:
+    the target's last hidden states at these tokens. `target_sampling`, `draft_sampling`: log p and
+    log q under the sampling distributions; `draft_sampling` is empty for a step that no model drew.
+    `stream`: the randomness of this pair, for random decisions: `uniform(pair.stream.key(0))`; None
+    if no models run. `note` records in the trace. `index`: the step's number in the answer, or 0.
     """
 
     prefix: tuple[int, ...]
@@ -72,8 +71,8 @@ class Pair:
         """The target's step. Raises `ProtocolError` if the pair has none."""
         if self.target is None:
             raise ProtocolError(
-                "this pair has no target step, and the verifier compares with one: its `requires` "
-                "must include Requires.TARGET_STEP."
+                "this pair has no target step, and the verifier needs one: its `requires` must "
+                "include Requires.TARGET_STEP."
             )
         return self.target
 
@@ -81,29 +80,24 @@ class Pair:
 class Verifier(Protocol):
     """Judges pairs. Subclass it to inherit the defaults below."""
 
-    name: str
-    """What reports call it."""
-    requires: Requires = Requires.TARGET_STEP
-    """What the pairs given to `judge` must hold."""
-    early_requires: Requires | None = None
-    """What `judge_early` needs, which never includes the target step; None: no early pass."""
-    fallible: bool = False
-    """Whether an exception in `judge` is a rejection, as for a served judge; else it is raised."""
-    passes: int = 0
-    """How many forwards it has made of models of its own, or requests to a server."""
+    name: str  # in reports
+    requires: Requires = Requires.TARGET_STEP  # what pairs given to `judge` must hold
+    early_requires: Requires | None = None  # the same for `judge_early`; None: there is none
+    fallible: bool = False  # an exception in `judge` counts as a rejection, as for a served judge
+    passes: int = 0  # forwards of its own models, or requests to a server, so far
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict per pair, in order, each independent of the other pairs."""
         ...
 
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """A cheap first pass, before the target's step is written: None where it is not sure."""
+        """A cheap first pass, before the target's step is written; None: it is not sure."""
         return [None] * len(pairs)
 
 
 class ExactVerifier(Verifier):
-    """Accepts if the token ids are equal, the end-of-sequence token included. With it Lookahead
-    Reasoning at temperature 0 emits what greedy decoding of the target emits.
+    """Accepts a step if its token ids, including end of sequence, equal the target's. With it
+    Lookahead Reasoning at temperature 0 emits what greedy decoding of the target emits.
     """
 
     name = "exact"
@@ -118,24 +112,23 @@ class ExactVerifier(Verifier):
 
 
 class DeferredVerifier(ABC):
-    """A verifier that is asked elsewhere and not waited for. `here`: in this process, so that with
-    driver lockstep it is waited for.
-    """
+    """A verifier that runs elsewhere while the models continue. `here`: it runs in this process, so
+    driver lockstep waits for it."""
 
     passes: int = 0
     here: bool = False
 
     @abstractmethod
     def ask(self, pair: Pair) -> Future[Verdict]:
-        """Begin to judge a pair. Cancel what is no longer wanted."""
+        """Begin to judge a pair. Cancel the future if the verdict is no longer needed."""
 
 
 def check_verifier(verifier: object) -> Verifier:
-    """`verifier` if it has the members of `Verifier`; else `SettingError` names what is missing."""
+    """`verifier` if it has the members of `Verifier`; else `SettingError` names those it lacks."""
     if isinstance(verifier, (str, type)):
         raise SettingError(
-            f"the verifier is {verifier!r}, expected an object with `name` and `judge`: make one "
-            "of the class; a verifier's name goes to Reasoner(verifier=...)."
+            f"the verifier is {verifier!r}, expected an object with `name` and `judge`: give an "
+            "instance of the class, or pass a verifier's name to Reasoner(verifier=...)."
         )
     if getattr(type(verifier), "judge", None) is Verifier.judge:
         raise SettingError(f"the verifier {verifier!r} has no method judge(pairs).")
@@ -150,10 +143,10 @@ def check_verifier(verifier: object) -> Verifier:
 
 
 def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
-    """The verdict that follows from how two steps end; None: the verifier has to decide.
+    """The verdict that follows from how the two steps end; None: the verifier must decide.
 
-    A cut step (`Finish.LENGTH`) is half a sentence: as a draft it is never accepted, as a target
-    step it proves nothing. A step that ends the text and one that does not are never the same.
+    A cut step (`Finish.LENGTH`) is incomplete: a cut draft is never accepted, and a cut target step
+    accepts nothing. A step that ends the text never equals one that does not.
     """
     if draft.finish is Finish.LENGTH:
         return Verdict(aligned=False, why="the draft step was cut")
@@ -166,16 +159,16 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
 
 
 def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The verifier's verdicts. After an exception of a `fallible` verifier it is asked about each
-    pair alone, so that a pair that fails is rejected and no other.
+    """The verifier's verdicts. If a `fallible` verifier raises, it is asked again about each pair
+    alone, so that only the pairs that fail are rejected.
 
-    Raises what any other verifier raises, and `TypeError` if it returns something else.
+    Raises what any other verifier raises, and `TypeError` if it does not return verdicts.
     """
     return [verdict for verdict in _asked(verifier, pairs) if verdict is not None]
 
 
 def all_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """As `verdicts_of`, of pairs some of which have no target step: None where it is needed."""
+    """As `verdicts_of`, but pairs may lack the target step; None: the verdict needs it."""
     early = bool(verifier.requires & Requires.TARGET_STEP)
     alone = iter(_asked(verifier, [pair for pair in pairs if pair.target is None], early=early))
     whole = iter(_asked(verifier, [pair for pair in pairs if pair.target is not None]))
