@@ -1,3 +1,1 @@
-"""Parts that the core finds by their names when an option asks for them: the judge and other
-verifiers, segmenters, drafters, an acceptance rule, a variant's steering.
-"""
+"""Parts that the core loads by name when an option asks for them."""

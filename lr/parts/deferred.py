@@ -1,6 +1,7 @@
-"""Verifiers that are not waited for: the target writes on while a pair is judged elsewhere, on a
-server (`lr/lab/endpoint/judge.py`) or in a thread, as a judge on a GPU is with driver overlapped.
-"""
+"""Asynchronous verifiers: the target continues while a pair is judged elsewhere.
+
+This is on a server (`lr/lab/endpoint/judge.py`) or in a thread, such as a judge on a GPU with
+driver overlapped."""
 
 from __future__ import annotations
 
@@ -25,21 +26,23 @@ from lr.types import Verdict
 
 
 class Deferred:
-    """The questions of one loop to a verifier that is not waited for."""
+    """The open questions of one loop to an asynchronous verifier."""
 
     def __init__(self, verifier: DeferredVerifier) -> None:
         self.verifier = verifier
         self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
-        # the last batch whose passes each request was told
+        # the last batch whose passes were reported to each request
         self._counted = weakref.WeakKeyDictionary[Request, int]()
-        self._dropped: list[Future[Verdict]] = []  # while they were being judged
+        self._dropped: list[Future[Verdict]] = []  # cancelled too late: still being judged
 
     def busy(self, live: Sequence[Request]) -> bool:
-        """Whether an answer is waited for."""
+        """Whether a verdict is outstanding."""
         return bool(self.open) or any(request.asked for request in live)
 
     def poll(self, live: Sequence[Request], wait: float | None) -> list[Judgement]:
-        """Ask what is new, take in what is answered, drop what nobody asks any more."""
+        """Submit new pairs, return new verdicts, drop pairs that are no longer needed.
+
+        `wait`: seconds to wait for a verdict; None: until there is one."""
         asked = {(one, node): pair for one in live for node, pair in one.asked.items()}
         new = {key: pair for key, pair in asked.items() if key not in self.open}
         if isinstance(self.verifier, ThreadedVerifier):
@@ -71,9 +74,7 @@ class Deferred:
         return told
 
     def close(self) -> None:
-        """Drop all questions. What runs in a thread is waited for, so that nothing of this answer
-        is computed in the time of the next.
-        """
+        """Drop all questions. Waits for a thread, so that no work runs into the next answer."""
         asked = [question for _, question, *_ in self.open.values() if not question.cancel()]
         self.open.clear()
         if self.verifier.here:
@@ -81,21 +82,21 @@ class Deferred:
 
 
 class Question(Future[Verdict]):
-    """The verdict to come from a `ThreadedVerifier`. Of the batch in which it was judged: its
-    number, this pair's share of the seconds, the verifier's forwards.
-    """
+    """A future verdict of a `ThreadedVerifier`.
+
+    `batch`: the number of the batch that judged it. `seconds`: the pair's share of the batch's
+    time. `passes`: the verifier's forwards in the batch."""
 
     batch, seconds, passes = 0, 0.0, 0
 
 
 class ThreadedVerifier(Around, DeferredVerifier):  # type: ignore[override]  # passes only counts up
-    """`verifier`, asked in a thread of its own; on a CUDA `device` with a stream of its own. With
-    driver overlapped the target goes on meanwhile, else it is waited for. Pairs that come while it
-    is busy are judged together, in the next batch.
+    """Runs `verifier` in its own thread, on a CUDA `device` with its own stream.
 
-    It must judge by the two steps alone and ask neither target nor draft. One that may hang needs a
-    time limit of its own. Raises `SettingError` for one that requires more.
-    """
+    With driver overlapped the target continues meanwhile; else the caller waits. Pairs that arrive
+    while the verifier is busy are judged together in the next batch. The verifier must judge by the
+    two steps alone, without target or draft. If it can hang, it needs its own time limit. Raises
+    `SettingError` for a verifier that requires more."""
 
     here = True
 
@@ -105,11 +106,11 @@ class ThreadedVerifier(Around, DeferredVerifier):  # type: ignore[override]  # p
             raise SettingError(
                 f"verifier {verifier.name!r} requires {verifier.requires}, early "
                 f"{verifier.early_requires}; in a thread a verifier can have the target's step "
-                "and no early pass. Give it as it is."
+                "and no early pass. Use it without ThreadedVerifier."
             )
         stream = None
         if device is not None and device.type == "cuda":
-            stream = torch.cuda.Stream(device)  # after what has been started to load the model
+            stream = torch.cuda.Stream(device)  # it must follow the work that loads the model
             stream.wait_stream(torch.cuda.current_stream(device))
         self._asked = SimpleQueue[Asked | None]()
         work = (verifier, self._asked, stream)
@@ -120,14 +121,14 @@ class ThreadedVerifier(Around, DeferredVerifier):  # type: ignore[override]  # p
         return self.ask_all([pair])[0]
 
     def ask_all(self, pairs: Sequence[Pair]) -> list[Question]:
-        """Begin to judge pairs, in one batch."""
+        """Submit pairs to be judged in one batch."""
         questions = [Question() for _ in pairs]
         if questions:
             self._asked.put(list(zip(pairs, questions, strict=True)))
         return questions
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """In the same thread, since a model serves one at a time, and waited for."""
+        """Judge in the thread, since a model serves one caller at a time, and wait."""
         questions = self.ask_all(pairs)
         try:
             return [question.result() for question in questions]
@@ -142,7 +143,7 @@ Asked = list[tuple[Pair, Question]]
 def _work(
     verifier: Verifier, asked: SimpleQueue[Asked | None], stream: torch.cuda.Stream | None
 ) -> None:
-    """The life of the thread. Between two batches it holds nothing but these."""
+    """The thread's loop. Between batches it holds no reference to pairs or verdicts."""
     number = 0
     while _judge_batch(verifier, asked, stream, number := number + 1):
         pass
@@ -154,7 +155,7 @@ def _judge_batch(
     stream: torch.cuda.Stream | None,
     number: int,
 ) -> bool:
-    """Wait for pairs and judge all that there are. False after None: the owner is gone."""
+    """Wait for pairs and judge all that have arrived. False after None: the owner is gone."""
     waiting = [asked.get()]
     while not asked.empty():
         waiting.append(asked.get())

@@ -1,8 +1,7 @@
-"""The drafters: chains of the draft model, trees of its likeliest tokens, lookup in the text so
-far, the draft's version of the same step. And steps without a model, those of a `StepProposer`.
+"""The drafters: chains and trees of a draft model, lookup in the text, the draft's own step.
 
-`lr/spec/token_sd.py` says what a drafter is; this file is loaded when one of these is asked for.
-"""
+Also the steps of a `StepProposer`. `lr/spec/token_sd.py` defines drafters. This file is loaded when
+an option asks for one."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def make_drafter(
     sampling: SamplingParams,
     eos_ids: frozenset[int],
 ) -> Drafter:
-    """The drafter that the options name; `runner` runs the draft model. New ones are added here."""
+    """The drafter that the options name; `runner` runs the draft model. Add new drafters here."""
     name, coupling = options.drafter, Coupling(options.coupling)
     if name == "ngram":
         return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
@@ -50,13 +49,12 @@ def make_drafter(
 
 
 class LookupDrafter(Drafter):
-    """Prompt lookup: if the last few tokens occurred earlier in the branch, prompt included, it
-    proposes what followed them there.
+    """Prompt lookup: proposes what followed the last tokens where they occurred before.
 
-    The paper's token-level method (n-gram speculation; Saxena's prompt lookup decoding, and vLLM's
-    `ngram`). The longest n-gram wins, n from `prompt_lookup_max` down to `prompt_lookup_min`, and
-    of its occurrences the most recent. Example: tokens 5 8 9 1 5 8, n = 2: the pair "5 8" stood at
-    the beginning, so 9 1 5 8 is proposed, cut to k.
+    This is the paper's token-level method (n-gram speculation; Saxena's prompt lookup decoding, and
+    vLLM's `ngram`). The text includes the prompt. The longest n-gram wins, with n from
+    `prompt_lookup_max` down to `prompt_lookup_min`, and of its occurrences the most recent.
+    Example, n = 2: in 5 8 9 1 5 8 the pair "5 8" occurs earlier, so 9 1 5 8 is proposed, cut to k.
     """
 
     name = "ngram"
@@ -72,7 +70,7 @@ class LookupDrafter(Drafter):
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
         text = array("q", tokens).tobytes()
-        # The last `low` tokens occurred before, the last `high + 1` did not (or are too many).
+        # The last `low` tokens occurred before; the last `high + 1` did not, or are too many.
         low, high = 0, min(self.longest, len(tokens) - 1)
         while low < high:
             middle = (low + high + 1) // 2
@@ -85,38 +83,33 @@ class LookupDrafter(Drafter):
 
 
 def earlier_end(text: bytes, n: int) -> int | None:
-    """After how many tokens of `text` (8 bytes each) its last n ended before; None: nowhere."""
+    """The latest earlier end of the last n tokens of `text` (8 bytes each), in tokens, or None."""
     pattern, stop = text[-8 * n :], len(text) - 1
     while (place := text.rfind(pattern, 0, stop)) >= 0:
-        if place % 8 == 0:  # else it is not the beginning of a token
+        if place % 8 == 0:  # a match must begin where a token begins
             return place // 8 + n
         stop = place + len(pattern) - 1
     return None
 
 
 class SuffixDrafter(LookupDrafter):
-    """Lookup of the longest suffix that occurred before, of any length from `min_match` tokens on
-    (the idea: SuffixDecoding, arXiv 2411.04975).
+    """Lookup of the longest suffix that occurred before (after SuffixDecoding, arXiv 2411.04975).
 
-    Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", so 9 1 2 3 is proposed.
-    """
+    Example: in 1 2 3 9 1 2 3 the longest suffix is "1 2 3", so 9 1 2 3 is proposed."""
 
     name = "suffix"
 
-    def __init__(self, min_match: int = 1) -> None:
-        require(min_match >= 1, "min_match", min_match, "a whole number >= 1")
-        super().__init__(sys.maxsize, min_match)
+    def __init__(self) -> None:
+        super().__init__(sys.maxsize, 1)
 
 
 class StepDrafter(Drafter):
-    """The draft step as token draft: what the draft wrote for this very step is proposed to the
-    target that writes its own version of it, as far as the two agree word for word.
+    """Proposes the draft's version of the step that the target is writing.
 
-    Lookahead Reasoning has the draft's version at hand anyway, and its tokens must pass through the
-    target for the next node. They do not depend on the target's draws, so the proposal is certain
-    and a lossless rule keeps the target's distribution. With rule "match" and coupling "shared" the
-    two versions agree for long stretches.
-    """
+    It does so as long as both agree token by token. Lookahead Reasoning has the draft's version
+    anyway, and the target must read its tokens for the next node. They do not depend on the
+    target's draws, so the proposal is certain, and a lossless rule keeps the target's distribution.
+    With rule "match" and coupling "shared" the two versions agree for long stretches."""
 
     name = "step"
 
@@ -124,7 +117,7 @@ class StepDrafter(Drafter):
         self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """The draft's version, so far, of the step that begins at position `start` of `branch`."""
+        """Store the draft's version so far of the step that begins at `start` in `branch`."""
         self._offers[branch] = (start, tuple(tokens))
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
@@ -135,11 +128,10 @@ class StepDrafter(Drafter):
             self._offers.pop(branch, None)
 
     def _rest(self, context: Context, k: int) -> Proposal:
-        """What the draft wrote after the tokens on which both agree.
+        """The draft's tokens after those on which both agree.
 
-        Example: offered (5, 6, 7, 8) from position 10 on; the branch has 12 tokens and ends in 5 6:
-        (7, 8). If it ends in 5 9: nothing.
-        """
+        Example: (5, 6, 7, 8) is offered from position 10 on, and the branch has 12 tokens. If it
+        ends in 5 6, (7, 8) is proposed; if it ends in 5 9, nothing."""
         start, tokens = self._offers.get(context.branch, (0, ()))
         written = context.tokens[start:]
         if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
@@ -149,19 +141,18 @@ class StepDrafter(Drafter):
 
 @dataclass(eq=False)
 class OwnBranches(Drafter):
-    """The draft model's own branches, one for each branch of the target, kept in step with it.
+    """The draft model's own branches, one per branch of the target, kept in step with it.
 
-    After a round the target's branch holds tokens that the draft did not write (a correction), or
-    that it has not read (the token after a fully accepted proposal).
-    """
+    After a round the target's branch has a token that the draft did not write (a correction) or has
+    not read (the token after a fully accepted proposal)."""
 
     runner: Runner
     _own: dict[Branch, Branch] = field(default_factory=dict, init=False)
 
     def follow(self, branch: Branch) -> Branch:
-        """The draft's branch for `branch`, made to hold exactly its tokens: what it has beyond the
-        common beginning goes, the rest is appended; at least one token is uncomputed.
-        """
+        """The draft's branch for `branch`, with exactly its tokens and at least one uncomputed.
+
+        Tokens after the common beginning are removed, and the missing tokens are appended."""
         own, tokens = self._own.get(branch), branch.tokens
         if own is None:
             own = self._own[branch] = fork_longest(self.runner, self._own.values(), tokens)
@@ -177,10 +168,11 @@ class OwnBranches(Drafter):
 
 
 def draft_key(context: Context, depth: int, coupling: Coupling, tokens: Sequence[int] = ()) -> int:
-    """The key of the draft's token `depth` places on, after `tokens` (if it is a chain). With
-    coupling "shared" it is the target's own there: the distributions stay and the two agree far
-    more often (`lr/lab/exact.py`), which pays with sample matching. Else it is new in every round.
-    """
+    """The key of the draft's token `depth` places ahead, after `tokens` (if it is a chain).
+
+    With coupling "shared" it is the target's own key for that place. The distributions do not
+    change, but the two models agree far more often (`lr/lab/exact.py`), which pays with sample
+    matching. Else the key is new in every round."""
     if coupling is Coupling.SHARED:
         return context.along(tokens).sample_key(depth)
     return context.draws.stream.fold_in("token draft", context.draws.offset).key(depth)
@@ -188,12 +180,11 @@ def draft_key(context: Context, depth: int, coupling: Coupling, tokens: Sequence
 
 @dataclass(eq=False)
 class ModelDrafter(OwnBranches):
-    """Chains of tokens, each with its distribution (`Proposal.q`), made as the target's is made.
+    """Chains of tokens, with the distributions that they are drawn from (`Proposal.q`).
 
-    Nothing is drafted after a token of `eos_ids`. `min_confidence` ends a proposal *after* a token
-    drawn from a distribution whose likeliest token has less; what was drawn is kept and judged,
-    since to drop it unseen would bias the output.
-    """
+    Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`, or after a
+    token whose distribution gives every token less than `min_confidence`. That token itself is kept
+    and judged, since dropping it unseen would bias the output."""
 
     name = "draft"
 
@@ -237,15 +228,14 @@ class ModelDrafter(OwnBranches):
 
 
 class TreeDrafter(OwnBranches):
-    """Trees: at every place the likeliest few tokens, each with its own few successors.
+    """Trees: the likeliest tokens at every place, each with its own likeliest successors.
 
     `branching` (3, 2, 1) means three candidates for the next token, two successors of each, one
     successor of each of those: 3 + 6 + 6 nodes, 6 paths. The candidates are certain (top-k, nothing
     is drawn), so `Proposal.q` is None. With coupling "shared" the ranking is by log q plus the
-    target's own noise at that place: the first candidate is then what the draft would draw with the
-    target's keys, the others follow in that order (Gumbel top-k). The draft's cache is forked like
-    the tree; each level is one forward.
-    """
+    target's noise at that place (Gumbel top-k), so the first candidate is the token that the draft
+    would draw with the target's keys. The draft's cache is forked like the tree. Each level is one
+    forward."""
 
     name = "tree"
     trees = True
@@ -263,7 +253,7 @@ class TreeDrafter(OwnBranches):
         expected = "one whole number >= 1 per level, such as (3, 2, 1)"
         require(whole, "branching", tuple(branching), expected)
         super().__init__(runner)
-        # Ranked before top-k and top-p, or there might be fewer candidates than are wanted.
+        # Without top-k and top-p, which could leave too few candidates.
         self.sampling = SamplingParams(sampling.temperature or 1.0)
         self.branching, self.coupling, self.eos_ids = tuple(branching), coupling, eos_ids
 
@@ -305,9 +295,9 @@ class TreeDrafter(OwnBranches):
     def candidates(
         self, probs: Tensor, places: Sequence[tuple[Context, int, int]], width: int
     ) -> list[tuple[list[int], list[Tensor]]]:
-        """For each place (branch, node, level), with its row of `probs` [b, v]: up to `width`
-        tokens, and the row of q [v] of each. Here there are none: the tokens are certain.
-        """
+        """Up to `width` tokens, and the row of q [v] of each, for each place (branch, node, level).
+
+        `probs` [b, v] has a row per place. Here the tokens are certain, so q has no rows."""
         if self.coupling is Coupling.SHARED:
             keys = [draft_key(context, level, self.coupling) for context, _, level in places]
             probs = perturbed(probs, keys)
@@ -317,7 +307,7 @@ class TreeDrafter(OwnBranches):
 
 @dataclass(frozen=True)
 class Proposals:
-    """What a `StepProposer` proposes, as steps. `segmenter` and `eos_ids` say where one ends."""
+    """The proposals of a `StepProposer` as steps. `segmenter` and `eos_ids` find their ends."""
 
     proposer: StepProposer
     segmenter: Callable[[], Segmenter]
@@ -325,9 +315,9 @@ class Proposals:
     vocab_size: int
 
     def after(self, prefix: Sequence[int], width: int, limit: int) -> list[Step | None]:
-        """Up to `width` steps after a prefix, each at most `limit` tokens long; None where what is
-        proposed does not end a step. Raises `SettingError` for a token that does not exist.
-        """
+        """Up to `width` steps after a prefix; None if a step does not end within `limit` tokens.
+
+        Raises `SettingError` for a token outside the vocabulary."""
         return [self._step(made, limit) for made in self.proposer.propose(prefix, width)]
 
     def _step(self, tokens: Sequence[int] | None, limit: int) -> Step | None:

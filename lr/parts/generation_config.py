@@ -1,4 +1,4 @@
-"""What a checkpoint's generation_config.json asks for and nobody does here: it is named."""
+"""A warning about entries of a checkpoint's generation_config.json that are not supported."""
 
 from __future__ import annotations
 
@@ -16,31 +16,29 @@ HEEDED = frozenset((
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
     *("return_dict_in_generate", "remove_invalid_values", "renormalize_logits"),
 ))  # fmt: skip
-"""Entries of generation_config.json that are done here, or that change nothing of what is written.
-"""
+"""Supported entries of generation_config.json, and entries that do not affect the output."""
 NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1.0),
     **dict.fromkeys(("length_penalty", "guidance_scale", "num_beams", "num_beam_groups"), 1.0),
 }
-"""Values of others that change nothing; so do null, 0, false and what is empty."""
-SHOWN = 10  # so many are named
+"""Values of other entries that have no effect. Neither have null, 0, false and empty values."""
+SHOWN = 10  # entries that a warning names
 
 
 def unheeded(codec: Codec) -> str | None:
-    """What the checkpoint asks for and does not get, in a sentence; None: nothing. An entry that
-    nobody here knows is named too."""
+    """A sentence about the entries that are not supported, unknown ones included, or None."""
     asks = []
     for name, value in codec.generation_config.items():
         nothing = value in (None, 0, "", [], {}) or value == NEUTRAL.get(name)
         if name not in HEEDED and not nothing:
             asks.append(f"{json.dumps(name)[1:-1]:.60} = {json.dumps(value):.60}")
     if len(asks) > SHOWN:
-        asks[SHOWN:] = [f"{len(asks) - SHOWN} things more"]
-    said = f"generation_config.json of {codec.name} asks for {', '.join(asks)}; it is not done here"
+        asks[SHOWN:] = [f"{len(asks) - SHOWN} more"]
+    said = f"generation_config.json of {codec.name} asks for {', '.join(asks)}; not supported here"
     return said if asks else None
 
 
 def warn_unheeded(codec: Codec) -> None:
-    """Warn, at the line that made the `Reasoner`."""
+    """Warn at the line that made the `Reasoner`."""
     if asks := unheeded(codec):
         warnings.warn(asks, stacklevel=3)

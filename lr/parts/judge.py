@@ -1,14 +1,12 @@
-"""The judge: a language model is asked whether two steps mean the same (arXiv 2506.19830, section
-3.2 and Appendix A).
+"""The judge: a language model decides whether two steps mean the same.
 
-Its score is P(aligned) as a share of the two answers, so it has an ROC curve, not only an opinion.
-It sees the texts of the two steps, not the problem or the chain. It generates nothing: the possible
-answers are known, so the answer is begun for the model, and the probability of each way to go on is
-read from one row of logits (`AnswerTokens`). Prompts share long beginnings, which are computed once
-and forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that does not
-fit the model's context or cache is rejected alone, with that reason. `verifiers.py` has others
-that ask a model.
-"""
+See arXiv 2506.19830, section 3.2 and Appendix A. The score is P(aligned) / (P(aligned) +
+P(unaligned)), so the judge has an ROC curve. It sees the texts of the two steps, not the problem or
+the chain. It generates nothing: both possible answers are known, so the prompt ends with their
+common beginning, and one row of logits gives the probability of each continuation (`AnswerTokens`).
+Prompts share a long prefix, which is computed once and forked (`PrefixCache`). One ragged forward
+decides all pairs of a batch. A pair that does not fit the model's context or cache is rejected
+alone, with that reason. `verifiers.py` has further verifiers that ask a model."""
 
 from __future__ import annotations
 
@@ -32,45 +30,43 @@ from lr.tiny.names import language_of
 from lr.types import Verdict, require
 
 JUDGE_TOKENS = 8192
-"""Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
-Decode = Callable[[Sequence[int]], str]
-"""Token ids to text."""
+"""Room for the prompts of one batch of pairs. A batch that does not fit is judged in parts."""
+Decode = Callable[[Sequence[int]], str]  # token ids to text
 
 
 @dataclass(frozen=True)
 class PromptedModel:
-    """A model that a verifier asks, and what turns text into its tokens."""
+    """A model that a verifier asks, and its tokenizer."""
 
     runner: Runner
     codec: Codec
 
 
 def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
-    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
-    None: room for the longest answer and the questions about its steps.
-    """
+    """A model for verifiers, on its own runner with `num_blocks` blocks of 16 tokens.
+
+    None: room for the longest answer and the questions about its steps."""
     if num_blocks is None:
         num_blocks = -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
     runner = ModelRunner(model, num_blocks=num_blocks, vocab_size=codec.vocab_size)
-    model.asked.add(runner)  # so that its forwards are counted
+    model.asked.add(runner)  # counts its forwards
     return PromptedModel(runner, codec)
 
 
 @dataclass(frozen=True)
 class AnswerTokens:
-    """The possible answers: all begin with `common`, then answer i goes on with `tokens[i]`.
+    """The possible answers: all begin with `common`, then answer i continues with `tokens[i]`.
 
-    None: the answer ends there. Example: "aligned]" may be the tokens (al, igned, ]) and
-    "unaligned]" (un, al, igned, ]); then `common` is empty and `tokens` is (al, un). " 7" and " 8"
-    may be (space, 7) and (space, 8): the space is common, 7 and 8 decide.
-    """
+    None: the answer ends there. Example: if "aligned]" is the tokens (al, igned, ]) and
+    "unaligned]" is (un, al, igned, ]), `common` is empty and `tokens` is (al, un). If " 7" and " 8"
+    are (space, 7) and (space, 8), the space is common, and 7 and 8 decide."""
 
     common: tuple[int, ...]
     tokens: tuple[int | None, ...]
 
     @classmethod
     def of(cls, answers: Sequence[Sequence[int]]) -> AnswerTokens:
-        """From the token ids of each answer. Raises `SettingError` if one token cannot decide."""
+        """From the token ids of each answer. Raises `SettingError` if no single token decides."""
         place = min(common_length(answers[0], answer) for answer in answers)
         tokens = tuple(answer[place] if place < len(answer) else None for answer in answers)
         if len(set(tokens)) < len(tokens):
@@ -82,10 +78,10 @@ class AnswerTokens:
         return cls(tuple(answers[0][:place]), tokens)
 
     def read(self, logits: Tensor) -> list[tuple[list[float], float]]:
-        """The answers' probabilities relative to each other, and their total share (0 to 1), row by
-        row. A device is waited for once. `logits` [b, v] follow the common tokens; an answer that
-        ends there gets what the others leave.
-        """
+        """For each row, the answers' relative probabilities and their total probability.
+
+        `logits` [b, v] are those after the common tokens. An answer that ends there gets the
+        remaining probability. Waits for the device once."""
         going_on = integers([token for token in self.tokens if token is not None], logits.device)
         log_p = torch.log_softmax(logits.double(), -1).index_select(-1, going_on)
         if None not in self.tokens:
@@ -98,7 +94,7 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class PromptRow:
-    """Token ids to run: logits after the last `wanted` of them; the first `keep` are cached."""
+    """Token ids to run. Returns logits after the last `wanted` of them; caches the first `keep`."""
 
     tokens: list[int]
     wanted: int = 1
@@ -106,12 +102,11 @@ class PromptRow:
 
 
 class PrefixCache:
-    """Keeps up to `slots` branches of earlier calls; the one unused for longest is dropped first.
+    """Keeps up to `slots` branches of earlier calls and drops the least recently used.
 
-    A new row starts as a fork of the branch it shares most with, cut back to the common part, so
-    only what is new is computed. Example: kept are the 40 tokens of a prompt's instructions. Two
-    rows of 95 and 90 tokens begin with them: two forks, one forward of 55 + 50 tokens.
-    """
+    A new row starts as a fork of the branch with the longest common prefix, so only the rest is
+    computed. Example: the 40 tokens of a prompt's instructions are kept. Two rows of 95 and 90
+    tokens that begin with them need two forks and one forward of 55 + 50 tokens."""
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
         require(slots > 0, "slots", slots, "a whole number > 0")
@@ -119,17 +114,16 @@ class PrefixCache:
         self.kept: list[Branch] = []
 
     def logits(self, rows: Sequence[PromptRow]) -> list[Tensor | LRError]:
-        """Per row the logits [wanted, v] after its last tokens, in one ragged forward.
+        """The logits [wanted, v] after the last tokens of each row, by one ragged forward.
 
         Rows that do not fit the cache together run in halves. A row that cannot run even alone gets
-        the error instead: `OutOfBlocks`, or `ContextError` if it is longer than the context.
-        """
+        the error instead: `OutOfBlocks`, or `ContextError` if it is longer than the context."""
         if not rows:
             return []
         branches: list[Branch] = []
         try:
             for row in rows:
-                # a branch of this batch may be computed but for what its own row wants
+                # of branches of this batch, all but the tokens that their rows want can be shared
                 ready = [b for b, other in zip(branches, rows, strict=False) if other.wanted == 1]
                 known = [*self.kept, *ready] if row.keep else self.kept
                 branches.append(fork_longest(self.runner, known, row.tokens, row.wanted))
@@ -145,14 +139,14 @@ class PrefixCache:
                 return self.logits(rows[:middle]) + self.logits(rows[middle:])
             if isinstance(error, ContextError) or not self.kept:
                 return [error]
-            self.close()  # what is kept may take the room that this row needs
+            self.close()  # kept branches may occupy the room that this row needs
             return self.logits(rows)
         for row, branch in zip(rows, branches, strict=True):
             self._keep(row, branch)
         return list(logits)
 
     def warm(self, tokens: list[int]) -> None:
-        """Cache `tokens` (at least one), so that rows that begin with them can fork."""
+        """Cache `tokens` (at least one) for rows that begin with them."""
         if all(common_length(branch.tokens, tokens) < len(tokens) for branch in self.kept):
             self.logits([PromptRow(tokens, keep=len(tokens))])
 
@@ -163,14 +157,14 @@ class PrefixCache:
         self.kept = []
 
     def _keep(self, row: PromptRow, branch: Branch) -> None:
-        """Keep the first tokens of a row that ran, in place of kept branches that they extend."""
+        """Keep the first tokens of a finished row. They replace kept branches that they extend."""
         if row.keep == 0:
             self.runner.close(branch)
             return
         self.runner.rewind(branch, min(row.keep, len(branch)))
         shared = {one: common_length(one.tokens, branch.tokens) for one in self.kept}
         covering = [one for one in self.kept if shared[one] == len(branch)]
-        if covering:  # it is there already, and now the most recently used
+        if covering:  # already kept, and now the most recently used
             self.runner.close(branch)
             branch = covering[0]
         extended = [one for one in self.kept if shared[one] == len(one) and one is not branch]
@@ -182,7 +176,7 @@ class PrefixCache:
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A question about two steps (`{first}`, `{second}`), the answer's beginning, its two ends."""
+    """A question about two steps (`{first}`, `{second}`), the answer's beginning, and its ends."""
 
     question: str
     prefill: str = "["
@@ -190,11 +184,11 @@ class JudgePrompt:
     unaligned: str = "unaligned]"
 
     def about(self, first: str, second: str) -> str:
-        """The question about two texts. Braces in the texts stay text."""
+        """The question about two texts, which may contain braces."""
         return self.question.format(first=first, second=second)
 
 
-# The steps come after the instructions, so all prompts share a long beginning.
+# The steps follow the instructions, so all prompts share a long prefix.
 JUDGE_PROMPT = JudgePrompt(
     """\
 You see two versions, A and B, of one step in the solution of a problem. Could one take the place \
@@ -216,13 +210,13 @@ not or if you cannot tell.
 )
 
 TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
-"""For a judge trained to do nothing else (`scripts/train_judge.py`): two steps, no instructions."""
+"""For a judge trained only for this (`scripts/train_judge.py`): two steps, no instructions."""
 
 
 class AskingVerifier(Verifier):
-    """One row per pair is run, and the verdict read from its logits: from what the `answers` get.
-    `head`: the tokens with which all rows begin.
-    """
+    """Runs one row per pair and reads the verdict from the logits of the `answers`.
+
+    `head`: the common first tokens of all rows."""
 
     prefixes: PrefixCache
     answers: AnswerTokens
@@ -245,24 +239,24 @@ class AskingVerifier(Verifier):
 
     @property
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        """Forwards of the model that is asked."""
+        """Forwards of the asked model."""
         return self.prefixes.passes
 
     @abstractmethod
     def row_of(self, pair: Pair) -> PromptRow:
-        """What the model reads about a pair."""
+        """The row that the model reads for a pair."""
 
     def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
         """The verdicts from the logits [wanted, v] of each pair's row."""
         return [self.verdict(*one) for one in self.answers.read(torch.cat([row for _, row in ran]))]
 
     def verdict(self, p: Sequence[float], mass: float) -> Verdict:
-        """The verdict from the probabilities that `AnswerTokens` reads."""
+        """The verdict from relative probabilities and total, as `AnswerTokens.read` gives them."""
         raise NotImplementedError
 
 
 def at_least(threshold: float, score: float, why: str) -> Verdict:
-    """Aligned iff the score reaches the threshold. A score that is not a number rejects."""
+    """Aligned iff the score is at least the threshold. NaN rejects."""
     if math.isnan(score):
         return Verdict(aligned=False, why="the scores are not numbers")
     return Verdict(score >= threshold, why=why, score=score)
@@ -271,10 +265,9 @@ def at_least(threshold: float, score: float, why: str) -> Verdict:
 class JudgeVerifier(AskingVerifier):
     """Accepts if the judge's score is at least `threshold`.
 
-    In the prompt the target's step comes first, the draft's second. `prompt` None takes the one
-    made for `judge`. A pair is rejected if the two answers together hold less than `least_mass` of
-    the probability: then the judge says something else.
-    """
+    In the prompt the target's step is first, the draft's second. `prompt` None: the prompt made for
+    `judge`. A pair is rejected if the two answers together have less than `least_mass` of the
+    probability, since the judge then says something else."""
 
     name = "judge"
 
@@ -300,7 +293,7 @@ class JudgeVerifier(AskingVerifier):
         self.head = one[: common_length(one, other)]  # the instructions, equal in all prompts
 
     def row(self, first: str, second: str) -> list[int]:
-        """The token ids of the prompt about two texts, with thinking off and the answer begun."""
+        """The token ids of the prompt about two texts, without thinking, with the answer begun."""
         question = self.prompt.about(first, second)
         return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
 
@@ -310,6 +303,6 @@ class JudgeVerifier(AskingVerifier):
 
     def verdict(self, p: Sequence[float], mass: float) -> Verdict:
         if mass < self.least_mass:
-            why = f"the judge answers something else (the two answers hold {mass:.1e})"
+            why = f"the judge answers something else (the two answers have {mass:.1e})"
             return Verdict(aligned=False, why=why)
         return at_least(self.threshold, p[0], f"aligned with {p[0]:.3f} for the judge")

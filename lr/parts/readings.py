@@ -1,6 +1,7 @@
-"""What the target makes of draft steps, for verifiers that ask for it (`Requires.TARGET_LOGPROBS`,
-`HIDDEN`, `SAMPLING_LOGPROBS`). This file is loaded when one of them is used.
-"""
+"""The target's log-probabilities and hidden states for draft steps.
+
+This file is loaded when a verifier requires them (`Requires.TARGET_LOGPROBS`, `HIDDEN`,
+`SAMPLING_LOGPROBS`)."""
 
 from __future__ import annotations
 
@@ -18,19 +19,20 @@ from lr.spec.sampling import distribution, step_logprobs
 
 
 def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = False) -> None:
-    """Put into the pairs what the target makes of their draft steps, by one forward over all that
-    were not read yet: the prefill that the target owes them anyway.
+    """Let the target read draft steps that it has not read yet, and store the results in the pairs.
 
-    Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c. The logits after x,
-    a, b are those of a, b, c, and the hidden states after a, b, c are those of the step. Then the
-    branch is cut back by one, since the last token of a branch is always still to be computed.
-    `sampling`: the log-probabilities under the sampling distribution, too.
+    This is one forward, the prefill that the target must do anyway. `sampling`: also store the
+    log-probabilities under the sampling distribution.
+
+    Example: the prefix ends in "x", the draft step is "a b c". The forward reads x a b c. The
+    logits after x, a, b are those of a, b, c, and the hidden states after a, b, c are those of the
+    step. Then the branch is cut back by one, since the last token of a branch must be uncomputed.
     """
     unread = [(request, node) for request, node in waiting if request.asked[node].logprobs is None]
     if not unread:
         return
     runner = unread[0][0].target.runner
-    assert isinstance(runner, ModelRunner), "a served target has no logits, and was refused"
+    assert isinstance(runner, ModelRunner), "a served target has no logits and is refused earlier"
     branches: list[Branch] = []
     try:
         for request, node in unread:
@@ -48,7 +50,7 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
         tokens = pair.draft.tokens
         runner.rewind(branch, len(branch) - 1)
         branch.append(tokens[-1])
-        if request.places[node].target is None:  # what is read need not be read again
+        if request.places[node].target is None:  # keep the branch: the tokens are computed
             request.give(node, branch)
         else:
             runner.close(branch)
@@ -62,9 +64,9 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
 
 
 def read(runner: ModelRunner, branches: Sequence[Branch]) -> list[tuple[Tensor, Tensor]]:
-    """As `runner.forward` with logits "all" [t, v], and with the hidden states [t, e] that they are
-    made from: what a forward hook on the last norm sees. No forward is replayed.
-    """
+    """As `runner.forward` with logits "all" [t, v], and the hidden states [t, e] that give them.
+
+    A forward hook on the last norm collects the hidden states, so no CUDA graph is replayed."""
     if not branches:
         return []
     lengths = [len(branch.uncomputed) for branch in branches]
@@ -76,5 +78,5 @@ def read(runner: ModelRunner, branches: Sequence[Branch]) -> list[tuple[Tensor, 
     finally:
         hook.remove()
         runner.graphs = graphs
-    hidden = torch.cat(seen).split(lengths)  # the pieces of a long prompt come one by one
+    hidden = torch.cat(seen).split(lengths)  # a long prompt is computed in pieces
     return list(zip(logits, hidden, strict=True))

@@ -1,8 +1,6 @@
-"""Other rules for where a step ends: a sentence, a fixed length, a turn of the reasoning.
+"""Other rules for the end of a step: a sentence, a fixed length, a turn of the reasoning.
 
-What holds for every rule is said in `lr/spec/write.py`. This file is loaded when one of them
-is asked for by name.
-"""
+`lr/spec/write.py` defines segmenters. This file is loaded when an option names one of these."""
 
 from __future__ import annotations
 
@@ -23,11 +21,10 @@ def make_segmenter(name: SegmenterName, token_bytes: TokenBytes, segment_tokens:
 
 
 class FixedSegmenter:
-    """A step is `tokens` tokens, longer only until something is visible.
+    """A step has `tokens` tokens, or more until one of them is visible.
 
-    The control of every experiment with segmenters: steps end in the middle of a thought, so draft
-    and target steps rarely say the same.
-    """
+    This is the control in experiments with segmenters: steps end in the middle of a thought, so
+    draft and target steps rarely mean the same."""
 
     def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
         require(tokens >= 1, "segment_tokens", tokens, "a whole number >= 1")
@@ -49,15 +46,14 @@ ABBREVIATIONS = frozenset(b"e.g i.e cf vs mr mrs ms dr fig eq".split())
 class SentenceSegmenter:
     r"""A step is a sentence: it ends at the white space after ". ! ?", or at a blank line.
 
-    The white space tells a full stop from the point of 3.14, so the token that brings it ends the
-    step. Where words carry their space in front (" Then"), the step ends with the first word of the
-    next sentence; draft and target do so alike. Example: b"x", b" = 3", b".", b"14", b".", b" So"
-    ends at " So"; b"ok", b".", b"\n" ends at the newline.
+    Only white space tells a full stop from the point in 3.14, so the token with the white space
+    ends the step. If words have a leading space (" Then"), this is the first word of the next
+    sentence, for draft and target alike. Example: b"x", b" = 3", b".", b"14", b".", b" So" ends at
+    " So"; b"ok", b".", b"\n" ends at the newline.
 
-    No sentence ends inside braces (`\boxed{A. B}`), after an abbreviation of the list above, or
-    after the number of a list item ("2. Then" at the start of a line). A step begins without memory
-    of the line, the braces or the word before it.
-    """
+    No sentence ends inside braces (`\boxed{A. B}`), after one of the `ABBREVIATIONS`, or after the
+    number of a list item ("2. Then" at the start of a line). A step begins without memory of the
+    line, the braces or the word before it."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self.token_bytes, self.text = token_bytes, b""
@@ -69,7 +65,7 @@ class SentenceSegmenter:
         return any(self.read(byte) for byte in self.token_bytes(token))
 
     def read(self, byte: int) -> bool:
-        """Take a byte; True if a sentence or a paragraph ends with it."""
+        """Read a byte; True if a sentence or a paragraph ends with it."""
         self.text += bytes([byte])
         if byte not in WHITE_SPACE:
             self.visible, self.blank = self.visible + 1, False
@@ -79,7 +75,7 @@ class SentenceSegmenter:
         return self.blank or self._ends(self.text[:begin], self.text[begin:-1])
 
     def _ends(self, before: bytes, word: bytes) -> bool:
-        """Whether a sentence ends with a word."""
+        """Whether a sentence ends with this word."""
         marked, depth = MARKED.fullmatch(word), 0
         if marked is None:
             return False
@@ -101,16 +97,14 @@ LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class DiscourseSegmenter:
-    r"""A step ends at a cue ("Wait", "So", "But", ...) or a blank line, after `least` visible
-    bytes.
+    r"""A step ends at a cue ("Wait", "So", ...) or a blank line, after `least` visible bytes.
 
-    A cue is known only once it is written, and what is written is not taken back: so the cue is the
+    A cue is recognised only after it is written, and tokens are not taken back. So the cue is the
     last word of the step that it ends. It counts at the start of a sentence or line, and is
-    complete with the first byte that is no letter ("Some" and "So-called" are no cues).
+    complete at the first byte that is not a letter ("Some" and "So-called" are not cues).
 
-    Example, least = 10: "Six plus one is 7.\n\n" ends at the blank line; "Hmm.\n\nSix plus one is
-    8. Wait, no" at the comma; "Wait, six plus one" not at all, its cue comes too early.
-    """
+    Example, least = 10: "Six plus one is 7.\n\n" ends at the blank line, "Hmm.\n\nSix plus one is
+    8. Wait, no" at the comma. "Wait, six plus one" does not end: its cue comes too early."""
 
     def __init__(self, token_bytes: TokenBytes, least: int = 40) -> None:
         require(least >= 1, "least", least, "a number of visible bytes >= 1")

@@ -1,7 +1,6 @@
-"""Two parts of a variant at work in a request: its corrector and its controller.
+"""Two parts of a variant in a request: its corrector and its controller.
 
-`spec/variant.py` says what each is asked. This file is loaded when a variant has one of them.
-"""
+`lr/spec/variant.py` defines both. This file is loaded when a variant has one of them."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Corrections:
-    """How the target writes the steps that replace rejected ones."""
+    """How the target writes the steps that replace rejected draft steps."""
 
     request: Request
     corrector: Corrector
-    correction: Correction | None = None  # of the step that is being written, if it replaces any
+    correction: Correction | None = None  # for the step being written, if it replaces any
 
     def begin(self, job: StepJob) -> None:
-        """The target is about to write a step: give it the tokens that it begins with."""
+        """Give the target the first tokens of the step that it is about to write."""
         request, node = self.request, job.node
         root, self.correction = request.scheduler.root, None
         if root.id == node and any(child.verdict for child in root.children):
@@ -40,7 +39,7 @@ class Corrections:
             self._put(job, self.correction)
 
     def keeps(self, job: StepJob) -> bool:
-        """Whether a step stays; else the target is already writing another one."""
+        """Whether to keep a step. If not, the target has begun to write another."""
         request, correction, node = self.request, self.correction, job.node
         if correction is None:
             return True
@@ -67,8 +66,8 @@ class Corrections:
         whole = [pair.draft.tokens[: len(begun)] for pair in correction.rejected]
         if begun and (begun not in whole or len(begun) >= job.limit):
             raise SettingError(
-                f"the corrector began with the tokens {begun}; expected less than a step of "
-                f"{job.limit} tokens, and the beginning of one of the rejected draft steps."
+                f"the corrector began with the tokens {begun}, expected the beginning of one of "
+                f"the rejected draft steps, with fewer than {job.limit} tokens."
             )
         job.branch.extend(begun)
         job.tokens += begun
@@ -76,30 +75,30 @@ class Corrections:
 
 @dataclass(eq=False)
 class Steering:
-    """A controller, and what it has said: `max_draft_tokens` of a round, in the steps that begin
-    now. `entropies`: of the step that the draft wrote to a node, of the step that the target wrote
-    after one.
-    """
+    """A controller, and its latest decisions.
+
+    `max_draft_tokens`: per round, in steps that begin from now on. `entropies`: of the draft's step
+    that leads to a node, and of the target's step after a node."""
 
     request: Request
     controller: Controller
     max_draft_tokens: int | None = None
     entropies: dict[tuple[Role, NodeId], float | None] = field(default_factory=dict)
     _stats: Stats = field(default_factory=Stats)
-    _read: int = 0  # events of the trace that are in it
-    _widths: dict[int, int | None] = field(default_factory=dict)  # by the index of the new root
+    _read: int = 0  # events of the trace that `_stats` includes
+    _widths: dict[int, int | None] = field(default_factory=dict)  # by index of the new root
 
     def __post_init__(self) -> None:
         self._most = self.request.scheduler.config.depth
 
     def width(self, node: NodeId) -> int | None:
-        """How many drafts may follow a node: the last answer that came before it could begin,
-        whoever is faster. None: all.
-        """
+        """How many drafts may follow a node (None: all).
+
+        This is the controller's last answer before the node could begin, for any timing."""
         return self._widths.get(max(node.stem, node.index - self._most + 1))
 
     def ask(self, emit: Emit) -> None:
-        """The controller is told what is known as of this step, whatever else is decided by now."""
+        """Call the controller with the statistics as of this step, even if more is known by now."""
         request, controller = self.request, self.controller
         news = request.trace.events[self._read :]
         self._read += len(news)

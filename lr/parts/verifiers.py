@@ -1,6 +1,6 @@
-"""The verifiers that the paper (arXiv 2506.19830, Table 2) compares the judge with; two that stand
-around another one; and all verifiers by name (`VerifierChoice`).
-"""
+"""The verifiers that the paper compares with the judge (arXiv 2506.19830, Table 2).
+
+Also wrappers around a verifier, and the choice of a verifier by name (`VerifierChoice`)."""
 
 from __future__ import annotations
 
@@ -45,33 +45,32 @@ from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verd
 from lr.tiny.names import companion, language_of
 from lr.types import Step, Verdict, require
 
-Embed = Callable[[Sequence[str]], Tensor]  # b texts to their embeddings [b, e], each of length 1.
+Embed = Callable[[Sequence[str]], Tensor]  # b texts to their embeddings [b, e], each of length 1
 SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or \
 useless, 9 means right and useful beyond doubt.
 Score from 0 to 9:"""
-"""Follows the chain and the step, in the target's own text; the answer is a space and a digit."""
+"""Appended to the chain and the step, as if the target wrote it. The answer: space and digit."""
 
 
 class ScoreReading(Enum):
     """How the ten probabilities of the digits become one score."""
 
-    EXPECTED = "expected"  # The mean digit.
-    LIKELIEST = "likeliest"  # The digit that greedy decoding would write.
+    EXPECTED = "expected"  # the mean digit
+    LIKELIEST = "likeliest"  # the digit that greedy decoding would write
 
     def score(self, p: Sequence[float]) -> float:
-        """The score that ten probabilities make, 0 to 9."""
+        """The score, 0 to 9, from ten probabilities."""
         if self is ScoreReading.EXPECTED:
             return sum(digit * weight for digit, weight in enumerate(p))
         return float(max(range(10), key=p.__getitem__))
 
 
 class ScoreVerifier(AskingVerifier):
-    """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9), as
-    in SpecReason (arXiv 2504.07891). The paper compares 7 and 9. No target step is needed.
+    """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9).
 
-    The step is rejected if the ten digits together hold less than `least_mass` of the probability.
-    """
+    As in SpecReason (arXiv 2504.07891). The paper compares 7 and 9. No target step is needed. A
+    step is rejected if the ten digits together have less than `least_mass` of the probability."""
 
     name = "score"
     requires = Requires.NOTHING
@@ -98,7 +97,7 @@ class ScoreVerifier(AskingVerifier):
 
     def verdict(self, p: Sequence[float], mass: float) -> Verdict:
         if mass < self.least_mass:
-            why = f"the target gives no score (the ten digits hold {mass:.1e})"
+            why = f"the target gives no score (the ten digits have {mass:.1e})"
             return Verdict(aligned=False, why=why)
         score = math.nan if math.isnan(mass) else self.reading.score(p)
         return at_least(self.threshold, score, f"the target scores it {score:.2f} of 9")
@@ -107,11 +106,10 @@ class ScoreVerifier(AskingVerifier):
 class LikelihoodVerifier(AskingVerifier):
     """Accepts if the mean log-probability per token is at least `threshold` (nats, at most 0).
 
-    A mean of -1 nat is a geometric mean probability of 0.37. The prefill of the draft step yields
-    it for free. It prefers the target's wording, not only its meaning: a threshold that suits one
-    pair of models does not suit another. `runner` computes the
-    log-probabilities of pairs that come without; if it is None, such a pair is a `ProtocolError`.
-    """
+    A mean of -1 nat is a geometric mean probability of 0.37. The prefill of the draft step gives it
+    for free. It measures wording as well as meaning, so each pair of models needs its own
+    threshold. `runner` computes log-probabilities for pairs without them; if it is None, such a
+    pair raises `ProtocolError`."""
 
     name = "likelihood"
     requires = Requires.TARGET_LOGPROBS
@@ -127,7 +125,8 @@ class LikelihoodVerifier(AskingVerifier):
         if bare and not self.asks:
             raise ProtocolError(
                 "a pair without the target's log-probabilities came to the likelihood verifier, "
-                "which has no runner to compute them: heed its `requires`, or give it a runner."
+                "which has no runner to compute them: fill in what `requires` names, or give it a "
+                "runner."
             )
         computed = iter(super().judge(bare))
         return [next(computed) if p.logprobs is None else self.mean(p.logprobs) for p in pairs]
@@ -137,9 +136,10 @@ class LikelihoodVerifier(AskingVerifier):
         return self.prefixes.passes if self.asks else 0
 
     def row_of(self, pair: Pair) -> PromptRow:
-        """Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
-        tokens; the logits after its last 4 tokens are those of the 4 draft tokens.
-        """
+        """The prefix and the draft step without its last token.
+
+        Example: 10 tokens of prefix, a draft of 4. The logits after the last 4 of these 13 tokens
+        are those of the 4 draft tokens."""
         tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
         return PromptRow(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
@@ -155,10 +155,9 @@ class LikelihoodVerifier(AskingVerifier):
 class RandomVerifier(Verifier):
     """Accepts a draft step with probability `rho`.
 
-    The draw is keyed by seed, prefix and draft step: the same step always gets the same verdict, in
-    any order and batch. As a control it stands in for a verifier that compares, so by default it
-    requires the target's step, although it does not look at it.
-    """
+    The draw is keyed by seed, prefix and draft step, so a step gets the same verdict in any order
+    and batch. As a control for verifiers that compare steps it requires the target's step by
+    default, although it does not look at it."""
 
     def __init__(
         self, rho: float, seed: int = 0, *, requires: Requires = Requires.TARGET_STEP
@@ -171,7 +170,7 @@ class RandomVerifier(Verifier):
         return [self._draw(pair) for pair in pairs]
 
     def _draw(self, pair: Pair) -> Verdict:
-        # The prefix's length is part of the key: no token can move from prefix to draft unnoticed.
+        # with the length of the prefix, moving a token from prefix to draft changes the key
         content = array("q", (len(pair.prefix), *pair.prefix, *pair.draft.tokens)).tobytes()
         digest = hashlib.blake2b(content, digest_size=8).digest()
         drawn = uniform(self.stream.key(int.from_bytes(digest, "little") >> 1))
@@ -179,9 +178,9 @@ class RandomVerifier(Verifier):
 
 
 class EmbeddingVerifier(Verifier):
-    """Accepts if the cosine of the two steps' embeddings is at least `threshold` (the paper: 0.85
-    and 0.95). Cheap, but one wrong digit hardly moves an embedding.
-    """
+    """Accepts if the cosine of the two steps' embeddings is at least `threshold`.
+
+    The paper uses 0.85 and 0.95. It is cheap, but a wrong digit hardly changes an embedding."""
 
     name = "embedding"
 
@@ -200,10 +199,9 @@ class EmbeddingVerifier(Verifier):
 
 
 def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
-    """The sentence encoder of a directory or hub id, by the library sentence-transformers.
+    """Load a sentence encoder from a directory or hub id, with sentence-transformers.
 
-    Raises `CheckpointError` if the library is not installed or the checkpoint cannot be loaded.
-    """
+    Raises `CheckpointError` if the library is not installed or the checkpoint cannot be loaded."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
@@ -214,7 +212,7 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
     without_cudnn(torch.device(device))
     try:
         encoder = SentenceTransformer(str(name_or_path), device=device)
-    except Exception as error:  # what a broken or absent checkpoint raises differs between versions
+    except Exception as error:  # for a bad checkpoint, each version raises something different
         said = (str(error).splitlines() or ["no message"])[0]
         raise CheckpointError(
             f"{name_or_path} cannot be loaded as a sentence encoder ({type(error).__name__}: "
@@ -233,7 +231,7 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
 
 
 class Around(Verifier):
-    """What stands around `verifier`, and is like it where a subclass says nothing else."""
+    """A wrapper around `verifier` with the same attributes unless a subclass changes them."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.name, self.requires = verifier.name, verifier.requires
@@ -245,11 +243,10 @@ class Around(Verifier):
 
 
 class NormalisedMatch(Around):
-    """Accepts equal texts, ignoring case and outer white space; asks `verifier` about the others.
+    """Accepts equal texts, ignoring case and outer white space; asks `verifier` about other pairs.
 
     A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1" is not
-    "x = 11", unlike in the official code, which deletes all white space.
-    """
+    "x = 11", unlike in the official code, which deletes all white space."""
 
     def __init__(self, verifier: Verifier, decode: Decode) -> None:
         super().__init__(verifier)
@@ -266,11 +263,10 @@ class NormalisedMatch(Around):
 
 
 class TimedVerifier(Around):
-    """`verifier` with at most `seconds` for each batch; after that every pair is rejected.
+    """`verifier` with a time limit of `seconds` per batch, after which all its pairs are rejected.
 
-    The call runs in a thread, which cannot be stopped: until it ends, further pairs are rejected at
-    once. What is rejected depends on the machine's speed, so such runs are not reproducible.
-    """
+    The call runs in a thread, which cannot be stopped. Until it ends, further pairs are rejected
+    immediately. Rejections depend on the machine's speed, so such runs are not reproducible."""
 
     def __init__(self, verifier: Verifier, seconds: float) -> None:
         require(seconds > 0, "seconds", seconds, "a time > 0")
@@ -279,11 +275,11 @@ class TimedVerifier(Around):
         self.last: Future[list[Verdict]] | None = None
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        why = f"is still busy with pairs of {self.seconds:g} s ago"
+        why = f"is still busy with pairs that exceeded {self.seconds:g} s"
         if self.last is None or self.last.done():
             answer, asked = Future[list[Verdict]](), list(pairs)
             self.last = answer
-            # in the caller's stream, since the default one would hold up all others
+            # in the caller's stream, since the default stream would block all other streams
             stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 
             def work() -> None:
@@ -307,17 +303,17 @@ EXAMPLES = {
     "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
     "embedding": "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
 }
-"""The verifiers that have a checkpoint of their own, each with one that would do."""
+"""The verifiers with their own checkpoint, each with an example of one."""
 THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
-"""The kinds that take a number, with its default."""
+"""The kinds that take a number, and its default."""
 PLAIN = ("exact", "oracle", "always", "never")
 
 
 def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> tuple[str, float | None]:
-    """Kind and threshold of a verifier: exact, judge, judge:0.8, embedding:0.85, score:9,
-    likelihood:-0.5, random:0.3. Raises `SettingError`, with the choices, if it does not exist or
-    does not suit the checkpoint: "oracle" reads the tiny languages only.
-    """
+    """Kind and threshold of a verifier, such as exact, judge, judge:0.8, score:9 or random:0.3.
+
+    Raises `SettingError`, with the choices, if there is no such verifier, or if it is "oracle" and
+    the checkpoint speaks no tiny language."""
     kind, colon, number = text.partition(":")
     numbered = [f"{known}:{default:g}" for known, default in THRESHOLDS.items()]
     plain = [known for known in PLAIN if known != "oracle" or speaks_tiny]
@@ -344,14 +340,13 @@ def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> tuple[st
 
 @dataclass
 class VerifierChoice:
-    """A verifier by name for the target that speaks `codec`; checked, and not loaded yet.
+    """A verifier by name for a target with `codec`, checked but not loaded yet.
 
-    `judge` is its extra checkpoint: a language model for "judge" (None: the one that comes with the
-    target's tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge
-    with this `attention` and `graphs`. `num_blocks` cache blocks of 16 tokens for the model that
-    the verifier asks; None: as many as it needs. `model`: the judge, once it is loaded. Raises
-    `SettingError` where the verifier makes no sense for this target or with this `judge`.
-    """
+    `judge` is its extra checkpoint: a language model for "judge" (None: the judge of the target's
+    tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge with this
+    `attention` and `graphs`. `num_blocks`: cache blocks of 16 tokens for the model that the
+    verifier asks (None: as many as it needs). `model`: the judge, once loaded. Raises
+    `SettingError` if the verifier does not fit the target or the `judge`."""
 
     name: str
     codec: Codec
@@ -373,20 +368,21 @@ class VerifierChoice:
         if self.judge is not None and self.kind not in EXAMPLES:
             raise SettingError(
                 f"judge is {str(self.judge)!r}, but verifier {self.name!r} uses no judge model; "
-                "leave judge out, or take verifier judge."
+                "omit judge, or use verifier judge."
             )
         if self.judge is None and self.kind == "judge":
             self.judge = own_judge(codec)
         if self.judge is None and self.kind in EXAMPLES:
             raise SettingError(
-                f"verifier {self.name!r} needs a checkpoint of its own: give judge (on the command "
-                f"line --judge_model), {EXAMPLES[self.kind]}."
+                f"verifier {self.name!r} needs its own checkpoint: give judge (on the command line "
+                f"--judge_model), {EXAMPLES[self.kind]}."
             )
 
     def build(self, target: CausalLM) -> Verifier:
-        """Load what the verifier is made of. Some ask the `target`. Those that compare texts accept
-        equal ones without a model. Raises `SettingError` for an impossible threshold.
-        """
+        """Load the verifier. Raises `SettingError` for an impossible threshold.
+
+        Some verifiers ask the `target`. Those that compare texts accept equal texts without a
+        model."""
         kind, decode = self.kind, self.codec.decode
         threshold = float(kind == "always") if self.threshold is None else self.threshold
         if kind == "exact":
@@ -414,13 +410,13 @@ class VerifierChoice:
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
-    """The verifier where none is named: a judge if there is one, else the oracle, else exact."""
+    """The default verifier: the judge if there is one, else the oracle, else exact."""
     if judge is not None or own_judge(codec) is not None:
         return "judge"
     return "exact" if language_of(codec) is None else "oracle"
 
 
 def own_judge(codec: Codec) -> str | None:
-    """The judge that comes with the package for the tiny language of a checkpoint, if any."""
+    """The package's judge for the tiny language of a checkpoint, if it has one."""
     language = language_of(codec)
     return None if language is None else companion(f"{language.family}-target", "judge")

@@ -1,16 +1,15 @@
-"""For those who write variants: `check` holds a part against the contract of its extension point.
+"""For authors of variants: `check` tests a part against the contract of its extension point.
 
     from lr.testing import check
 
     def test_my_verifier() -> None:
-        check(MyVerifier)                         # a class, or a function that makes one
+        check(MyVerifier)                         # a class, or a function that makes an object
         check(lambda: MyVerifier(threshold=0.3))
 
-It finds out which extension point the part is for, tries what the extension point may ask of it,
-and raises `ContractError` with what was expected and what came. `guard.py` checks types while a
-variant runs; this checks what types cannot say: order independence, determinism, leaks, exact
-distributions.
-"""
+It finds the extension point of the part, calls the part as the extension point may, and raises
+`ContractError` with the expected and the actual result. `guard.py` checks types while a variant
+runs; `check` tests what types cannot express: order independence, determinism, leaks, exact
+distributions."""
 
 from lr.testing.kit import Checked, ContractError, check, check_answers, check_variant
 

@@ -1,7 +1,6 @@
-"""Asking a part of a variant: what it returns must be what its extension point expects, and an
-exception in it says in which extension point it was raised. `guard.py` has the extension points on
-steps, `guard_tokens.py` the others.
-"""
+"""Calling a part of a variant: results are checked, exceptions name the extension point.
+
+`guard.py` covers the extension points on steps, `guard_tokens.py` those on tokens."""
 
 from __future__ import annotations
 
@@ -16,35 +15,34 @@ from lr.errors import LRError
 from lr.spec.protocol import NodeId, Note, silent
 
 Notes = Callable[[NodeId | None], Note]
-"""What a part may tell the trace about a node (None: about none); `Trace.at`."""
-LONGEST = 300
-"""Letters of a wrong value that a message shows."""
+"""Makes the function by which a part adds notes on a node (or on none) to the trace: `Trace.at`."""
+LONGEST = 300  # characters of a wrong value that a message shows
 
 
 class VariantError(LRError, TypeError):
-    """A part of a variant is not what its extension point expects, or returned something else."""
+    """A part of a variant, or its result, is not what the extension point expects."""
 
 
 def no_notes(node: NodeId | None) -> Note:
-    """Where nothing is recorded."""
+    """The `Notes` that record nothing."""
     return silent
 
 
 @contextmanager
 def within(point: str, part: object) -> Iterator[None]:
-    """What the part raises inside gets a note that names the extension point."""
+    """Add a note that names the extension point to exceptions that the part raises."""
     try:
         yield
     except Exception as error:
         note = f"This was raised in the variant's {point}, {called(part)}."
-        with suppress(Exception):  # there are exceptions that take no notes
+        with suppress(Exception):  # some exceptions take no notes
             if not isinstance(error, VariantError) and note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
         raise
 
 
 def called(part: object) -> str:
-    """What to call a part in a message."""
+    """The name of a part in messages."""
     kind = part if inspect.isclass(part) or inspect.isroutine(part) else type(part)
     return str(getattr(kind, "__qualname__", kind))
 
@@ -68,7 +66,7 @@ def ask(
     expected: str,
     **more: object,
 ) -> Any:
-    """What `part.method(*given)` returns, if it fits; `__call__` is the part itself."""
+    """Return `part.method(*given)` if it fits, else raise `VariantError`."""
     call = part if method == "__call__" else getattr(part, method)
     with within(point, part):
         got = call(*given, **more)
@@ -79,9 +77,7 @@ def ask(
 
 @dataclass(eq=False)
 class Guarded:
-    """A part of a variant, `inner`, in use. Those of its `methods` that have a parameter `note` are
-    given one.
-    """
+    """A part of a variant in use. Those of its `methods` that have a parameter `note` get one."""
 
     point: ClassVar[str]
     methods: ClassVar[tuple[str, ...]] = ()
@@ -89,7 +85,7 @@ class Guarded:
     notes: Notes = no_notes
 
     def __post_init__(self) -> None:
-        """For what a kind of part adds."""
+        """A hook for subclasses."""
 
     def ask(
         self,
@@ -99,22 +95,24 @@ class Guarded:
         expected: str,
         note: Note = silent,
     ) -> Any:
-        """What the part returns, if it fits."""
+        """Return the part's result if it fits, else raise `VariantError`."""
         more = {"note": note} if method in self._takes_note else {}
         return ask(self.point, self.inner, method, *given, fits=fits, expected=expected, **more)
 
+    def refuse(self, method: str, got: object, expected: str) -> NoReturn:
+        refuse(self.point, self.inner, method, got, expected)
+
     @cached_property
     def _takes_note(self) -> list[str]:
-        """The methods that have a parameter `note`."""
         return [name for name in self.methods if has_note(self.inner, name)]
 
 
 def has_note(part: Any, method: str) -> bool:
-    """Whether a method that may be missing has a parameter `note`."""
+    """Whether a part has this method, with a parameter `note`."""
     call = part if method == "__call__" else getattr(part, method, None)
     try:
         return callable(call) and "note" in inspect.signature(call).parameters
-    except ValueError:  # written in C, and it does not say
+    except ValueError:  # written in C, without a signature
         return False
 
 
@@ -124,10 +122,20 @@ def has(part: object, *methods: str) -> bool:
 
 
 def is_bool(found: object) -> bool:
-    """True and False, not 1 and 0, nor a tensor."""
+    """Whether this is True or False, not 0, 1 or a tensor."""
     return isinstance(found, bool)
 
 
 def is_whole(found: object) -> bool:
-    """An int that is neither True nor False, nor of NumPy."""
+    """Whether this is a Python int, not a bool or a NumPy number."""
     return isinstance(found, int) and not isinstance(found, bool)
+
+
+def list_of(kind: type, count: int | None = None) -> Callable[[Any], bool]:
+    """A check for a list of `count` objects of a class (None: of at least one)."""
+
+    def fits(made: Any) -> bool:
+        listed = isinstance(made, list) and all(isinstance(one, kind) for one in made)
+        return listed and (len(made) == count if count is not None else len(made) > 0)
+
+    return fits

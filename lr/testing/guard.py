@@ -1,8 +1,8 @@
-"""The parts of a variant, checked as they are used: what a part returns must be what its extension
-point expects, and an exception in it says in which extension point it was raised. `Reasoner` runs
-every variant through `guarded`; the parts of the package itself are not checked. Read next:
-`ask.py`.
-"""
+"""The parts of a variant, checked as they are used.
+
+A result must be what the extension point expects, and an exception gets a note that names the
+extension point. `Reasoner` applies `guarded` to every variant; the package's own parts are not
+checked. Read next: `ask.py`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from lr.testing.ask import (
     has,
     is_bool,
     is_whole,
+    list_of,
     no_notes,
-    refuse,
 )
 from lr.testing.guard_tokens import guarded_drafter, guarded_rule
 from lr.types import Role, Step, Verdict, require
@@ -43,14 +43,7 @@ METHODS = {
     "proposer": ("propose",),
     "corrector": ("begin", "keep"),
 }
-"""What the objects of these extension points must have."""
-
-
-def is_schedule(part: object) -> bool:
-    """Whether this is a class of schedules."""
-    return inspect.isclass(part) and issubclass(part, SchedulerConfig)
-
-
+"""The methods that the objects of these extension points must have."""
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "segmenter": (
         callable,
@@ -59,7 +52,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "may_follow": (callable, "a function (node, step, logprobs) -> bool"),
     "drafter": (callable, "a class or function (runner, sampling) that makes a Drafter"),
     "schedule": (
-        is_schedule,
+        lambda part: inspect.isclass(part) and issubclass(part, SchedulerConfig),
         "a subclass of lr.spec.protocol.SchedulerConfig (the class, not an object)",
     ),
     "controller": (
@@ -72,14 +65,13 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "an object of a subclass of lr.spec.acceptance.AcceptanceRule",
     ),
 }
-"""What the parts of the other extension points must be. A verifier is looked at by
-`guarded_verifier`."""
+"""What the parts of other extension points must be; `guarded_verifier` checks verifiers."""
 
 
 def guarded(variant: object, notes: Notes = no_notes) -> Variant:
-    """The variant with its parts checked as they are used; `notes` is for what they tell the trace.
-    Raises `VariantError` for a part that cannot be one.
-    """
+    """The variant with guarded parts; `notes` is where they add notes to the trace.
+
+    Raises `VariantError` for a part that does not fit its extension point."""
     if not isinstance(variant, Variant):
         made = "; make one of the class: Variant(...)" if inspect.isclass(variant) else ""
         raise VariantError(f"variant is {variant!r}, expected a lr.spec.variant.Variant{made}.")
@@ -111,7 +103,7 @@ def _check_part(name: str, part: object) -> None:
 
 
 def guarded_verifier(verifier: Verifier, notes: Notes = no_notes) -> Verifier:
-    """A verifier that is asked elsewhere is not checked here."""
+    """See `Verifier`. The verdicts of a `DeferredVerifier` are not checked."""
     check_verifier(verifier)
     for name, kind in (("name", str), ("requires", Requires), ("fallible", bool)):
         value = getattr(verifier, name)
@@ -124,7 +116,7 @@ def guarded_verifier(verifier: Verifier, notes: Notes = no_notes) -> Verifier:
     if early is not None and (not isinstance(early, Requires) or early & Requires.TARGET_STEP):
         raise VariantError(
             f"the variant's verifier {called(verifier)} has early_requires = {early!r}, expected "
-            "None or Requires without TARGET_STEP, which is not there yet."
+            "None or Requires without TARGET_STEP, which is not available early."
         )
     return verifier if isinstance(verifier, DeferredVerifier) else GuardedVerifier(verifier)
 
@@ -155,14 +147,11 @@ class GuardedVerifier(Guarded, Verifier):
             f"a list of {count} verdicts (lr.types.Verdict), one per pair, in order; aligned "
             "is True or False, why a text, score is a float or None (of a tensor: .item())"
         )
-
-        def listed(them: object) -> bool:
-            return isinstance(them, list) and len(them) == count
-
+        listed = list_of(object, count)
         try:
             verdicts = self.ask(method, list(pairs), fits=listed, expected=expected)
-        except (TypeError, AttributeError) as error:  # perhaps None was taken for a value
-            with suppress(Exception):  # there are exceptions that take no notes
+        except (TypeError, AttributeError) as error:  # perhaps it took a None for a value
+            with suppress(Exception):  # some exceptions take no notes
                 if not isinstance(error, VariantError):
                     error.add_note(
                         f"Its pairs hold what its `requires` asks for ({self.requires}) and None "
@@ -171,12 +160,12 @@ class GuardedVerifier(Guarded, Verifier):
             raise
         for verdict in verdicts:
             if not (is_verdict(verdict) or (verdict is None and unsure)):
-                refuse(self.point, self.inner, method, verdict, expected)
+                self.refuse(method, verdict, expected)
         return verdicts
 
 
 def is_verdict(found: object) -> bool:
-    """Whether this is a verdict of plain values."""
+    """Whether this is a `Verdict` of plain Python values."""
     if not isinstance(found, Verdict):
         return False
     number = isinstance(found.score, (int, float, type(None)))
@@ -185,7 +174,7 @@ def is_verdict(found: object) -> bool:
 
 @dataclass(eq=False)
 class GuardedRouter(Guarded):
-    """See `Router`. What it decides is noted the first time that it is asked about a step."""
+    """See `Router`. Its decision is noted the first time that it is asked about a step."""
 
     point, methods = "router", ("who_writes",)
     known: set[tuple[int, Step | None]] = field(default_factory=set, init=False, repr=False)
@@ -194,21 +183,18 @@ class GuardedRouter(Guarded):
         new = (index, previous) not in self.known
         self.known.add((index, previous))
         note = self.notes(None) if new else silent
-        expected = "Role.DRAFT or Role.TARGET (lr.types)"
-        role: Role = self.ask(
-            "who_writes", index, previous, fits=is_role, expected=expected, note=note
-        )
+
+        def fits(role: object) -> bool:
+            return isinstance(role, Role)
+
+        expected, given = "Role.DRAFT or Role.TARGET (lr.types)", (index, previous)
+        role: Role = self.ask("who_writes", *given, fits=fits, expected=expected, note=note)
         note("router", step=index, writes=role.value)
         return role
 
 
-def is_role(found: object) -> bool:
-    """One of the two models."""
-    return isinstance(found, Role)
-
-
 class GuardedChooser(Guarded):
-    """See `Chooser`. The scheduler checks what is chosen."""
+    """See `Chooser`."""
 
     point = "chooser"
 
@@ -225,20 +211,17 @@ class GuardedChooser(Guarded):
             f"or WAIT while more are to come (now {place.more}); aligned are "
             f"{[v.aligned for v in place.verdicts]}"
         )
-        choice: int | Literal[Wait.WAIT] | None = self.ask(
-            "choose", place, fits=fits, expected=expected
-        )
-        return choice
+        return self.ask("choose", place, fits=fits, expected=expected)
+
+
+def is_sequence(found: object) -> bool:
+    """Whether this is a sequence, such as a list or a tuple, but not text."""
+    return isinstance(found, Sequence) and not isinstance(found, (str, bytes))
 
 
 def are_tokens(found: Any) -> bool:
     """Whether this is a sequence of token ids."""
-    return is_listed(found) and all(is_whole(one) and one >= 0 for one in found)
-
-
-def is_listed(found: object) -> bool:
-    """Whether this is a list or a tuple, and no text."""
-    return isinstance(found, Sequence) and not isinstance(found, (str, bytes))
+    return is_sequence(found) and all(is_whole(one) and one >= 0 for one in found)
 
 
 class GuardedProposer(Guarded):
@@ -248,14 +231,12 @@ class GuardedProposer(Guarded):
 
     def propose(self, tokens: Sequence[int], width: int) -> Sequence[Sequence[int] | None]:
         def fits(made: Any) -> bool:
-            few = is_listed(made) and len(made) <= width
+            few = is_sequence(made) and len(made) <= width
             return few and all(one is None or are_tokens(one) for one in made)
 
         expected = f"at most {width} entries, each None or the token ids of a step"
-        made: Sequence[Sequence[int] | None] = self.ask(
-            "propose", tokens, width, fits=fits, expected=expected, note=self.notes(None)
-        )
-        return made
+        note = self.notes(None)
+        return self.ask("propose", tokens, width, fits=fits, expected=expected, note=note)
 
 
 class GuardedCorrector(Guarded, Corrector):
@@ -269,20 +250,20 @@ class GuardedCorrector(Guarded, Corrector):
 
     def keep(self, correction: Correction, step: Step, number: float) -> bool:
         expected = "True or False"
-        return bool(self.ask("keep", correction, step, number, fits=is_bool, expected=expected))
+        return self.ask("keep", correction, step, number, fits=is_bool, expected=expected)
 
 
 class GuardedSegmenters(Guarded):
-    """Makes checked segmenters; it can be sent to the draft's process."""
+    """Makes guarded segmenters. It can be sent to the draft's process."""
 
     point = "segmenter"
 
     def __call__(self, token_bytes: TokenBytes) -> Segmenter:
-        def feeds(made: object) -> bool:
+        def fits(made: object) -> bool:
             return has(made, "feed")
 
         expected = "an object with feed(token) -> bool"
-        return GuardedSegmenter(self.ask("__call__", token_bytes, fits=feeds, expected=expected))
+        return GuardedSegmenter(self.ask("__call__", token_bytes, fits=fits, expected=expected))
 
 
 class GuardedSegmenter(Guarded):
@@ -292,7 +273,7 @@ class GuardedSegmenter(Guarded):
 
     def feed(self, token: int) -> bool:
         expected = "True if the step is complete with this token, else False"
-        return bool(self.ask("feed", token, fits=is_bool, expected=expected))
+        return self.ask("feed", token, fits=is_bool, expected=expected)
 
 
 class GuardedFollow(Guarded):
@@ -301,8 +282,8 @@ class GuardedFollow(Guarded):
     point, methods = "may_follow", ("__call__",)
 
     def __call__(self, node: NodeId, step: Step, logprobs: Sequence[float]) -> bool:
-        how: dict[str, Any] = {"expected": "True or False", "note": self.notes(node)}
-        return bool(self.ask("__call__", node, step, logprobs, fits=is_bool, **how))
+        given, expected = (node, step, logprobs), "True or False"
+        return self.ask("__call__", *given, fits=is_bool, expected=expected, note=self.notes(node))
 
 
 def guarded_controller(inner: Any, notes: Notes = no_notes) -> Any:
@@ -336,11 +317,11 @@ class GuardedController(Guarded):
                 f"the variant's controller {called(self.inner)} has entropies = {wanted!r}, "
                 "expected True or False."
             )
-        return bool(wanted)
+        return wanted
 
     def depth(self, stats: StepStats) -> int:
-        how: dict[str, Any] = {"fits": is_whole, "note": self.notes(None)}
-        return int(self.ask("depth", stats, expected="a whole number (an int) of steps", **how))
+        expected, note = "a whole number (an int) of steps", self.notes(None)
+        return self.ask("depth", stats, fits=is_whole, expected=expected, note=note)
 
     def tokens(self, stats: StepStats) -> int | None:
         return self._if_any("tokens", stats, least=0)
@@ -349,7 +330,7 @@ class GuardedController(Guarded):
         return self._if_any("width", stats, least=1)
 
     def _if_any(self, method: str, stats: StepStats, *, least: int) -> int | None:
-        """A number from a method that need not be there."""
+        """A number from an optional method, or None."""
         if not has(self.inner, method):
             return None
 
@@ -357,8 +338,7 @@ class GuardedController(Guarded):
             return number is None or (is_whole(number) and number >= least)
 
         expected, note = f"a whole number (an int) >= {least}, or None", self.notes(None)
-        found: int | None = self.ask(method, stats, fits=fits, expected=expected, note=note)
-        return found
+        return self.ask(method, stats, fits=fits, expected=expected, note=note)
 
 
 GUARDS: dict[str, Callable[[Any, Notes], Any]] = {
@@ -377,7 +357,7 @@ GUARDS: dict[str, Callable[[Any, Notes], Any]] = {
 
 
 def require_settings(variant: Variant) -> None:
-    """Raise `SettingError` for a name or a value in `Variant.settings` that is no option's."""
+    """Raise `SettingError` for a name or a value in `Variant.settings` that no option has."""
     known = {one.name for one in fields(GenerateOptions)}
     for name in variant.settings:
         near = get_close_matches(name, known, 1)
@@ -387,9 +367,9 @@ def require_settings(variant: Variant) -> None:
 
 
 def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
-    """The options with the variant's settings, where they are still the default. Raises
-    `SettingError` for parts of the variant that would do nothing in this mode.
-    """
+    """The options, with the variant's settings where the options have their default.
+
+    Raises `SettingError` for parts of the variant that would do nothing in this mode."""
     usual = GenerateOptions()
     require_settings(variant)
     options = replace(

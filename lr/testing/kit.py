@@ -1,10 +1,8 @@
-"""`check`: which extension point a part is for, and what every part must do.
+"""`check`: finds the extension point of a part, and tests what every part must do.
 
 A part must be a function of its arguments. So each check asks several fresh objects the same
 questions in different orders, with different states of the global random number generators, and
-compares. What is special about an extension point is in `steps.py` (steps) and `tokens.py` (token
-level).
-"""
+compares the answers. `steps.py` and `tokens.py` have the checks of single extension points."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ POINTS = {
     "outcomes": "rule", "forget": "drafter", "propose": "proposer", "keep": "corrector",
     "feed": "segmenter",
 }  # fmt: skip
-"""The extension point of a part, by a method that only its kind has (the first that fits)."""
+"""The extension point of a part, by a method that only its kind has. The first match counts."""
 PARTS = (*POINTS.values(), "may_follow", "schedule")
 QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
@@ -49,8 +47,7 @@ class ContractError(AssertionError):
 
 @dataclass
 class Checked:
-    """What `check` found: the extension point, the checks that were passed, and what a call
-    costs."""
+    """The result of `check`: the extension point, the checks passed, and the time of a call."""
 
     point: str
     part: str
@@ -59,7 +56,7 @@ class Checked:
     notes: list[str] = field(default_factory=list)
 
     def must(self, holds: bool, what: str, got: object) -> None:
-        """Note a check as passed, or raise `ContractError`."""
+        """Record a check as passed, or raise `ContractError`."""
         if not holds:
             raise ContractError(f"{self.point} {self.part}: expected that {what}; got {got}.")
         if what not in self.passed:
@@ -74,18 +71,16 @@ class Checked:
 def check(
     make: Callable[..., Any], *, vocab_size: int = 64, point: str | None = None, **known: Any
 ) -> Checked:
-    """Hold what `make` makes against the contract of its extension point, which is found by its
-    methods; `point` names it where an object is for two.
+    """Test the objects that `make` makes against the contract of their extension point.
 
-    `make` is a class or a function without arguments that gives a *new* object each time; for a
-    drafter one that takes (runner, sampling) if it needs a draft model, for a segmenter one that
-    takes `token_bytes`. `vocab_size`: token ids in the questions are below it. `known` goes on to
-    the check of that point: `pairs` for a verifier that cannot read random tokens, `width` for a
-    schedule. `may_follow` is given as it is, a function of (node, step, logprobs); a schedule as
-    its class.
+    The point is found by their methods; `point` names it if an object fits two. `make` is a class
+    or a function without arguments that returns a *new* object each time. For a drafter that needs
+    a draft model it takes (runner, sampling), for a segmenter `token_bytes`. `may_follow` is given
+    directly, as a function of (node, step, logprobs), and a schedule as its class. `vocab_size`
+    bounds the token ids in the questions. `known` is passed to the check of the point: `pairs` for
+    a verifier that cannot read random tokens, `width` for a schedule.
 
-    Raises `ContractError` for a broken contract, and what the part itself raises.
-    """
+    Raises `ContractError` for a broken contract, and any exception of the part itself."""
     if not callable(make):
         raise TypeError(
             f"check({make!r}): expected a class or a function that makes a new object each time, "
@@ -100,20 +95,17 @@ def check(
 
 
 def check_variant(make: Callable[[], Variant], **known: Any) -> list[Checked]:
-    """`check` every part of the variant that `make` makes anew each time, and its settings. `known`
-    as there.
-    """
+    """`check` the settings and all parts of the variant that `make` makes, a new one each time."""
     found, variant = [], _made(make)
     require_settings(variant)
     for name in PARTS:
         part = getattr(variant, name)
         if part is None:
             continue
-        asked = name in ("segmenter", "drafter", "may_follow", "schedule")  # makers, functions
-        if asked or (name == "controller" and callable(part)):
-            found.append(check(part, point=name, **known))
-        else:
-            found.append(check(_fresh(make, name, part), point=name, **known))
+        given = name in ("segmenter", "drafter", "may_follow", "schedule")  # functions and classes
+        if not given and not (name == "controller" and callable(part)):
+            part = _fresh(make, name, part)
+        found.append(check(part, point=name, **known))
     return found
 
 
@@ -123,16 +115,16 @@ def check_answers(
     questions: Sequence[str] = QUESTIONS,
     **options: Any,
 ) -> Checked:
-    """Hold a whole variant against what `check` cannot see, state that its parts share: an answer
-    has the same steps alone, from a new variant, as beside the others, from one variant for all.
+    """Test a whole variant for state that its parts share, which `check` cannot see.
 
-    `make` as for `check_variant`; `reasoner` in float64, where company does not change a rounding;
-    `options` as for `generate`. Raises `ContractError`, and what a part itself raises.
-    """
+    An answer must have the same steps alone, from a new variant, as together with the other
+    answers, from one variant for all. `make` as for `check_variant`. `reasoner` must be in float64,
+    where a batch does not change the rounding of its rows. `options` as for `generate`. Raises
+    `ContractError`, and any exception of a part itself."""
     dtype = getattr(reasoner.models.target, "dtype", None)
     require(dtype is torch.float64, "dtype of the reasoner", dtype, "torch.float64")
     several = not isinstance(questions, str) and len(questions) > 1
-    require(several, "questions", questions, "at least two texts: alone nobody is beside others")
+    require(several, "questions", questions, "at least two texts, to be answered together")
     found, one = Checked("variant", _called(make)), _made(make)
     how = {"seed": 1, "max_tokens": 100, **options}
     runs = [reasoner.run(question, variant=one, **how) for question in questions]
@@ -141,7 +133,7 @@ def check_answers(
     for run in runs:
         alone = reasoner.generate(run.question, variant=make(), **how)
         texts = [[step.text for step in steps] for steps in (alone.steps, run.steps)]
-        what = "an answer has the same steps alone and beside others"
+        what = "an answer has the same steps alone and together with others"
         found.must(texts[0] == texts[1], what, f"{texts[0]} and {texts[1]} to {run.question!r}")
     return found
 
@@ -154,7 +146,7 @@ def _made(make: Callable[[], Variant]) -> Variant:
 
 
 def _fresh(make: Callable[[], Variant], name: str, part: object) -> Callable[[], Any]:
-    """Makes the part of a new variant; messages call it by its class."""
+    """A function that makes the part of a new variant, named after the part's class."""
 
     def fresh() -> Any:
         return getattr(make(), name)
@@ -164,7 +156,6 @@ def _fresh(make: Callable[[], Variant], name: str, part: object) -> Callable[[],
 
 
 def _point(make: Callable[..., Any]) -> str:
-    """The extension point of what `make` makes."""
     names = list(inspect.signature(make).parameters)
     if not inspect.isclass(make) and names[:3] == ["node", "step", "logprobs"]:
         return "may_follow"
@@ -199,9 +190,10 @@ def same_everywhere(
     *,
     equal: Callable[[Any, Any], bool] = lambda a, b: bool(a == b),
 ) -> list[Any]:
-    """The answers to `questions`. They must be the same from every object, in every order, asked
-    again, and whatever the global random number generators hold.
-    """
+    """The answers to `questions`, which must not depend on anything else.
+
+    They must be the same from every object, in every order, when repeated, and for every state of
+    the global random number generators."""
     part, started = make(), time.perf_counter()
     first = [ask(part, question) for question in questions]
     found.seconds = (time.perf_counter() - started) / max(1, len(questions))
@@ -245,9 +237,7 @@ def _agree(
 
 
 def keeps_nothing(found: Checked, call: Callable[[Any], object], arguments: list[Any]) -> None:
-    """Whether what is handed to a part is free after the call. The list is emptied; nobody else may
-    hold what is in it.
-    """
+    """A part must not keep its arguments. Empties the list, which must hold the only references."""
     alive, one = [], None
     while arguments:
         one = arguments.pop()

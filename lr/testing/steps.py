@@ -23,8 +23,7 @@ from lr.testing.kit import Checked, keeps_nothing, same_everywhere
 from lr.trace import Stats
 from lr.types import Finish, SamplingParams, Step, Verdict
 
-HIDDEN = 8
-"""Width of the hidden states in the questions."""
+HIDDEN = 8  # the size of hidden states in the questions
 
 
 def steps(chance: random.Random, vocab_size: int) -> Step:
@@ -34,7 +33,7 @@ def steps(chance: random.Random, vocab_size: int) -> Step:
 
 
 def full_pairs(count: int, vocab_size: int, seed: int = 0) -> list[Pair]:
-    """Random pairs that hold everything that can be required; every third has equal steps."""
+    """Random pairs with everything that can be required. Every third has equal steps."""
     chance, pairs = random.Random(seed), []
     noise = torch.Generator().manual_seed(seed)
     for number in range(count):
@@ -49,7 +48,7 @@ def full_pairs(count: int, vocab_size: int, seed: int = 0) -> list[Pair]:
 
 
 def only(pair: Pair, needs: Requires) -> Pair:
-    """The pair with nothing but what a verifier requires."""
+    """The pair with only what a verifier requires."""
     sampling = Requires.SAMPLING_LOGPROBS in needs
     return replace(
         pair,
@@ -62,7 +61,7 @@ def only(pair: Pair, needs: Requires) -> Pair:
 
 
 def alike(a: Verdict | None, b: Verdict | None) -> bool:
-    """Whether two verdicts are the same, their scores but for rounding."""
+    """Whether two verdicts are the same, with scores equal up to rounding."""
     if a is None or b is None or a.score is None or b.score is None:
         return (a is None) == (b is None) and getattr(a, "aligned", 0) == getattr(b, "aligned", 0)
     return a.aligned == b.aligned and math.isclose(a.score, b.score, rel_tol=1e-5, abs_tol=1e-6)
@@ -74,7 +73,7 @@ def check_verifier(
     vocab_size: int,
     pairs: Sequence[Pair] | None = None,
 ) -> None:
-    """One verdict per pair, each by its own pair alone; `requires` is enough; nothing is kept."""
+    """Check: one verdict per pair, by this pair alone; `requires` is enough; no pair is kept."""
     needs = make().requires
     full = full_pairs(24, vocab_size) if pairs is None else list(pairs)
     asked = [only(pair, needs) for pair in full]
@@ -114,7 +113,7 @@ def check_verifier(
 
 
 def places(vocab_size: int) -> Iterator[Place]:
-    """Places of all widths up to 4 with all verdicts, seen one alternative at a time."""
+    """Places of all widths up to 4 with all verdicts, shown with one more alternative each time."""
     chance = random.Random(2)
     for width in (1, 2, 3, 4):
         for bits in range(2**width):
@@ -130,12 +129,12 @@ def places(vocab_size: int) -> Iterator[Place]:
 
 
 def _fresh(name: str, make: Callable[[], Any]) -> Callable[[], Any]:
-    """Makes new guarded parts of a kind."""
+    """A function that makes new guarded parts of a kind."""
     return lambda: getattr(guarded(Variant(**{name: make()})), name)
 
 
 def check_chooser(found: Checked, make: Callable[[], Any], vocab_size: int) -> None:
-    """A pure choice of an aligned alternative, whatever came first."""
+    """Check: a pure choice of an aligned alternative, in every order of arrival."""
     fresh, asked = _fresh("chooser", make), [*places(vocab_size)]
     same_everywhere(found, fresh, lambda chooser, place: chooser.choose(place), asked)
     for seed in range(4):
@@ -143,7 +142,7 @@ def check_chooser(found: Checked, make: Callable[[], Any], vocab_size: int) -> N
 
 
 def check_router(found: Checked, make: Callable[[], Any], vocab_size: int) -> None:
-    """A pure function of the number of the step and the step before."""
+    """Check: a pure function of the number of the step and the step before."""
     chance = random.Random(3)
     asked = [(index, steps(chance, vocab_size) if index else None) for index in range(12)] * 2
     fresh = _fresh("router", make)
@@ -153,7 +152,7 @@ def check_router(found: Checked, make: Callable[[], Any], vocab_size: int) -> No
 
 
 class _Script:
-    """Steps and verdicts that are a function of the prefix."""
+    """Steps and verdicts as a function of the prefix."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -186,7 +185,7 @@ def _confluent(
     kind: type[SchedulerConfig] = SchedulerConfig,
     **parts: Callable[[], Any],
 ) -> None:
-    """Whether the scheduler emits the same steps in every order of arrival."""
+    """The scheduler must emit the same steps in every order of arrival."""
     for schedule in Schedule:
         emitted = []
         for order in (oldest, newest, shuffled(seed), shuffled(seed + 99)):
@@ -200,9 +199,7 @@ def _confluent(
 def check_schedule(
     found: Checked, make: Callable[..., Any], vocab_size: int, width: int = 3
 ) -> None:
-    """The shape of the tree is a function of the level and the settings; the root is never stuck.
-    `width` is that of the run.
-    """
+    """Check: the tree's shape depends on level and settings alone, and the root is never stuck."""
     kind: Any = make if inspect.isclass(make) else make()
     configs = [kind(Limits(24), one, depth, width) for one in Schedule for depth in (1, 2, 5)]
 
@@ -230,8 +227,9 @@ def check_schedule(
 
 
 def check_controller(found: Checked, make: Callable[..., Any], vocab_size: int) -> None:
-    """The same shape for the same history; nothing shared between the answers to two questions;
-    entropies only where they are asked for, and even there some are None.
+    """Check: equal answers for equal histories, and no state shared between two questions.
+
+    The histories have entropies only if the controller asks for them, and even then some are None.
     """
     chance, now, history = random.Random(4), Stats(), list[StepStats]()
     asks: Any = guarded(Variant(controller=make)).controller
@@ -264,7 +262,7 @@ def check_controller(found: Checked, make: Callable[..., Any], vocab_size: int) 
 
 
 def check_proposer(found: Checked, make: Callable[[], Any], vocab_size: int) -> None:
-    """A pure function of the tokens, which it leaves alone; at most `width` steps of token ids."""
+    """Check: a pure function of the tokens, which it does not change; at most `width` steps."""
     chance = random.Random(5)
     asked = [
         ([chance.randrange(vocab_size) for _ in range(n)] * 2, 1 + n % 3) for n in range(2, 40)
@@ -281,7 +279,7 @@ def check_proposer(found: Checked, make: Callable[[], Any], vocab_size: int) -> 
 
 
 def check_corrector(found: Checked, make: Callable[[], Any], vocab_size: int) -> None:
-    """Pure; what it begins with is the beginning of a rejected step."""
+    """Check: pure functions; a correction begins like a rejected step."""
     chance, asked = random.Random(6), []
     for number, pair in enumerate(full_pairs(12, vocab_size)):
         step = steps(chance, vocab_size)
@@ -301,7 +299,7 @@ def check_corrector(found: Checked, make: Callable[[], Any], vocab_size: int) ->
 
 
 def check_may_follow(found: Checked, make: Callable[..., bool], vocab_size: int) -> None:
-    """A pure function of the node, the step and its log-probabilities."""
+    """Check: a pure function of the node, the step and its log-probabilities."""
     asked = [
         (NodeId(0, n + 1), pair.draft, () if n % 4 == 0 else pair.draft_sampling or ())
         for n, pair in enumerate(full_pairs(16, vocab_size))
@@ -310,7 +308,7 @@ def check_may_follow(found: Checked, make: Callable[..., bool], vocab_size: int)
 
 
 def check_segmenter(found: Checked, make: Callable[..., Any], vocab_size: int) -> None:
-    """The same boundaries for the same tokens; a new one for each step; it ends steps at all."""
+    """Check: equal boundaries for equal tokens, a new object for each step, steps that do end."""
     chance = random.Random(7)
     spoken = [b".", b"\n", b"\n\n", b" ", b". ", b".\n\n", b"So", b"Wait", b"?"]
     pieces = spoken + [bytes([97 + n % 26]) * (1 + n % 3) for n in range(vocab_size - len(spoken))]
@@ -340,5 +338,5 @@ def check_segmenter(found: Checked, make: Callable[..., Any], vocab_size: int) -
     found.must(total > 0, "steps end: some boundary in 1,440 random tokens", "none")
     try:
         pickle.dumps(make)
-    except Exception as error:  # what pickle raises differs with the object
-        found.notes.append(f"not for driver overlapped, where it is sent to a process ({error})")
+    except Exception as error:  # pickle raises different exceptions for different objects
+        found.notes.append(f"not for driver overlapped, which sends it to a process ({error})")

@@ -1,10 +1,9 @@
 """The contracts of the parts on the token level, drafters and acceptance rules; see `kit.py`.
 
-What a rule that calls itself lossless emits is compared with the target's own distribution by
-enumeration of every proposal and outcome (`lr/lab/exact.py`): no sampling, an error of 1e-9 counts.
-What a drafter draws is compared with the `q` that it states, by a chi-square test with a false
-alarm in a million.
-"""
+The output of a rule that calls itself lossless is compared with the target's own distribution by
+enumerating every proposal and outcome (`lr/lab/exact.py`), without sampling, to 1e-9. The tokens of
+a drafter are compared with the `q` that it states by a chi-square test, with a false-alarm
+probability of one in a million."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ TREES = [(ROOT, ROOT), (ROOT, 0, 0), (ROOT, ROOT, 0, 1)]
 
 
 def table(seed: int, v: int, drop: float) -> Model:
-    """A model whose distribution after every prefix is random, `drop` of its tokens impossible."""
+    """A model with a random distribution after every prefix; the share `drop` of tokens has 0."""
 
     def after(text: tuple[int, ...]) -> Tensor:
         noise = torch.Generator().manual_seed(random.Random(f"{seed} {text}").getrandbits(60))
@@ -59,20 +58,20 @@ def table(seed: int, v: int, drop: float) -> Model:
 
 
 def worlds() -> Iterator[tuple[Model, Model, int]]:
-    """Targets and drafts over a few tokens."""
+    """(target, draft, vocabulary size) for small vocabularies."""
     for seed, v, drop in ((1, 2, 0.0), (2, 3, 0.0), (3, 3, 0.4), (4, 4, 0.0)):
         yield table(seed, v, drop), table(seed + 100, v, drop), v
 
 
 def without_replacement(draft: Model, parents: Sequence[int]) -> Iterator[tuple[float, Proposal]]:
-    """No two siblings are alike."""
+    """Drafts in which no two siblings are equal."""
     return drawn_drafts(draft, parents, replace=False)
 
 
 def check_rule(found: Checked, make: Callable[[], AcceptanceRule], vocab_size: int) -> None:
-    """Outcomes that are a distribution over paths; decisions that follow them; and, for a rule that
-    says it is lossless, exactly the target's distribution.
-    """
+    """Check: outcomes are a distribution over paths, and decisions follow it.
+
+    A rule that calls itself lossless must emit exactly the target's distribution."""
     rule = guarded_rule(make())
     worst, where = 0.0, "nowhere"
     for target, draft, v in worlds():
@@ -95,7 +94,7 @@ def check_rule(found: Checked, make: Callable[[], AcceptanceRule], vocab_size: i
 
 
 def _decisions(found: Checked, rule: AcceptanceRule) -> None:
-    """`verify` decides each branch by itself, as the outcomes say, and changes nothing."""
+    """`verify` must decide each branch alone, follow the outcomes, and change nothing."""
     target, draft, v = table(7, 4, 0.2), table(8, 4, 0.2), 4
     drafts = [proposal for _, proposal in drawn_drafts(draft, CHAINS[1])][:12]
     rows = [torch.stack([target(p.tokens[:n]) for n in range(3)]) for p in drafts]  # [3, v] each
@@ -126,7 +125,7 @@ def _decisions(found: Checked, rule: AcceptanceRule) -> None:
 
 
 def _follows(found: Checked, counted: Counter[Any], chances: dict[Any, float], what: str) -> None:
-    """Chi-square: whether counts follow probabilities."""
+    """Counts must follow probabilities, by a chi-square test."""
     total = sum(counted.values())
     strange = [one for one in counted if chances.get(one, 0.0) <= 1e-12]
     found.must(not strange, what, f"{strange[:3]}, which cannot happen")
@@ -142,7 +141,7 @@ def _follows(found: Checked, counted: Counter[Any], chances: dict[Any, float], w
 
 
 def small_model(vocab_size: int, seed: int = 0) -> CausalLM:
-    """A random model in fp64 whose distributions are neither flat nor one-hot."""
+    """A random fp64 model whose distributions are neither flat nor one-hot."""
     config = ModelConfig(vocab_size, 32, 48, 2, 4, 2, 8, 512, 1e-6, 10_000.0, False, True, True)
     model = CausalLM(config).double().requires_grad_(False).eval()
     noise = torch.Generator().manual_seed(seed)
@@ -153,9 +152,9 @@ def small_model(vocab_size: int, seed: int = 0) -> CausalLM:
 
 
 def check_drafter(found: Checked, make: Callable[..., Any], vocab_size: int) -> None:
-    """Proposals by the branch's own tokens alone, no deeper than allowed; a `q` from which the
-    tokens were drawn, with new noise in every round; nothing kept after `forget`.
-    """
+    """Check: a proposal depends on its branch alone and is no deeper than allowed.
+
+    Its tokens follow the stated `q`, with new noise in every round. `forget` frees all blocks."""
     sampling = SamplingParams(1.0)
     takes = list(inspect.signature(make).parameters)[:2] == ["runner", "sampling"]
     model = small_model(vocab_size)
@@ -205,9 +204,9 @@ def _honest(
     target: ModelRunner,
     text: list[int],
 ) -> None:
-    """The first token of many rounds follows the stated q, and is drawn with the drafter's own
-    noise unless it says coupling "shared".
-    """
+    """The first tokens of many rounds must follow the stated q.
+
+    Unless the drafter's coupling is "shared", they must not use the target's noise."""
     drafter, _ = fresh()
     counted: Counter[int] = Counter()
     agreed, row = 0, None

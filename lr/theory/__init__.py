@@ -1,8 +1,8 @@
 """The mathematics of Lookahead Reasoning as functions, and the scheduler on a simulated clock.
 
-Closed forms, the best split of a budget, calibration, prediction, planner; numpy and scipy, no
-torch. Start with `domain.py` and `synchronous.py`; `docs/theory.md` has the table from formula to
-function and test."""
+Closed forms, the best split of a budget, calibration, prediction and planning, with numpy and scipy
+but without torch. Start with `domain.py` and `synchronous.py`. `docs/theory.md` lists each formula
+with its function and its test."""
 
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
 from lr.theory.domain import DomainError

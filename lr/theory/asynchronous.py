@@ -1,10 +1,10 @@
 """Asynchronous Lookahead Reasoning: draft, target and verifier work at the same time.
 
-A *pair* is a draft step and the target's step for the same position. A *window* says how far the
-draft may run ahead of the verdicts. In the table a target step takes 1, a draft step takes c, a
-draft step is accepted with probability a = alpha, and G_n = 1 + a + ... + a^(n-1):
+A *pair* is a draft step and the target's step for the same position. A *window* limits how far the
+draft may run ahead of the verdicts. In the tables a target step takes 1 and a draft step c, a draft
+step is accepted with probability a = alpha, and G_n = 1 + a + ... + a^(n-1):
 
-    window   what may be under way                  most target steps at once
+    window   what may be in flight                  most target steps at once
     -------  -------------------------------------  -------------------------
     "paper"  k pairs that are not yet judged        min(k, ceil(1/c))
     "depth"  k draft steps that are not yet judged  min(k + 1, ceil(1/c))
@@ -18,15 +18,15 @@ draft step is accepted with probability a = alpha, and G_n = 1 + a + ... + a^(n-
     "cycle"  S_C = G_k / (1 + c (G_k - 1))            all k
     none     S_1 = 1 / (c + (1 - c) (1 - a))          also "paper" and "depth" where k c >= 1
 
-Where k c >= 1 the window never holds the draft up. For every sequence of verdicts
+If k c >= 1, the window never holds the draft up. For every sequence of verdicts
 
     synchronous f(k) <= S_C(k) <= S_P(k) <= S_D(k) <= S_P(k + 1) <= S_1 <= min(1/(1-a), 1/c)
 
 so asynchronous lookahead is never slower than plain decoding, and the best k is ceil(1/c).
 
-Where the formulas come from: after each correction draft and target start anew, together, and this
-stage ends when a pair is rejected. For pair j = 0, 1, 2, ... the target starts at t_j, the draft
-step is ready at d_j, and the verdict comes at V_j. A verdict takes v; d_j = V_j = 0 for j < 0:
+Derivation: draft and target restart together after each correction. This begins a *stage*, which
+ends when a pair is rejected. For pair j = 0, 1, 2, ... the target starts at t_j, the draft step is
+ready at d_j, and the verdict arrives at V_j. A verdict takes v; d_j = V_j = 0 for j < 0:
 
     "paper"  t_j = max(d_(j-1), V_(j-k))    d_j = t_j + c
     "depth"  t_j = d_(j-1)                  d_j = max(d_(j-1), V_(j-k)) + c
@@ -34,11 +34,11 @@ step is ready at d_j, and the verdict comes at V_j. A verdict takes v; d_j = V_j
 
 A stage that accepts X drafts emits X + 1 steps and takes V_X, so the speedup is E[X + 1] / E[V_X].
 
-Assumptions: constant times, 0 <= c < 1, no target step slows another, a verifier for every pair,
-instant cancellation, independent acceptance. If times vary, the true speedup is lower.
+Assumptions: constant times, 0 <= c < 1, target steps that do not slow each other, a verifier for
+every pair, instant cancellation, independent acceptance. If times vary, the true speedup is lower.
 
-Sources: "paper" is S2 and none is S1 of the paper's Theorem 2 (Appendices B, C), "depth" the rule
-of the official code; S_D and S_C are derived here. Two slips in the paper: k1 = gamma1 holds for
+Sources: S_P is S2 and S_1 is S1 of the paper's Theorem 2 (Appendices B, C). "depth" is the rule of
+the official code. S_D and S_C are derived here. Two slips in the paper: k1 = gamma1 holds for
 "paper" only, and ParallelDim prints 1/c where 1/c1 is meant."""
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ Window = Literal["paper", "depth", "cycle"]
 def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Reals:
     """S_1 = 1 / ((1+v)(1-alpha) + c alpha): no window, verifier latency v (Theorem 2, case 1).
 
-    The latency counts once per rejection, not once per step. It needs k c >= 1 + v. Example: alpha
-    0.6, c 0.1: 2.1739130435. Raises `DomainError`, also for alpha = 1 with c = 0 (infinite)."""
+    The latency counts once per rejection, not once per step. Needs k c >= 1 + v, and not alpha = 1
+    with c = 0 (infinite speedup). Example: 2.1739130435 for alpha = 0.6, c = 0.1."""
     a, c = probability("alpha", alpha), ratio("c", c)
     v = nonnegative("verifier_latency", verifier_latency)
     time = (1 + v) * (1 - a) + c * a
@@ -79,13 +79,13 @@ def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Rea
 def lr_async_speedup(
     alpha: Reals, k: Reals, c: Reals, window: Window = "paper", verifier_latency: Reals = 0.0
 ) -> Reals:
-    """Speedup of a `window` of k >= 1, which counts what the table above says.
+    """Speedup of a `window` of size k >= 1. The first table above says what k counts.
 
-    A pair keeps its place in the window until it is judged, so with verifier latency v the unit of
+    A pair keeps its place in the window until it is judged. So with verifier latency v the unit of
     "paper" is 1 + v instead of 1: S_P(k; c/(1+v)) / (1+v) while k c < 1 + v, then `lr_async_limit`.
-    "depth" likewise while v <= (k-1) c; for larger v no closed form is known and the recurrence is
-    summed. "cycle" adds v to each cycle. Examples: alpha 0.6, k 6, c 0.1: 2.1375272644 ("paper"),
-    2.1523522309 ("depth"), 2.0937227673 ("cycle"). Raises `DomainError`."""
+    The same holds for "depth" while v <= (k-1) c. For larger v no closed form is known, and the
+    recurrence is summed. "cycle" adds v to each cycle. Examples for alpha = 0.6, k = 6, c = 0.1:
+    2.1375272644 ("paper"), 2.1523522309 ("depth"), 2.0937227673 ("cycle")."""
     a, k, c, v = np.broadcast_arrays(
         probability("alpha", alpha),
         whole("k", k, 1),
@@ -109,16 +109,16 @@ def lr_async_speedup(
 
 
 def target_steps(k: Any, window: Window) -> Any:
-    """Target steps in a full window: k + 1 for "depth", else k. Raises `DomainError`."""
+    """The target steps in a full window: k + 1 for "depth", else k."""
     if window not in ("paper", "depth", "cycle"):
         raise DomainError("window", window, "paper, depth or cycle")
     return k + (window == "depth")
 
 
 def async_parallelism(k: Reals, c: Reals, window: Window = "paper") -> Reals:
-    """ParallelDim_f, the second column of the first table: most target steps at the same time.
+    """ParallelDim_f (the paper, section 3.3): the last column of the first table.
 
-    Where 1/c is whole, one target step ends as the next begins. Source: the paper, section 3.3."""
+    If 1/c is a whole number, one target step ends exactly when the next begins."""
     k, c = np.broadcast_arrays(whole("k", k, 1), ratio("c", c))
     return plain(np.minimum(target_steps(k, window), ceil_inverse(c)))
 
@@ -133,7 +133,7 @@ def async_work(alpha: Reals, c: Reals) -> tuple[Reals, Reals]:
     """(target steps begun, target time used) per stage without a window; needs alpha < 1, c > 0.
 
     With m = ceil(1/c): alpha/(1-alpha) + m steps, and alpha/(1-alpha) + m - c m (m-1)/2 time,
-    because cancelled steps stop early. Times (1 - alpha) they are per emitted step."""
+    because cancelled steps stop early. Multiply by (1 - alpha) for values per emitted step."""
     a, c = probability("alpha", alpha), ratio("c", c)
     inside(a < 1, "alpha", a, "a probability below 1")
     inside(c > 0, "c", c, "a ratio in (0, 1)")
@@ -152,8 +152,8 @@ def judge_latency_that_pays(alpha: Reals, c: Reals) -> Reals:
 def crowded_step_time(batch_overhead: Reals, c: Reals) -> Reals:
     """T' = (1-b) / (1-b/c): time of a target step when n rows slow each other by 1 + b (n - 1).
 
-    Steady state of an unbounded window, all drafts accepted: n = T'/c rows and T' = 1 + b (n - 1).
-    From b = c on, the batch grows for ever: use a window. 0 <= b < c, or `DomainError`."""
+    The steady state without a window, all drafts accepted: n = T'/c rows and T' = 1 + b (n - 1).
+    Raises `DomainError` unless 0 <= b < c: from b = c on, the batch grows without bound."""
     b, c = np.broadcast_arrays(nonnegative("batch_overhead", batch_overhead), ratio("c", c))
     inside(b < c, "batch_overhead", b, "less than c, or the batch grows for ever")
     return plain((1 - b) / (1 - b / c))
@@ -165,12 +165,12 @@ def stage_times(
     """V_0, ..., V_(length-1) [length]: how long a stage lasts with X = 0, 1, ... accepted drafts.
 
     Example, c = 0.2, k = 3: "paper" 1, 1.2, 1.4, 2, 2.2, 2.4, 3; "depth" 1, 1.2, 1.4, 1.6, 2.2.
-    c may be 1 or more. Raises `DomainError`; "cycle" has no such stage."""
+    c may be 1 or more. "cycle" has no such stages."""
     if window not in ("paper", "depth"):
         raise DomainError("window", window, "paper or depth")
     k, n = int(whole("k", k, 1)), int(whole("length", length, 1))
     c, v = float(nonnegative("c", c)), float(nonnegative("verifier_latency", verifier_latency))
-    judged, ready = [0.0] * n, 0.0  # a list: item by item much faster than an array
+    judged, ready = [0.0] * n, 0.0  # access by item is much faster in a list than in an array
     for j in range(n):
         free = max(ready, judged[j - k] if j >= k else 0.0)
         start, ready = (free if window == "paper" else ready), free + c
@@ -181,8 +181,8 @@ def stage_times(
 def speedup_of_stages(alpha: float, times: np.ndarray) -> float:
     """E[X + 1] / E V_X for stage times V_0, V_1, ... [n] and alpha < 1.
 
-    E V_X = sum of (V_j - V_(j-1)) alpha^j. Stages longer than n (probability alpha^n) are taken to
-    last V_(n-1)."""
+    E V_X = sum of (V_j - V_(j-1)) alpha^j. A stage with n or more accepted drafts (probability
+    alpha^n) counts as V_(n-1)."""
     a = float(probability("alpha", alpha))
     inside(np.asarray(a < 1), "alpha", np.asarray(a), "a probability below 1: stages must end")
     gains = np.diff(times, prepend=0.0)
@@ -192,14 +192,13 @@ def speedup_of_stages(alpha: float, times: np.ndarray) -> float:
 def recurrence_speedup(
     window: Window, alpha: float, k: int, c: float, verifier_latency: float = 0.0
 ) -> float:
-    """The speedup summed over the recurrence: exact to 1e-12 for every c and v.
+    """The speedup summed over the recurrence, exact to 1e-12 for every c and v.
 
-    Long stages repeat themselves, "paper" after k steps, "depth" after k + 1, or after k if drafts
-    are late: what comes after three whole periods is a geometric series of the fourth. Raises
-    `DomainError`."""
+    Long stages repeat: "paper" after k steps, "depth" after k + 1, or after k if drafts are late.
+    So all that follows three whole periods is a geometric series of the fourth."""
     a, k = float(probability("alpha", alpha)), int(whole("k", k, 1))
     period = k * (k + 1)
-    enough = 2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2  # alpha^n is 0 by then
+    enough = 2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2  # then alpha^n < 1e-15
     if a < 1 and enough < 4 * period:
         return speedup_of_stages(a, stage_times(window, k, c, enough, verifier_latency))
     times = stage_times(window, k, c, 4 * period + 1, verifier_latency)

@@ -1,10 +1,10 @@
-"""What was measured of a pair of models: every number the formulas and the simulation take.
+"""A calibration: all numbers about a pair of models that the formulas and the simulation need.
 
-`calibrate` makes it from traces (`trace_metrics.py`), `lr calibrate` runs the models for it,
-`lr plan` and `lr theory validation` read its file. Times are seconds by the clock that `conditions`
-names; `c1`, `b` and the other letters of the formulas are ratios of them. Intervals are percentile
-bootstraps over problems (the steps of one answer are not independent), 1000 draws, 95 %. A file of
-another version is refused. Read next: `predicted.py`, `planner.py`."""
+`lr calibrate` runs the models, `calibrate` computes the numbers from their traces
+(`trace_metrics.py`), `lr plan` and `lr theory validation` read the file. Times are seconds of the
+clock that `conditions` names; `c1`, `b` and the other letters of the formulas are ratios of times.
+The 95 % intervals are percentile bootstraps with 1000 draws over problems, because the steps of one
+answer are not independent. Read next: `predicted.py`, `planner.py`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Estimate:
 
 
 def exactly(value: float) -> Estimate:
-    """A number that is given, not measured."""
+    """An estimate without uncertainty, for a number that was not measured."""
     return Estimate(value, value, value)
 
 
@@ -56,13 +56,14 @@ def exactly(value: float) -> Estimate:
 class Calibration:
     """One pair of models on one machine. All times are in seconds.
 
-    `alpha1`, `alpha2`: accepted draft steps per judged one, draft tokens per tried one.
-    `second_chance`: where the first of two alternatives was rejected, how often the second was
-    accepted. `plain_token`: a token of plain decoding. `target_first`: a target pass of one row and
-    token in runs with speculation, `target_row`: each further row, `target_token`: each token more
-    than one per row; the same for the draft. `verdict`: per pair. `start`: the prompt, for both
-    models. `lookup`: draft tokens are looked up in the text and cost nothing. `..._lengths`: tokens
-    of steps (none: a step is the unit, of one token), steps of answers (none: they are endless)."""
+    `alpha1`, `alpha2`: share of judged draft steps, and of tried draft tokens, that was accepted.
+    `second_chance`: how often the second of two alternatives was accepted after the first was
+    rejected. `plain_token`: a token of plain decoding. `target_first`: a target pass of one row and
+    token in runs with speculation; `target_row`: each further row; `target_token`: each token
+    beyond the first of its row; likewise for the draft. `verdict`: per pair. `start`: the prompt,
+    for both models. `lookup`: draft tokens are looked up in the text and cost nothing.
+    `target_lengths`, `draft_lengths`: tokens per step (empty: every step has one token).
+    `chain_lengths`: steps per answer (empty: answers are endless)."""
 
     name: str
     alpha1: Estimate
@@ -114,7 +115,7 @@ class Calibration:
 
     @property
     def b(self) -> float:
-        """A further row makes a target batch slower by this share of a lone row's time."""
+        """A further row in a target batch, in units of a pass with one row."""
         return self.target_row.value / self.target_first.value
 
     @property
@@ -124,15 +125,15 @@ class Calibration:
 
     @property
     def reading(self) -> float:
-        """Reading a draft step along with a batch, in T."""
+        """Reading a draft step in a target batch, in T."""
         tokens = fmean(self.draft_lengths) if self.draft_lengths else 0.0
         return tokens * self.target_token.value / self.step_seconds
 
     def expected_load(self, tokens: int = 0) -> Load:
         """The work of answers with `tokens` drafted tokens per round inside the target's steps.
 
-        Rounds per step are drawn, several times for each recorded length: a batch waits for the
-        row that needs the most."""
+        Rounds per step are drawn at random, several times for each recorded length, since a batch
+        waits for the row that needs the most rounds."""
         alpha, chance = self.alpha2.value, random.Random(0)
         draws = 1 + 400 // (len(self.target_lengths) or 1) if tokens else 1
         rounds = [
@@ -152,7 +153,7 @@ class Calibration:
         )
 
     def with_faster_target(self, gain: float) -> Calibration:
-        """The same pair with a target that is `gain` times as fast."""
+        """The same pair with a target `gain` times as fast."""
         new: dict[str, Any] = {}
         for name in ("plain_token", "target_first", "target_row", "target_token"):
             old = getattr(self, name)
@@ -164,7 +165,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
-        """Read a file. Raises `CalibrationError`, naming it and what is wrong."""
+        """Read a file. Raises `CalibrationError` with its name and what is wrong."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             version = data.get("version") if isinstance(data, dict) else None
@@ -174,18 +175,18 @@ class Calibration:
                 raise ValueError(f"unknown entries {unknown}")
             return msgspec.convert(data, cls)
         except (OSError, UnicodeDecodeError) as error:
-            hint = "Give a file of lr calibrate, or `paper`."
+            hint = "Give a file written by lr calibrate, or `paper`."
             raise CalibrationError(f"{path} cannot be read ({error}). {hint}") from None
         except (ValueError, RecursionError) as error:
             hint = "Make it with lr calibrate --output FILE."
-            raise CalibrationError(f"{path} is no calibration: {error}. {hint}") from None
+            raise CalibrationError(f"{path} is not a calibration: {error}. {hint}") from None
 
 
 def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int:
-    """Rounds of k drafted tokens that one step of `length` tokens takes, this time.
+    """Draw how many rounds of k drafted tokens a step of `length` tokens takes.
 
-    A round writes 1 to k + 1 tokens; what it writes beyond the step's end is dropped. Example:
-    alpha = 1, k = 3: ceil(length / 4)."""
+    A round writes 1 to k + 1 tokens; tokens beyond the end of the step are dropped. Example:
+    ceil(length / 4) for alpha = 1, k = 3."""
     rounds = written = 0
     while written < length:
         rounds, written = rounds + 1, written + 1
@@ -195,7 +196,7 @@ def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> in
 
 
 def estimates(seen: Sequence[Seen]) -> dict[str, float]:
-    """The value of every estimate by name, from these problems: ratios of sums, 0 for 0 / 0."""
+    """The value of every estimate by name: ratios of sums over the problems, with 0 / 0 = 0."""
 
     def ratio(above: Iterable[float], below: Iterable[float]) -> float:
         trials = sum(below)
@@ -221,10 +222,11 @@ def estimates(seen: Sequence[Seen]) -> dict[str, float]:
 
 
 def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) -> Calibration:
-    """Every parameter with its interval. Fewer than four problems: `CalibrationError`."""
+    """All parameters with their intervals. Raises `CalibrationError` for fewer than 4 problems."""
     if len(seen) < 4:
         raise CalibrationError(
-            f"there are {len(seen)} problems, expected at least 4: intervals come from resampling."
+            f"there are {len(seen)} problems, expected at least 4, since intervals come from "
+            "resampling them."
         )
     from scipy.stats import bootstrap  # takes a second to import
 

@@ -1,7 +1,7 @@
-"""What is random in a simulation: how long work takes, and which draft steps are accepted.
+"""The random parts of a simulation: how long work takes, and which draft steps are accepted.
 
 Every draw is a function of a key (`lr/rng.py`), so a simulation is repeatable and does not depend
-on the order of its draws. The formulas' model is `Constant` times and `Bernoulli` acceptance. Read
+on the order of its draws. The formulas assume `Constant` times and `Bernoulli` acceptance. Read
 next: `simulate.py`."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Duration(Protocol):
     """How long a piece of work takes, in the unit of the simulation (usually one target step)."""
 
     def draw(self, key: int) -> float:
-        """The duration that belongs to `key`, >= 0."""
+        """The duration for `key`, >= 0."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same duration."""
+    """The same duration every time."""
 
     value: float
 
@@ -39,7 +39,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """Lognormal; `variation` is standard deviation / mean."""
+    """A lognormal duration; `variation` is standard deviation / mean."""
 
     mean: float
     variation: float
@@ -56,7 +56,7 @@ class Lognormal:
 
 @dataclass(frozen=True)
 class Resampled:
-    """One of these values, for example measured ones, all equally likely."""
+    """One of these values, for example measured times, each equally likely."""
 
     values: Sequence[float]
 
@@ -72,12 +72,12 @@ class Acceptance(Protocol):
     """Whether a draft step is equivalent to the target's."""
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
-        """For draft step `index`: `position` is a key of its parent, `sibling` a key of its own."""
+        """For draft step `index`. `position` is the key of its parent, `sibling` its own key."""
 
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Each draft step with probability `alpha`, independently of all others."""
+    """Each draft step is equivalent with probability `alpha`, independently of all others."""
 
     alpha: float
 
@@ -90,7 +90,7 @@ class Bernoulli:
 
 @dataclass(frozen=True)
 class BetaSiblings:
-    """Siblings share a rate that is drawn for their position from Beta(p, q)."""
+    """Siblings share the rate of their position, which is drawn from Beta(p, q)."""
 
     p: float
     q: float
@@ -100,14 +100,14 @@ class BetaSiblings:
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
         chance, size = random.Random(position), self.p + self.q
-        if size < 0.01:  # all or none; the gamma variates behind `betavariate` would round to 0
+        if size < 0.01:  # all or none; `betavariate` would round its gamma variates to 0
             return chance.random() < self.p / size
         return uniform(sibling) < chance.betavariate(self.p, self.q)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Recorded outcomes by step number, repeated when used up. Siblings share the outcome."""
+    """Recorded outcomes by step number, repeated cyclically. Siblings share the outcome."""
 
     outcomes: Sequence[bool]
 
@@ -120,7 +120,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class JudgeErrors:
-    """How often the verifier rejects an equivalent step, and accepts one that is not."""
+    """How often the verifier rejects an equivalent step, and accepts a different one."""
 
     false_reject: float = 0.0
     false_accept: float = 0.0

@@ -1,10 +1,10 @@
-"""What every formula shares: checked arguments, and the geometric sum G_n.
+"""What all formulas share: checked arguments, and the geometric sum G_n.
 
     G_n(a) = 1 + a + ... + a^(n-1) = (1 - a^n) / (1 - a),    G_n(1) = n
 
-Arguments are numbers or numpy arrays that broadcast against each other; plain numbers give a plain
-float. An argument outside a formula's domain raises `DomainError` with its name and value: no
-formula returns nan. Read next: `synchronous.py`."""
+Arguments are numbers, or numpy arrays that broadcast against each other. Plain numbers give a plain
+float. All formulas of this package raise `DomainError`, with name and value, for an argument
+outside their domain; none returns nan. Read next: `synchronous.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reals: TypeAlias = "float | np.ndarray"
 
 
 class DomainError(SettingError):
-    """An argument of a formula lies outside its domain; `value` is the first bad one."""
+    """An argument of a formula lies outside its domain. `value` is the first bad value."""
 
     def __init__(self, name: str, value: object, expected: str) -> None:
         self.name, self.value, self.expected = name, value, expected
@@ -38,7 +38,7 @@ def numbers(name: str, value: Reals) -> Any:
 
 
 def inside(good: Any, name: str, value: Any, expected: str) -> Any:
-    """`value` if all of it is `good`; otherwise `DomainError` with the first value that is not."""
+    """Return `value` if all of it is `good`; else raise `DomainError` with the first bad value."""
     bad = ~np.broadcast_to(good, np.shape(value))
     if np.any(bad):
         raise DomainError(name, np.asarray(value)[bad].flat[0].item(), expected)
@@ -85,10 +85,10 @@ def plain(value: Any) -> Reals:
 
 
 def geometric(a: Any, n: Any) -> Any:
-    """G_n(a), to full precision also where a is close to 1. Example: G_3(0.5) = 1.75.
+    """G_n(a), to full precision even if a is close to 1. Example: G_3(0.5) = 1.75.
 
-    If P(X >= i) = a^i, then E min(X, n - 1) + 1 = G_n(a): the mean number of steps (tokens) that a
-    cycle emits which can emit at most n."""
+    If P(X >= i) = a^i, then E min(X, n - 1) + 1 = G_n(a): the mean number of steps (or tokens) that
+    a cycle emits if it can emit at most n."""
     a, n = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(n, dtype=np.float64))
     inner = np.where((a > 0) & (a < 1), a, 0.5)
     sums = np.expm1(n * np.log(inner)) / (inner - 1)

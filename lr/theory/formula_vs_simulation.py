@@ -1,8 +1,8 @@
 """Every formula next to a simulation of it, at any parameters: what `lr theory` prints.
 
 A `Formula` has a value at a `Point`, and a way to run the scheduler that should give the same
-figure. Where no schedule does what a formula describes (N1, N2, the cycle, the product) there is no
-simulation. The error of a simulated rate comes from its independent stages."""
+number. There is no simulation if no schedule does what the formula describes (N1, N2, the cycle,
+the product). The error of a simulated rate is computed from its stages, which are independent."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Point:
     c: float = 0.1  # Time of a draft step.
     k: int = 4  # Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens.
     v: float = 0.0  # Time of a verdict.
-    b: float = 0.0  # A further row makes a synchronous batch slower by this.
+    b: float = 0.0  # Time that each further row adds to a synchronous batch.
     width: int = 2  # Alternatives per position.
-    beta: float = 0.6  # p + q of the siblings' Beta(p, q): small is alike, large independent.
-    false_reject: float = 0.1  # The verifier rejects an equivalent step.
-    false_accept: float = 0.1  # The verifier accepts another.
+    beta: float = 0.6  # p + q of the siblings' Beta(p, q). Small: alike, large: independent.
+    false_reject: float = 0.1  # How often the verifier rejects an equivalent step.
+    false_accept: float = 0.1  # How often the verifier accepts a different step.
     k2: int = 4  # Positions per target pass (hybrid).
     steps: int = 4000  # Steps to simulate.
-    seed: int = 0  # Of the simulation.
+    seed: int = 0  # Seed of the simulation.
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A simulated figure and its standard error."""
+    """A simulated value and its standard error."""
 
     value: float
     error: float
@@ -49,7 +49,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Formula:
-    """`value` at a point, and what the scheduler makes of it, if it can."""
+    """A formula's `value` at a point, and the `simulated` value if the scheduler can run it."""
 
     name: str
     text: str
@@ -63,7 +63,7 @@ def rate(outcome: SimulationOutcome) -> Measured:
     if len(outcome.stages) < 2:
         return Measured(outcome.rate, 0.0 if outcome.stages else math.inf)
     value = sum(stage.accepted + 1 for stage in outcome.stages) / seconds
-    # stages are independent and steps - rate * time has mean 0 in each
+    # stages are independent, and steps - rate * time has mean 0 in each of them
     surplus = [stage.accepted + 1 - value * stage.seconds for stage in outcome.stages]
     mean_time = fmean(stage.seconds for stage in outcome.stages)
     return Measured(value, stdev(surplus) / math.sqrt(len(surplus)) / mean_time)
@@ -78,7 +78,7 @@ def share(hits: int, trials: int) -> Measured:
 def run(
     at: Point, schedule: Schedule, depth: int, width: int = 1, **changes: Any
 ) -> SimulationOutcome:
-    """The scheduler in the world of a point, which `changes` alter."""
+    """Run the scheduler in the world of a point, with `changes` to that `World`."""
     world = World(
         Bernoulli(at.alpha),
         draft=Constant(at.c),
@@ -92,13 +92,13 @@ def run(
 
 
 def erring(at: Point) -> SimulationOutcome:
-    """A verifier that errs, drafts being equivalent with probability alpha."""
+    """Run with a verifier that errs; drafts are equivalent with probability alpha."""
     errors = JudgeErrors(at.false_reject, at.false_accept)
     return run(at, Schedule.PAPER, at.k, errors=errors)
 
 
 def accepted(outcome: SimulationOutcome) -> Measured:
-    """Accepted per position, for schedules in which every position is judged."""
+    """The share of positions accepted, for schedules that judge every position."""
     return share(outcome.origins[Origin.ACCEPTED], outcome.steps)
 
 
@@ -108,18 +108,18 @@ def siblings(at: Point) -> tuple[float, float]:
 
 
 def cycles(at: Point, depth: int) -> SimulationOutcome:
-    """Synchronous cycles of `depth` drafts with a free verifier and free batches."""
+    """Run synchronous cycles of `depth` drafts with a free verifier and free batches."""
     return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
 
 
 def tokens_per_round(at: Point) -> Measured:
-    """Steps per cycle with the error of their mean."""
+    """The mean number of steps per cycle, with its standard error."""
     emitted = [stage.accepted + 1 for stage in cycles(at, at.k).stages]
     return Measured(fmean(emitted), stdev(emitted) / math.sqrt(len(emitted)))
 
 
 def bonus_cycles(at: Point) -> Measured:
-    """Share of cycles in which everything is accepted."""
+    """The share of cycles in which all drafts are accepted."""
     stages = cycles(at, at.k).stages
     return share(sum(stage.accepted == at.k for stage in stages), len(stages))
 
@@ -153,7 +153,7 @@ FORMULAS = (
             lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "cycle", p.v)),
     Formula("lr_async_limit", "1 / ((1+v)(1-alpha) + c alpha), no window",
             lambda p: asynchronous.lr_async_limit(p.alpha, p.c, p.v),
-            # a window too wide to hold the draft up
+            # a window too wide to block the draft
             lambda p: rate(run(replace(p, steps=p.steps // 4), Schedule.PAPER,
                                1 + math.ceil((1 + p.v) / max(p.c, 0.01))))),
     Formula("width_acceptance", "1 - (1 - alpha)^W",
@@ -178,5 +178,5 @@ FORMULAS = (
     Formula("hybrid_speedup async", "S(k) g(k2)",
             lambda p: hybrid.hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "async")),
 )
-"""All that `lr theory` knows, in the order of the docs."""
+"""All formulas of `lr theory`, in the order of docs/theory.md."""
 # fmt: on

@@ -2,21 +2,22 @@
 
     h(k1, k2) = f(k1) g(k2),    ParallelDim_f(k1) k2 <= M
 
-k1 target steps are in flight, each of k2 positions per pass. ParallelDim_f is k1 for the
-synchronous f and min(ceil(1/c1), k1) for the asynchronous one (`paper` window). k1 = 1 is
-token-level speculation alone, k2 = 1 lookahead alone.
+k1 target steps are in flight, each with k2 positions per pass. ParallelDim_f is k1 for the
+synchronous f and min(ceil(1/c1), k1) for the asynchronous f (`paper` window). k1 = 1 is token-level
+speculation alone, k2 = 1 is lookahead alone.
 
-h = f g holds where draft *and* target speculate inside their steps, so that c1 stays. If only the
-target does, c1 grows by g: h = g f(k1; c1 g). With random token acceptance a synchronous cycle
-waits for its slowest row, so the measured product is smaller.
+h = f g holds if draft *and* target speculate inside their steps, so that c1 stays the same. If only
+the target does, c1 grows by the factor g: h = g f(k1; c1 g). With random token acceptance a
+synchronous cycle waits for its slowest row, so the measured product is smaller.
 
 Theorems 3 and 4 say when both together beat each alone; tests check them by trying all integers.
-Beyond the paper: Theorem 4 holds from M = 12 on, M = 10 has counterexamples; most acceptance rates
-of the paper's Table 1 are below Theorem 4's 0.52, and the hybrid mostly wins there as well. Source:
-the paper, section 3.3, Appendices B and C. Slips there: k1 = gamma1 (the synchronous f has
-k1 - 1 drafts); the proof of Theorem 4, step 1 case 2, asks for (1+a1)/(1+c1) >= 1.157, which fails
-at a1 -> 0.52, c1 -> 1/3 (1.14), while (1+a)/(1 + c a (1-a)) >= 1.403 is what it needs; case 2 of
-both proofs halves an odd number."""
+Beyond the paper: Theorem 4 holds from M = 12 on, M = 10 has counterexamples. Most acceptance rates
+in the paper's Table 1 are below Theorem 4's 0.52, and the hybrid mostly wins there as well.
+
+Source: the paper, section 3.3, Appendices B and C. It has three slips. k1 = gamma1 is wrong: the
+synchronous f has k1 - 1 drafts. The proof of Theorem 4, step 1 case 2, asks for
+(1+a1)/(1+c1) >= 1.157, which fails at a1 -> 0.52, c1 -> 1/3 (1.14); what it needs is
+(1+a)/(1 + c a (1-a)) >= 1.403. Case 2 of both proofs halves an odd number."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ THRESHOLD = 1.157
 
 
 def step_speedup(alpha1: Reals, k1: Reals, c1: Reals, schedule: ScheduleKind) -> Reals:
-    """f(k1), k1 >= 1 target steps in flight: printed f_sync, or the asynchronous `paper` window."""
+    """f(k1) with k1 >= 1 target steps in flight: f_sync as printed, or the async `paper` window."""
     if schedule not in ("sync", "async"):
         raise DomainError("schedule", schedule, "sync or async")
     if schedule == "sync":
@@ -66,8 +67,8 @@ def hybrid_speedup(
 ) -> Reals:
     """h(k1, k2) = f(k1) g(k2). `inner` "target": only the target speculates, h = g f(k1; c1 g).
 
-    Example, async: alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2 = 4: 3.1468492801. Raises
-    `DomainError`, also where c1 g reaches 1 in the asynchronous f."""
+    With "target" the asynchronous f needs c1 g < 1. Example, async: 3.1468492801 for
+    alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2 = 4."""
     if inner not in ("both", "target"):
         raise DomainError("inner", inner, "both or target")
     tokens = sd_speedup_of_positions(alpha2, k2, c2)
@@ -77,8 +78,10 @@ def hybrid_speedup(
 
 @dataclass(frozen=True)
 class RowSplit:
-    """The best split of a budget: `k1` steps in flight, `k2` positions per pass; smallest first.
-    Others at their best: token-level speculation alone (k1 = 1), lookahead alone (k2 = 1)."""
+    """The best split of a budget: `k1` steps in flight, `k2` positions per pass.
+
+    Of equal speedups, the smallest k1. `token_only_speedup` (k1 = 1) and `step_only_speedup`
+    (k2 = 1) are the best of each level alone."""
 
     k1: int
     k2: int
@@ -88,17 +91,17 @@ class RowSplit:
 
     @property
     def hybrid_wins(self) -> bool:
-        """Whether both together are strictly better than each alone."""
+        """Whether both levels together are strictly better than each alone."""
         return self.k1 > 1 and self.k2 > 1
 
 
 def best_split(
     alpha1: float, alpha2: float, c1: float, c2: float, budget: int, schedule: ScheduleKind = "sync"
 ) -> RowSplit:
-    """The integers k1, k2 >= 1 with ParallelDim_f(k1) k2 <= `budget` that maximise h; tries all.
+    """The integers k1, k2 >= 1 that maximise h under ParallelDim_f(k1) k2 <= `budget`. Tries all.
 
-    Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: (4, 4) 3.1468492801,
-    token only 1.6738461538, step only 1.9230769231. Raises `DomainError`."""
+    Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: k1 = k2 = 4 with speedup
+    3.1468492801, token only 1.6738461538, step only 1.9230769231."""
     for name, value in (("alpha1", alpha1), ("alpha2", alpha2), ("c1", c1), ("c2", c2)):
         if np.ndim(value):
             raise DomainError(name, value, "one number")
@@ -108,7 +111,7 @@ def best_split(
     g = np.asarray(sd_speedup_of_positions(alpha2, k, c2))
     parallel: Any = async_parallelism(k, ratio("c1", c1)) if schedule == "async" else k
     h = np.where(parallel[:, None] * k[None, :] <= m, f[:, None] * g[None, :], -np.inf)
-    h = np.round(h, 13)  # f is constant beyond ceil(1/c1): of equal values take the first
+    h = np.round(h, 13)  # f is constant beyond ceil(1/c1); take the first of equal values
     i, j = np.unravel_index(int(np.argmax(h)), h.shape)
     token_only, step_only = f[0] * g[np.argmax(h[0])], f[np.argmax(h[:, 0])] * g[0]
     return RowSplit(int(i) + 1, int(j) + 1, float(f[i] * g[j]), float(token_only), float(step_only))
@@ -130,12 +133,12 @@ def halving_ratio(alpha: Reals, c: Reals, budget: Reals) -> Reals:
 
 @dataclass(frozen=True)
 class Theorem3:
-    """The conditions of Theorem 3, at one point or many (arrays).
+    """The conditions of Theorem 3, at one point or at many (arrays).
 
-    `premise`: condition (6) and an even M >= 4; the rest means something only there. `seven`:
+    `premise`: condition (6) and an even M >= 4; without it the other two mean nothing. `seven`:
     (1+a1)/(1+c1) >= D_2(M), i.e. h(2, M/2) >= h(1, M): token-level speculation alone is not
     optimal. `eight`: (1+a2)/(1+c2) >= D_1(M), i.e. h(M/2, 2) >= h(M, 1): lookahead alone is not
-    optimal. At least one of the two holds."""
+    optimal. At least one of `seven` and `eight` holds."""
 
     premise: Any
     seven: Any
@@ -143,12 +146,12 @@ class Theorem3:
 
     @property
     def hybrid(self) -> Any:
-        """The theorem applies and says that both together strictly beat each alone."""
+        """Whether the theorem applies and says that both together strictly beat each alone."""
         return plain(np.asarray(self.premise) & self.seven & self.eight)
 
 
 def theorem3(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Theorem3:
-    """The conditions of Theorem 3 (h = f_sync g). Raises `DomainError`."""
+    """The conditions of Theorem 3 (h = f_sync g)."""
     m = whole("budget", budget, 2)
     first = (1 + probability("alpha1", alpha1)) / (1 + nonnegative("c1", c1))
     second = (1 + probability("alpha2", alpha2)) / (1 + nonnegative("c2", c2))
@@ -160,15 +163,15 @@ def theorem3(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) 
 def theorem3_holds(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Any:
     """Whether Theorem 3 promises that the synchronous hybrid beats both: premise, (7) and (8).
 
-    The camera-ready numbers the conditions (8) and (9). False where it promises nothing."""
+    The camera-ready version numbers the conditions (8) and (9). False if nothing is promised."""
     return theorem3(alpha1, alpha2, c1, c2, budget).hybrid
 
 
 def theorem4_conditions(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Any:
     """Whether 0.52 < alpha1, alpha2 < 0.8, c1 < 1/3, c2 < 1/5 and M >= 16 is even.
 
-    Then the asynchronous h is maximal only with k1 >= 2 and k2 >= 2 (Theorem 4; "even" is in the
-    appendix only). Raises `DomainError`."""
+    Then the asynchronous h is maximal only with k1 >= 2 and k2 >= 2 (Theorem 4; only the appendix
+    says "even")."""
     a1, a2 = probability("alpha1", alpha1), probability("alpha2", alpha2)
     c1, c2, m = nonnegative("c1", c1), nonnegative("c2", c2), whole("budget", budget, 1)
     rates = (a1 > 0.52) & (a1 < 0.8) & (a2 > 0.52) & (a2 < 0.8)

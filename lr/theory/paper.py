@@ -1,13 +1,13 @@
 """The paper's measurements as data, fits to them, and a calibration made of both.
 
-Tables 1 and 3 (arXiv 2506.19830 v1) hold what was printed. The paper states neither c1 nor c2, nor
-lengths of steps. So the rest is fitted, and a good fit does not make it true:
+`TABLE_1` and `TABLE_3` are Tables 1 and 3 as printed (arXiv 2506.19830 v1). The paper states
+neither c1 nor c2 nor lengths of steps. The rest is fitted, and a good fit does not make it true:
 
     Table 1    speedup of lookahead = 1 / ((1+v)(1-alpha) + c alpha), one c and v per model pair
     Table 3    acceptance with W alternatives = Beta(p, q) siblings; G_3(alpha_W) / speedup is the
                implied time of a cycle, a straight line in its target rows
 
-Here c and v stand for everything that costs like a draft step, or like a verdict. With v = 0 no
+Here c and v include everything that costs like a draft step or like a verdict. With v = 0 no
 common c fits. "SD" in Table 1 is prompt lookup of 8 tokens. Read next: `planner.py`."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOKUP_TOKENS = 8
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A block of Table 1, by data set: acceptance of draft steps, and three speedups."""
+    """A block of Table 1 by data set: acceptance of draft steps, and three speedups."""
 
     name: str
     acceptance: tuple[float, ...]
@@ -80,7 +80,7 @@ TABLE_3_DEPTH = 2
 
 @dataclass(frozen=True)
 class SpeedFit:
-    """Table 1 fitted: `c`, `v`, predicted speedups, R² of the speedups."""
+    """The fit to a block of Table 1: `c`, `v`, the predicted speedups and their R²."""
 
     c: float
     v: float
@@ -89,7 +89,7 @@ class SpeedFit:
 
 
 def fit_speedups(pair: ModelPair) -> SpeedFit:
-    """The c and v that explain the lookahead speedups of a pair best, given its acceptance."""
+    """The c and v that best explain the lookahead speedups of a pair, given its acceptance."""
     alpha, printed, most = np.array(pair.acceptance), np.array(pair.lookahead), (0.999, np.inf)
     (c, v), _ = curve_fit(lr_async_limit, alpha, printed, (0.3, 0.2), bounds=(0, most), xtol=1e-12)
     predicted: Any = lr_async_limit(alpha, c, v)
@@ -99,8 +99,10 @@ def fit_speedups(pair: ModelPair) -> SpeedFit:
 
 @dataclass(frozen=True)
 class WidthFit:
-    """A row of Table 3 fitted: siblings from Beta(`p`, `q`), and the line through the cycle times
-    G_3(alpha_W) / speedup: `base_time` at one alternative, `per_row` per further target row."""
+    """The fit to a row of Table 3: siblings from Beta(`p`, `q`), and a line through cycle times.
+
+    The times are G_3(alpha_W) / speedup: `base_time` with one alternative, `per_row` per row more.
+    """
 
     p: float
     q: float
@@ -110,7 +112,7 @@ class WidthFit:
 
 
 def fit_width(row: WidthRow) -> WidthFit:
-    """The correlation of siblings in one row of Table 3, and what its target rows cost."""
+    """Fit the correlation of siblings in one row of Table 3, and the cost of its target rows."""
 
     def accepted(widths: Reals, p: float, q: float) -> Any:
         return beta_width_acceptance(p, q, widths)
@@ -127,9 +129,8 @@ def fit_width(row: WidthRow) -> WidthFit:
 def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
     """A pair of Table 1 ("r1", "qwen3") on a data set, in units of a target step of one token.
 
-    alpha1 is printed. c1 and v are the fit to Table 1, alpha2 is what turns 8 free draft tokens
-    into the printed SD speedup, b and the correlation of siblings are the fits to Table 3. Raises
-    `DomainError`."""
+    alpha1 is printed. c1 and v are fitted to Table 1, b and the correlation of siblings to Table 3.
+    alpha2 is the rate at which 8 free draft tokens give the printed SD speedup."""
     if pair not in TABLE_1:
         raise DomainError("pair", pair, " or ".join(TABLE_1))
     if dataset not in DATASETS:

@@ -1,16 +1,16 @@
 """Which schedule, depth, width and number of draft tokens fit a budget, and is a draft worth it?
 
-Every choice within M token positions per target pass is predicted by closed forms; the best can be
-simulated. For asynchronous windows with batches that are not free there is no closed form: every
-row is taken to be as slow as the fullest batch makes it, which is pessimistic, so differences of a
-few percent between schedules mean nothing; look at the simulated figures. Token-level speculation
-is inside the target's steps only, so it makes c1 grow (`hybrid.py`).
+Closed forms predict every choice within M token positions per target pass; the best choices can
+then be simulated. There is no closed form for asynchronous windows if batches are not free. There
+every row is assumed as slow as in the fullest batch. That is pessimistic, so differences of a few
+percent between schedules mean nothing without a simulation. Only the target speculates on tokens,
+so c1 grows (`hybrid.py`).
 
-Rows: sync 1 + W + ... + W^g; paper and depth the levels that the draft can keep open, at most
-ceil(1/c). With k + 1 positions per row: rows (k + 1) <= M.
+A target batch has 1 + W + ... + W^g rows in sync. In paper and depth it has the rows of the levels
+that the draft can keep open, at most ceil(1/c). With k + 1 positions per row, rows (k + 1) <= M.
 
-`compare` asks the fair question about GPUs: the same ones, given wholly to the target's tensor
-parallelism (`pass_time`)? A faster target makes draft and verifier relatively slower."""
+`compare` asks the fair question: would the same GPUs gain more if all of them served the target
+(tensor parallelism, `pass_time`)? A faster target makes draft and verifier relatively slower."""
 
 from __future__ import annotations
 
@@ -27,22 +27,20 @@ from lr.theory.predicted import Way, predicted_speedup, siblings
 
 WIDTHS = (1, 2, 3, 4)
 MOST_TOKENS, DEEPEST = 16, 32
-WORTH_IT = 1.02
-"""A predicted speedup below this is not worth a draft model."""
-SERIAL = 0.1
-"""The share of a target pass that more GPUs do not make faster, if nothing is known."""
+WORTH_IT = 1.02  # a predicted speedup below this is not worth a draft model
+SERIAL = 0.1  # the share of a target pass that more GPUs do not speed up, if not measured
 
 
 @dataclass(frozen=True)
 class Plan(Way):
-    """A way of decoding, its target `rows` at a time, and its speedup over plain decoding."""
+    """A way of decoding with the `rows` of its target batch and its speedup over plain decoding."""
 
     rows: int = 1
     speedup: float = 1.0
 
     @property
     def positions(self) -> int:
-        """Token positions per target pass: what counts against M."""
+        """Token positions per target pass, which count against M."""
         return self.rows * (self.tokens + 1)
 
     @property
@@ -55,7 +53,7 @@ class Plan(Way):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Plans of one kind differ in numbers only."""
+        """Plans of the same kind differ only in numbers."""
         return self.depth > 0 and self.schedule, self.width, self.tokens > 0
 
 
@@ -70,18 +68,18 @@ class Advice:
 
     @property
     def best(self) -> Plan:
-        """The best plan; plain decoding where nothing is worth it."""
+        """The best plan, or plain decoding if no plan is worth a draft model."""
         return self.plans[0] if self.plans[0].speedup >= WORTH_IT else PLAIN
 
     @property
     def runner_up(self) -> Plan:
-        """The best plan of another kind."""
+        """The best plan of a different kind."""
         first = self.plans[0]
         return next((plan for plan in self.plans if plan.kind != first.kind), first)
 
     @property
     def width_gain(self) -> float:
-        """Best plan with W > 1 over the best with W = 1: above 1, alternatives pay."""
+        """Best speedup with W > 1 over best speedup with W = 1. Above 1, alternatives pay."""
         wide = max((p.speedup for p in self.plans if p.width > 1), default=0.0)
         return wide / max(p.speedup for p in self.plans if p.width == 1)
 
@@ -94,7 +92,7 @@ def plan(found: Calibration, budget: int) -> Advice:
 
 
 def token_gain(found: Calibration, tokens: int) -> float:
-    """G_(k+1) / time of a round: speedup of one row by k draft tokens, ends of steps ignored."""
+    """G_(k+1) / time of a round: speedup of one row by k draft tokens, without ends of steps."""
     if not tokens:
         return 1.0
     drafting = 0.0 if found.lookup else tokens * found.draft.first
@@ -104,9 +102,9 @@ def token_gain(found: Calibration, tokens: int) -> float:
 
 
 def simulated(found: Calibration, plan: Plan) -> float:
-    """The speedup of a plan with lookahead on the clock, draft and target having a machine each.
+    """The simulated speedup of a plan with lookahead, with separate machines for draft and target.
 
-    Others as predicted."""
+    A plan without lookahead keeps its predicted speedup."""
     return predicted_speedup(plan, found, None) if plan.depth else plan.speedup
 
 
@@ -129,10 +127,10 @@ def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
 
 
 def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan | None:
-    """The plan of `way`, whose tokens alone gain `gain`; None where the formulas do not reach."""
+    """The plan of `way`, whose tokens alone gain `gain`; None if no formula covers it."""
     depth, width, v, b = way.depth, way.width, found.v * gain, found.b
     if way.schedule is Schedule.SYNC:
-        # the rows of a cycle begin one pass after the other
+        # each row of a cycle begins one pass after the row before it
         reads = (depth - 1) / depth * found.target_first.value / found.step_seconds
         reading = found.reading + (reads if found.draft_lengths else 0.0)
         rows = int(tree_rows(width, depth))
@@ -154,16 +152,18 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
 
 
 def pass_time(gpus: int, serial: float = SERIAL) -> float:
-    """s + (1 - s) / t: time of a target pass on t = `gpus`, in units of that on one; s is the share
-    that more GPUs do not make faster. Example, s = 0.1: 4 GPUs take 0.325, 8 take 0.2125."""
+    """s + (1 - s) / t: time of a target pass on t = `gpus` GPUs, in units of its time on one GPU.
+
+    s is the share that more GPUs do not speed up. Example: s = 0.1 gives 0.325 on 4 GPUs, 0.2125
+    on 8."""
     s = float(probability("serial", serial))
     return s + (1 - s) / int(whole("gpus", gpus, 1))
 
 
 def share_from(few: int, many: int, gain: float) -> float:
-    """The share s under which `many` GPUs are `gain` times as fast as `few`; or `DomainError`.
+    """The share s at which `many` GPUs are `gain` times as fast as `few`. Raises `DomainError`.
 
-    (s + (1-s)/few) = gain (s + (1-s)/many). Example: 1 and 4 GPUs, 3.08: 0.1."""
+    (s + (1-s)/few) = gain (s + (1-s)/many). Example: 0.1 for a gain of 3.08 from 1 to 4 GPUs."""
     few, many = int(whole("few", few, 1)), int(whole("many", many, 1))
     above, below = 1 / few - gain / many, gain - 1 + 1 / few - gain / many
     if few >= many or below == 0 or not 0 <= above / below <= 1:
@@ -174,9 +174,10 @@ def share_from(few: int, many: int, gain: float) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Speedups over plain decoding on `calibrated_on` GPUs: of plain decoding with all GPUs and on
-    those besides the draft's, and of the best plan there. `advice` is relative to plain decoding on
-    those besides the draft's."""
+    """Speedups over plain decoding on `calibrated_on` GPUs.
+
+    `all_for_target`, `left_for_target`: plain decoding on all GPUs, and without those of the draft.
+    `with_speculation`: the best plan on the latter. `advice` is relative to `left_for_target`."""
 
     all_for_target: float
     left_for_target: float
@@ -197,9 +198,10 @@ def compare(
     for_draft: int = 1,
     serial: float = SERIAL,
 ) -> Comparison:
-    """The best plan on `gpus` GPUs, `for_draft` of them for draft and judge, against plain decoding
-    on all of them; the target was calibrated on `calibrated_on`. `DomainError` if no GPU is left
-    for the target."""
+    """Compare the best plan on `gpus` GPUs with plain decoding on all of them.
+
+    The plan gives `for_draft` GPUs to draft and judge. The target was calibrated on `calibrated_on`
+    GPUs. Raises `DomainError` if no GPU is left for the target."""
     least = for_draft + 1
     if gpus < least:
         expected = f"at least {least}: {for_draft} for the draft, one for the target"

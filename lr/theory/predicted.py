@@ -1,14 +1,16 @@
-"""How fast would it be on this machine? The scheduler, simulated at what a pass costs.
+"""How fast would it be on this machine? The scheduler, simulated at the measured cost of a pass.
 
-`seconds_per_step` puts three things together: the work of the answers (`Load`: acceptance, lengths
-of steps and chains), one cost line per model (`PassCost`), and the scheduler on a simulated clock.
-What it leaves out shows as a difference to the measurement. In the lockstep driver draft and target
-share a thread, and the clock counts ticks: one pass of the target, if it has rows, and up to
-`draft_ticks` of the draft; afterwards ticks are turned into seconds. Overlapped they have a machine
-each, and the clock counts seconds. docs/theory.md has the cost line, and what reading costs.
+`seconds_per_step` combines the work of the answers (`Load`: acceptance, lengths of steps and
+chains), one cost line per model (`PassCost`), and the scheduler on a simulated clock. Anything else
+shows as a difference from the measurement. In the lockstep driver draft and target share a thread.
+Then the clock counts ticks, each one pass of the target, if it has rows, and up to `draft_ticks`
+passes of the draft; ticks are converted to seconds at the end. In the overlapped driver each model
+has a machine of its own, and the clock counts seconds. docs/theory.md explains the cost line and
+the cost of reading.
 
-Example: target passes of 4 ms for one row and 0.5 ms per further row, steps of 20 tokens, three
-rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `planner.py`."""
+Example: a target pass takes 4 ms for one row and 0.5 ms per further row. With steps of 20 tokens
+and three rows in flight on average, a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next:
+`planner.py`."""
 
 from __future__ import annotations
 
@@ -31,18 +33,16 @@ from lr.theory.trace_metrics import Load, PassCost
 if TYPE_CHECKING:
     from lr.theory.calibration import Calibration
 
-DRAFT_TICKS = 8
-"""Draft passes per target pass of the lockstep driver, by default."""
+DRAFT_TICKS = 8  # draft passes per target pass, the default of the lockstep driver
 T = TypeVar("T")
-LONG_CHAIN = 100
-"""Steps of a long answer, such as those of the paper's data sets."""
+LONG_CHAIN = 100  # steps of a long answer, as on the paper's data sets
 DEEPEST = {1: 8, 2: 4, 3: 3}
-"""The greatest depth that is drawn for a width: trees of at most 40 nodes."""
+"""By width, the greatest depth that `drawn_ways` draws: trees of at most 40 nodes."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way of decoding. `depth` 0: no lookahead; `tokens` 0: no token-level speculation."""
+    """A way of decoding. `depth` 0: no lookahead. `tokens` 0: no token-level speculation."""
 
     schedule: Schedule = Schedule.SYNC
     depth: int = 0
@@ -58,7 +58,7 @@ class Way:
         return " + ".join(parts) or "ar"
 
     def formula(self, found: Calibration) -> float:
-        """The closed form with the calibrated letters; only the target speculates in its steps."""
+        """The closed form with the calibrated values, if only the target speculates on tokens."""
         tokens = float(sd_speedup(found.alpha2.value, self.tokens, found.c2))
         if self.depth == 0:
             return tokens
@@ -66,14 +66,14 @@ class Way:
         a, c = float(beta_width_acceptance(*beta, self.width)), found.c1 * tokens
         if self.schedule is Schedule.SYNC:
             return tokens * float(lr_sync_cycle_speedup(a, self.depth, c))
-        window, c = self.schedule.value, min(c, 1 - 1e-9)  # from 1 on nothing is gained
+        window, c = self.schedule.value, min(c, 1 - 1e-9)  # no gain from c = 1 on
         assert window == "paper" or window == "depth"
         return tokens * float(lr_async_speedup(a, self.depth, c, window))
 
 
 @dataclass(frozen=True)
 class Tried(Way):
-    """A way that is run, with what is set besides. `temperature` None: what the models ask for."""
+    """A way to run, with further settings. `temperature` None: the checkpoint's own value."""
 
     driver: Driver = "lockstep"
     temperature: float | None = None
@@ -89,9 +89,10 @@ class Tried(Way):
 def drawn_ways(
     count: int, seed: int, found: Sequence[Calibration], driver: Driver | None = None
 ) -> list[Tried]:
-    """`count` different ways, each with the temperature of one of the calibrations. The draw is a
-    function of `seed` and of every digit of the calibrations (docs/theory.md, the blind test).
-    `driver` None: it is drawn as well."""
+    """Draw `count` different ways, each with the temperature of one of the calibrations.
+
+    The draw is a function of `seed` and of all digits of the calibrations (docs/theory.md, the
+    blind test). `driver` None: the driver is drawn too."""
     chance = random.Random(f"{seed} {[one.to_json() for one in found]}")
     ways: dict[Tried, None] = {}
     while len(ways) < count:
@@ -106,11 +107,11 @@ def drawn_ways(
 
 
 def siblings(alpha: float, again: float) -> tuple[float, float]:
-    """Beta(p, q) with mean `alpha` under which, where the first alternative was not accepted, the
-    second one is with probability `again`.
+    """(p, q) of the Beta distribution with mean `alpha` and P(second | first not) = `again`.
 
-    P(second | first not) = p / (p + q + 1) = alpha s / (s + 1) with s = p + q, kept between 10^-3
-    (all alike) and 10^6 (independent)."""
+    `again` is the probability that the second alternative is accepted after the first was rejected:
+    p / (p + q + 1) = alpha s / (s + 1) with s = p + q, clipped to 10^-3 (all alike) and 10^6
+    (independent)."""
     a = min(max(alpha, 1e-6), 1 - 1e-6)
     s = again / (a - again) if again < a else 1e6
     s = min(max(s, 1e-3), 1e6)
@@ -126,9 +127,9 @@ def seconds_per_step(
     acceptance: Acceptance | None = None,
     steps: int = 2000,
 ) -> float:
-    """Seconds per emitted step, from about `steps` simulated steps; `costs` of (target, draft).
+    """Seconds per emitted step, from about `steps` simulated steps. `costs` is (target, draft).
 
-    `draft_ticks` None: the models have a machine each. `acceptance`: instead of independent draft
+    `draft_ticks` None: each model has its own machine. `acceptance` replaces independent draft
     steps at the rate of `load`."""
     target, draft = costs
     first = target.seconds(1, load.proposed) + load.draft_passes * draft.first
@@ -173,7 +174,7 @@ def seconds_per_step(
 
 
 def plain_seconds(found: Calibration, load: Load | None = None) -> float:
-    """Seconds per step of plain decoding; its prompt is about half of both models' prompts."""
+    """Seconds per step of plain decoding. Its prompt takes about half of both models' prompts."""
     work = found.expected_load() if load is None else load
     chain = fmean(work.chain_lengths) if work.chain_lengths else float("inf")
     return fmean(work.target_passes) * found.plain_token.value + found.start.value / 2 / chain
@@ -187,8 +188,8 @@ def predicted_speedup(
 ) -> float:
     """Speedup over plain decoding.
 
-    `loads`: the work of the very answers, in this way and by plain decoding, instead of what the
-    calibration expects."""
+    `loads`: the work of the actual answers, in this way and by plain decoding; None: the work that
+    the calibration expects."""
     load, plain = loads or (found.expected_load(way.tokens), None)
     alike = BetaSiblings(*siblings(load.acceptance, found.second_chance.value))
     drawn = alike if way.width > 1 else None
@@ -200,7 +201,7 @@ def predicted_speedup(
 def what_if(
     way: Way, load: Load, costs: tuple[PassCost, PassCost], draft_ticks: int | None = DRAFT_TICKS
 ) -> dict[str, float]:
-    """Seconds per step if one thing were different, and if all were: what a way waits for."""
+    """Seconds per step if one thing were different, and if all were: where the time goes."""
     long, instant = replace(load, chain_lengths=[LONG_CHAIN]), replace(load, verdict=0.0)
     flat = PassCost(costs[0].first), PassCost(costs[1].first)
     cases = {
@@ -219,9 +220,8 @@ def what_if(
 class Compared:
     """One way: measured speedup with its standard error, closed form, prediction and replay.
 
-    `expected`: from the calibration, which was made on other problems; `replayed`: with the
-    acceptance and the lengths of the answers that were measured, so that only times are predicted.
-    """
+    `expected` comes from the calibration, which was made on other problems. `replayed` uses the
+    acceptance and the lengths of the measured answers, so that only times are predicted."""
 
     way: Way
     measured: float
@@ -247,7 +247,7 @@ def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[fl
 
 
 def standard_error(estimate: Callable[[Sequence[T]], float], problems: Sequence[T]) -> float:
-    """Of an estimate over independent problems, by the jackknife: each is left out once."""
+    """The standard error of an estimate over independent problems, by the jackknife."""
     n = len(problems)
     without = [estimate([*problems[:i], *problems[i + 1 :]]) for i in range(n)]
     mean = fmean(without)

@@ -1,16 +1,16 @@
-"""The scheduler on a simulated clock: how long would it take, if steps took so long?
+"""The scheduler on a simulated clock: how long does an answer take, given the times of steps?
 
-This is the scheduler that runs on models. Here its commands go to three workers, draft, target and
-verifier; how long they work and what comes out is drawn from distributions. With constant times and
-independent acceptance the times are those of the closed forms; for anything else there may be no
-closed form.
+This is the same scheduler that runs on models. Here its commands go to three workers: draft, target
+and verifier. How long they work and which drafts are accepted is drawn from distributions. With
+constant times and independent acceptance the results equal the closed forms; other cases may have
+no closed form.
 
     world = World(Bernoulli(0.6), draft=Constant(0.2))
     simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3), world, steps=10_000).rate
 
-By default one draft model writes the alternatives of one node at a time, all target rows make
-progress side by side, and verdicts are immediate. Every step has one token. The unit of time is
-that of `World`, usually one target step. This module knows no model and no closed form."""
+By default one draft model writes the alternatives of one node at a time, all target rows progress
+in parallel, and verdicts are immediate. Every step has one token. The unit of time is that of
+`World`, usually one target step. This module knows no model and no closed form."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
 from lr.trace import Stats, StepWritten, Trace
 from lr.types import Finish, Origin, Role, Step, Verdict, require
 
-ENDLESS = Limits(max_tokens=10**15)
-"""No simulated chain gets that long."""
-TIE = 1e-9
-"""Completions closer than this are simultaneous, so that rounding does not decide their order."""
+ENDLESS = Limits(max_tokens=10**15)  # no simulated chain reaches it
+TIE = 1e-9  # closer completions are simultaneous, so that rounding does not decide their order
 STEP = Step((0,), Finish.BOUNDARY)
 RIGHTLY = Verdict(aligned=True, why="equivalent")
 WRONGLY = Verdict(aligned=True, why="not equivalent, but the judge erred")
@@ -39,7 +37,7 @@ REJECTED = Verdict(aligned=False, why="rejected")
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
 Control = Callable[[Stats], tuple[int, int | None]]
-"""(depth, width) from now on, told after every step; width None: as many as the settings say."""
+"""Called after every step; returns (depth, width) from then on. Width None: that of the config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class WorkSpan:
-    """A simulated worker was busy with `work` from `start` to now; `completed`, else cancelled."""
+    """A simulated worker worked on `work` from `start` to now; not `completed`: cancelled."""
 
     work: Work
     start: float
@@ -63,7 +61,7 @@ class WorkSpan:
 
 @dataclass(slots=True)
 class _Row:
-    """A row in work. `left`: how much longer it takes, if it were alone."""
+    """A running row. `left`: how much longer it would take alone."""
 
     start: float
     left: float
@@ -73,15 +71,15 @@ class _Row:
 class Workers:
     """A model with a batch, or a verifier, on the simulated clock.
 
-    At most `slots` jobs are in work; the others wait in order. All n rows in work progress at the
-    rate 1 / (1 + overhead (n - 1)), so n equal rows take 1 + overhead (n - 1) times as long as one.
+    At most `slots` jobs run; other jobs wait in order. All n running rows progress at the rate
+    1 / (1 + overhead (n - 1)), so n equal rows take 1 + overhead (n - 1) times as long as one.
 
-    Example, overhead 0.5: row x of length 1 begins at 0, row y of length 1 at 0.4. Alone, x
-    progresses 0.4; then both at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y has
-    progressed 0.6; alone, it ends at 1.3 + 0.4 = 1.7.
+    Example, overhead 0.5: row x of length 1 begins at 0, row y of length 1 at 0.4. By 0.4, x alone
+    has progressed 0.4. Then both run at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y
+    has progressed 0.6; alone again, it ends at 1.3 + 0.4 = 1.7.
 
-    `peak`: most rows at a time; `busy`: time of rows that are over; `occupied`: time with at least
-    one row; `begun`, `completed`: rows."""
+    `peak`: most rows at a time; `busy`: total time of the rows that ended; `occupied`: time with at
+    least one row; `begun`, `completed`: numbers of rows."""
 
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
         good = slots is None or slots >= 1
@@ -90,22 +88,22 @@ class Workers:
         self.peak = self.begun = self.completed = 0
         self.busy = self.occupied = self._time = 0.0
         self._slots, self._overhead = math.inf if slots is None else slots, overhead
-        self._queue: deque[dict[Work, float]] = deque()  # jobs that wait: rows with their lengths
-        self._rows: dict[Work, _Row] = {}  # in work, in the order in which they began
+        self._queue: deque[dict[Work, float]] = deque()  # waiting jobs: rows with their lengths
+        self._rows: dict[Work, _Row] = {}  # running rows, in the order in which they began
         self._number = 0
 
     @property
     def mean_rows(self) -> float:
-        """While there was at least one."""
+        """The mean number of rows over the time with at least one row."""
         return self.busy / self.occupied if self.occupied else 1.0
 
     def submit(self, now: float, job: dict[Work, float]) -> None:
-        """A job comes in: its rows, each with its length."""
+        """Add a job: its rows, each with its length."""
         self._queue.append(job)
         self._fill(now)
 
     def cancel(self, now: float, work: Work) -> WorkSpan | None:
-        """Take a row away. Returns its span up to `now`, or None if it was still waiting."""
+        """Remove a row. Returns its span up to `now`, or None if it was still waiting."""
         if work in self._rows:
             return self._end(now, work, completed=False)
         for job in self._queue:
@@ -114,7 +112,7 @@ class Workers:
         return None
 
     def next_time(self) -> float:
-        """When the next row is completed if nothing else happens; infinity if none is in work."""
+        """When the next row will complete if nothing else happens; infinity without rows."""
         if not self._rows:
             return math.inf
         least = min([row.left for row in self._rows.values()])
@@ -126,12 +124,12 @@ class Workers:
         return self._end(now, work, completed=True)
 
     def stop(self, now: float) -> list[WorkSpan]:
-        """End everything. Returns the spans of the rows in work."""
+        """End all jobs. Returns the spans of the running rows."""
         self._queue.clear()
         return [self._end(now, work, completed=False) for work in list(self._rows)]
 
     def _slowness(self) -> float:
-        """Time per unit of progress of the rows in work."""
+        """Time per unit of progress of the running rows."""
         return 1 + self._overhead * (len(self._rows) - 1)
 
     def _move(self, now: float) -> None:
@@ -164,14 +162,15 @@ class Workers:
 
 @dataclass(frozen=True)
 class World:
-    """What the scheduler runs on. Durations are those of a row that is alone in its batch.
+    """What the scheduler runs on. Durations are for a row that is alone in its batch.
 
     `target_overhead`, `draft_overhead`: n rows together take 1 + overhead (n - 1) times as long.
-    `draft_workers`: nodes whose alternatives are written at a time (None: no limit);
-    `judge_workers`: pairs judged at a time. `score`: a target prefill, for verifiers that need no
-    target step. `errors`: the verifier's. `reading`: added to a target step after a draft step,
-    which the target must read first; `reading_before`: added for each further draft step between
-    it and the last correction, where rows begin one after the other. Same `seed`, same run."""
+    `draft_workers`: nodes whose alternatives are written at the same time (None: no limit);
+    `judge_workers`: pairs judged at the same time. `score`: a target prefill, for verifiers that
+    need no target step. `errors`: those of the verifier. `reading`: extra time of a target step
+    after a draft step, which the target must read first. `reading_before`: extra time for each
+    further draft step since the last correction, if rows begin one after another. The same `seed`
+    gives the same run."""
 
     acceptance: Acceptance
     target: Duration = TARGET_STEP
@@ -189,8 +188,9 @@ class World:
 
 
 class Stage(NamedTuple):
-    """From one step of the target to the next: a synchronous cycle, or up to the next rejection. It
-    emits one step more than the draft steps that are accepted."""
+    """From one emitted target step to the next: a synchronous cycle, or up to the next rejection.
+
+    It emits `accepted` + 1 steps."""
 
     accepted: int
     seconds: float
@@ -198,7 +198,7 @@ class Stage(NamedTuple):
 
 @dataclass
 class SimulationOutcome:
-    """What came out. `seconds`: time of the last step; `wrong`: accepted, but not equivalent."""
+    """The result. `seconds`: time of the last step. `wrong`: accepted, but not equivalent."""
 
     seconds: float = 0.0
     origins: Counter[Origin] = field(default_factory=Counter)
@@ -206,7 +206,7 @@ class SimulationOutcome:
     wrong: int = 0
     stages: list[Stage] = field(default_factory=list)
     workers: dict[WorkKind, Workers] = field(default_factory=dict)
-    """By DRAFT, TARGET (judging without a target step included) and JUDGE."""
+    """DRAFT, TARGET (it also judges if no target step is needed) and JUDGE."""
 
     @property
     def steps(self) -> int:
@@ -214,12 +214,12 @@ class SimulationOutcome:
 
     @property
     def rate(self) -> float:
-        """Steps per unit of time: the speedup, where a target step takes one unit."""
+        """Steps per unit of time. This is the speedup if a target step takes one unit."""
         return self.steps / self.seconds
 
     @property
     def acceptance(self) -> float | None:
-        """Accepted / judged draft steps; counts the verdicts that decided a step."""
+        """Accepted / judged draft steps. Only verdicts that decided a step count."""
         return self.origins[Origin.ACCEPTED] / self.judged if self.judged else None
 
 
@@ -230,18 +230,19 @@ def simulate(
     trace: Trace | None = None,
     control: Control | None = None,
 ) -> SimulationOutcome:
-    """Emit `steps` steps, or fewer where the limits of `config` end the chain. `control`, a
-    controller's, is told the counts and the time after every step.
+    """Emit `steps` steps, or fewer if the limits of `config` end the chain.
 
-    `trace` records every event by the simulated clock, all work (`WorkSpan`) and what is emitted
-    (`Emit`) among them. Raises `SettingError` for steps < 1."""
+    `control` acts for a controller: it gets the counts and the time after every step. `trace`
+    records all events by the simulated clock, including all work (`WorkSpan`) and all emitted steps
+    (`Emit`). Raises `SettingError` for steps < 1."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
     return _Simulation(config, world, trace, control).run(steps)
 
 
 def record_event(record: Callable[[Any], None], event: messages.Event) -> None:
-    """Record what a scheduler without models is told, and before it the finished step, which a
-    model would have recorded itself."""
+    """Record an event for a scheduler without models, after the finished step that it reports.
+
+    A model records its own steps."""
     match event:
         case messages.Drafted(node, Step() as step):
             record(StepWritten(Role.DRAFT, node.index - 1, step, node))
@@ -256,8 +257,8 @@ class _Simulation:
     ) -> None:
         self.scheduler, self.control = LookaheadScheduler(config), control
         self.most, self.width, self.world = config.depth, config.width, world
-        self.widths: dict[int, int | None] = {}  # by the index of the new root
-        self.declined: dict[NodeId, None] = {}  # alternatives that the controller does not want
+        self.widths: dict[int, int | None] = {}  # by index of the new root
+        self.declined: dict[NodeId, None] = {}  # alternatives beyond the controller's width
         self.record: Callable[[Any], None] = lambda event: None
         if trace is not None:
             self.record = trace.record
@@ -266,7 +267,7 @@ class _Simulation:
         self.stage_accepted = 0
         draft = Workers(world.draft_workers, world.draft_overhead)
         target, judge = Workers(None, world.target_overhead), Workers(world.judge_workers)
-        # of simultaneous completions, those come first that make room for the others
+        # among simultaneous completions, those that make room for others come first
         self.outcome = SimulationOutcome(
             workers={WorkKind.JUDGE: judge, WorkKind.TARGET: target, WorkKind.DRAFT: draft}
         )
@@ -309,11 +310,11 @@ class _Simulation:
     def _obey(self, commands: Sequence[messages.Command], steps: int) -> None:
         for command in commands:
             if isinstance(command, Emit) and self.outcome.steps >= steps:
-                continue  # one event may emit more steps than were asked for
+                continue  # one event can emit more steps than requested
             self.record(command)
             match command:
                 case messages.Draft(parent, children):
-                    # as in `Request`: the last answer before this node could begin
+                    # as in `Request`: the controller's last answer before this node could begin
                     width = self.widths.get(max(parent.stem, parent.index - self.most + 1))
                     self._submit(*(Work(WorkKind.DRAFT, child) for child in children[:width]))
                     self.declined |= dict.fromkeys(children[width:] if width else ())

@@ -1,7 +1,7 @@
-"""Synchronous cycles: write g drafts, then let the target check them all at once.
+"""Synchronous cycles: write g drafts, then let the target check all of them at once.
 
 The unit of time is one target step. A draft step takes c; X, the number of drafts accepted before
-the first rejection, has P(X >= i) = alpha^i. Three conventions for a cycle, and what each emits:
+the first rejection, has P(X >= i) = alpha^i. There are three conventions for a cycle:
 
     name  drafts  target steps  cycle                                 emits          time
     ----  ------  ------------  ------------------------------------  -------------  ------------
@@ -12,7 +12,7 @@ the first rejection, has P(X >= i) = alpha^i. Three conventions for a cycle, and
     speedup    B: G_(g+1) / (1 + c g)    N1: G_g / (1 + c g)    N2: G_g / (1 + c (g-1))
 
 The paper's f_sync(k) (Theorem 1) is B with k = g + 1, or N2 with k = g. Its text says k1 = gamma1,
-which is wrong for Algorithm 1: there are gamma1 + 1 target steps. The scheduler follows B.
+which is wrong for Algorithm 1: it has gamma1 + 1 target steps. The scheduler follows B.
 
 Token-level speculative decoding is the same cycle in tokens: gamma drafted tokens, one target pass
 over gamma + 1 positions, speedup G_(gamma+1) / (1 + gamma c) (Leviathan et al., arXiv 2211.17192).
@@ -45,7 +45,7 @@ def lr_sync_speedup(alpha: Reals, k: Reals, c: Reals) -> Reals:
     """f_sync(k) = (1 - alpha^k) / ((1 - alpha)(1 - c + c k)), as printed in Theorem 1.
 
     k >= 1 counts target steps in flight: Algorithm 1 with k - 1 drafts (B), or N2 with k. f(1) = 1
-    is plain decoding. Example: alpha 0.6, k 6, c 0.1: 1.5889066667. Raises `DomainError`."""
+    is plain decoding. Example: f(6) = 1.5889066667 for alpha = 0.6, c = 0.1."""
     return lr_sync_cycle_speedup(alpha, whole("k", k, 1) - 1, c)
 
 
@@ -60,10 +60,10 @@ def lr_sync_cycle_speedup(
 ) -> Reals:
     """Speedup of a cycle of g = `draft_steps` drafts, in the conventions of the table above.
 
-    `batch_overhead` b: n target rows take 1 + b (n - 1); for B this equals a draft that takes
-    c + b. `verifier_latency` v: all verdicts of a cycle come together after v. For B in full:
-    G_(g+1) / (1 + c g + b g + v). g >= 0 for B (0 is plain decoding), g >= 1 for N1 and N2.
-    Example: alpha 0.6, g 6, c 0.1: B 1.51876, N1 1.4896. Raises `DomainError`."""
+    `batch_overhead` b: n target rows take 1 + b (n - 1). `verifier_latency` v: all verdicts of a
+    cycle arrive together after v. So B is G_(g+1) / (1 + c g + b g + v), as if a draft took c + b.
+    g >= 0 for B (0 is plain decoding), g >= 1 for N1 and N2. Example: alpha = 0.6, g = 6, c = 0.1
+    give 1.51876 (B) and 1.4896 (N1)."""
     if convention not in ("B", "N1", "N2"):
         raise DomainError("convention", convention, "B (Algorithm 1), N1 or N2")
     g = whole("draft_steps", draft_steps, 0 if convention == "B" else 1)
@@ -76,12 +76,12 @@ def lr_sync_cycle_speedup(
 
 
 def sync_judged(alpha: Reals, draft_steps: Reals) -> Reals:
-    """G_g: verdicts per cycle (B) up to the first rejection; a share alpha of them accepts."""
+    """G_g: verdicts per cycle (B) up to the first rejection. The share alpha of them accepts."""
     return plain(geometric(probability("alpha", alpha), whole("draft_steps", draft_steps, 0)))
 
 
 def sync_draft_share(alpha: Reals, draft_steps: Reals) -> Reals:
-    """alpha G_g / G_(g+1): share of the output (B) that is the draft's text."""
+    """alpha G_g / G_(g+1): share of the output (B) that the draft wrote."""
     a, g = probability("alpha", alpha), whole("draft_steps", draft_steps, 0)
     return plain(a * geometric(a, g) / geometric(a, g + 1))
 
@@ -100,13 +100,12 @@ def sync_wasted(alpha: Reals, draft_steps: Reals) -> Reals:
 def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
     """The k in 1..`most` that maximises f_sync(k); Algorithm 1 then drafts k - 1 steps.
 
-    f_sync is unimodal (Lemma 3) and grows at k iff alpha^k (1 + c (k - 1)) > c G_k. So the answer
-    is 1 (do not speculate) iff alpha <= c, and `most` if alpha = 1 or c = 0. Raises `DomainError`.
-    """
+    f_sync is unimodal (Lemma 3) and grows at k iff alpha^k (1 + c (k - 1)) > c G_k. So the best k
+    is 1 (do not speculate) iff alpha <= c, and `most` if alpha = 1 or c = 0."""
     a, each = float(probability("alpha", alpha)), float(nonnegative("c", c))
     most = int(whole("most", most, 1))
     tie = 1 + 1e-12  # equal values do not count as growth
-    for k in (np.arange(1, min(most, 64)), np.arange(64, most)):  # mostly the answer is small
+    for k in (np.arange(1, min(most, 64)), np.arange(64, most)):  # the best k is usually small
         grows = a**k * (1 + each * (k - 1)) > each * geometric(a, k) * tie
         if not np.all(grows):
             return int(k[np.argmin(grows)])
@@ -116,30 +115,30 @@ def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
 def sd_tokens(alpha: Reals, gamma: Reals) -> Reals:
     """E N = G_(gamma+1): mean tokens per round of `gamma` >= 0 drafted tokens.
 
-    P(N > i) = alpha^i for i <= gamma (Leviathan et al., eq. 1). Example: alpha 0.8, gamma 5:
-    3.68928. Raises `DomainError`."""
+    P(N > i) = alpha^i for i <= gamma (Leviathan et al., eq. 1). Example: 3.68928 for alpha = 0.8,
+    gamma = 5."""
     return plain(geometric(probability("alpha", alpha), whole("gamma", gamma, 0) + 1))
 
 
 def sd_speedup(alpha: Reals, gamma: Reals, c: Reals) -> Reals:
     """G_(gamma+1) / (1 + gamma c): speedup of token-level speculation, at most 1 / (1 - alpha).
 
-    A drafted token takes c target passes; a pass over gamma + 1 positions takes as long as one over
-    one (Leviathan et al., Theorem 3.8). Example: alpha 0.8, gamma 5, c 0.1: 2.45952."""
+    A drafted token takes c target passes; a pass takes as long for gamma + 1 positions as for one
+    (Leviathan et al., Theorem 3.8). Example: 2.45952 for alpha = 0.8, gamma = 5, c = 0.1."""
     return lr_sync_cycle_speedup(alpha, whole("gamma", gamma, 0), c)
 
 
 def sd_speedup_of_positions(alpha2: Reals, k2: Reals, c2: Reals) -> Reals:
     """g(k2) = (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)): `sd_speedup` with k2 = gamma + 1.
 
-    The paper's form (section 3.3, where the denominator prints c for c2). g(1) = 1."""
+    This is the paper's form (section 3.3, which prints c for c2 in the denominator). g(1) = 1."""
     return sd_speedup(alpha2, whole("k2", k2, 1) - 1, c2)
 
 
 def token_acceptance(p: Reals, q: Reals) -> float:
     """sum over x of min(p(x), q(x)): how often speculative sampling accepts a token drafted from q.
 
-    `p`, `q` [v]: the target's and the draft's distribution (Leviathan et al., Corollary 3.6).
+    `p` and `q` [v] are the target's and the draft's distribution (Leviathan et al., Corollary 3.6).
     Raises `DomainError` unless both are distributions over the same tokens."""
     both = [numbers(name, x) for name, x in (("p", p), ("q", q))]
     for name, x in zip("pq", both, strict=True):

@@ -1,6 +1,5 @@
-"""The tiny family: a synthetic reasoning language, its oracle, and models trained on it that run on
-any machine.
+"""The tiny family: synthetic reasoning languages, their oracles, and models that run anywhere.
 
-Read `language.py`, `grammar.py`, `oracle.py` in this order for the language, `plans.py` for a
-second one, `evaluate.py` for what the models can do; `scripts/tiny_training` has trained them.
+For the language read `language.py`, `grammar.py` and `oracle.py` in this order, for a second
+language `plans.py`. `evaluate.py` measures the models, which `scripts/tiny_training` has trained.
 `docs/tiny.md` has the numbers."""

@@ -1,15 +1,14 @@
-"""What the tiny models can do, measured on held-out problems of their language with the engine. The
-command is `lr tiny eval`.
+"""The evaluation of the tiny models on held-out problems of their language: `lr tiny eval`.
 
 Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own
-solutions of sum_x min(p(x), q(x)), the chance that a token drawn from the draft survives the
-rejection rule (Leviathan et al., arXiv 2211.17192, section 3.2). Step acceptance: a chain grows
-from the prompt; at every position both models write one step from the same prefix, the oracle
-judges, and the draft's step joins the chain if it means the same, else the target's. That is
-Lookahead Reasoning seen from the chain, so this is its alpha_1. The layer ablation leaves out one
-layer of the target at a time: a layer that can be left out is padding.
+solutions of sum_x min(p(x), q(x)), the probability that the rejection rule keeps a token drawn from
+the draft (Leviathan et al., arXiv 2211.17192, section 3.2). Step acceptance: a chain grows from the
+prompt. At every position both models write one step from the same prefix, and the oracle judges.
+The draft's step joins the chain if it means the same, else the target's step does. The result is
+alpha_1 of Lookahead Reasoning. The layer ablation leaves out one layer of the target at a time: a
+layer whose absence costs nothing is useless.
 
-It knows nothing of speed; `lr bench decode` measures that."""
+`lr bench decode` measures speed."""
 
 from __future__ import annotations
 
@@ -40,21 +39,20 @@ from lr.tiny.names import language_of
 from lr.types import Role, SamplingParams, require
 
 KINDS = ("goal", "given", "note", "operation", "answer", "unreadable")
-BATCH = 32  # problems that are worked on together
+BATCH = 32  # problems solved together
 CONTEXT = 2048
 LIMITS = Limits(max_tokens=1600)
-Tokens = tuple[int, ...]
-"""The tokens of a step."""
+Tokens = tuple[int, ...]  # of a step
 
 
 @dataclass
 class StepSums:
-    """Sums over steps of one kind. `positions` and `overlap` come from the target's own solutions,
-    the rest from the judged chain.
+    """Sums over steps of one kind, as counted on the judged chain.
 
-    `accepted`: the draft's step means what the target's does; `exact`: it has the same tokens.
-    `self_accepted` and `self_exact`: the same for a second step of the target from the same prefix.
-    `tokens`, `draft_tokens`: their lengths."""
+    `accepted`: the draft's step means the same as the target's; `exact`: it has the same tokens.
+    `self_accepted`, `self_exact`: the same for a second step of the target from the same prefix.
+    `tokens`, `draft_tokens`: lengths of the target's and the draft's steps. `positions`, `overlap`:
+    token positions and the sum of sum_x min(p, q) in the target's own solutions."""
 
     steps: int = 0
     accepted: int = 0
@@ -71,7 +69,7 @@ class StepSums:
         return StepSums(**{name: mine[name] + theirs[name] for name in mine})
 
     def rates(self) -> dict[str, float]:
-        """Every rate by name; NaN where nothing was counted."""
+        """All rates by name; NaN if nothing was counted."""
         counts = {
             "step acceptance": self.accepted,
             "exact text": self.exact,
@@ -89,8 +87,9 @@ class StepSums:
 
 @dataclass(frozen=True)
 class LayerSkipped:
-    """The target without one layer (None: whole): accuracy, and log-loss per token (nats) on the
-    whole target's own solutions."""
+    """The target without one layer (None: the whole target): its accuracy and its loss.
+
+    The loss is -log p per token (nats) on the whole target's own solutions."""
 
     layer: int | None
     accuracy: float
@@ -99,8 +98,7 @@ class LayerSkipped:
 
 @dataclass(frozen=True)
 class TinyReport:
-    """What `evaluate` measured. `ablation` has one row for the whole target and one per layer;
-    empty if it was not asked for."""
+    """The results of `evaluate`. `ablation`, if requested, begins with the whole target."""
 
     problems: int
     temperature: float
@@ -125,10 +123,8 @@ class TinyReport:
             for right in (self.target_right, self.draft_right)
         )
         lines = [
-            f"Held-out problems: {self.problems}, temperature {self.temperature}.",
-            "",
-            f"Accuracy: target {target}, draft {draft}.",
-            "",
+            f"Held-out problems: {self.problems}, temperature {self.temperature}.\n",
+            f"Accuracy: target {target}, draft {draft}.\n",
             *(f"| {' | '.join(row)} |" for row in rows),
         ]
         if self.ablation:
@@ -136,7 +132,7 @@ class TinyReport:
             rows = [["layer left out", *names], ["---"] * (1 + len(names))]
             rows.append(["accuracy", *(f"{one.accuracy:.2f}" for one in self.ablation)])
             rows.append(["loss per token", *(f"{one.loss:.3f}" for one in self.ablation)])
-            lines += ["", "The target without one layer:", ""]
+            lines += ["\nThe target without one layer:\n"]
             lines += [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join(lines) + "\n"
 
@@ -144,8 +140,9 @@ class TinyReport:
 @dataclass(frozen=True)
 class EvalSettings:
     """How much to measure, on which data set ("": the short problems of the target's language).
-    `ablation_problems` is per layer; 0 leaves the ablation out. `ablation_layers`: only these (none
-    named: every one)."""
+
+    `ablation_problems`: problems per layer, 0 for no ablation. `ablation_layers`: the layers to
+    leave out one at a time, empty for all."""
 
     problems: int = 128
     seed: int = 0
@@ -159,11 +156,11 @@ class EvalSettings:
         least = self.ablation_problems >= 0
         require(least, "ablation_problems", self.ablation_problems, "a whole number >= 0")
         used = self.ablation_problems > 0 or not self.ablation_layers
-        require(used, "ablation_problems", 0, "at least 1, since ablation_layers are named")
+        require(used, "ablation_problems", 0, "at least 1, since ablation_layers are given")
 
 
 class Voice:
-    """One model that writes: runner, codec and step writer."""
+    """A model that writes steps: runner, codec and step writer."""
 
     def __init__(self, role: Role, model: CausalLM, codec: Codec, settings: EvalSettings) -> None:
         self.codec, self.language = codec, language_of(codec) or QUANTITIES
@@ -176,8 +173,7 @@ class Voice:
         self.writer = StepWriter(config, self.runner, codec.token_bytes)
 
     def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[Tokens]:
-        """One step at the end of each branch. `numbers` tell the draws apart: one per step that is
-        ever written."""
+        """Write a step at the end of each branch. `numbers` must differ for different draws."""
         limit = LIMITS.step_limit(0)
         jobs = [
             StepJob(branch, n, limit, self.stream.fold_in(n))
@@ -189,12 +185,12 @@ class Voice:
         return step[-1] in self.codec.eos_ids
 
     def kind_of(self, text: str) -> str:
-        """The kind of a step, such as goal; "unreadable" if it is not in the language."""
+        """The kind of a step, such as "goal"; "unreadable" if it is not in the language."""
         meaning = self.language.parse(text)
         return "unreadable" if meaning is None else str(meaning.kind.value)
 
     def logits(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """The logits [t, v] for each of the t tokens of `text` after `prompt`."""
+        """The logits [t, v] of the t tokens of `text` after `prompt`."""
         branch = self.runner.open([*prompt, *text[:-1]])
         logits = self.runner.forward([branch], "all")[0][len(prompt) - 1 :]
         self.runner.close(branch)
@@ -202,7 +198,7 @@ class Voice:
 
 
 def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> TinyReport:
-    """Measure a target and a draft (directories or names of tiny models) on held-out problems."""
+    """Evaluate a target and a draft (directories or names of tiny models) on held-out problems."""
 
     def voice(role: Role, name: str | Path) -> Voice:
         codec = Codec.load(name)
@@ -239,18 +235,18 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
 def draw(
     language: TinyLanguage, indices: Sequence[int], settings: EvalSettings
 ) -> list[Problem[Any]]:
-    """Held-out problems of a language by index. Raises `SettingError`."""
+    """Held-out problems of a language by index. Raises `SettingError` for an unknown data set."""
     name = settings.dataset or language.family
     if name not in language.datasets:
         raise SettingError(
-            f"the data set is {name!r}, expected one of {', '.join(language.datasets)}: problems "
-            "in the language of the target."
+            f"the data set is {name!r}, expected one of {', '.join(language.datasets)}: those in "
+            "the target's language."
         )
     return [language.datasets[name](Split.TEST, i, settings.seed) for i in indices]
 
 
 def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:
-    """The model's own solution of each problem, in steps."""
+    """Let the model solve each problem; returns the steps of each solution."""
     branches = [voice.runner.open(voice.codec.chat(what.question)) for what in problems]
     ends = [len(branch) + LIMITS.max_tokens for branch in branches]
     solutions: list[list[Tokens]] = [[] for _ in problems]
@@ -269,14 +265,14 @@ def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:
 def count_right(
     voice: Voice, problems: Sequence[Problem[Any]], solutions: Sequence[list[Tokens]]
 ) -> int:
-    """How many solutions have the right answer in the last box."""
+    """The number of solutions with the right answer in the last box."""
     texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
     answers = (str(what.answer) for what in problems)
     return sum(boxed(text) == answer for text, answer in zip(texts, answers, strict=True))
 
 
 def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
-    """A number of its own for every step: problem, place in the chain, which of several tries."""
+    """A different number for every (problem, place in the chain, try)."""
     return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
 
 
@@ -289,10 +285,11 @@ def grow_chains(
     *,
     twice: bool = False,
 ) -> None:
-    """Grow the chains of a batch of problems. At every position both models write one step from the
-    same prefix (`twice`: the target another one); if `accepts(target's, draft's, other)`, the
-    draft's joins the chain, else the target's. `number(problem, position, sibling)` gives the
-    number of a step's draws."""
+    """Grow the chains of a batch of problems.
+
+    At every position both models write one step from the same prefix (`twice`: the target writes
+    another). If `accepts(target's, draft's, other)`, the draft's step joins the chain, else the
+    target's. `number(problem, position, sibling)` is the number of a step's draws."""
     voices = (target, draft)
     chains = [target.codec.chat(what.question) for what in problems]
     branches = [[voice.runner.open(chain) for chain in chains] for voice in voices]
@@ -324,8 +321,7 @@ def grow_chains(
 def _step_acceptance(
     target: Voice, draft: Voice, problems: Sequence[Problem[Any]], tallies: dict[str, StepSums]
 ) -> None:
-    """Add up, by kind of the target's step, what the oracle says of the draft's step, and of the
-    target's second try, against the target's step."""
+    """Count how the oracle judges draft steps and second target steps, by kind of target step."""
 
     def accepts(mine: Tokens, drafted: Tokens, other: Tokens) -> bool:
         text, said, again = (target.codec.decode(step) for step in (mine, drafted, other))
@@ -345,7 +341,7 @@ def _step_acceptance(
 
 
 def without_layer(model: CausalLM, layer: int) -> CausalLM:
-    """The model with one layer left out; it shares the weights of the others."""
+    """The model without one layer. It shares the weights of the other layers."""
     lesser = copy.copy(model)
     lesser._modules = dict(model._modules)
     lesser.layers = nn.ModuleList(block for i, block in enumerate(model.layers) if i != layer)
@@ -353,10 +349,10 @@ def without_layer(model: CausalLM, layer: int) -> CausalLM:
 
 
 def _ablation(target: Voice, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
-    """Accuracy and log-loss of the target whole (first), then with each single layer skipped.
+    """Accuracy and loss of the whole target, then of the target without each single layer.
 
-    The loss, -log p per token at temperature 1, is on the whole model's own solutions; it shows
-    what sampled accuracy is too coarse to see."""
+    The loss, -log p per token at temperature 1, shows differences that sampled accuracy is too
+    coarse to show."""
     model, codec = target.runner.model, target.codec
     problems = draw(target.language, range(settings.ablation_problems), settings)
     prompts = [codec.chat(what.question) for what in problems]

@@ -1,25 +1,24 @@
-"""How the tiny language is worded: templates with synonyms, and two styles over the same grammar.
+"""The wording of the tiny language: templates with synonyms, and two styles over the same grammar.
 
 A template is a line of words. `{B}` is a slot, `[so|thus|hence]` a choice among synonyms (an empty
-one leaves the place out), `@HAS` a named phrase from `PHRASES`. Every choice, the template itself
-included, lists what the target prefers first and what the draft prefers last: a style is a
-geometric weighting of the list, from the front or from the back. Both styles can say everything, so
-a model of one style can read and continue the other. That gap in wording is what token-level
-speculation pays for, and what step-level speculation, which compares meanings, does not.
+synonym omits the word), `@HAS` a named phrase from `PHRASES`. Every choice, including the choice of
+template, begins with the target's favourite and ends with the draft's. A style weights the list
+geometrically, from the front or from the back. Both styles can say everything, so a model of one
+style can read and continue the other. The difference in wording lowers the acceptance of
+token-level speculation, but not of step-level speculation, which compares meanings.
 
-The oracle (`oracle.py`) is derived from these same templates, so that nothing can be worded that it
-cannot read."""
+The oracle (`oracle.py`) is built from the same templates, so it can read all that can be worded."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from lr.tiny.language import Meaning, StepKind
 
-RATIO = 0.65  # weight of an alternative relative to the one before it in the order of preference
+RATIO = 0.65  # weight of an alternative relative to the alternative preferred just before it
 
 PHRASES = {
     "HAS": "[has|owns|holds]",
@@ -69,7 +68,7 @@ CHANGED = {
 
 
 def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
-    """All templates of every (kind, operation), the target's favourite first."""
+    """The templates of every (kind, operation), the target's favourite first."""
     table: dict[tuple[StepKind, str], tuple[str, ...]] = {}
     for query, asked in QUESTIONS.items():
         table[StepKind.GOAL, query] = (
@@ -121,15 +120,16 @@ def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
 
 
 TemplatePiece = tuple[str, ...]
-"""One place of a template: its alternatives. Each is a run of words; a slot is a word such as
-`{B}`; one alternative = no choice."""
+"""The alternatives at one place of a template. Each is a run of words; a slot is a word such as
+`{B}`. A single alternative leaves no choice."""
 
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 
 def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[TemplatePiece, ...]:
-    """The places of a template in order, phrases expanded: "{B} [has|owns] ." -> ("{B}",), ("has",
-    "owns"), (".",)."""
+    """The places of a template in order, with phrases expanded.
+
+    Example: "{B} [has|owns] ." -> ("{B}",), ("has", "owns"), (".",)."""
     expanded = re.sub(r"@(\w+)", lambda match: phrases[match.group(1)], template)
     return tuple(
         (match.group(2),) if match.group(2) else tuple(match.group(1).split("|"))
@@ -141,8 +141,7 @@ PIECES = {key: tuple(pieces(one) for one in templates) for key, templates in _te
 
 
 class Style(Enum):
-    """Whose taste in words: the target's (alternatives from the front) or the draft's (from the
-    back)."""
+    """Whose words are preferred: the target's (from the front) or the draft's (from the back)."""
 
     TARGET = "target"
     DRAFT = "draft"
@@ -153,8 +152,7 @@ class Style(Enum):
 
 
 def weights(style: Style, count: int) -> tuple[float, ...]:
-    """The probabilities of `count` alternatives under a style; two give (0.61, 0.39) for the
-    target."""
+    """The probabilities of `count` alternatives. Example: (0.61, 0.39) for the target and two."""
     raw = [RATIO**i for i in range(count)]
     total = sum(raw)
     ordered = raw if style is Style.TARGET else raw[::-1]
@@ -162,7 +160,7 @@ def weights(style: Style, count: int) -> tuple[float, ...]:
 
 
 def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
-    """Say `meaning` in random words of a style (without the blank line that ends a step)."""
+    """Word `meaning` at random in a style, without the blank line that ends a step."""
     return say(PIECES[meaning.kind, meaning.operation], slots(meaning), style, rng)
 
 
@@ -172,7 +170,7 @@ def say(
     style: Style,
     rng: random.Random,
 ) -> str:
-    """One of several templates in random words of a style; `values` stand in its slots."""
+    """Choose one of several templates and its words at random in a style; `values` fill slots."""
     chosen = options[_pick(rng, style, len(options))]
     words = (places[_pick(rng, style, len(places))] for places in chosen)
     return glue(values.get(word, word) for word in words)
@@ -189,12 +187,11 @@ ROLES = {
     StepKind.OPERATION: ("B", "AC"),
     StepKind.ANSWER: ("B", "AC"),
 }
-"""By kind: the slot that holds the entity, and those that hold the references."""
+"""By kind: the slot of the entity, and the slots of the references."""
 
 
 def slots(meaning: Meaning) -> dict[str, str]:
-    """What stands in the slots of a template: people as in `ROLES`, {n} {x} {y} operands, {z}
-    result, {item}, {k} the letter of a turn."""
+    """The values of slots: people (`ROLES`), operands {n} {x} {y}, result {z}, {item}, turn {k}."""
     entity, references = ROLES[meaning.kind]
     values = {"item": meaning.item, "z": str(meaning.result), "k": meaning.note}
     values |= {entity: meaning.entity} | dict(zip(references, meaning.references, strict=False))
@@ -203,12 +200,12 @@ def slots(meaning: Meaning) -> dict[str, str]:
     return {f"{{{slot}}}": value for slot, value in values.items()}
 
 
-def glue(words: Iterator[str]) -> str:
-    """Words to text: one space between words, none before punctuation or inside the box."""
+def glue(words: Iterable[str]) -> str:
+    """Join words with one space, but none before punctuation or inside the box."""
     text = " ".join(word for word in words if word)
     return re.sub(r" ([,.;:}])", r"\1", text).replace("{ ", "{")
 
 
 def unglue(text: str) -> str:
-    """The inverse of `glue`: every punctuation mark a word of its own."""
+    """The inverse of `glue`: every punctuation mark becomes a separate word."""
     return re.sub(r"([,.;:}])", r" \1", text).replace("{", "{ ")

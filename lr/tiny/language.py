@@ -1,11 +1,12 @@
-"""The tiny reasoning language: what can be said. How it is worded is in `grammar.py`, how it is
-read back in `oracle.py`. This file draws its short problems, `stories.py` the long ones.
+"""The tiny reasoning language: its meanings, and its short problems.
 
-A short problem names a start quantity and one to six operations on it, each of which gives a new
-person a quantity, and asks for a value, a total or a difference. Its solution is a list of
-`Meaning`: the goal, the given, one per operation, the answer. Everything is a pure function of
-(split, index, seed); training and test problems are told apart by a hash of the question, so they
-are disjoint whatever the seeds. All quantities lie in 2..99.
+`stories.py` draws the long problems, `grammar.py` words a meaning, `oracle.py` reads it back.
+
+A short problem states a start quantity and one to six operations, each of which gives a quantity to
+a new person, and asks for a value, a total or a difference. Its solution is a list of `Meaning`:
+the goal, the given, one per operation, the answer. Every problem is a pure function of (split,
+index, seed). A hash of the question decides whether it is for training or for test, so the splits
+are disjoint for all seeds. All quantities lie in 2..99.
 
 Standard library only. Read next: `grammar.py`."""
 
@@ -28,7 +29,7 @@ TEST_SHARE = 16  # one question in sixteen belongs to the test split
 
 
 class StepKind(Enum):
-    """What a step of a solution is for."""
+    """The purpose of a step in a solution."""
 
     GOAL = "goal"
     GIVEN = "given"
@@ -38,24 +39,25 @@ class StepKind(Enum):
 
 
 class Split(Enum):
-    """Which problems may be trained on and which are held out."""
+    """The problems for training, and those held out for test."""
 
     TRAIN = "train"
     TEST = "test"
 
 
 class Meaning(NamedTuple):
-    """What a step says, whatever its words. Two steps mean the same iff both can be read and their
-    meanings are equal.
+    """What a step says, independent of its wording.
 
-    `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal
-    and answer; "" for the given; in a long problem "jar" for all three, what happens for a turn
-    (put, take, doubles, halves; "then put" and "then take" where it is the next person's turn), and
-    what that does to the jar (plus, minus, doubled, halved). `entity`: the person who is said to
-    own or do something ("" where nobody is). `references`: the people it is derived from, in order;
-    in a turn who was before. `operands` and `result` are numbers as written, right or wrong (a goal
-    has none). `item`: what is counted ("" in a short answer). `note`: the letter of the turn, with
-    ", the last" after the last one."""
+    Two steps mean the same iff both can be read and their meanings are equal.
+
+    `operation`: for an operation add, subtract, times, half, sum; for goal and answer value, total,
+    difference; for the given "". In a long problem it is "jar" for goal, given and answer; for a
+    turn put, take, doubles, halves ("then put", "then take" in the next person's regular turn); for
+    its effect on the jar plus, minus, doubled, halved. `entity`: the person who owns or does
+    something, or "". `references`: the people the quantity is derived from, in order; in a turn,
+    the person before. `operands` and `result`: the numbers as written, right or wrong (none in a
+    goal). `item`: what is counted ("" in a short answer). `note`: the letter of the turn, followed
+    by ", the last" in the last turn."""
 
     kind: StepKind
     operation: str
@@ -72,8 +74,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Problem(Generic[M]):
-    """A question with its solution. `steps` are the meanings of its steps: goal, given, operations,
-    answer; `answer` is what stands in the box."""
+    """A question, the meanings of its solution's steps, and the content of the answer's box."""
 
     question: str
     steps: tuple[M, ...]
@@ -81,13 +82,13 @@ class Problem(Generic[M]):
 
 
 def split_of(question: str) -> Split:
-    """The split of a question: decided by its text alone, so that none is ever in both."""
+    """The split of a question. Its text alone decides, so no question is in both splits."""
     digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
     return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
 
 
 def first_in(split: Split, draw: Callable[[], Problem[M] | None]) -> Problem[M]:
-    """The first problem that `draw` gives and that belongs to a split."""
+    """Call `draw` until it returns a problem of this split."""
     while True:
         candidate = draw()
         if candidate is not None and split_of(candidate.question) is split:
@@ -101,13 +102,13 @@ def problem(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
 
 
 def _draw(rng: random.Random) -> Problem[Meaning] | None:
-    """One random problem, or None where the drawn query has no answer within the bounds."""
+    """Draw a problem, or None if the answer to its question is out of bounds."""
     names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
     rng.shuffle(names)
     people = [(names[0], rng.randrange(3, 51))]
     operations = []
     for _ in range(rng.randrange(1, MAX_OPERATIONS + 1)):
-        rng.random()  # not used: the problems stay those of earlier versions
+        rng.random()  # unused; keeps the problems equal to those of earlier versions
         step = random_operation(rng, names[len(people)], people[-1], people, item)
         operations.append(step)
         assert step.result is not None
@@ -130,7 +131,7 @@ def random_operation(
     people: list[tuple[str, int]],
     item: str,
 ) -> Meaning:
-    """A random operation on the quantity of `latest` whose result lies within the bounds."""
+    """Draw an operation on the quantity of `latest` whose result is within bounds."""
     name, value = latest
     while True:
         operation = ("add", "subtract", "times", "half", "sum")[rng.randrange(5)]
@@ -155,7 +156,7 @@ def random_operation(
 
 
 def calculate(operation: str, operands: tuple[int, ...]) -> int:
-    """The true result of an operation (half: of an even number; difference: larger first)."""
+    """The true result of an operation (half needs an even number, difference the larger first)."""
     a, b = operands
     if operation in ("add", "sum", "total", "plus"):
         return a + b
@@ -167,8 +168,9 @@ def calculate(operation: str, operands: tuple[int, ...]) -> int:
 def query(
     rng: random.Random, people: list[tuple[str, int]], item: str
 ) -> tuple[Meaning, Meaning] | None:
-    """Goal and answer about two people: the value of the second, or total or difference. None where
-    the answer is out of bounds."""
+    """Draw goal and answer about two people: the value of the second, their total or difference.
+
+    None if the answer is out of bounds."""
     (first, a), (second, b) = people
     operation = ("value", "total", "difference")[rng.randrange(3)]
     if operation == "value":
@@ -183,7 +185,7 @@ def query(
 
 
 def one_of(words: Iterable[str], **places: str) -> str:
-    """A regular expression for any of these words; `places`: for what stands in theirs, as {n}."""
+    """A regular expression for any of these words; `places` fill their places, such as {n}."""
     return f"(?:{'|'.join(words)})".format(**places)
 
 
@@ -206,11 +208,11 @@ QUESTION = re.compile(
     rf"(?: Then {PERSON} gets {one_of(AMOUNTS.values(), **_PLACES)}\.)*"
     rf" {one_of(QUESTIONS.values(), **_PLACES)}\?"
 )
-"""What a question of this language looks like; see `_question`."""
+"""The form of a question; see `_question`."""
 
 
 def _question(given: Meaning, operations: list[Meaning], goal: Meaning) -> str:
-    """The question in plain words: one sentence per fact, then what is asked."""
+    """The question in plain words: one sentence per fact, then the query."""
 
     def said(wording: dict[str, str], step: Meaning) -> str:
         amount, people = step.operands[-1] if step.operands else 0, (*step.references, "")

@@ -1,9 +1,8 @@
-"""The two tiny languages seen alike: what training, measuring and the engine need to know of a
-language.
+"""The interface of a tiny language, as training, evaluation and the engine see it.
 
 `QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders,
-`plans.py`) each give problems with solutions in steps, words for a step, and an oracle
-that reads a step back. A third language is one more `TinyLanguage` in `LANGUAGES`. No torch. Read
+`plans.py`) both provide problems with solutions in steps, wording for a step, and an oracle that
+reads a step back. A third language would be one more `TinyLanguage` in `LANGUAGES`. No torch. Read
 next: `vocabulary.py`, a language's tokenizer."""
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from lr.tiny.language import Problem, Split, StepKind
 class TinyLanguage:
     """One language.
 
-    `family` begins the names of its checkpoints ("plans-target"). `about`: what it speaks of, in
-    words; `questions` is what its questions look like. `datasets` draw its problems, each a
-    function of (split, index, seed); `problem` is the one of the family's name. `render(meaning,
-    style, rng)` words a step, `parse` reads its meaning back (a named tuple with a `kind`; None if
-    it is not a sentence of the language). `templates` are all templates by kind and operation,
-    `slot_words` what stands in their slots, `boxed_words` what stands in the box."""
+    `family` begins the names of its checkpoints ("plans-target"). `about`: its topic in words.
+    `questions`: the form of its questions. `datasets` draw its problems, each a function of (split,
+    index, seed); `problem` is the data set named like the family. `render(meaning, style, rng)`
+    words a step. `parse` reads its meaning back: a named tuple with a `kind`, or None if it is not
+    a sentence of the language. `templates`: all templates by kind and operation. `slot_words`,
+    `boxed_words`: the words that can fill their slots and the box."""
 
     family: str
     about: str
@@ -48,7 +47,7 @@ class TinyLanguage:
         return any(one.fullmatch(text.strip()) for one in self.questions)
 
     def same_meaning(self, first: str, second: str) -> bool:
-        """Whether two steps mean the same: both can be read, and their meanings are equal."""
+        """Whether both steps can be read and have equal meanings."""
         meaning = self.parse(first)
         return meaning is not None and meaning == self.parse(second)
 
@@ -77,6 +76,5 @@ PLANS = TinyLanguage(
     boxed_words=(*plans.ROOMS, *plans.THINGS),
 )
 LANGUAGES = {one.family: one for one in (QUANTITIES, PLANS)}
-"""By family."""
 DATASETS = {name: draw for one in LANGUAGES.values() for name, draw in one.datasets.items()}
-"""What draws the problems of each data set (`tiny:20`, `stories:20`, `plans:20`)."""
+"""The function that draws the problems of each data set (`tiny:20`, `stories:20`, `plans:20`)."""

@@ -1,6 +1,4 @@
-"""Where the trained tiny checkpoints lie, which come with the package, their shape, and how they
-are told from others.
-"""
+"""The trained tiny checkpoints that come with the package: paths, shape, and language."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def checkpoint_path(name: str) -> Path:
-    """The directory (Hugging Face layout) of a tiny model by name. Raises CheckpointError for a
-    name that is not one of `CHECKPOINTS`."""
+    """The directory (Hugging Face layout) of one of `CHECKPOINTS`. Raises `CheckpointError`."""
     if name not in CHECKPOINTS:
         raise CheckpointError(
             f"there is no tiny model {name!r}. The tiny models are {', '.join(CHECKPOINTS)}."
@@ -35,24 +32,22 @@ def checkpoint_path(name: str) -> Path:
 
 
 def companion(target: str, role: str) -> str | None:
-    """The "draft" or "judge" that belongs to a target by name: "tiny-draft" to "tiny-target"; None
-    where none comes with the package."""
+    """The package's "draft" or "judge" for a target, such as tiny-draft, or None."""
     family, dash, what = target.partition("-")
     name = f"{family}-{role}"
     return name if dash and what == "target" and name in CHECKPOINTS else None
 
 
 def language_of(codec: Codec) -> TinyLanguage | None:
-    """The tiny language that a checkpoint speaks, told by its vocabulary; None for all others."""
-    from lr.tiny.vocabulary import LANGUAGES, ids_of  # transformers, which takes seconds
+    """The tiny language whose vocabulary a checkpoint has; None for other checkpoints."""
+    from lr.tiny.vocabulary import LANGUAGES, ids_of  # imports transformers, which takes seconds
 
     words = codec.tokenizer.get_vocab()
     return next((one for name, one in LANGUAGES.items() if words == ids_of(name)), None)
 
 
 def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
-    """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384 (plans:
-    256), tied embedding."""
+    """The shape of the tiny models, with an MLP of 384 (plans: 256)."""
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=128,

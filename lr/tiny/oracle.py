@@ -1,10 +1,8 @@
-"""The oracle: reads a step of the tiny language back into its meaning, and judges whether two steps
-mean the same.
+"""The oracle: reads the meaning of a step of the tiny language, and compares two steps.
 
-Its patterns are made from the templates of `grammar.py`, one per template, with named groups for
-the slots; a slot that a template names twice must hold the same value twice. What no pattern reads
-has no meaning and equals nothing, itself included. `OracleVerifier` is the verifier of both tiny
-languages."""
+Each template of `grammar.py` gives one pattern with named groups for the slots. A slot that occurs
+twice must hold the same value twice. Text that no pattern matches has no meaning and equals no
+text, not even itself. `OracleVerifier` is the verifier of both tiny languages."""
 
 from __future__ import annotations
 
@@ -17,15 +15,15 @@ from lr.tiny.grammar import PIECES, ROLES, TemplatePiece, glue, unglue
 from lr.tiny.language import ITEMS, NAMES, NOTES, Meaning, StepKind
 from lr.types import Verdict
 
-WordingKey = tuple[StepKind, str]
-"""Kind and operation."""
+WordingKey = tuple[StepKind, str]  # (kind, operation)
 _VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|".join(NAMES))
 _VALUES["{k}"] = f"(?:{'|'.join(NOTES)})(?: , the last)?"
 
 
 def pattern(template: tuple[TemplatePiece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
-    """The regular expression of a template over unglued text; every word is followed by one space.
-    `values`: what a slot may hold."""
+    """The regular expression of a template over unglued text, in which one space follows each word.
+
+    `values`: the regular expression for each slot, by default a number."""
     parts, seen = [], set()
     for alternatives in template:
         word = alternatives[0]
@@ -46,16 +44,15 @@ _PATTERNS = tuple(
 
 
 def parse(text: str) -> Meaning | None:
-    """What a step says, or None if it is not a sentence of the language. White space around it (its
-    boundary) is ignored."""
+    """The meaning of a step, or None if it is not in the language. Ignores outer white space."""
     known = read(text, _PATTERNS)
     if known is None:
         return None
-    (kind, operation), found = known  # back from `grammar.slots` to the meaning
+    (kind, operation), found = known  # the inverse of `grammar.slots`
     entity, references = ROLES[kind]
     operands = [int(found[slot]) for slot in "xny" if slot in found]
     if "x" in found and len(operands) == 1:
-        operands.append(2)  # doubled and halved: the template says so
+        operands.append(2)  # doubled and halved: the 2 is part of the template
     return Meaning(
         kind,
         operation,
@@ -71,11 +68,10 @@ def parse(text: str) -> Meaning | None:
 def read(
     text: str, patterns: Sequence[tuple[WordingKey, re.Pattern[str]]]
 ) -> tuple[WordingKey, dict[str, str]] | None:
-    """The first pattern that reads a step, by its kind and operation, and what stands in its slots;
-    None if there is none."""
+    """The key and the slot values of the first pattern that matches a step, or None."""
     text = text.strip()
     spaced = unglue(text) + " "
-    if glue(iter(spaced.split())) != text:
+    if glue(spaced.split()) != text:
         return None
     for key, one in patterns:
         match = one.fullmatch(spaced)
@@ -85,7 +81,7 @@ def read(
 
 
 def same_meaning(first: str, second: str) -> bool:
-    """Whether two steps mean the same: both can be read, and their meanings are equal."""
+    """Whether both steps can be read and have equal meanings."""
     meaning = parse(first)
     return meaning is not None and meaning == parse(second)
 
@@ -114,9 +110,9 @@ class OracleVerifier(Verifier):
 
 
 def difference(draft: Any, target: Any) -> str:
-    """The first part in which two meanings (named tuples) differ, in words."""
+    """The first field in which two meanings (named tuples) differ, in words."""
 
-    def said(part: object) -> str:  # a number, a word, several of them, a member of an enumeration
+    def said(part: object) -> str:  # a number, a word, a tuple of words, or an enum member
         parts = part if isinstance(part, tuple) else (part,)
         return " and ".join(str(getattr(one, "value", one)) for one in parts) or "none"
 

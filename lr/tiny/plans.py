@@ -1,19 +1,20 @@
-"""The second tiny language: a robot carries out orders in a house. What can be said, how it is
-worded, how it is read back; the first language has a file for each (`language.py`, `grammar.py`,
-`oracle.py`).
+"""The second tiny language: a robot carries out orders in a house. Meanings, wording and oracle.
+
+The first language has one file for each of them (`language.py`, `grammar.py`, `oracle.py`).
 
 A problem puts the robot into a room of a house that is always the same, gives it three to six
 numbered orders (go to a neighbouring room, take a thing, drop it), and asks where the robot is,
 where a thing is, or what the robot holds. Its solution is a list of `Deed`: the goal, the start,
-one per order, the answer. Which room lies where the question never says: that is learnt by heart,
-as sums are in the first language, and a step that goes wrong goes wrong there.
+one per order, the answer. The question never says where the rooms are. Models learn the map by
+heart, as they learn sums in the first language, and this is where their steps go wrong.
 
-Slots of templates: {n} the order's number, {d} a direction, {A} the room that is left, {B} the room
-of the step, {t} a thing, {z} the word in the box. The oracle does not say whether a step is true:
-"order two, north: from the hall to the stable" can be read, and differs from the true step.
+Slots of templates: {n} the number of the order, {d} a direction, {A} the room that the robot
+leaves, {B} the room of the step, {t} a thing, {z} the word in the box. The oracle does not know
+whether a step is true: it can read "order two, north: from the hall to the stable", which differs
+from the true step.
 
-Everything is a pure function of (split, index, seed), and the splits are disjoint. Standard library
-only."""
+Every problem is a pure function of (split, index, seed), and the splits are disjoint. Standard
+library only."""
 
 from __future__ import annotations
 
@@ -31,24 +32,24 @@ HOUSE = (
     ("kitchen", "pantry", "parlour", "studio"),
     ("cellar", "garden", "garage", "stable"),
 )
-"""The rooms from north to south and, within a row, from west to east."""
+"""The rooms, rows from north to south, each row from west to east."""
 ROOMS = tuple(room for row in HOUSE for room in row)
 THINGS = tuple("lamp key book cup ball rope map bell kite mug".split())
-DIRECTIONS = {"north": (-1, 0), "south": (1, 0), "east": (0, 1), "west": (0, -1)}
-"""How row and column change."""
+DIRECTIONS = {"north": (-1, 0), "south": (1, 0), "east": (0, 1), "west": (0, -1)}  # (row, column)
 NUMBERS = tuple("one two three four five six".split())
 FEWEST_ORDERS, MOST_ORDERS = 3, len(NUMBERS)
 GO_SHARE = 0.6
 
 
 class Deed(NamedTuple):
-    """What a step says, whatever its words. Two steps mean the same iff both can be read and their
-    meanings are equal.
+    """What a step says, independent of its wording.
+
+    Two steps mean the same iff both can be read and their meanings are equal.
 
     `operation`: go, take, drop for an order; robot, thing, held for goal and answer; "" for the
-    start. `number` is the order's. `direction` and `origin` belong to go. `thing` is what is taken,
-    dropped, asked about or held. `room`: where it happens, or where that leads, right or wrong; a
-    goal has none."""
+    start. `number`: that of the order. `direction` and `origin` belong to go. `thing`: what is
+    taken, dropped, asked about or held. `room`: where the step happens or leads, right or wrong;
+    empty in a goal."""
 
     kind: StepKind
     operation: str
@@ -60,8 +61,9 @@ class Deed(NamedTuple):
 
 
 def neighbour(room: str, direction: str) -> str | None:
-    """The room on that side of a room, or None where the house ends: north of the hall is the
-    tower, north of the tower nothing."""
+    """The room on that side of a room, or None if the house ends there.
+
+    Example: the tower is north of the hall, None is north of the tower."""
     place = ROOMS.index(room)
     row, column = place // 4 + DIRECTIONS[direction][0], place % 4 + DIRECTIONS[direction][1]
     return HOUSE[row][column] if 0 <= row < 4 and 0 <= column < 4 else None
@@ -96,7 +98,7 @@ def _draw(rng: random.Random) -> Problem[Deed]:
 
 
 def walk(rng: random.Random, room: str) -> Deed:
-    """A true step from a room to a neighbouring one, without a number."""
+    """Draw a true step from a room to a neighbouring room, without a number."""
     open_sides = {
         side: found for side in DIRECTIONS if (found := neighbour(room, side)) is not None
     }
@@ -107,8 +109,7 @@ def walk(rng: random.Random, room: str) -> Deed:
 
 
 def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> tuple[Deed, Deed]:
-    """Goal and answer: where the robot is, where the thing is that was dropped last, or what the
-    robot holds."""
+    """Draw goal and answer: where the robot or the last dropped thing is, or what it holds."""
     possible = ["robot", *(["thing"] if lying else []), *(["held"] if held else [])]
     operation = rng.choice(possible)
     if operation == "thing":
@@ -131,11 +132,11 @@ QUESTION = re.compile(
     rf"{one_of(ORDERS.values(), side=one_of(DIRECTIONS), thing=THING)}\.)* "
     rf"{one_of(QUESTIONS.values(), thing=THING)}\?"
 )
-"""What a question of this language looks like; see `_question`."""
+"""The form of a question; see `_question`."""
 
 
 def _question(given: Deed, orders: list[Deed], goal: Deed) -> str:
-    """The question in plain words: one sentence per fact, then what is asked."""
+    """The question in plain words: one sentence per fact, then the query."""
     sentences = [f"The robot starts in the {given.room}."]
     for order in orders:
         what = ORDERS[order.operation].format(side=order.direction, thing=order.thing)
@@ -166,7 +167,7 @@ FOUND = {
 
 
 def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
-    """All templates of every (kind, operation), the target's favourite first."""
+    """The templates of every (kind, operation), the target's favourite first."""
     table: dict[tuple[StepKind, str], tuple[str, ...]] = {}
     for query, (clause, noun) in ASKED.items():
         table[StepKind.GOAL, query] = (
@@ -208,12 +209,12 @@ PIECES = {
 
 
 def render(deed: Deed, style: Style, rng: random.Random) -> str:
-    """Say `deed` in random words of a style (without the blank line that ends a step)."""
+    """Word `deed` at random in a style, without the blank line that ends a step."""
     return say(PIECES[deed.kind, deed.operation], slots(deed), style, rng)
 
 
 SLOTS = {"n": NUMBERS, "d": tuple(DIRECTIONS), "A": ROOMS, "t": THINGS, "B": ROOMS}
-"""What the slots may hold that are parts of a deed, in its order."""
+"""The words for the slots that are fields of a deed, in the order of the fields."""
 _VALUES = {f"{{{slot}}}": "|".join(words) for slot, words in SLOTS.items()}
 _VALUES["{z}"] = "|".join((*ROOMS, *THINGS))
 _PATTERNS = tuple(
@@ -222,14 +223,13 @@ _PATTERNS = tuple(
 
 
 def slots(deed: Deed) -> dict[str, str]:
-    """What stands in the slots of a template."""
+    """The values of a template's slots."""
     box = deed.thing if deed.operation == "held" else deed.room
     return dict(zip(_VALUES, (*deed[2:], box), strict=True))
 
 
 def parse(text: str) -> Deed | None:
-    """What a step says, or None if it is not a sentence of the language. White space around it (its
-    boundary) is ignored."""
+    """The meaning of a step, or None if it is not in the language. Ignores outer white space."""
     found = read(text, _PATTERNS)
     if found is None:
         return None

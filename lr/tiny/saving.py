@@ -1,4 +1,4 @@
-"""Writing a checkpoint: the opposite of `model/weights.py`, for models that are trained here."""
+"""Writing a checkpoint of a model that was trained here: the inverse of `model/weights.py`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ _REPLACED = ("config.json", "model*.safetensors", "model.safetensors.index.json"
 def save_model(
     model: CausalLM, directory: str | Path, *, extra: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a checkpoint in Hugging Face layout: config.json and one model.safetensors, in the
-    dtype of the model.
+    """Write a Hugging Face checkpoint: config.json and model.safetensors in the model's dtype.
 
-    `extra` is put into config.json (eos_token_id and the like). What else `directory` already holds
-    (a tokenizer) is kept, its old weights are not. Everything is written beside it first and put in
-    place by renaming, so that no half-written checkpoint ever lies there. Raises CheckpointError if
-    no config.json can describe the model or `directory` is a file.
-    """
+    `extra` goes into config.json (eos_token_id and the like). Other files in `directory`, such as a
+    tokenizer, are kept; old weights are removed. The files are written to a temporary directory and
+    renamed, so `directory` never holds half a checkpoint. Raises `CheckpointError` if no
+    config.json can describe the model or `directory` is a file."""
     from safetensors.torch import save_file
 
     directory = Path(directory).resolve()
     if directory.exists() and not directory.is_dir():
         raise CheckpointError(
-            f"{directory} is a file; a checkpoint is written into a directory. Give another name."
+            f"{directory} is a file, expected a directory for the checkpoint. Give another name."
         )
     dtype = str(model.dtype).removeprefix("torch.")
     described = {**config_json(model.config), "dtype": dtype, **(extra or {})}
@@ -42,8 +40,8 @@ def save_model(
         rows = slice(piece.first, piece.first + piece.shape[0])
         tensors[piece.key] = parameters[piece.parameter].detach()[rows].cpu().contiguous()
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
-        fresh, retired = Path(beside, "fresh"), Path(beside, "retired")
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as work:
+        fresh, retired = Path(work, "fresh"), Path(work, "retired")
         if directory.exists():
             shutil.copytree(directory, fresh, ignore=shutil.ignore_patterns(*_REPLACED))
         fresh.mkdir(exist_ok=True)
@@ -55,16 +53,15 @@ def save_model(
 
 
 def config_json(config: ModelConfig) -> dict[str, Any]:
-    """The content of a config.json that describes `config`, in transformers 5 spelling;
-    `read_config` gives `config` back.
+    """The content of a config.json that describes `config`, as transformers 5 writes it.
 
-    Raises CheckpointError if no architecture of Hugging Face has this combination of bias and norm.
-    """
+    `read_config` reads it back. Raises `CheckpointError` if no Hugging Face architecture has this
+    combination of bias and norm."""
     if config.qkv_bias == config.qk_norm:
         raise CheckpointError(
             f"qkv_bias={config.qkv_bias} with qk_norm={config.qk_norm} is neither Qwen3 (norm, no "
-            "bias) nor Qwen2 (bias, no norm), so no config.json can describe it. Change one of the "
-            "two."
+            "bias) nor Qwen2 (bias, no norm), so no config.json can describe it. Change one of "
+            "the two."
         )
     kind = "qwen3" if config.qk_norm else "qwen2"
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}

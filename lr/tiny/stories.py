@@ -1,19 +1,18 @@
-"""The long problems of the tiny language: people put things into a jar and take things out of it,
-turn by turn, from turn A to turn Z.
+"""The long problems of the tiny language: people take turns to put things into a jar or take some.
 
     The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, then Eva puts 4
     shells in, and so on in turn. Turn F: Jo doubles the shells. ... Turn T, the last: Nora puts 9
     shells in. How many shells are in the jar in the end?
 
-A solution says what is asked and what the jar has, then for each turn what happens and what the jar
-has then: 40 to 55 steps, each of which has to be right. What the jar has is where the solution last
-said so; whose turn it is follows from the turn before; but whether the question says something else
-of this turn has to be looked up far back. So a long problem asks for many copies, some look-ups
-over a long distance, and sums.
+A solution states the goal and the jar's start, then for each turn what happens and what the jar has
+afterwards. These are 40 to 55 steps, and each has to be right. The content of the jar is in the
+step before, and the last regular turn tells whose turn it is. But whether the question makes an
+exception for this turn has to be looked up far back. So a long problem needs many copies, some
+long-range look-ups, and sums.
 
-Words and oracle are those of the short problems (`grammar.py`, `oracle.py`): one family of models
-speaks both. A pure function of (split, index, seed); all quantities lie in 2..99. Standard library
-only. Read next: `grammar.py`."""
+Words and oracle are those of the short problems (`grammar.py`, `oracle.py`), and the same models
+speak both. Every problem is a pure function of (split, index, seed). All quantities lie in 2..99.
+Standard library only. Read next: `grammar.py`."""
 
 from __future__ import annotations
 
@@ -39,15 +38,13 @@ from lr.tiny.language import (
 )
 
 FEWEST_TURNS, MOST_TURNS = 19, len(NOTES)
-MOST_CHANGED = 40  # things that are put in or taken out at once
-MOST_DRIFT = 4  # things that the jar gains or loses in a round
-SPECIAL = 0.18  # the share of turns of which the question says something of their own
-LAST = ", the last"
-"""What follows the letter of the last turn."""
+MOST_CHANGED = 40  # things put in or taken out in a special turn
+MOST_DRIFT = 4  # things that the jar gains or loses in a round of regular turns
+SPECIAL = 0.18  # the share of turns for which the question makes an exception
+LAST = ", the last"  # follows the letter of the last turn
 CHANGES = {"put": "plus", "take": "minus", "doubles": "doubled", "halves": "halved"}
-"""What happens in a turn of its own, and what that does to the jar."""
-Rules = dict[str, tuple[str, int]]
-"""By person, in turn: put or take, and how many."""
+"""What happens in a turn, and its effect on the jar."""
+Rules = dict[str, tuple[str, int]]  # by person, in the order of turns: (put or take, how many)
 
 
 def story(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
@@ -57,7 +54,7 @@ def story(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
 
 
 def _draw(rng: random.Random) -> Problem[Meaning] | None:
-    """One random long problem, or None where the jar would leave the bounds."""
+    """Draw a long problem, or None if the jar leaves the bounds."""
     item, rules = rng.choice(ITEMS), _rules(rng)
     start = jar = rng.randrange(10, 71)
     turns = NOTES[: rng.randrange(FEWEST_TURNS, MOST_TURNS + 1)]
@@ -91,7 +88,7 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
 
 
 def _rules(rng: random.Random) -> Rules:
-    """What each of three people does on a turn: a round changes the jar by little."""
+    """Draw the regular turns of three people. A round of them changes the jar only a little."""
     names = rng.sample(NAMES, 3)
     while True:
         drawn = [(rng.choice(("put", "take")), rng.randrange(LOWEST, 31)) for _ in names]
@@ -101,7 +98,7 @@ def _rules(rng: random.Random) -> Rules:
 
 
 def _special(rng: random.Random, jar: int, item: str) -> Meaning:
-    """What happens in a turn of its own; it leaves the jar within the bounds."""
+    """Draw a special turn that leaves the jar within bounds."""
     while True:
         what = rng.choice(("put", "put", "take", "take", "doubles", "halves"))
         step = Meaning(StepKind.NOTE, what, rng.choice(NAMES), item=item)
@@ -115,7 +112,7 @@ def _special(rng: random.Random, jar: int, item: str) -> Meaning:
 
 
 def consequence(turn: Meaning, jar: int) -> Meaning:
-    """The step that follows from a turn, given what the jar has."""
+    """The effect of a turn on a jar with `jar` things in it."""
     operation = CHANGES[turn.operation.removeprefix("then ")]
     operands = (jar, turn.operands[0] if turn.operands else 2)
     result = calculate(operation, operands)
@@ -137,13 +134,13 @@ QUESTION = re.compile(
     rf"(?: Turn [A-Z]: {_ANY}\.)* Turn [{NOTES[FEWEST_TURNS - 1]}-Z]{LAST}: {_ANY}\."
     rf" How many {ITEM} are in the jar in the end\?"
 )
-"""What a long question looks like (see `_sentences`): models do not know shorter ones."""
+"""The form of a long question (see `_sentences`). The models were trained on no shorter ones."""
 
 
 def _sentences(
     start: int, rules: Mapping[str, tuple[str, int]], special: Sequence[Meaning], item: str
 ) -> Iterator[str]:
-    """The question in plain words: the start, the rules, the turns of their own, what is asked."""
+    """The question in plain words: the start, the rules, the special turns, the query."""
 
     def said(person: str, what: str, amount: int = 0) -> str:
         return SAID[what].format(person=person, n=amount, item=item)

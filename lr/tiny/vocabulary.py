@@ -1,10 +1,9 @@
-"""The tokenizer of a tiny language: a Hugging Face fast tokenizer of Qwen's kind with one token per
-word.
+"""The tokenizer of a tiny language: a Hugging Face fast tokenizer like Qwen's, one token per word.
 
-Byte-level BPE without merges: a word that is in the vocabulary (with its leading space) is one
-token, and so is every digit, the blank line that ends a step, and the opening of the answer's box;
-anything else falls apart into bytes, so any text comes back unchanged. The chat template is ChatML.
-`export` writes a trained model with it."""
+It is byte-level BPE without merges. Each word of the vocabulary (with its leading space) is one
+token, and so are every digit, the blank line that ends a step, and the opening of the answer's box.
+All other text falls apart into bytes, so any text can be decoded unchanged. The chat template is
+ChatML. `export` writes a trained model with its tokenizer."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from lr.tiny.saving import save_model
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 PIECE = r"\n\n| ?\\boxed\{| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
-"""What is one piece: the blank line, the box, a word, a digit, a mark, white space. Words, digits
+"""One piece of text: a blank line, the box, a word, a digit, a mark, or white space. Words, digits
 and marks keep one leading space."""
 
 CHAT_TEMPLATE = (
@@ -39,8 +38,7 @@ CHAT_TEMPLATE = (
 
 @cache
 def vocabulary(language: TinyLanguage = QUANTITIES) -> tuple[str, ...]:
-    """Every word of a language as it stands in text, with and without leading space where both
-    occur. Sorted."""
+    """All words of a language as they occur in text, with or without leading space. Sorted."""
     words = {"system", "user", "assistant", "\n\n", " \\boxed{", "\\boxed{", *language.boxed_words}
     words |= {f" {word}" for word in language.slot_words}
     places = (place for some in language.templates.values() for one in some for place in one)
@@ -49,15 +47,14 @@ def vocabulary(language: TinyLanguage = QUANTITIES) -> tuple[str, ...]:
             words.add(word)
         if word[0] not in "{\\" and word not in ",.:;}":
             words.add(f" {word}")
-    for index in range(200):  # the wording of questions is fixed: so many use all of its words
+    for index in range(200):  # enough to contain all words of the fixed wording of questions
         for draw in language.datasets.values():
             words |= set(re.findall(r" ?[A-Za-z]+", draw(Split.TRAIN, index, 0).question))
     return tuple(sorted(word for word in words if len(word) > 1))
 
 
 def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerFast:
-    """The tokenizer, made from the grammar. Ids: 256 bytes, then the words in order, then the three
-    special tokens."""
+    """Build the tokenizer. Ids: 256 bytes, then the words in order, then three special tokens."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     entries = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries += [
@@ -84,8 +81,7 @@ def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerF
 
 
 def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
-    """Write a model, rounded to bf16, with the tokenizer of its language as a Hugging Face
-    checkpoint, which plain `transformers` can load. The model itself is not changed."""
+    """Write a bf16 copy of a model, and its tokenizer, as a checkpoint for `transformers`."""
     tokenizer = build_tokenizer(language)
     ids = {
         "eos_token_id": tokenizer.convert_tokens_to_ids(END),
@@ -99,5 +95,5 @@ def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -
 
 @cache
 def ids_of(family: str) -> Mapping[str, int]:
-    """The vocabulary of a language by its family: token to id."""
+    """The vocabulary of a family's language, from token to id."""
     return build_tokenizer(LANGUAGES[family]).get_vocab()

@@ -1,3 +1,1 @@
-"""Published variants of step-level speculation, each as one short file on the extension points of
-`docs/variants_steps.md`.
-"""
+"""Variants of the method, each a short file on the extension points of `docs/variants_steps.md`."""

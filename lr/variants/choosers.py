@@ -1,8 +1,7 @@
 """Choosers: which of the alternatives of a step is accepted (`lr.spec.protocol.Chooser`).
 
-The verifier measures each alternative and rules out the bad ones; the chooser chooses among those
-that are left. `FirstAligned` in `lr/spec/protocol.py` is the paper's rule.
-"""
+The verifier measures each alternative and rules out bad ones; the chooser takes one of the rest.
+`FirstAligned` in `lr/spec/protocol.py` is the paper's rule."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ from lr.types import require
 
 @dataclass(frozen=True)
 class BestScore:
-    """The aligned alternative with the highest score of the verifier; of equal ones the first. A
-    verdict without a score (equal texts, say) counts as the best possible.
-    """
+    """The aligned alternative with the verifier's highest score; of equal scores, the first.
+
+    A verdict without a score (for equal texts, for example) counts as the best possible."""
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         if place.more:
@@ -31,9 +30,9 @@ class BestScore:
 
 @dataclass(frozen=True)
 class Majority:
-    """The aligned alternative that was drafted most often, if at least `least` times; of equally
-    frequent ones the first. `text` says when two steps are the same: by default, equal token ids.
-    """
+    """The most frequent aligned alternative, if drafted `least` times; of equal counts, the first.
+
+    Two steps are the same if their `text` is equal; None: if their token ids are."""
 
     least: int = 2
     text: Callable[[Sequence[int]], str] | None = None

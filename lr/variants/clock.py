@@ -1,13 +1,13 @@
-"""A variant on the simulated clock: what it would gain at a stated acceptance and at its own costs,
-with the scheduler that runs on models. `lr theory --variant best_of --alpha 0.7`.
+"""A variant on the simulated clock: its speedup at a given acceptance and its own costs.
 
-The clock knows how long steps take and whether the verifier would accept them, not what they say.
-So it runs the parts that decide by counts and verdicts: the schedule, the router, the chooser, the
-controller's depth and width, and what the verifier requires. A chooser is shown scores, uniform on
-[0, 1), and equal log-probabilities. Parts that read steps cannot run; their effect is stated as
-costs and acceptance. A step has one token here, drawn from nothing: there is no round in which
-tokens could be proposed, so a controller's `tokens` is not asked, and entropies are None.
-"""
+    lr theory --variant best_of --alpha 0.7
+
+The clock knows how long steps take and whether the verifier would accept them, not their text. So
+it runs the parts that decide by counts and verdicts: the schedule, the router, the chooser, the
+controller's depth and width, and what the verifier requires. A chooser sees scores that are uniform
+on [0, 1), and equal log-probabilities. Parts that read steps cannot run; their effect must be given
+as costs and acceptance. A step has one token, which no model draws. So there are no rounds, a
+controller's `tokens` is not called, and entropies are None."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from lr.types import require
 from lr.variants.loading import load_variant
 
 UNSEEN = ("segmenter", "corrector", "proposer", "may_follow", "drafter", "rule")
-"""The parts that need the steps or tokens themselves."""
+"""The parts that must read steps or tokens."""
 COLUMNS = (
     "way", "schedule", "speedup", "± s.e.", "accepted / judged", "target steps / step",
     "draft steps / step", "verdict", "score",
 )  # fmt: skip
 NOTES = """\
-speedup: over plain decoding. verdict, score: what a verdict takes, and reading a draft step to
-judge it without a target step. Alternatives of one place are accepted with rates from --beta."""
+speedup: over plain decoding. verdict, score: the time of a verdict, and of reading a draft step to
+judge it without a target step. --beta sets how similar the alternatives at one place are."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A chooser that is shown scores where no models run."""
+    """A chooser that sees drawn scores, since no models run."""
 
     inner: Chooser
     seed: int
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """The choice of the chooser, for scores that are a function of each alternative's name."""
+        """The chooser's choice. Scores are drawn with the name of each alternative as key."""
         streams = [Stream.root(self.seed).fold_in("score", *child) for child in place.children]
         verdicts = [
             replace(v, score=uniform(s.key(0)))
@@ -63,7 +63,7 @@ class Scored:
 
 
 def costs_of(variant: Variant, at: Point) -> dict[str, float]:
-    """Its own costs, and those of the point for what it does not say."""
+    """The variant's own costs, and those of the point where it has none."""
     known = {"judge": at.v, "score": at.v, "draft": at.c, "target": 1.0}
     for name, value in variant.costs.items():
         require(name in known, "a name in Variant.costs", name, f"one of {', '.join(known)}")
@@ -72,9 +72,9 @@ def costs_of(variant: Variant, at: Point) -> dict[str, float]:
 
 
 def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, SimulationOutcome]:
-    """The variant's scheduler in the world of a point. Depth and width are the variant's settings,
-    else --k and 1.
-    """
+    """Run the variant's scheduler in the world of a point.
+
+    Depth and width are the variant's settings, by default --k and 1."""
     parts, usual = guarded(variant), GenerateOptions()
     own: Mapping[str, Any] = {"depth": at.k, "width": 1, "schedule": usual.schedule}
     own = {name: variant.settings.get(name, value) for name, value in own.items()}
@@ -106,7 +106,7 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, SimulationO
     least = 1 if config.schedule is Schedule.PAPER else 0
 
     def ahead(stats: Stats) -> tuple[int, int | None]:
-        told = StepStats(**vars(stats))  # there are no distributions here
+        told = StepStats(**vars(stats))  # without entropies
         depth = max(least, min(int(made.depth(told)), config.depth))
         return depth, made.width(told)
 
@@ -114,7 +114,7 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, SimulationO
 
 
 def _not_told(name: str, variant: Variant) -> list[str]:
-    """What a controller would do elsewhere and cannot do here."""
+    """A note on what the variant's controller cannot do on this clock."""
     control: Any = guarded(variant).controller
     made = control("") if callable(control) else control
     if made is None:
@@ -126,7 +126,7 @@ def _not_told(name: str, variant: Variant) -> list[str]:
 
 
 def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]]:
-    """A row of the table for Lookahead Reasoning itself and for every variant, with notes."""
+    """Rows of the table, with notes, for Lookahead Reasoning itself and for each variant."""
     found = [("lr", Variant())]
     with Reasoner() as reasoner:
         found += [(name, load_variant(name, reasoner)) for name in names]
@@ -135,7 +135,7 @@ def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]
         unseen = [part for part in UNSEEN if getattr(variant, part) is not None]
         if variant.settings.get("mode") in ("ar", "sd"):
             raise SettingError(
-                f"variant {name!r} works on tokens ({', '.join(unseen)}); this clock has steps."
+                f"variant {name!r} works on tokens ({', '.join(unseen)}); the clock only has steps."
             )
         config, outcome = simulated(variant, at)
         costs, speed, accepted = costs_of(variant, at), rate(outcome), outcome.acceptance

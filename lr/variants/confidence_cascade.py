@@ -1,11 +1,10 @@
-"""A confidence cascade, after ConfSpec (arXiv 2602.18447): the draft rates its own step; only where
-it is unsure the target is asked.
+"""A confidence cascade, after ConfSpec (arXiv 2602.18447).
 
     lr generate --variant "confidence_cascade(high=-0.05)"
 
-A cheap score by the draft; an expensive one (`scorers.py`) where that is in the band (low, high).
-Faithful: who is asked when. Not: the paper's measure of confidence, which it gives no numbers for.
-"""
+The draft scores its own step, which is cheap. If the score is in the band (low, high), the draft is
+unsure, and an expensive scorer (`scorers.py`) decides. Faithful: who decides when. Different: the
+measure of confidence, for which the paper gives no numbers."""
 
 from __future__ import annotations
 
@@ -24,14 +23,13 @@ from lr.variants.scorers import make_scorer
 
 
 class Cascade(Verifier):
-    """`cheap` decides where its score is outside the band (low, high), else `expensive` does."""
+    """`cheap` decides if its score is outside the band (low, high), else `expensive` decides."""
 
     def __init__(self, cheap: Verifier, expensive: Verifier, *, low: float, high: float) -> None:
         require(low <= high, "(low, high)", (low, high), "low <= high")
-        self.name = f"{cheap.name}>{expensive.name}"
+        self.name, self.fallible = f"{cheap.name}>{expensive.name}", expensive.fallible
         self.requires = cheap.requires | expensive.requires
         self.early_requires = None if cheap.requires & Requires.TARGET_STEP else cheap.requires
-        self.fallible = expensive.fallible
         self.cheap, self.expensive, self.low, self.high = cheap, expensive, low, high
 
     @property
@@ -51,8 +49,7 @@ class Cascade(Verifier):
         score = verdict.score
         if score is None or self.low < score < self.high:
             return None
-        why = f"{self.cheap.name} is sure: {verdict.why}"
-        return Verdict(score > self.low, why=why, score=score)
+        return Verdict(score > self.low, f"{self.cheap.name} is sure: {verdict.why}", score)
 
 
 class Confidence(LikelihoodVerifier):
@@ -65,15 +62,18 @@ class Confidence(LikelihoodVerifier):
 
 
 def confidence_cascade(
-    reasoner: Reasoner, *, low: float = -math.inf, high: float | None = None,
-    threshold: float | None = None, scorer: str | None = None,
-) -> Variant:  # fmt: skip
-    """Accept from `high` on (None: -0.1 nats, or the digit 8), reject up to `low`, ask between."""
+    reasoner: Reasoner,
+    *,
+    low: float = -math.inf,
+    high: float | None = None,
+    threshold: float | None = None,
+    scorer: str | None = None,
+) -> Variant:
+    """Accept from `high` on (None: -0.1 nats, or the digit 8), reject up to `low`, else ask."""
     if reasoner.models.draft is None:
         raise SettingError("the draft is None, expected a model: the cascade asks the draft first.")
     asked, digits = asked_model(reasoner.models.draft, reasoner.codec), scorer == "digits"
     high = (8.0 if digits else -0.1) if high is None else high
     cheap = ScoreVerifier(asked, threshold=high) if digits else Confidence(high, asked.runner)
-    expensive = make_scorer(reasoner, scorer, threshold)
-    settings = {"depth": 1, "schedule": "sync"}
-    return Variant(Cascade(cheap, expensive, low=low, high=high), settings=settings)
+    cascade = Cascade(cheap, make_scorer(reasoner, scorer, threshold), low=low, high=high)
+    return Variant(cascade, settings={"depth": 1, "schedule": "sync"})

@@ -1,15 +1,14 @@
-"""GSI, guided speculative inference (Geuter et al., arXiv 2506.04118): steps inside parallel
-sampling. The draft writes n versions of a step; one is drawn by its tilted reward, and if even that
-is poor the target writes.
+"""GSI, guided speculative inference (Geuter et al., arXiv 2506.04118).
 
     lr generate --variant "gsi(n=4, beta=10, threshold=0.4)"
 
-With reward r, target p and draft q the tilted reward is r' = r + (log p - log q) / beta. Version i
-is drawn in proportion to exp(beta r'_i), about as from the target's own soft best of n. It stays
-iff r' >= `threshold`. Two extension points: a verifier that measures and a chooser that draws.
-Faithful: the tilt, the draw, the threshold. Not: after a rejection the paper draws n steps of the
-target and takes the soft best; here the target writes one. The reward is that of `scorers.py`.
-"""
+The draft writes n versions of a step. With reward r, target p and draft q the tilted reward is
+r' = r + (log p - log q) / beta. Version i is drawn in proportion to exp(beta r'_i), which
+approximates the soft best of n versions of the target. It is kept iff r' >= `threshold`; else the
+target writes. Two extension points: a verifier that measures and a chooser that draws.
+
+Faithful: the tilt, the draw, the threshold. Different: after a rejection the paper draws n steps of
+the target and takes the soft best; here the target writes one. `scorers.py` gives the reward."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
+from lr.parts.verifiers import Around
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.protocol import WAIT, Place, Wait
@@ -28,19 +28,15 @@ from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
 
-class RewardedVerifier(Verifier):
-    """Everything that has a score stays in the draw."""
+class RewardedVerifier(Around):
+    """Aligns every version that has a score, so that it takes part in the draw."""
 
     def __init__(self, reward: Verifier) -> None:
-        self.name, self.reward, self.fallible = "gsi", reward, reward.fallible
-        self.requires = reward.requires | Requires.SAMPLING_LOGPROBS
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.reward.passes
+        super().__init__(reward)
+        self.name, self.requires = "gsi", reward.requires | Requires.SAMPLING_LOGPROBS
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [replace(v, aligned=v.score is not None) for v in self.reward.judge(pairs)]
+        return [replace(v, aligned=v.score is not None) for v in self.verifier.judge(pairs)]
 
 
 @dataclass(frozen=True)
@@ -69,10 +65,14 @@ class Tilted:
 
 
 def gsi(
-    reasoner: Reasoner, *, n: int = 4, beta: float = 10.0, threshold: float = 0.4,
+    reasoner: Reasoner,
+    *,
+    n: int = 4,
+    beta: float = 10.0,
+    threshold: float = 0.4,
     scorer: str | None = None,
-) -> Variant:  # fmt: skip
-    """Draw one of `n` draft steps by its tilted reward; it stays from `threshold` on."""
+) -> Variant:
+    """Draw one of `n` draft steps by its tilted reward; keep it from `threshold` on."""
     require(beta > 0, "beta", beta, "a number > 0")
     settings = {"width": n, "depth": 1, "schedule": "sync"}
     verifier = RewardedVerifier(make_scorer(reasoner, scorer, None))

@@ -1,14 +1,13 @@
-"""From the name of a variant to the variant: what `--variant` takes.
+"""Loading a variant by name: the values of `--variant`.
 
-    --variant best_of                          one that is here, or of the entry points lr.variants
-    --variant "best_of(width=3)"               with parameters, as Python writes them
-    --variant path/to/file.py:mine             what `mine` is in that file
-    --variant "package.module:mine(low=0.2)"   in a module that can be imported
+    --variant best_of                          a module here, or an entry point of lr.variants
+    --variant "best_of(width=3)"               with parameters in Python syntax
+    --variant path/to/file.py:mine             `mine` in that file
+    --variant "package.module:mine(low=0.2)"   `mine` in a module that can be imported
 
-What is named is a `Variant`, a function that returns one, or a part of one: a verifier, a chooser,
-a router, ... as an object or as its class. A function or class gets the reasoner if it has a
-parameter of that name.
-"""
+The name refers to a `Variant`, a function that returns one, or a part of one: a verifier, a
+chooser, a router, ... as an object or a class. A function or class with a parameter `reasoner` gets
+the reasoner."""
 
 from __future__ import annotations
 
@@ -27,7 +26,6 @@ from typing import Any
 from lr.errors import LRError, SettingError
 from lr.reasoner import Reasoner
 from lr.registry import find, load_file
-from lr.spec.acceptance import AcceptanceRule
 from lr.spec.protocol import SchedulerConfig
 from lr.spec.variant import Variant
 
@@ -36,25 +34,25 @@ SHIPPED = (
     "lossless", "three_levels", "narrowing", "adaptive",
     "planned", "traversal",
 )  # fmt: skip
-"""Each is the function of that name in the module of that name, in this folder."""
+"""Each is a function in the module of the same name in this folder."""
 GROUP = "lr.variants"
 NAMED = re.compile(r"(?:(?P<where>.*):)?(?P<name>[A-Za-z_]\w*)(?P<given>\(.*\))?", re.DOTALL)
 PARTS = {
-    "judge": "verifier", "choose": "chooser", "who_writes": "router", "depth": "controller",
-    "keep": "corrector", "outcomes": "rule",
+    "outcomes": "rule", "propose": "proposer", "judge": "verifier", "choose": "chooser",
+    "who_writes": "router", "depth": "controller", "keep": "corrector",
 }  # fmt: skip
-"""The extension point of an object, by the method that it must have."""
+"""The extension point of an object, by a method that it must have. The first match counts."""
 
 
 def load_variant(text: str, reasoner: Reasoner) -> Variant:
-    """The variant that `text` names. Raises `SettingError` for what is not there, and for what
-    fails while it is loaded with its traceback.
-    """
+    """The variant that `text` names.
+
+    Raises `SettingError` if it does not exist, or, with the traceback, if loading it fails."""
     named = NAMED.fullmatch(text.strip())
     if named is None:
         raise SettingError(
-            f"variant is {text!r}, expected a name, file.py:name or package.module:name, with "
-            'parameters in parentheses if need be, such as "best_of(width=3)".'
+            f"variant is {text!r}, expected a name, file.py:name or package.module:name, with or "
+            'without parameters in parentheses, such as "best_of(width=3)".'
         )
     where, name = named["where"], named["name"]
     parameters = _parameters(text, named["given"] or "()")
@@ -65,13 +63,13 @@ def load_variant(text: str, reasoner: Reasoner) -> Variant:
         raise
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
-        raise SettingError(f"variant {text!r} cannot be made:\n{trace}") from error
+        raise SettingError(f"variant {text!r} cannot be created:\n{trace}") from error
     file = str(Path(where).resolve()) if where and where.endswith(".py") else variant.file
     return replace(variant, name=text.strip(), file=file)
 
 
 def is_named(text: str) -> bool:
-    """Whether a trace's variant was named in a way that `load_variant` understands."""
+    """Whether `load_variant` understands the name of a trace's variant."""
     return "=" not in text.partition("(")[0] and NAMED.fullmatch(text) is not None
 
 
@@ -88,7 +86,6 @@ def _parameters(text: str, given: str) -> dict[str, Any]:
 
 
 def _found(text: str, where: str | None, name: str) -> Any:
-    """What is named."""
     if where is None:
         if name in SHIPPED:
             return find(f"lr.variants.{name}:{name}")
@@ -97,7 +94,7 @@ def _found(text: str, where: str | None, name: str) -> Any:
             return points[name].load()
         raise SettingError(
             f"there is no variant {name!r}; there are {', '.join([*SHIPPED, *sorted(points)])}. "
-            "One of your own: file.py:name, or package.module:name; lr new variant writes a file."
+            "For your own: file.py:name or package.module:name; lr new variant writes a file."
         )
     if where.endswith(".py"):
         if not Path(where).is_file():
@@ -110,7 +107,7 @@ def _found(text: str, where: str | None, name: str) -> Any:
             module = import_module(where)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{where}.".startswith(f"{error.name}."):
-                raise  # it is there, and what it imports is not
+                raise  # the module exists, but something that it imports does not
             raise SettingError(f"variant {text!r}: there is no module {error.name!r}.") from error
     if not hasattr(module, name):
         own = [n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n))]
@@ -119,7 +116,7 @@ def _found(text: str, where: str | None, name: str) -> Any:
 
 
 def _made(text: str, found: Any, parameters: dict[str, Any], reasoner: Reasoner) -> Variant:
-    """The variant that something named stands for."""
+    """The variant that a named object gives."""
     if inspect.isclass(found) and issubclass(found, SchedulerConfig):
         return Variant(schedule=found)
     if inspect.isclass(found) and hasattr(found, "propose") and hasattr(found, "forget"):
@@ -131,28 +128,25 @@ def _made(text: str, found: Any, parameters: dict[str, Any], reasoner: Reasoner)
         raise SettingError(f"variant {text!r} is an object, which takes no parameters.")
     if isinstance(made, Variant):
         return made
-    if isinstance(made, AcceptanceRule):
-        return Variant(rule=made)
-    if callable(getattr(made, "propose", None)):
-        return Variant(proposer=made)
     for method, part in PARTS.items():
         if callable(getattr(made, method, None)):
             return Variant(**{part: made})
     raise SettingError(
         f"variant {text!r} is {made!r}, expected a lr.spec.variant.Variant, a function that "
-        f"returns one, or a part of one: an object with one of {', '.join(PARTS)}, propose."
+        f"returns one, or a part of one: an object with one of {', '.join(PARTS)}."
     )
 
 
 def _called(
     text: str, make: Callable[..., Any], parameters: dict[str, Any], reasoner: Reasoner
 ) -> Any:
-    """Make it. Parameters that it does not have are refused before it runs."""
-    known = inspect.signature(make).parameters
+    """Call `make`. Unknown parameters are refused before it runs."""
+    signature = inspect.signature(make)
+    known = signature.parameters
     if "reasoner" in known:
         parameters = {"reasoner": reasoner, **parameters}
     try:
-        inspect.signature(make).bind(**parameters)
+        signature.bind(**parameters)
     except TypeError as error:
         takes = ", ".join(str(one) for name, one in known.items() if name != "reasoner")
         raise SettingError(f"variant {text!r}: {error}. It takes ({takes}).") from error

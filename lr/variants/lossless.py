@@ -1,18 +1,17 @@
-"""Lossless step rejection (ours): the answer is distributed as the target's, by speculative
-sampling on whole steps instead of tokens.
+"""Lossless step rejection (ours): speculative sampling on whole steps instead of tokens.
 
     lr generate --variant lossless
 
-A draft step stays with min(1, p / q), its probabilities under target and draft. After a rejection
-the step comes from the residual (p - q)+, which cannot be listed but drawn: the target writes a
-step t, which stays with (1 - q(t) / p(t))+; else it writes another. A step that was cut counts as
-q = 0. `tests/variants/test_lossless.py` adds all of it up on a small world: exactly p.
+The answer has the target's distribution. A draft step is kept with probability min(1, p / q), where
+p and q are its probabilities under target and draft. After a rejection the step comes from the
+residual (p - q)+. The residual cannot be listed, but drawn: the target writes a step t and keeps it
+with probability (1 - q(t) / p(t))+, else it writes another. A cut step counts as q = 0.
+`tests/variants/test_lossless.py` sums over all outcomes in a small world: the result is exactly p.
 
-It keeps little: over the tokens of a step p / q is small even for close models. And if a draft step
-is rejected with probability r, the target writes 1 / r steps on average to replace it, one per
-position in all: this saves latency, never work of the target. `--mode sd --acceptance block` is the
-form of the idea that pays. Width 1, coupling independent.
-"""
+Few draft steps are kept: over the tokens of a step, p / q is small even for close models. If a
+draft step is rejected with probability r, the target writes 1 / r steps on average to replace it,
+in total one per position. So this saves latency, but no work of the target. The form of the idea
+that pays is `--mode sd --acceptance block`. Needs width 1 and coupling independent."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def corrects(log_p: float, log_q: float) -> float:
 
 
 class StepRejection(Verifier, Corrector):
-    """Verifier and corrector in one. `draft` computes q of the target's steps."""
+    """Verifier and corrector in one. `draft` computes q for the target's steps."""
 
     name, requires = "lossless", Requires.SAMPLING_LOGPROBS
 
@@ -64,7 +63,7 @@ class StepRejection(Verifier, Corrector):
         return number < corrects(log_p, log_q)
 
     def log_q(self, prefix: Sequence[int], step: Step, sampling: SamplingParams) -> float:
-        """log q of a whole step, under the distribution from which the draft samples."""
+        """log q of a whole step under the draft's sampling distribution."""
         row = PromptRow([*prefix, *step.tokens[:-1]], wanted=len(step.tokens), keep=len(prefix))
         [logits] = self.draft.logits([row])
         assert not isinstance(logits, Exception), logits
@@ -74,6 +73,6 @@ class StepRejection(Verifier, Corrector):
 def lossless(reasoner: Reasoner) -> Variant:
     """Speculative sampling on steps. Needs a draft."""
     if reasoner.models.draft is None:
-        raise SettingError("the draft is None, expected a model: its probabilities decide, too.")
+        raise SettingError("the draft is None, expected a model, whose probabilities are needed.")
     asked = PrefixCache(asked_model(reasoner.models.draft, reasoner.codec).runner)
     return Variant(both := StepRejection(asked), corrector=both)

@@ -1,11 +1,10 @@
-"""A tree that narrows: width by level, such as 3, 2, 1, 1. Alternatives pay where a draft step is
-about to be judged; far ahead most of them are thrown away.
+"""A narrowing tree (ours): width by level, such as 3, 2, 1, 1.
 
     lr generate --variant "narrowing(widths=(3, 2, 1, 1))"
 
-One extension point, the schedule: a subclass of `SchedulerConfig` that says how many alternatives
-follow a node. Ours; the official code has one width for all levels.
-"""
+Alternatives pay for a step that is judged soon; far ahead most of them are thrown away. One
+extension point, the schedule: a subclass of `SchedulerConfig` that sets how many alternatives
+follow a node. The official code has one width for all levels."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from lr.types import require
 
 
 def narrowing(widths: tuple[int, ...] = (3, 2, 1, 1)) -> Variant:
-    """`widths[l]` alternatives after a node of level l, counted from the beginning of its tree; the
-    last number holds for all further levels. Unless told otherwise the tree is 4 deep, or deeper if
-    there are more numbers.
-    """
+    """`widths[l]` alternatives follow a node of level l, counted from the root of its tree.
+
+    The last number holds for all further levels. By default the tree is 4 levels deep, or as deep
+    as there are numbers if that is more."""
     good = len(widths) > 0 and all(isinstance(w, int) and w >= 1 for w in widths)
     require(good, "widths", widths, "whole numbers >= 1, one per level")
 

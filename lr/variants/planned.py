@@ -1,18 +1,16 @@
-"""Planned depth (ours): the planner behind `lr plan`, asked again while the answer is written, at
-the acceptance that this question shows.
+"""Planned depth (ours): the planner of `lr plan`, applied to the acceptance seen in this answer.
 
     lr calibrate --output mine.json
     lr generate --variant "planned(calibration='mine.json', budget=32)"
 
-Costs are those of the calibration. The acceptance is the calibrated one at first; it counts as
-much as `PRIOR` judged steps, and the steps judged in this answer are added to it. Rounded to a
-twentieth, so there are few plans, and each is made when it is first needed. `calibration="paper"`:
-the paper's tables, for GPUs. `tokens=True`, for mode lr+sd: within the budget the planner may also
-propose tokens, and says how many.
+Costs are those of the calibration. The acceptance starts with the calibrated rate, which counts as
+much as `PRIOR` judged steps, and adds the steps judged in this answer. It is rounded to 1/20, so
+there are few plans; each is made when first needed. `calibration="paper"` uses the paper's tables,
+for GPUs. `tokens=True`, for mode lr+sd, lets the planner also set the number of draft tokens within
+the budget.
 
-One extension point: a controller, made anew for each answer. It looks at counts, never at a clock.
-With the schedules without a barrier it does not change which steps are emitted.
-"""
+One extension point: a controller, a new one for each answer. It uses counts, never times. In
+schedules without a barrier it does not change the emitted steps."""
 
 from __future__ import annotations
 
@@ -28,13 +26,12 @@ from lr.theory.paper import paper_calibration
 from lr.theory.planner import Plan, plan
 from lr.types import require
 
-PRIOR = 10
-"""The calibrated acceptance counts as much as so many judged steps."""
+PRIOR = 10  # judged steps that the calibrated acceptance is worth
 DEEPEST = 16
 
 
 class Planned(Controller):
-    """Depth and draft tokens of the plan for the acceptance so far; `best` knows the plans."""
+    """Depth and draft tokens from the `best` plan for the acceptance so far."""
 
     def __init__(self, best: Callable[[float], Plan], expected: float) -> None:
         self.best, self.expected = best, expected
@@ -44,7 +41,7 @@ class Planned(Controller):
         return self.best(round(20 * rate) / 20)
 
     def depth(self, stats: StepStats) -> int:
-        """At least 1: where nothing is drafted, no acceptance is seen."""
+        """At least 1, since without drafts no acceptance is seen."""
         return min(DEEPEST, max(1, self.plan(stats).depth))
 
     def tokens(self, stats: StepStats) -> int | None:
@@ -52,7 +49,7 @@ class Planned(Controller):
 
 
 def planned(*, calibration: str = "paper", budget: int = 16, tokens: bool = False) -> Variant:
-    """The depth that the planner advises within `budget` token positions per target pass."""
+    """Use the depth that the planner advises within `budget` token positions per target pass."""
     require(1 <= budget <= 64, "budget", budget, "1 to 64 token positions")
     paper = calibration == "paper"
     found = paper_calibration("r1", "GSM8K") if paper else Calibration.load(Path(calibration))

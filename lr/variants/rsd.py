@@ -1,22 +1,22 @@
-"""RSD, reward-guided speculative decoding (Liao et al., arXiv 2501.19324): a reward model values
-every step of the draft; a good one stays, a bad one is written anew by the target.
+"""RSD, reward-guided speculative decoding (Liao et al., arXiv 2501.19324).
 
     lr generate --variant "rsd(threshold=0.7)"
     lr generate --variant "rsd(weight='clip')"
 
-One extension point: a verifier. `weight` is the paper's weighting function: "step" accepts from the
-threshold on, "clip" accepts with the probability min(1, max(0, reward)).
+A reward scores every step of the draft; the target rewrites bad steps. One extension point: a
+verifier. `weight` is the paper's weighting function: "step" accepts from the threshold on, "clip"
+accepts with probability min(1, max(0, reward)).
 
-Faithful: both functions, on scores from 0 to 1. Not: there is no process reward model here. The
-score is that of `scorers.py`; the tiny judge's P(aligned) compares with the target's own step, so
-it sees a mistake only where the target makes none, and saves no target step.
-"""
+Faithful: both functions, on scores from 0 to 1. Different: there is no process reward model here;
+`scorers.py` gives the score. The tiny judge's P(aligned) compares with the target's own step, so it
+sees only mistakes that the target does not make, and it saves no target step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lr.parts.verifiers import Around
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.variant import Variant
@@ -25,19 +25,15 @@ from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
 
-class Clipped(Verifier):
-    """Accepts with the reward as probability; the number that decides is the pair's own."""
+class Clipped(Around):
+    """Accepts with the reward as probability, drawn from the pair's own stream."""
 
     def __init__(self, reward: Verifier) -> None:
-        self.name, self.reward = f"clip({reward.name})", reward
-        self.requires, self.fallible = reward.requires, reward.fallible
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.reward.passes
+        super().__init__(reward)
+        self.name = f"clip({reward.name})"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        rewards = self.reward.judge(pairs)
+        rewards = self.verifier.judge(pairs)
         return [self._draw(*both) for both in zip(pairs, rewards, strict=True)]
 
     def _draw(self, pair: Pair, verdict: Verdict) -> Verdict:
@@ -55,7 +51,7 @@ def rsd(
     weight: str = "step",
     scorer: str | None = None,
 ) -> Variant:
-    """Accept a draft step by its reward: from `threshold` on, or with it as probability."""
+    """Accept a draft step by its reward: from `threshold` on, or with the reward as probability."""
     require(weight in ("step", "clip"), "weight", weight, "'step' or 'clip'")
     reward = make_scorer(reasoner, scorer, threshold)
     settings = {"depth": 1, "schedule": "sync"}

@@ -1,15 +1,14 @@
-"""Who scores a draft step, for the variants that accept by a score.
+"""The scorers of draft steps, for variants that accept by a score.
 
-| scorer | the score | scale, usual threshold |
+| scorer | the score | scale, default threshold |
 |---|---|---|
 | judge | P(aligned) of the judge, draft step against the target's own step | 0 to 1, 0.5 |
 | digits | the digit with which the target rates the step (SpecReason) | 0 to 9, 7 |
 | likelihood | the target's mean log-probability per token | nats, -1 |
 
-`None` takes the judge where one comes with the target's tiny language, `likelihood` for the other
-tiny language, and `digits` for real checkpoints. The tiny targets have never learnt to rate with a
-digit, so with `digits` they keep nothing.
-"""
+`None` means the judge if the target's tiny language has one, else `likelihood` for a tiny target
+and `digits` for a real checkpoint. The tiny targets have not learnt to rate with a digit, so with
+`digits` no step of theirs is accepted."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 
 
 def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -> Verifier:
-    """A verifier whose verdicts have scores, aligned from `threshold` on (None: the usual one)."""
+    """A verifier whose verdicts have scores, aligned from `threshold` on (None: the default)."""
     codec, target = reasoner.codec, reasoner.models.target
     if kind is None:
         tiny = "judge" if own_judge(codec) is not None else "likelihood"
@@ -57,21 +56,20 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
     if kind == "digits":
         asked = asked_model(target, codec)
         return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
-    judge: object = reasoner.verifier  # with its model, where that is the judge
-    threaded = isinstance(judge, ThreadedVerifier)  # then the judge's runner is its thread's
-    if isinstance(judge, ThreadedVerifier):
-        judge = judge.verifier
+    own = reasoner.verifier
+    threaded = isinstance(own, ThreadedVerifier)  # then the judge's runner belongs to its thread
+    judge: object = own.verifier if isinstance(own, ThreadedVerifier) else own
     if not (isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)):
         choice = VerifierChoice("judge", codec, device=target.device, dtype=target.dtype)
         judge = choice.build(target)
     assert isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
-    own = judge.verifier
-    asked, runner = own.model, own.model.runner
+    loaded = judge.verifier
+    asked, runner = loaded.model, loaded.model.runner
     if threaded and isinstance(runner, ModelRunner):
         blocks, size = runner.cache.pool.num_blocks, runner.vocab_size
         own_runner = ModelRunner(runner.model, num_blocks=blocks, vocab_size=size)
         asked = replace(asked, runner=own_runner)
-    made = JudgeVerifier(asked, own.decode, threshold=least, prompt=own.prompt)
+    made = JudgeVerifier(asked, loaded.decode, threshold=least, prompt=loaded.prompt)
     if not threaded:
-        made.prefixes = own.prefixes  # and with the prompts that it keeps
+        made.prefixes = loaded.prefixes  # share the cached prompts
     return made

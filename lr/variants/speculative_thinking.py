@@ -1,16 +1,15 @@
-"""Speculative Thinking (Yang et al., arXiv 2504.12329): the draft thinks, and where it begins to
-reflect ("Wait", "Hmm", ...) the target takes over for that step.
+"""Speculative Thinking (Yang et al., arXiv 2504.12329): the target takes over where drafts reflect.
 
     lr generate --variant "speculative_thinking(cues=('wait', 'so'))"
 
-Two extension points: a verifier that looks at how a draft step begins (it needs no model at all),
-and a corrector: the target goes on from the draft's cue instead of beginning anew.
+The target writes each step that the draft begins with a cue such as "Wait" or "Hmm". Two extension
+points: a verifier that looks at the beginning of a draft step, without any model, and a corrector,
+by which the target continues from the draft's cue instead of starting over.
 
-Faithful: the small model leads, reflection cues hand over, the cue itself stays. Not: the paper
-hands over for a fixed number of tokens and has further cues for affirmation and for a chain of
-failures; here it is one step. The tiny languages do not reflect, so there the cues must be words
-of theirs, or nothing is ever handed over.
-"""
+Faithful: the small model leads, reflection cues hand over, the cue is kept. Different: the paper
+hands over for a fixed number of tokens, here it is one step, and has more cues, for affirmation and
+for a chain of failures. The tiny languages do not reflect: choose cues among their words, or
+nothing is handed over."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ CUES = ("wait", "hmm", "alternatively", "however", "let me check", "let me verif
 
 
 class Reflection(Verifier, Corrector):
-    """Hands a step to the target if it begins with a cue, in whatever case."""
+    """Hands a step to the target if it begins with a cue, ignoring case."""
 
     name, requires = "reflection", Requires.NOTHING
 
@@ -42,7 +41,7 @@ class Reflection(Verifier, Corrector):
         return next((cue for cue in self.cues if text.startswith(cue)), None)
 
     def begin(self, correction: Correction) -> Sequence[int]:
-        """The tokens of the draft up to the end of its cue; all but the last of a whole step."""
+        """The tokens of the draft up to the end of its cue, at most all but the last."""
         for tokens in (pair.draft.tokens for pair in correction.rejected):
             for length in range(1, len(tokens)):
                 if self.cue(tokens[:length]):
@@ -51,6 +50,6 @@ class Reflection(Verifier, Corrector):
 
 
 def speculative_thinking(reasoner: Reasoner, *, cues: tuple[str, ...] = CUES) -> Variant:
-    """The target writes the steps that the draft begins with one of `cues`."""
+    """Let the target write the steps that the draft begins with one of `cues`."""
     reflection = Reflection(reasoner.codec.decode, cues)
     return Variant(reflection, corrector=reflection, settings={"depth": 1, "schedule": "sync"})

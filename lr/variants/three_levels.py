@@ -2,14 +2,13 @@
 
     lr generate --variant "three_levels(n=3, threshold=-0.3)"
 
-Where the last n tokens occurred before, the step that followed them there is proposed. The draft
-reads it in one forward and takes it over if its mean log-probability is at least `threshold`; else
-it writes the step itself. Whatever comes of that is a draft step like any other: the verifier
-compares it with the target's. One extension point: a step proposer.
+If the last n tokens occurred before, the step that followed them is proposed. The draft reads it in
+one forward and adopts it if its mean log-probability is at least `threshold`; else it writes the
+step itself. The result is a draft step like any other: the verifier compares it with the target's.
+One extension point: a step proposer.
 
-It pays where an answer repeats its steps (loops, tables, proofs by cases) and the draft is dear. A
-step must recur word for word, so on the tiny family it hardly ever proposes anything.
-"""
+It pays if an answer repeats its steps (loops, tables, proofs by cases) and the draft is expensive.
+A step must recur word for word, so on the tiny family almost nothing is proposed."""
 
 from __future__ import annotations
 
@@ -28,9 +27,7 @@ from lr.types import require
 
 
 class RepeatedSteps(StepProposer):
-    """Proposes what followed the last `n` tokens before, up to a blank line, if `draft` finds it
-    likely. One alternative; the draft writes the others.
-    """
+    """Proposes one alternative: the step that followed the last `n` tokens before, if likely."""
 
     def __init__(
         self,
@@ -48,7 +45,7 @@ class RepeatedSteps(StepProposer):
         return [step if step and self.likely(tokens, step) else None]
 
     def one_step(self, tokens: Sequence[int]) -> list[int]:
-        """The first step of `tokens`; empty if none ends there."""
+        """The first step in `tokens`; empty if no step ends in them."""
         segmenter = BlankLineSegmenter(self.token_bytes)
         for length, token in enumerate(tokens, start=1):
             if segmenter.feed(token):
@@ -56,7 +53,7 @@ class RepeatedSteps(StepProposer):
         return []
 
     def likely(self, tokens: Sequence[int], step: Sequence[int]) -> bool:
-        """Whether the draft takes the step over; without a draft, always."""
+        """Whether the draft adopts the step; always true without a draft."""
         if self.draft is None:
             return True
         row = PromptRow([*tokens, *step[:-1]], wanted=len(step), keep=len(tokens))
@@ -67,7 +64,7 @@ class RepeatedSteps(StepProposer):
 
 
 def three_levels(reasoner: Reasoner, *, n: int = 3, threshold: float = -0.3) -> Variant:
-    """Steps of an n-gram, checked by the draft, checked by the target."""
+    """An n-gram proposes steps, the draft checks them, the target verifies them."""
     codec, draft = reasoner.codec, reasoner.models.draft
     if draft is None:
         raise SettingError("the draft is None, expected a model: it is the second level.")

@@ -1,13 +1,14 @@
-"""Traversal Verification (Weng et al., arXiv 2505.12398): all paths of a token tree are judged
-together, from the leaves up, so that a likely ending can save an unlikely beginning. Faithful: the
-rule. Ours: how the tree is drawn (Gumbel top-k, so siblings without replacement).
+"""Traversal Verification (Weng et al., arXiv 2505.12398): all paths of a token tree at once.
 
     lr generate --variant "traversal(branching=(3, 2, 1))"
 
-Let w be how much of a path may stay: 1 at the root, min(1, w p(x) / q(x)) for its child x. First
-what is below x is tried, then x as the last token that stays, then the next sibling: after the
-rejection p and w are (w p - q)+ / S and S / (S + 1 - w) with S = sum of (w p - q)+. On a chain this
-is block verification, and the proof in `lr.parts.block_rule` holds for each family in turn."""
+Paths are judged from the leaves up, so that a likely ending can save an unlikely beginning.
+Faithful: the rule. Ours: the tree is drawn by Gumbel top-k, so siblings without replacement.
+
+Let w be the probability with which a path may be kept: 1 at the root, min(1, w p(x) / q(x)) for its
+child x. The subtree below x is tried first, then x as the last kept token, then the next sibling,
+for which p and w become (w p - q)+ / S and S / (S + 1 - w) with S = sum of (w p - q)+. On a chain
+this is block verification, and the proof in `lr.parts.block_rule` holds for each family."""
 
 from __future__ import annotations
 
@@ -26,16 +27,16 @@ from lr.types import SamplingParams
 
 
 class Traversal(AcceptanceRule):
-    """Keeps at least as much of a tree as rejection sampling, on average."""
+    """Keeps at least as much of a tree as rejection sampling on average."""
 
     name, lossless, trees, needs_fresh_noise = "traversal", True, True, True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """One per node, in the order in which they are tried; the root is the last."""
+        """One outcome per node, in the order in which they are tried. The root is last."""
         families, q, made, left = proposal.families(), proposal.q, list[Outcome](), 1.0
 
         def visit(node: int, w: float) -> None:
-            nonlocal left  # the probability that nothing was kept so far
+            nonlocal left  # the probability that no node tried so far was kept
             p = p_rows[node + 1]
             for child in families[node + 1]:
                 token = proposal.tokens[child]
@@ -53,7 +54,7 @@ class Traversal(AcceptanceRule):
 
 
 class DrawnTree(TreeDrafter):
-    """Draws its tokens. Every place has noise of its own, since cousins must be independent."""
+    """Draws its tokens. Every place has its own noise, since cousins must be independent."""
 
     def candidates(
         self, probs: Tensor, places: Sequence[tuple[Context, int, int]], width: int
@@ -67,13 +68,12 @@ class DrawnTree(TreeDrafter):
 
 
 def traversal(*, branching: tuple[int, ...] = (3, 2, 1, 1)) -> Variant:
-    """A drawn tree (certain at temperature 0), verified from its leaves up."""
+    """A drawn tree (certain at temperature 0), verified from the leaves up."""
 
     def tree(runner: Runner | None, sampling: SamplingParams) -> TreeDrafter:
         if runner is None:
-            raise SettingError("drafter has no model, and the tree is drawn by one; use 'draft'.")
-        return (TreeDrafter if sampling.greedy else DrawnTree)(
-            runner, sampling, branching=branching
-        )
+            raise SettingError("drafter has no draft model to draw its tree with; use 'draft'.")
+        kind = TreeDrafter if sampling.greedy else DrawnTree
+        return kind(runner, sampling, branching=branching)
 
     return Variant(rule=Traversal(), drafter=tree, settings={"mode": "sd"})

@@ -137,7 +137,7 @@ def test_the_law_notices_what_is_wrong() -> None:
     with pytest.raises(AssertionError, match="not a live table"):
         check_cache(cache, [root, twin, small_cache().new()])
     root.length -= 2
-    with pytest.raises(AssertionError, match="do not fit"):
+    with pytest.raises(AssertionError, match="do not match"):
         check_cache(cache)
     root.length += 2
     block = root.blocks[1]
@@ -150,7 +150,7 @@ def test_the_law_notices_what_is_wrong() -> None:
         check_cache(cache)
     cache.pool.drop(lost)
     cache.pool._free.append(block)
-    with pytest.raises(AssertionError, match="held by nobody"):
+    with pytest.raises(AssertionError, match="have no owner"):
         check_cache(cache)
     cache.pool._free.pop()
 

@@ -201,7 +201,7 @@ def test_drills_are_true() -> None:
     rng, drill = random.Random(4), PRACTICE["plans"].drill
     for _ in range(100):
         fact, room = drill(rng, True)
-        side, origin, found = re.fullmatch(r" (\w+) of the (\w+) is the (\w+),", fact).groups()  # type: ignore[union-attr]
+        side, origin, found = re.fullmatch(r" (\w+) of the (\w+) is the (\w+),", fact).groups()
         assert found == room == neighbour(origin, side)
         step, room = drill(rng, False)
         deed = parse(step)

@@ -51,7 +51,7 @@ def test_a_checkpoint_says_what_it_speaks() -> None:
     assert usual_verifier(Codec.load("plans-target"), "some/judge") == "judge"
     assert companion("plans-target", "draft") == "plans-draft"
     assert companion("plans-target", "judge") is None and companion("some/model", "draft") is None
-    with pytest.raises(SettingError, match="needs a checkpoint of its own"):
+    with pytest.raises(SettingError, match="needs its own checkpoint"):
         VerifierChoice("judge", Codec.load("plans-target"))
 
 

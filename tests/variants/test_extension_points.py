@@ -79,7 +79,7 @@ def test_the_best_of_all_alternatives_is_taken(
     for emit in kept:
         scores = [verdict.score for verdict in emit.verdicts if verdict.aligned]
         assert emit.emitted.verdict is emit.verdicts[-1]
-        assert len(emit.verdicts) == 3 and emit.verdicts[-1].score == max(scores)  # type: ignore[type-var]
+        assert len(emit.verdicts) == 3 and emit.verdicts[-1].score == max(scores)
     again = reasoner.generate(QUESTION, variant=variant, driver="overlapped", **how)
     assert again.tokens == result.tokens
 
@@ -526,7 +526,7 @@ def test_a_drafter_and_a_rule_of_ones_own(reasoner: Reasoner) -> None:
     variant = Variant(drafter=lambda runner, sampling: LookupDrafter(3, 1), rule=MatchRule())
     plain = reasoner.generate(QUESTION, mode="ar", **HOW)
     for mode in ("sd", "lr+sd"):
-        result = reasoner.generate(QUESTION, variant=variant, mode=mode, **HOW)  # type: ignore[arg-type]
+        result = reasoner.generate(QUESTION, variant=variant, mode=mode, **HOW)
         assert result.tokens == plain.tokens and result.stats.rounds.drafted > 0
 
 

@@ -514,7 +514,7 @@ def test_parts_that_share_state_are_found() -> None:
     """Which no check of one part can see."""
     assert all(one.passed for one in check_variant(gossiping))
     with Reasoner(dtype=torch.float64) as reasoner:
-        with pytest.raises(ContractError, match="the same steps alone and beside others"):
+        with pytest.raises(ContractError, match="the same steps alone and together with others"):
             check_answers(gossiping, reasoner, max_tokens=40)
         honest = check_answers(lambda: Variant(RandomVerifier(0.7)), reasoner, max_tokens=40)
         assert honest.passed

@@ -84,7 +84,7 @@ def plugin(tmp_path: Path) -> Path:
 def test_files_modules_and_parameters(reasoner: Reasoner, plugin: Path, tmp_path: Path) -> None:
     made = load_variant(f"{plugin}:mine(least=9)", reasoner)
     assert made.verifier.least == 9 and made.file == str(plugin)  # type: ignore[union-attr]
-    assert load_variant(f"{plugin}:Longer(least=4)", reasoner).verifier.least == 4  # type: ignore[union-attr]
+    assert load_variant(f"{plugin}:Longer(least=4)", reasoner).verifier.least == 4
     assert load_variant(f"{plugin}:fixed", reasoner).verifier.least == 0  # type: ignore[union-attr]
     assert load_variant("lr.variants.best_of:best_of( width = 2 )", reasoner).settings["width"] == 2
     narrow = load_variant("narrowing(widths=(2, 1))", reasoner)
@@ -138,7 +138,7 @@ def test_a_mode_that_is_given_wins_over_the_one_of_a_variant(reasoner: Reasoner)
 @pytest.mark.parametrize("mode", ["ar", "sd"])
 def test_a_variant_that_would_do_nothing_is_refused(reasoner: Reasoner, mode: str) -> None:
     with pytest.raises(SettingError, match=f"mode '{mode}' makes no use of the variant's verifier"):
-        reasoner.run(QUESTION, variant=load_variant("best_of", reasoner), mode=mode)  # type: ignore[arg-type]
+        reasoner.run(QUESTION, variant=load_variant("best_of", reasoner), mode=mode)
     lookup = Variant(drafter=lambda runner, sampling: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(SettingError, match="makes no use of the variant's drafter"):
         reasoner.run(QUESTION, variant=lookup, mode="lr")
@@ -162,7 +162,7 @@ def test_a_part_of_the_script_that_runs_is_told_where_to_go(reasoner: Reasoner) 
     Threes.__module__, Threes.__qualname__ = "__main__", "Threes"
     __main__.Threes = Threes  # type: ignore[attr-defined]
     with pytest.raises(SettingError, match="defined in the script that is run"):
-        reasoner.generate(QUESTION, variant=Variant(segmenter=Threes), driver="overlapped")  # type: ignore[arg-type]
+        reasoner.generate(QUESTION, variant=Variant(segmenter=Threes), driver="overlapped")
 
 
 @pytest.mark.usefixtures("short_answers")
@@ -202,7 +202,7 @@ def test_lr_new_variant_writes_one_that_runs(
     assert main(["generate", QUESTION, "--variant", "my_method.py:my_method(threshold=-9)"]) == 0
     assert main(["new", "variant", "my_method"]) == 2
     assert main(["new", "variant", "My-Method"]) == 2
-    assert "there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_a_plugins_exception_keeps_its_traceback_and_names_the_extension_point(

@@ -103,7 +103,7 @@ def test_the_objects_decide_with_these_probabilities() -> None:
         rejection.keep(Correction((1,), (pair, pair), SamplingParams()), step, 0.5)
 
 
-def test_on_models_the_first_step_is_distributed_as_the_targets(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_on_models_the_first_step_is_distributed_as_the_targets(tmp_path) -> None:
     """Steps of two tokens of which few are possible (top-k 2): 300 samples in each mode, compared
     by a chi-square test of homogeneity.
     """

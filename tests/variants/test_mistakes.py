@@ -193,7 +193,7 @@ MISTAKES: dict[str, Case] = {
         ),
         "requires.*must include Requires.TARGET_STEP",
     ),
-    "a class for a verifier": (lambda: Variant(RandomVerifier), "verifier is <class.*make one"),
+    "a class for a verifier": (lambda: Variant(RandomVerifier), "verifier is <class.*an instance"),
     "a name for a verifier": (lambda: Variant("judge"), "verifier is 'judge'.*expected an object"),
     "fallible is a text": (lambda: judging(each(YES), fallible="yes"), "fallible = 'yes'.*bool"),
     "early verdicts: too few": (lambda: early(lambda pairs: []), "verifier.*judge_early returned"),
@@ -210,7 +210,7 @@ MISTAKES: dict[str, Case] = {
     "mode ar": (lambda: Variant(ALWAYS), "no use of the variant's verifier", {"mode": "ar"}),
     "mode sd": (lambda: routing(Role.DRAFT), "no use of the variant's router", SD),
     "a rule in mode lr": (lambda: Variant(rule=RejectRule()), "no use of the variant's rule"),
-    "the page": (lambda: routing(Role.DRAFT), "without a router.*scheduler", {"engine": "page"}),
+    "the page": (lambda: routing(Role.DRAFT), "no custom router.*scheduler", {"engine": "page"}),
     # the router
     "router: a text": (lambda: routing("draft"), "router.*returned 'draft'.*Role.DRAFT or"),
     "router: True": (lambda: routing(True), "router.*returned True.*Role.DRAFT or"),
