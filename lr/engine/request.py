@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class NodePlace:
+class NodeState:
     """A node: the tokens of its prefix; the target's branch, once it is needed; the draft step that
     leads here, with its log-probabilities; the judged pairs of its children.
     """
@@ -75,7 +75,7 @@ class Request:
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
     # not reported to the scheduler yet; None: the controller excludes this alternative
     _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
-    places: dict[NodeId, NodePlace] = field(default_factory=dict)
+    states: dict[NodeId, NodeState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config = self.scheduler.config
@@ -106,7 +106,7 @@ class Request:
             plain = self.proposals is None and self.variant.may_follow is None and config.width == 1
             ahead = config.limits if plain and not self.trace.detailed else None
             self.drafts.open(root, self.prompt, replace(self.streams, ahead=ahead))
-        self.places[root] = NodePlace(tuple(self.prompt))
+        self.states[root] = NodeState(tuple(self.prompt))
         self.give(root, self.target.runner.open(self.prompt, shared=True))
         self._carry_out(self.scheduler.start())
 
@@ -120,10 +120,10 @@ class Request:
         for node, step, logprobs, entropy in drafts:
             if self.steering is not None:
                 self.steering.entropies[Role.DRAFT, node] = entropy
-            place = self.places.get(node)
-            if step is not None and place is not None:
-                place.tokens += step.tokens
-                place.step, place.logprobs = step, logprobs
+            state = self.states.get(node)
+            if step is not None and state is not None:
+                state.tokens += step.tokens
+                state.step, state.logprobs = step, logprobs
                 self._offer(node)
             self.tell(messages.Drafted(node, step))
         for node in written:
@@ -146,12 +146,12 @@ class Request:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         pair = self.asked.pop(node, None)
         if pair is not None:
-            self.places[self.parent(node)].judged[node] = pair
+            self.states[self.parent(node)].judged[node] = pair
             self.tell(messages.Judged(node, verdict))
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         """The chooser's choice, given the pairs that the verifier saw."""
-        judged = self.places[place.node].judged
+        judged = self.states[place.node].judged
         pairs = tuple(map(judged.get, place.children))
         return self.chooser.choose(replace(place, pairs=pairs, note=self.trace.at(place.node)))
 
@@ -162,10 +162,10 @@ class Request:
         self.jobs.clear()
         self.asked.clear()
         self._proposed.clear()
-        for place in self.places.values():
-            if place.target is not None:
-                self.target.close(place.target)
-        self.places.clear()
+        for state in self.states.values():
+            if state.target is not None:
+                self.target.close(state.target)
+        self.states.clear()
         if self.drafts is not None:
             self.drafts.end()
         self.trace.events.sort(key=itemgetter(0))
@@ -184,7 +184,7 @@ class Request:
                 case messages.Target(node, limit):
                     self._begin_target(node, limit)
                 case messages.Judge(node, parent, draft, target):
-                    prefix, logprobs = self.places[parent].tokens, self.places[node].logprobs
+                    prefix, logprobs = self.states[parent].tokens, self.states[node].logprobs
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
                     self.asked[node] = replace(pair, note=self.trace.at(node), index=parent.index)
@@ -202,16 +202,16 @@ class Request:
                         self._move_root(node, root, emitted.step)
                     if self.steering is not None:
                         self.steering.ask(command)
-                case messages.Release(node) if node in self.places:
-                    place = self.places.pop(node)
+                case messages.Release(node) if node in self.states:
+                    state = self.states.pop(node)
                     if self.drafts is not None:
                         self.drafts.close(node)
-                    if place.target is not None:
-                        self.target.close(place.target)
+                    if state.target is not None:
+                        self.target.close(state.target)
 
     def _begin_drafts(self, command: messages.Draft) -> None:
         """Put proposed steps on the draft's branches, and let the draft write the other ones."""
-        parent, limit, tokens = command.node, command.limit, self.places[command.node].tokens
+        parent, limit, tokens = command.node, command.limit, self.states[command.node].tokens
         assert self.drafts is not None
         proposed: list[Step | None] = []
         if self.proposals is not None:
@@ -221,7 +221,7 @@ class Request:
         width = None if self.steering is None else self.steering.width(parent)
         children = command.children[:width]
         self._proposed |= dict.fromkeys(command.children[len(children) :])
-        self.places |= {child: NodePlace(tokens) for child in children}
+        self.states |= {child: NodeState(tokens) for child in children}
         written = zip(children, proposed, strict=False)
         steps = {node: step for node, step in written if step is not None}
         self.drafts.draft(parent, limit, children, steps)
@@ -236,44 +236,44 @@ class Request:
         if self.corrections is not None:
             self.corrections.begin(job)
         elif self.goes_on:  # the last round may have left the first tokens on the root's branch
-            job.tokens = branch.tokens[len(self.places[node].tokens) :]
+            job.tokens = branch.tokens[len(self.states[node].tokens) :]
             job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job
         self.target.begin([job])
         if self.drafter is not None:
-            for other, place in self.places.items():
-                if self.parent(other) == node and place.step is not None:
+            for other, state in self.states.items():
+                if self.parent(other) == node and state.step is not None:
                     self._offer(other)
 
     def _follows(self, node: NodeId) -> bool:
         """Whether drafts may follow the draft step to `node`. The variant is asked only once."""
-        place = self.places[node]
-        if place.follow is None:
+        state = self.states[node]
+        if state.follow is None:
             may_follow = self.variant.may_follow
-            assert may_follow is not None and place.step is not None
-            place.follow = may_follow(node, place.step, place.logprobs or ())
-            self.trace.tell("may_follow", node, {"follows": place.follow})
-        return place.follow
+            assert may_follow is not None and state.step is not None
+            state.follow = may_follow(node, state.step, state.logprobs or ())
+            self.trace.tell("may_follow", node, {"follows": state.follow})
+        return state.follow
 
     def _offer(self, node: NodeId) -> None:
         """Offer the draft step to `node`, if it is a first alternative, to the target's drafter."""
         if self.drafter is None or node.number % self.scheduler.config.width:
             return
-        rival = self.places[self.parent(node)]
+        rival = self.states[self.parent(node)]
         if rival.target is not None:
             start = len(rival.tokens)
-            self.drafter.offer(rival.target, start, self.places[node].tokens[start:])
+            self.drafter.offer(rival.target, start, self.states[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
         """The target's branch of `node`: a fork of its parent's, with the draft step uncomputed."""
-        place = self.places[node]
-        if place.target is None:
+        state = self.states[node]
+        if state.target is None:
             parent = self.parent(node)
-            length = len(self.places[parent].tokens)
+            length = len(self.states[parent].tokens)
             branch = self.fork(parent, length)
-            branch.extend(place.tokens[length:])
+            branch.extend(state.tokens[length:])
             return self.give(node, branch)
-        return place.target
+        return state.target
 
     def fork(self, node: NodeId, length: int) -> Branch:
         """A fork of the target's branch of `node`, cut back to `length` tokens. First the branch
@@ -282,7 +282,7 @@ class Request:
         draft steps arrive together. The row after the first begins at once, in the same batch as
         all other rows; the row after the second begins one pass later.
         """
-        origin, known = self._target_branch(node), len(self.places[node].tokens) - 1
+        origin, known = self._target_branch(node), len(self.states[node].tokens) - 1
         if node in self.jobs and origin.num_computed_tokens < known:
             self.target.poll()
         read_up_to(self.target.runner, origin, known)
@@ -292,7 +292,7 @@ class Request:
 
     def give(self, node: NodeId, branch: Branch) -> Branch:
         """Make `branch` the target's branch of `node`."""
-        self.places[node].target = branch
+        self.states[node].target = branch
         self.target.runner.tag(branch, node)
         return branch
 
@@ -301,11 +301,11 @@ class Request:
         if node == root:
             self._target_branch(node)  # fork it now, because its parent is about to be closed
             return
-        place = self.places.pop(node)
-        assert place.target is not None
+        state = self.states.pop(node)
+        assert state.target is not None
         if self.drafts is not None:
             self.drafts.follow(node, root, step.tokens)
-        place.tokens += step.tokens
-        place.judged = {}
-        self.places[root] = place
-        self.give(root, place.target)
+        state.tokens += step.tokens
+        state.judged = {}
+        self.states[root] = state
+        self.give(root, state.target)

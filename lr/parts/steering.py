@@ -32,10 +32,10 @@ class Corrections:
         request, node = self.request, job.node
         root, self.correction = request.scheduler.root, None
         if root.id == node and any(child.verdict for child in root.children):
-            place = request.places[node]
-            rejected, sampling = tuple(place.judged.values()), request.target.config.sampling
+            state = request.states[node]
+            rejected, sampling = tuple(state.judged.values()), request.target.config.sampling
             note = request.trace.at(node)
-            self.correction = Correction(place.tokens, rejected, sampling, note=note)
+            self.correction = Correction(state.tokens, rejected, sampling, note=note)
             self._put(job, self.correction)
 
     def keeps(self, job: StepJob) -> bool:
