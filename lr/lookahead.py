@@ -1,26 +1,26 @@
-"""Lookahead Reasoning on one page: the whole method of arXiv 2506.19830, and it runs.
+"""Lookahead Reasoning on one page that runs: the whole method of arXiv 2506.19830.
 
     python -m lr.lookahead        # a sample problem, on the tiny models; --help for more
 
-Reasoning models write in steps, one blank line apart. Most steps are easy, and what matters is what
-they say, not in which words. So a small *draft* model writes the next steps ahead, ŝ₁ ŝ₂ ŝ₃, and
-the large *target* model writes its own version of each of them from the same prefix:
+Reasoning models write in steps, separated by blank lines. Most steps are easy, and their meaning
+matters, not their wording. So a small *draft* model writes the next steps ahead, ŝ₁ ŝ₂ ŝ₃, and the
+large *target* model writes its own version of each of them from the same prefix:
 
     prompt ──ŝ₁──▶ node ──ŝ₂──▶ node ──ŝ₃──▶ node     the draft's steps lead from node to node
       └─s₁          └─s₂         └─s₃         └─s₄     the target writes one step from each node
 
-The target's steps do not depend on each other, so they are rows of one batch, which takes hardly
+The target's steps do not depend on each other, so they are rows of one batch, which takes little
 longer than its longest row. A *verifier* compares ŝ with s at each node, in order. A draft step
-that means the same is *accepted*, in the draft's words. At the first that does not, the target's
-step is emitted instead, the *correction*, and all that follows the draft step is dropped.
+with the same meaning is *accepted*, in the draft's words. The first one with another meaning is
+dropped, with all that follows it, and the target's step is emitted instead, the *correction*.
 
-`algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is all of it: the
-asynchronous method of section 3.2, where neither model waits, with alternatives for each step.
+`algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is the whole method:
+asynchronous (section 3.2), so neither model waits, and with several alternatives for each step.
 
-Nothing but a fork's last token is computed twice. A *branch* is a list of tokens with its keys and
+Only the last token of a fork is computed twice. A *branch* is a list of tokens with its keys and
 values in a paged cache, and a fork shares them. A node's target branch holds the node's prefix,
-then the target's step. So after any decision the branch of the new root is there: the accepted
-node's own, or the old root's, which ends in the correction. Deciding runs no model.
+then the target's step. So after every decision the new root already has its branch: the accepted
+node's, or the old root's, which ends in the correction. Deciding runs no model.
 
 Shapes: b steps in a batch, v vocabulary. Read next: `engine/runner.py`, the forward pass;
 `spec/sampling.py`, how a token is drawn; `spec/scheduler.py`, the same as events and commands.
@@ -56,8 +56,8 @@ QUESTION = (
 
 @dataclass(eq=False)
 class Writing:
-    """A step in the making, at the end of `branch` and at most `limit` tokens long. Its token
-    number t is drawn with the key (stream, t), so it does not depend on who shares the batch.
+    """A step that is being written at the end of `branch`, at most `limit` tokens long. Its token
+    t is drawn with the key (stream, t), so it does not depend on the other steps in the batch.
     """
 
     branch: Branch
@@ -65,9 +65,9 @@ class Writing:
     limit: int
     segmenter: Segmenter  # finds the boundary
     tokens: list[int] = field(default_factory=list)
-    step: Step | None = None  # there once it is finished
-    verdict: Verdict | None = None  # of a draft step: the verifier's, and the node it leads to
-    node: Node | None = None  # while it is not rejected
+    step: Step | None = None  # set when it is finished
+    verdict: Verdict | None = None  # of a draft step: the verdict on it
+    node: Node | None = None  # of a draft step: the node it leads to, unless it is rejected
 
 
 @dataclass(eq=False)
@@ -88,8 +88,8 @@ class Writer:
         return self.branches[-1]
 
     def fork(self, branch: Branch, length: int) -> Branch:
-        """A new branch of the first `length` tokens of `branch`, the last of them uncomputed. What
-        `branch` has not read of the others is read first, once for both.
+        """A new branch of the first `length` tokens of `branch`, the last of them uncomputed. If
+        the others are not computed yet, they are computed first, once for both branches.
         """
         read_up_to(self.runner, branch, length - 1)
         self.branches.append(self.runner.fork(branch))
@@ -98,7 +98,7 @@ class Writer:
         return self.branches[-1]
 
     def keep(self, branches: set[Branch]) -> None:
-        """Close all branches but these, and give their part of the cache back."""
+        """Close all other branches, which frees their part of the cache."""
         for branch in [branch for branch in self.branches if branch not in branches]:
             if self.speculation:
                 self.speculation.drafter.forget([branch])
@@ -106,7 +106,7 @@ class Writer:
             self.branches.remove(branch)
 
     def begin(self, branch: Branch, stream: Stream, limit: int) -> Writing:
-        """A step at the end of `branch` of which nothing is written yet."""
+        """A step at the end of `branch`, still empty."""
         return Writing(branch, stream, limit, self.segmenter())
 
     @torch.inference_mode()
@@ -139,7 +139,7 @@ class Writer:
                 else:
                     continue
                 w.step = Step(tuple(w.tokens), finish)
-                if surplus := len(tokens) - number:  # the round went on after the end of the step
+                if surplus := len(tokens) - number:  # the round went past the end of the step
                     self.runner.rewind(w.branch, len(w.branch) - surplus - 1)
                     w.branch.append(token)
                 break
@@ -152,7 +152,7 @@ class Writer:
 
 
 def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """V(ŝ, s) of each pair: by how the two steps end if that decides, else by the verifier."""
+    """V(ŝ, s) of each pair, by how the two steps end if that is enough, else by the verifier."""
     by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
     unclear = [pair for pair, verdict in zip(pairs, by_form, strict=True) if not verdict]
     judged = iter(verdicts_of(verifier, unclear) if unclear else [])
@@ -223,7 +223,7 @@ def algorithm_1(
 
 @dataclass(eq=False)
 class Node:
-    """A prefix: what is emitted, then a path of draft steps. Both models may write from here."""
+    """A prefix: the emitted steps, then a path of draft steps. Both models may write from here."""
 
     index: int  # the number of the step that follows
     tokens: list[int]  # the whole prefix, prompt included
@@ -236,7 +236,7 @@ class Node:
 
 
 def tree(root: Node) -> list[Node]:
-    """The nodes that are still open, level by level. What leaves the tree is cancelled by that."""
+    """The nodes that are still open, level by level. Whatever leaves the tree is cancelled."""
     nodes = [root]
     for node in nodes:  # the list grows while it is read
         nodes += [d.node for d in node.drafts if d.node and d.node.limit]
@@ -245,7 +245,7 @@ def tree(root: Node) -> list[Node]:
 
 @dataclass(eq=False)
 class Lookahead:
-    """The whole method, turn by turn. `root`: the end of what is emitted, with the tree below it.
+    """The whole method, turn by turn. `root`: the end of the emitted steps, with the tree below it.
     Levels count from the root; in `SYNC`, from where the cycle began:
 
         schedule   drafts from levels   target steps from levels
@@ -253,9 +253,8 @@ class Lookahead:
         PAPER      0 .. depth - 1       0 .. depth - 1                   Appendix B, Theorem 2
         DEPTH      0 .. depth - 1       0 .. depth                       the official code
 
-    `width`: alternatives per draft step (section 3.1). `max_target_rows`: the most target steps at
-    a time, k₁ in k₁ k₂ ≤ M (section 3.3). `draft_forwards`: forwards of the draft per forward of
-    the target, 1 / c in the paper.
+    `width`: alternatives per step (section 3.1). `max_target_rows`: most target steps at a time, k₁
+    in k₁ k₂ ≤ M (section 3.3). `draft_forwards`: draft forwards per target forward (paper: 1 / c).
     """
 
     prompt: Sequence[int]
@@ -285,10 +284,10 @@ class Lookahead:
                     self.draft.write(drafting)
                 self.grow()
                 if self.schedule is Schedule.SYNC and not all(w.step for w in drafting + rows):
-                    continue  # the barrier: each stage waits for all of the one before
+                    continue  # the barrier: each stage waits for the whole previous one
                 self.judge()
                 yield from self.decide()
-                nodes = tree(self.root)  # what has left the tree gives its branches back
+                nodes = tree(self.root)  # close the branches of all that left the tree
                 unfinished = {d.branch for n in nodes for d in n.drafts if not d.step}
                 self.target.keep({n.target_branch for n in nodes})
                 self.draft.keep({n.draft_branch for n in nodes} | unfinished)
@@ -297,7 +296,7 @@ class Lookahead:
             self.draft.keep(set())
 
     def start(self) -> tuple[list[Writing], list[Writing]]:
-        """Start every step that may start, nearest to the root first. The steps in the making."""
+        """Start every step that may start, nearest to the root first. Returns unfinished steps."""
         nodes, draft, target = tree(self.root), self.draft, self.target
         for node in filter(self.may_draft, nodes):
             for j in range(self.width):
@@ -315,7 +314,7 @@ class Lookahead:
                 node.target = target.begin(node.target_branch, stream, node.limit)
                 rows.append(node.target)
         for node in nodes:
-            if target.speculation and node.drafts:  # ŝ may serve as token draft of s
+            if target.speculation and node.drafts:  # ŝ may be proposed as tokens of s
                 offer = target.speculation.drafter.offer
                 offer(node.target_branch, len(node.tokens), node.drafts[0].tokens)
         return drafting, rows
@@ -326,7 +325,7 @@ class Lookahead:
         return near and not node.drafts and self.limits.may_be_drafted(node.previous)
 
     def grow(self) -> None:
-        """A finished draft step leads to a new node; but a cut one is never accepted."""
+        """Add a node for each finished draft step. A cut one gets none: it is never accepted."""
         for parent, d in [(n, d) for n in tree(self.root) for d in n.drafts]:
             if d.step and not d.node and not d.verdict and d.step.finish is not Finish.LENGTH:
                 branch = self.target.fork(parent.target_branch, len(parent.tokens))
@@ -352,7 +351,7 @@ class Lookahead:
             d.verdict, d.node = verdict, d.node if verdict.aligned else None
 
     def decide(self) -> Iterator[EmittedStep]:
-        """Decide at the root, alternatives in order, as long as something can be decided."""
+        """Decide at the root, alternatives in order, while a decision is possible."""
         while self.root.limit:
             root, i = self.root, self.root.index
             s = root.target.step if root.target else None
@@ -361,7 +360,7 @@ class Lookahead:
                 out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
                 self.root = best.node
             elif s and not best and not self.may_draft(root):
-                if root.drafts:  # all rejected; the last one stands for them
+                if root.drafts:  # all are rejected; the last one is reported
                     last = root.drafts[-1]
                     out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)
                 else:

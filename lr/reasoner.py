@@ -6,10 +6,9 @@
     )
     print(result.answer, result.stats.step_acceptance)
 
-What is missing or does not fit is said before anything large is loaded: tokenizers first, then the
-verifier's name, then the target, the draft and what the verifier is made of. Verifiers by name
-(`lr/parts/verifiers.py`) and models behind servers are found through `lr/registry.py`. The
-algorithm itself is in `lookahead.py`, on one page. Read next: `engine/engine.py`.
+Tokenizers and the verifier's name are checked before the target, the draft and the verifier's model
+are loaded. Named verifiers (`lr/parts/verifiers.py`) and served models are found through
+`lr/registry.py`. The algorithm is in `lookahead.py`, on one page. Read next: `engine/engine.py`.
 """
 
 from __future__ import annotations
@@ -42,14 +41,12 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
 
-MOST_BLOCKS = 1 << 24  # Of a cache: 268 million tokens.
-
-
+MOST_BLOCKS = 1 << 24  # in one cache: 268 million tokens
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def showing_options(method: Method) -> Method:
-    """`method`, whose signature names the fields of `GenerateOptions` instead of `**options`, so
+    """Show the fields of `GenerateOptions` instead of `**options` in the signature of `method`, so
     that `help` and notebooks list them with their defaults."""
     signature = inspect.signature(method)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -64,25 +61,25 @@ def showing_options(method: Method) -> Method:
 class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
-    `target` and `draft` are names of our tiny models, directories, hub ids, or the addresses of
-    models on a server, "openai:http://host:port/name" (`servers` says how to reach them,
-    `docs/engines.md`). They share a tokenizer. `draft=None` leaves plain decoding only.
+    `target` and `draft` share a tokenizer. Each is the name of a tiny model, a directory, a hub id
+    or the address of a served model, "openai:http://host:port/name" (`servers`: how to reach it;
+    `docs/engines.md`). `draft=None` allows only plain decoding.
 
-    `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny languages;
-    `parts/verifiers.py` has all) or a `Verifier`. None takes "judge" where there is one (a
-    `judge`, or "tiny-target"), "oracle" for "plans-target", and else "exact". `judge` is the
-    checkpoint of a verifier that has one: a language model for "judge", an encoder for "embedding".
+    `verifier` is a `Verifier` or a name: "exact", "judge", "embedding:0.95", "oracle" for the tiny
+    languages, ... (`parts/verifiers.py`). None selects "judge" if `judge` is given or the target is
+    "tiny-target", "oracle" for "plans-target", and "exact" otherwise. `judge` is the verifier's
+    checkpoint: a language model for "judge", an encoder for "embedding".
 
-    `dtype` None: float32 on the CPU, the checkpoint's own elsewhere. `device` is where the models
-    run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
-    where the target does. Several devices for the target, such as ["cuda:0", "cuda:1"], spread it
-    over as many processes (`model/ranks.py`). `num_blocks` cache blocks of 16 tokens per model;
-    None: as many as the answers need. `attention`, `graphs`: see `use_attention`, for all three.
+    `dtype` None: float32 on the CPU, else the checkpoint's. `device`: one for all models, or a
+    mapping from "target", "draft" and "judge" (default: the target's). Several devices, such as
+    ["cuda:0", "cuda:1"], split the target over as many processes (`model/ranks.py`). `num_blocks`:
+    cache blocks of 16 tokens per model; None: as many as the answers need. `use_attention` explains
+    `attention` and `graphs`, which here apply to all three models.
 
-    Caches are kept from answer to answer. With driver "overlapped" a second process, which does
-    not import your script, is started at the first question and kept until `close`, the end of a
-    `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`; warns of
-    what the target's generation_config.json asks for and does not get.
+    Caches are kept between answers. The first question with driver "overlapped" starts a process,
+    which does not import your script and lives until `close`, the end of a `with` block or the end
+    of the reasoner. Raises `CheckpointError` or `SettingError`; warns of settings in the target's
+    generation_config.json that have no effect.
     """
 
     def __init__(
@@ -99,19 +96,19 @@ class Reasoner:
         attention: str = "auto",
         graphs: bool = True,
     ) -> None:
-        whole = num_blocks is None or 0 < num_blocks <= MOST_BLOCKS
-        require(whole, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
+        allowed = num_blocks is None or 0 < num_blocks <= MOST_BLOCKS
+        require(allowed, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
         devices = DeviceMap.of(device)
         if devices.ranks > 1 and is_served(target):
             raise SettingError(
-                f"target {target} is behind a server, and tensor_parallel is {devices.ranks}: the "
-                "server spreads its models itself; leave tensor_parallel out."
+                f"tensor_parallel is {devices.ranks}, but target {target} is on a server, which "
+                "splits its models itself; leave tensor_parallel out."
             )
-        served_target = _served(target, servers, "target")
-        codec: Codec = Codec.load(target) if served_target is None else served_target.codec
-        served_draft = _served(draft, servers, "draft", codec)
+        target_model = _served(target, servers, "target")
+        codec: Codec = Codec.load(target) if target_model is None else target_model.codec
+        draft_model = _served(draft, servers, "draft", codec)
         known_tokens = codec.vocab_size
-        if draft is not None and served_draft is None:
+        if draft is not None and draft_model is None:
             draft_codec = Codec.load(draft)
             require_same(codec, draft_codec)
             known_tokens = draft_codec.vocab_size
@@ -129,34 +126,31 @@ class Reasoner:
             if served_judge is not None:
                 verifier = find("lr.lab.endpoint.judge:served_judge")(choice, served_judge)
                 choice = None
-        named = {"target": target, "draft": draft, "judge": judge}
-        named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
-        names = {role: None if name is None else str(name) for role, name in named.items()}
+        used = verifier if isinstance(verifier, str) else verifier.name
+        given = {"target": target, "draft": draft, "judge": judge, "verifier": used}
+        names = {role: None if name is None else str(name) for role, name in given.items()}
 
-        target_model = served_target
         if devices.ranks > 1:
-            spread = find("lr.model.ranks:load_parallel")
-            target_model = spread(target, devices.target, dtype, devices.torchrun)
-        elif served_target is None:
+            load_parallel = find("lr.model.ranks:load_parallel")
+            target_model = load_parallel(target, devices.target, dtype, devices.torchrun)
+        elif target_model is None:
             target_model = load_model(target, device=devices.target[0], dtype=dtype)
-        draft_model = served_draft
-        if draft is not None and served_draft is None:
+        if draft is not None and draft_model is None:
             draft_model = load_model(draft, device=devices.draft, dtype=dtype)
             if (rows := draft_model.config.vocab_size) < codec.vocab_size:
                 raise SettingError(
-                    f"draft {draft} embeds {rows} token ids, target {target} writes "
-                    f"{codec.vocab_size}. Choose a draft whose embedding has a row for each of the "
-                    "target's tokens."
+                    f"draft {draft} has embeddings for {rows} token ids, but target {target} can "
+                    f"write {codec.vocab_size}. Choose a draft with an embedding for each of them."
                 )
         models = Models(codec, target_model, draft_model, known_tokens, num_blocks, names=names)
-        if draft is not None and served_draft is None and served_target is None:
+        if draft is not None and len(models.here) == 2:
             models.worker = draft_worker(draft, models, devices)
         self.models, self.engine, self.codec = models, Engine(models), codec
         try:
             self.use_attention(attention, graphs=graphs)
             if choice is not None and draft is not None:
                 build: Any = choice.build
-                if served_target is not None:
+                if is_served(target):
                     build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
                 verifier, models.judge = build(target_model), choice.model
                 if models.judge is not None and models.judge.device.type == "cuda":
@@ -178,12 +172,11 @@ class Reasoner:
         engine: Literal["scheduler", "page"] = "scheduler",
         **options: Unpack[OptionArguments],
     ) -> Result:
-        """Answer a question. `options` are the fields of `GenerateOptions`, which says what each
-        means: mode, depth, temperature, seed, max_tokens, ...
+        """Answer a question. `GenerateOptions` explains `options`: mode, depth, temperature, ...
 
-        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); options win over its
+        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); `options` override its
         settings. `detailed` records everything that happens, not only what statistics need
-        (`docs/trace.md`). `engine` "page" runs the method as it stands in `lr/lookahead.py`."""
+        (`docs/trace.md`). `engine` "page" runs the code of `lr/lookahead.py`."""
         run = self.run(question, variant=variant, detailed=detailed, engine=engine, **options)
         return run.finish()
 
@@ -197,12 +190,12 @@ class Reasoner:
         engine: Literal["scheduler", "page"] = "scheduler",
         **options: Unpack[OptionArguments],
     ) -> Run:
-        """As `generate`, but only begin: iterate over the `Run` for the steps as they come."""
+        """Begin an answer, as `generate` does: iterate over the `Run` to get its steps."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         made, serve = make_options(**options), None
-        if isinstance(variant, Variant):  # what is given here wins, be it the default
-            left = {n: value for n, value in variant.settings.items() if n not in options}
-            variant = replace(variant, settings=left)
+        if isinstance(variant, Variant):  # an option overrides its setting, even by its default
+            settings = {n: value for n, value in variant.settings.items() if n not in options}
+            variant = replace(variant, settings=settings)
         if engine == "page":
             require(made.looks_ahead, "mode", made.mode, 'lr or lr+sd with engine "page"')
             serve = find("lr.lab.page:serve_page")
@@ -211,9 +204,9 @@ class Reasoner:
         )
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
-        """From the next question on, target and draft run with this kind of attention (what a
-        verifier asks keeps the one it has) and, with `graphs`, decode from CUDA graphs where there
-        is CUDA. Raises SettingError for a kind that cannot run (`docs/attention.md` has all)."""
+        """Choose the attention of target and draft from the next question on. With `graphs` they
+        use CUDA graphs on CUDA devices. What a verifier asks a model keeps the present attention.
+        Raises `SettingError` for a kind that cannot run (`docs/attention.md` lists all)."""
         worker = self.models.worker
         for model in self.models.here.values():
             equip(model, name, graphs=graphs)
@@ -225,9 +218,9 @@ class Reasoner:
         self.engine.forget_caches()
 
     def close(self) -> None:
-        """End the draft's process, if there is one, and give up all CUDA graphs. Another question
-        would start another; what its verifier asks goes the ordinary way then. A target that is
-        spread over several ranks is ended too, for good."""
+        """End the draft's process, if any, and free all CUDA graphs. Another question starts a new
+        process and new graphs, except that what verifiers ask then runs without graphs. A target
+        that is split over several ranks is ended for good."""
         if (worker := self.models.worker) is not None:
             worker.close()
             if worker.as_thread:
@@ -256,21 +249,20 @@ def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftW
         parts = (Runners(model, *how), codec.token_bytes)
         return DraftWorker(lambda: parts, as_thread=True)
     tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
-    return DraftWorker(partial(load_parts, name, devices.draft, model.dtype, tokens, how))
+    load = partial(load_model, name, device=devices.draft, dtype=model.dtype)
+    return DraftWorker(partial(load_parts, load, tokens, how))
 
 
 def load_parts(
-    name: str | Path,
-    device: torch.device,
-    dtype: torch.dtype,
+    load: Callable[[], CausalLM],
     tokens: Sequence[bytes],
     how: tuple[int, int, int | None],
     attention: str = "auto",
     graphs: bool = True,
 ) -> Parts:
-    """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`:
+    """Make the parts of a worker process. `tokens`: the bytes of each token, by id. `how`:
     `vocab_size`, `known_tokens` and `num_blocks` of `Runners`."""
-    model = load_model(name, device=device, dtype=dtype)
+    model = load()
     equip(model, attention, graphs=graphs)
     return Runners(model, *how), tokens.__getitem__
 
@@ -278,7 +270,7 @@ def load_parts(
 def _served(
     name: str | Path | None, servers: Servers | None, role: str, codec: Codec | None = None
 ) -> Any:
-    """The served model, where `name` is an address; `codec`: the target's."""
+    """The served model if `name` is an address, else None. `codec`: the target's."""
     if not is_served(name):
         return None
     settings = servers or find("lr.lab.endpoint.address:Servers")()

@@ -1,7 +1,7 @@
-"""The engine: it keeps models, their caches and CUDA graphs, and answers questions with them.
+"""The engine keeps models, their caches and CUDA graphs, and answers questions with them.
 
-`Engine.serve` is the way of every answer, one question or many: it borrows a runner per model,
-makes the writers and the loop, and starts requests as there is room for them. Read next: `loop.py`.
+`Engine.serve` answers one question or many: it borrows a runner per model, makes the writers and
+the loop, and starts each request when the cache has room for it. Read next: `loop.py`.
 """
 
 from __future__ import annotations
@@ -39,37 +39,33 @@ from lr.spec.write import BlankLineSegmenter, Segmenter, StepWriter, TokenBytes,
 from lr.trace import Trace, Warned
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 
-LONGEST_ANSWER = 32768
-ROUND = 256
-"""Where a CUDA device has plenty of room, a cache is a multiple of so many blocks of 16 tokens: it
-suffices for a slightly longer question too, and its CUDA graphs stay."""
+LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
+ROUND = 256  # blocks; CUDA caches are rounded up, so a longer question can use cache and graphs too
 
 
 class ModelElsewhere(Protocol):
-    """A target or draft outside this process, say on a server. `context`: its limit in tokens."""
+    """A target or draft outside this process, say on a server. `context`: its length in tokens."""
 
     context: int
 
     def prepare(self, run: Run) -> None:
-        """Raise `SettingError` unless the model can do what the run needs of it."""
+        """Raise `SettingError` if the model lacks something that the run needs."""
 
     def writer(self, config: WriterConfig) -> StepWriter:
-        """A writer that sends requests."""
+        """A writer that sends requests to the model."""
 
 
-Steps: TypeAlias = "Iterator[tuple[Run, AnswerStep]]"
-"""Steps as they are decided, each with the run that it belongs to."""
+Steps: TypeAlias = "Iterator[tuple[Run, AnswerStep]]"  # each step, once decided, with its run
 
 
 @dataclass(eq=False)
 class Models:
-    """What a `Reasoner` has loaded. A target or a draft that is not in this process is a
-    `ModelElsewhere`, whatever the types below say: most uses need the network itself.
+    """What a `Reasoner` has loaded. A target or draft outside this process is a `ModelElsewhere`;
+    the types below do not say so, because most code needs the network itself.
 
-    Token ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
-    `num_blocks` cache blocks per model; None: as many as the answers can need. `worker` writes the
-    drafts of driver overlapped. `names`: by what target, draft, judge and verifier were loaded.
-    `judge`: the verifier's own model, if it is in this process.
+    The draft's tokenizer knows only ids below `known_tokens`. `worker` writes the drafts of driver
+    "overlapped". `names`: those by which target, draft, judge and verifier were loaded. `judge`:
+    the verifier's own model, if it is in this process. `num_blocks`: as in `Reasoner`.
     """
 
     codec: Codec
@@ -83,13 +79,13 @@ class Models:
 
     @property
     def here(self) -> dict[Role, CausalLM]:
-        """Target and draft, as far as they are in this process."""
+        """Those of target and draft that are in this process."""
         both = {Role.TARGET: self.target, Role.DRAFT: self.draft}
         return {role: model for role, model in both.items() if isinstance(model, CausalLM)}
 
 
 class Engine:
-    """Answers questions with the models of a `Reasoner`. `runners`: of those in this process."""
+    """Answers questions with the models of a `Reasoner`. `runners`: for those in this process."""
 
     def __init__(self, models: Models) -> None:
         self.models, self.runners = models, dict[Role, Runners]()
@@ -98,18 +94,17 @@ class Engine:
             self.runners[role] = Runners(model, models.codec.vocab_size, known, models.num_blocks)
 
     def forget_caches(self) -> None:
-        """Give up the caches and CUDA graphs that are idle; the next answer makes new ones."""
+        """Free the idle caches and CUDA graphs; the next answer makes new ones."""
         for runners in self.runners.values():
             runners.end()
 
     def serve(self, runs: Sequence[Run], concurrency: int = 1) -> Steps:
-        """Answer the runs, at most `concurrency` at a time, and yield their steps as they are
-        decided; one forward serves all that are being answered. They have the same options but for
-        question, sample and length. What a run's tokens are does not depend on the others.
+        """Answer the runs, at most `concurrency` at a time, and yield each step once it is decided.
+        The runs share forwards, and may differ only in question, sample and length. The tokens of a
+        run do not depend on the other runs. At the end, or on an error, all caches are given back.
 
-        A run waits until its cache blocks are free; on CUDA there are as many as fit (`room`).
-        Raises `OutOfBlocks`, before it starts, for one that never fits. All is given back at the
-        end, however it comes.
+        A run waits until its cache blocks are free; on CUDA a cache has at most the blocks that fit
+        (`room`). Raises `OutOfBlocks` instead of starting a run that needs more than the cache has.
         """
         require(concurrency >= 1, "concurrency", concurrency, "a whole number >= 1")
         if not runs:
@@ -121,36 +116,33 @@ class Engine:
         space = self.models.num_blocks or most
         devices = [model.device for model in self.models.here.values()] or [torch.device("cpu")]
         with ExitStack() as stack:
-            beside = stack.enter_context(own_stream(devices[0]))
-            with beside():
+            stream = stack.enter_context(own_stream(devices[0]))
+            with stream():
                 serving = Serving(self, runs[0], most, concurrency, stack)
-            loop = serving.loop
-            stack.callback(loop.close)
+            stack.callback(serving.loop.close)
             waiting, live = deque(runs), dict[Run, Request]()
             while waiting or live:
-                taken = sum(run.blocks for run in live)
-                with beside():
+                with stream():
                     while waiting and len(live) < concurrency:
                         run = waiting[0]
                         if run.blocks > space:
                             raise OutOfBlocks(run.blocks, space, space)
-                        if taken + run.blocks > space:
+                        if sum(one.blocks for one in live) + run.blocks > space:
                             break
-                        taken += run.blocks
                         live[waiting.popleft()] = request = serving.request(run)
-                        loop.add(request)
-                    loop.step()
+                        serving.loop.add(request)
+                    serving.loop.step()
                 for run, request in list(live.items()):
                     if request.done or run.stopped:
                         del live[run]
-                        loop.remove(request)
+                        serving.loop.remove(request)
                         for warning in serving.warnings():
                             run.trace.record(warning)
                     for emitted in request.emitted[len(run.steps) :]:
                         yield run, run.take(emitted)
 
     def _caches(self, run: Run) -> list[Runners]:
-        """The caches that answers like this one take, of models that are here."""
+        """The caches that an answer with this run's options uses, of models in this process."""
         here, options, worker = self.models.here, run.options, self.models.worker
         found = [self.runners[Role.TARGET]] if Role.TARGET in here else []
         if Role.DRAFT in here:
@@ -162,7 +154,7 @@ class Engine:
 
 
 class Serving:
-    """What one call of `serve` has borrowed and made; `run` has the options of all its runs."""
+    """The runners, writers and loop of one call of `serve`; `run`: any of its runs."""
 
     def __init__(
         self, engine: Engine, run: Run, blocks: int, concurrency: int, stack: ExitStack
@@ -185,12 +177,12 @@ class Serving:
                 assert models.draft is not None
                 draft = self._writer(config, models.draft)
                 self.drafts = partial(LocalDrafts, draft)
-        # The draft's worker has recorded its CUDA graphs and waits: no two record at once.
+        # By now the draft's worker has recorded its CUDA graphs: two must not record at once.
         draft_runner = self._borrow("drafter", Role.DRAFT) if speculates else None
         self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         verifier = None if isinstance(run.verifier, str) else run.verifier
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
-        self.asked: list[tuple[Role, ModelRunner]] = []  # by verifiers and other parts
+        self.asked: list[tuple[Role, ModelRunner]] = []  # for verifiers and other parts
         for role, model in models.here.items():
             for runner in model.asked:
                 self.asked.append((role, runner))
@@ -198,7 +190,7 @@ class Serving:
                 stack.callback(setattr, runner, "observer", None)
 
     def request(self, run: Run) -> Request:
-        """The request of a run, not started. Its time begins now."""
+        """The request of a run, not yet started. The run's clock starts now."""
         run.trace.start = run.trace.clock()
         run.alone = self.alone
         if run.detailed and self.alone:
@@ -210,7 +202,7 @@ class Serving:
         return run.request(self.target, drafts)
 
     def warnings(self) -> list[Warned]:
-        """What makes the answers slower than they should be: graphs that were not recorded."""
+        """CUDA graphs that could not be recorded, which makes the answers slower."""
         named = [*self.borrowed.items(), *((role.value, runner) for role, runner in self.asked)]
         if self.drafts is not None and (judge := self.engine.models.judge) is not None:
             named += [("judge", runner) for runner in judge.asked]
@@ -236,8 +228,8 @@ class Serving:
 
 
 class Run:
-    """A question, and its answer in the making. Iterate to get the steps as they are decided, or
-    `finish`; `steps` and `trace` fill meanwhile. `serve`: by what; None: by `Engine.serve`.
+    """A question and its answer so far. Iterate to get each step once it is decided, or call
+    `finish`; both extend `steps` and `trace`. `serve` answers the run (None: `Engine.serve`).
     """
 
     def __init__(
@@ -252,27 +244,27 @@ class Run:
         serve: Callable[[Run], Steps] | None = None,
     ) -> None:
         if isinstance(question, str) and not question.strip():
-            raise SettingError("the question is empty; there is nothing to answer.")
+            raise SettingError("the question is empty; give a question.")
         models, codec = engine.models, engine.models.codec
         self.engine, self.models, self.question = engine, models, question
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.given = self.variant = Variant() if variant is None else variant
-        if variant is not None:  # its parts, checked as they are used
+        if variant is not None:  # the guard checks its parts whenever they are called
             self.variant = find("lr.testing.guard:guarded")(variant, self.trace.at)
             options = find("lr.testing.guard:with_settings")(options, variant)
         control, own = self.variant.controller, self.variant.verifier
         self.controller = control(question) if callable(control) else control
         self.verifier = verifier if own is None else own
         self.options = options
-        self.alone = True  # forwards and caches serve this answer only
-        self.stopped = False  # set it to break the answer off after the steps so far
+        self.alone = True  # no other answer shares the forwards and caches
+        self.stopped = False  # set it to end the answer after the steps so far
         self.steps: list[AnswerStep] = []
         thinking = options.enable_thinking
         self.prompt = codec.chat(question, system=options.system, enable_thinking=thinking)
         self.sampling = options.sampling(recommended_sampling(codec))
         if options.needs_draft and models.draft is None:
             raise SettingError(
-                f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'."
+                f"mode {options.mode!r} needs a draft model here; give a draft or use mode 'ar'."
             )
         contexts = []
         for model in (models.target, models.draft if options.needs_draft else None):
@@ -284,16 +276,15 @@ class Run:
         length, context = len(self.prompt), min(contexts)
         if length >= context:
             raise ContextError(
-                f"the prompt has {length} tokens and the context is {context}: nothing could be "
-                "written after it. Shorten the question or the system message."
+                f"the prompt has {length} tokens and the context is {context}, so there is no room "
+                "for an answer. Shorten the question or the system message."
             )
         most = min(context - length, options.max_tokens or LONGEST_ANSWER)
         self.limits = Limits(most, options.max_step_tokens, options.ignore_half_sentence)
-        judge = self.verifier
-        reads = not isinstance(judge, str) and bool(judge.requires & READINGS)
+        reads = not isinstance(self.verifier, str) and bool(self.verifier.requires & READINGS)
         self.blocks = num_kv_blocks_needed(options, length + most, reads=reads)
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
-            models.worker.start()  # once, and not in the time of an answer
+            models.worker.start()  # before the answer's clock starts
         self._serving = engine.serve([self]) if serve is None else serve(self)
         self._request: Request | None = None
 
@@ -302,7 +293,7 @@ class Run:
             yield step
 
     def finish(self) -> Result:
-        """Answer to the end. Of a run that is over the result is the same again."""
+        """Answer to the end. Calling it again returns the same result."""
         for _ in self:
             pass
         return self.result
@@ -314,16 +305,16 @@ class Run:
 
     @property
     def result(self) -> Result:
-        """What there is so far."""
+        """The result so far."""
         options = self.options
         proposes = options.mode == "lr+sd" and options.drafter == "step"
-        couples = proposes and options.acceptance != "match"  # which emits the target's own draw
+        couples = proposes and options.acceptance != "match"  # "match" emits the target's own draw
         coupling = "proposal" if couples else options.coupling
         prompt, steps = tuple(self.prompt), tuple(self.steps)
         return Result(self.question, options.mode, prompt, steps, self.trace, coupling)
 
     def take(self, emitted: EmittedStep) -> AnswerStep:
-        """Add a step that was decided, with its text."""
+        """Add an emitted step, with its text, to the answer."""
         decode, step, rejected = self.models.codec.decode, emitted.step, emitted.rejected
         replaced = None if rejected is None else decode(rejected.tokens)
         how = emitted.origin, step.finish, emitted.verdict, replaced
@@ -332,7 +323,7 @@ class Run:
         return made
 
     def request(self, target: StepWriter, drafts: LocalDrafts | RemoteDrafts | None) -> Request:
-        """The request of this answer, on a target and a draft that may serve others too."""
+        """The request of this answer; other answers may share `target` and `drafts`."""
         options, verifier, variant = self.options, self.verifier, self.variant
         ahead = drafts is not None
         needs_target = isinstance(verifier, str) or (
@@ -360,19 +351,19 @@ class Run:
             ends = (codec.eos_ids, codec.vocab_size)
             steps_of = find("lr.parts.drafters:Proposals")
             proposals = steps_of(variant.proposer, segmenter, *ends).after
-        both = (self.stream(Role.TARGET), self.stream(Role.DRAFT))
-        streams, scheduler = Streams(*both, Coupling(options.coupling)), LookaheadScheduler(config)
-        how = (self.trace, variant, self.controller, proposals)
-        self._request = Request(self.prompt, scheduler, target, drafts, streams, *how)
+        coupling = Coupling(options.coupling)
+        streams = Streams(self.stream(Role.TARGET), self.stream(Role.DRAFT), coupling)
+        how = (target, drafts, streams, self.trace, variant, self.controller, proposals)
+        self._request = Request(self.prompt, LookaheadScheduler(config), *how)
         return self._request
 
     def stream(self, role: Role) -> Stream:
-        """The randomness of a role in this answer."""
+        """The stream of random keys of a role in this answer."""
         root, sample = Stream.root(self.options.seed), self.options.sample
         return root.fold_in(self.question, sample, role.value)
 
     def writer_config(self, role: Role, draft_runner: Runner | None = None) -> WriterConfig:
-        """How a role writes. `draft_runner` runs the draft model for the target's token drafter."""
+        """How a role writes. `draft_runner`: the draft model, for the target's token drafter."""
         options = self.options
         segmenter: Callable[[TokenBytes], Segmenter] | None = self.variant.segmenter
         if segmenter is None and options.segmenter == "blank_line":
@@ -387,20 +378,19 @@ class Run:
         speculation = self.speculation(role, draft_runner) if options.speculates else None
         if keeps and speculation is not None:
             raise SettingError(
-                f"mode {options.mode!r} drafts the {role.value}'s tokens, and the variant asks "
-                "for their log-probabilities, which are not kept then; use mode 'lr'."
+                f"mode {options.mode!r} drafts the {role.value}'s tokens; variant or verifier need "
+                "their log-probabilities, which are not kept then; use mode 'lr'."
             )
         entropy = self.controller is not None and self.controller.entropies
         return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps, entropy)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
-        """How this role's tokens are proposed; None: not at all."""
+        """How tokens are proposed to this role; None: no token-level speculation."""
         options, variant, eos_ids = self.options, self.variant, self.models.codec.eos_ids
         if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
             return None
-        drafter: Drafter
         if variant.drafter is not None:
-            drafter = variant.drafter(draft_runner, self.sampling)
+            drafter: Drafter = variant.drafter(draft_runner, self.sampling)
         else:
             make = find("lr.parts.drafters:make_drafter")
             drafter = make(options, draft_runner, self.sampling, eos_ids)

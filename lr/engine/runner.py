@@ -1,12 +1,10 @@
-"""A model, its cache, and branches: the one place where tokens meet tensors.
+"""A model, its cache and its branches: where tokens meet tensors.
 
-`forward` pushes the uncomputed tokens of many branches (`kvcache/branch.py`) through the model in
-one ragged forward. So there is no separate prefill, decode, correction or bonus: a prompt is a
-branch with many uncomputed tokens, a decoded token is one more, a corrected step is a few. Example:
-a branch of 10 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits
-after the last. Rewind it to 11 tokens: 11 are cached and nothing is uncomputed.
-
-`Runners` keeps the runners of a model from answer to answer. Read next: `model/qwen.py`.
+`forward` computes the uncomputed tokens of many branches (`kvcache/branch.py`) in one ragged
+forward. Prefill, decoding and corrections need no separate code: a prompt is many uncomputed
+tokens, a decoded token is one, a corrected step is a few. Example: append 3 tokens to a branch of
+10 cached ones; `forward` computes 3 rows and returns the logits after the last. Then rewind it to
+11 tokens: 11 are cached, none is uncomputed. Read next: `model/qwen.py`.
 """
 
 from __future__ import annotations
@@ -30,21 +28,18 @@ from lr.options import GenerateOptions
 from lr.spec.runner import fork_longest
 from lr.types import require
 
-RESERVE = 2 << 30
-"""Bytes of a CUDA device that caches leave free: results of a forward, logits, CUDA graphs."""
-ForwardObserver = Callable[[int, int, float], None]
-"""Called after every forward with the number of branches, of tokens, and the seconds it took."""
+RESERVE = 2 << 30  # bytes of a CUDA device that caches leave free for activations and CUDA graphs
+ForwardObserver = Callable[[int, int, float], None]  # called after each: branches, tokens, seconds
 
 
 class ModelRunner:
-    """Runs one model over many branches. Several runners, even of one model, live side by side.
+    """Runs one model on many branches, in its own cache. A model may have several runners.
 
-    `num_blocks` blocks of `block_size` tokens are the memory for all branches together.
-    `vocab_size` cuts the logits to the ids that the tokenizer knows (checkpoints pad their
-    vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
-    knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
-    rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    Small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
+    All branches share `num_blocks` blocks of `block_size` tokens. `vocab_size` cuts the logits to
+    the ids that the tokenizer knows: checkpoints pad their vocabularies, each differently. Ids from
+    `known_tokens` on, which only the target knows, can be read but get probability 0. A forward has
+    at most `max_batch_tokens` rows; longer prompts are computed in pieces. Small forwards of a
+    `replayable` model are replayed from CUDA graphs, which are kept until `end`.
     """
 
     def __init__(
@@ -68,37 +63,36 @@ class ModelRunner:
         require(known > 0, "known_tokens", known, "a whole number > 0, or None")
         self.known_tokens = min(known, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
-        self.kind = model.attention  # it stays, also when the model gets another one
-        blocks = num_blocks + model.replayable  # one for padding rows
-        self.cache = model.make_cache(blocks, block_size)
+        self.kind = model.attention  # stays the same if the model's changes
+        self.cache = model.make_cache(num_blocks + model.replayable, block_size)  # + 1: padding
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
-        self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
+        self.live: dict[Branch, None] = {}  # the open branches, in the order of opening
 
     @property
     def failure(self) -> str | None:
-        """Why its CUDA graphs could not be recorded."""
+        """Why the CUDA graphs could not be recorded, else None."""
         return None if self.graphs is None else self.graphs.failure
 
     def end(self) -> None:
-        """Give up the CUDA graphs, with their memory."""
+        """Free the CUDA graphs."""
         if self.graphs is not None:
             self.graphs.close()
             self.graphs = None
 
     def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch:
         """A new branch of these tokens (at least one), all uncomputed. Raises `ContextError`.
-        `shared`: if an open branch begins with all of them, a fork of it; the last is uncomputed.
+        `shared`: fork an open branch that begins with them, if any; the last stays uncomputed.
         """
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
         self._require_fit(tokens, len(tokens))
         whole, size = list(tokens), len(tokens)
         equal = [one for one in reversed(self.live) if shared and one.tokens[:size] == whole]
-        if equal:  # of those that have computed most the latest: others wait for what it computes
+        if equal:  # fork the one with the most computed tokens, of several the latest
             return fork_longest(self, [max(equal, key=lambda one: one.table.length)], whole)
         return self._opened(Branch(whole, self.cache.new()))
 
     def fork(self, branch: Branch) -> Branch:
-        """A branch with the same tokens that shares all of the cache; no K/V is copied."""
+        """A second branch with the same tokens and the same cached blocks; copies no K/V."""
         return self._opened(Branch(list(branch.tokens), self.cache.fork(branch.table)))
 
     def _opened(self, branch: Branch) -> Branch:
@@ -106,7 +100,7 @@ class ModelRunner:
         return branch
 
     def rewind(self, branch: Branch, length: int) -> None:
-        """Forget the tokens of a branch from `length` on, and what the cache holds of them."""
+        """Cut a branch to its first `length` tokens, in the cache too."""
         expected = f"0 to {len(branch)}, the branch's length"
         require(0 <= length <= len(branch), "the length to rewind to", length, expected)
         if length < branch.table.length:
@@ -114,34 +108,32 @@ class ModelRunner:
         del branch.tokens[length:]
 
     def close(self, branch: Branch) -> None:
-        """Give the blocks of a branch back. It cannot be used afterwards."""
+        """Free the blocks of a branch, which must not be used again."""
         self.cache.release(branch.table)
         self.live.pop(branch, None)
 
     def swap(self, branch: Branch, other: Branch) -> None:
-        """Let `branch` go on with the tokens and cache of `other`, which is closed."""
+        """Replace the tokens and cache of `branch` by those of `other`, and close `other`."""
         if branch is other:
-            raise ProtocolError(f"{branch!r} cannot become itself.")
+            raise ProtocolError(f"{branch!r} cannot be swapped with itself.")
         self.cache.observer.replaced(branch.table, other.table)
         self.cache.release(branch.table)
         self.live.pop(other, None)
         branch.tokens, branch.table = other.tokens, other.table
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
-        """Tell the cache's observer that a branch holds the prefix of this node."""
+        """Tell the cache's observer that the branch holds the prefix of this node."""
         self.cache.observer.tag(branch.table, node)
 
     def forward(
         self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
     ) -> list[Tensor]:
-        """Push the uncomputed tokens of every branch through the model, in one ragged forward
-        (several if they exceed `max_batch_tokens`).
+        """Compute the uncomputed tokens of all branches, in one ragged forward if they fit in it.
 
-        Returns one tensor per branch: "last": logits [v] of the token after its last one; "all":
-        logits [t, v] after each of its t uncomputed tokens; a list of numbers: logits [m, v] after
-        each of the last m of branch i, m = logits[i]. Raises `OutOfBlocks` or `ContextError` with
-        nothing changed by the failing forward, `ProtocolError` for a branch that has no uncomputed
-        tokens.
+        Returns one tensor per branch. "last": logits [v] after its last token; "all": logits [t, v]
+        after each of its t uncomputed tokens; a list: logits [m, v] after each of the last
+        m = logits[i] tokens of branch i. Raises `ProtocolError` for a branch without uncomputed
+        tokens, and `OutOfBlocks` or `ContextError`; the forward that fails changes nothing.
         """
         if not branches:
             return []
@@ -155,7 +147,7 @@ class ModelRunner:
             require(len(wanted) == len(uncomputed), "the length of logits", len(wanted), expected)
         for branch, tokens, count in zip(branches, uncomputed, wanted, strict=True):
             if not tokens:
-                raise ProtocolError(f"all of {branch!r} is computed already: append tokens first.")
+                raise ProtocolError(f"{branch!r} is all computed already: append tokens first.")
             self._require_fit(tokens, len(branch))
             expected = f"1 to {len(tokens)}, the number of uncomputed tokens"
             require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
@@ -166,9 +158,8 @@ class ModelRunner:
         return [row[0] for row in rows] if logits == "last" else rows
 
     def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
-        """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens
-        at a time. Example: of 11 uncomputed tokens 5 rows are wanted; pieces of 4, 4 and 3 tokens
-        give their last 0, 2 and 3 rows.
+        """The last `wanted` rows [wanted, v] of one branch. Example: 5 rows of 11 tokens, at most
+        4 tokens at a time; pieces of 4, 4 and 3 tokens give their last 0, 2 and 3 rows.
         """
         pieces = []
         while tokens := branch.uncomputed[: self.max_batch_tokens]:
@@ -181,7 +172,7 @@ class ModelRunner:
     def _forward(
         self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]
     ) -> Tensor:
-        """Feed tokens[i] to branch i; logits [sum of wanted, v] after the last wanted[i] tokens."""
+        """Compute tokens[i] on branch i: logits [sum of wanted, v], after its last wanted[i]."""
         started = time.perf_counter()
         tables, device = [branch.table for branch in branches], self.model.device
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
@@ -206,21 +197,15 @@ class ModelRunner:
             )
 
 
-# Caches: how large one has to be, and who has one
-
-
 def num_kv_blocks_needed(options: GenerateOptions, tokens: int, *, reads: bool = False) -> int:
-    """Cache blocks of one model that suffice for an answer which is, with its prompt, at most
-    `tokens` long. What is admitted with so many never runs out of them.
+    """Cache blocks per model that always suffice for prompt and answer of together `tokens` tokens.
 
-    That is one trunk for the longest answer, which all branches share, and for every node the draft
-    step that leads to it and the step written after it. Each of the two has its tokens, the copy of
-    a block that was shared, a block that it does not fill, and one for a few tokens that two
-    branches compute both (`fork_longest`). A token tree takes, for each further path, a copied
-    block and its own. `reads`: the target reads draft steps for the verifier, on further branches.
-
-    Example: plain decoding of 1000 tokens, steps of at most 100: 69 blocks of trunk (1100 / 16) and
-    2 rows of 9.
+    They are one trunk for the longest answer, which all branches share, and two steps per node: the
+    draft step that leads to it and the step written after it. Each step takes its own tokens, a
+    copy of a shared block, a block that it does not fill, and one for a few tokens that two
+    branches both compute (`fork_longest`). Each further path of a token tree takes a copied block
+    and its own. `reads`: the target reads draft steps for the verifier, on further branches.
+    Example: plain decoding of 1000 tokens, steps of at most 100: 69 blocks (1100 / 16) and 2 * 9.
     """
     nodes = options.nodes if options.looks_ahead else 1
     trees = options.speculates and options.drafter == "tree"
@@ -234,9 +219,8 @@ def num_kv_blocks_needed(options: GenerateOptions, tokens: int, *, reads: bool =
 
 @dataclass(eq=False)
 class Runners:
-    """The runners of one model, which are made for an answer and lent again to later ones; a larger
-    one takes its place where an answer needs more. Two answers at the same time have one each.
-    `num_blocks`: blocks of 16 tokens of each cache (None: as needed); the rest as in `ModelRunner`.
+    """The runners of one model. Each serves one loop at a time, then others if its cache is large
+    enough. `num_blocks`: blocks of 16 tokens per cache (None: as needed); see `ModelRunner`.
     """
 
     model: CausalLM
@@ -246,47 +230,48 @@ class Runners:
     idle: list[ModelRunner] = field(default_factory=list)
 
     def lend(self, blocks: int) -> ModelRunner:
-        """A runner with an empty cache of at least so many blocks of 16 tokens."""
+        """A runner with an empty cache of at least `blocks` blocks of 16 tokens."""
         wanted = self.num_blocks or blocks
         for at, runner in enumerate(self.idle):
             replays = runner.graphs is not None
             fits = runner.kind is self.model.attention and replays == self.model.replayable
             if fits and runner.cache.pool.num_blocks - replays >= wanted:  # one is for padding
                 return self.idle.pop(at)
-            del runner  # or its cache would outlive `end`
-        self.end()  # their memory is free before more is taken
+            del runner  # otherwise its cache would outlive `end`
+        self.end()  # free their memory before allocating more
         rows, known = self.vocab_size, self.known_tokens
         return ModelRunner(self.model, num_blocks=wanted, vocab_size=rows, known_tokens=known)
 
     def end(self) -> None:
-        """Give up the runners that are idle."""
+        """Free the idle runners."""
         for runner in self.idle:
             runner.end()
         self.idle.clear()
 
     def take_back(self, runner: ModelRunner) -> None:
-        """The answer is over. A cache in which an error left something is not used again."""
+        """Take a runner back. A cache that an error left with blocks in use is not reused."""
         runner.observer, runner.cache.observer = None, CacheObserver()
-        padding = runner.graphs is not None  # holds a block
-        if runner.cache.pool.num_used == padding and len(self.idle) < 2:  # two for a draft that
-            runner.cache.pool.restart()  # writes steps and proposes tokens
+        padding = runner.graphs is not None  # holds one block
+        # a draft that writes steps and proposes tokens has two runners
+        if runner.cache.pool.num_used == padding and len(self.idle) < 2:
+            runner.cache.pool.restart()
             self.idle.append(runner)
         else:
             runner.end()
 
 
 def room(caches: Sequence[Runners]) -> int | None:
-    """Blocks of 16 tokens that each of these caches (one may come twice) can have on CUDA; None
-    where none is there. What is free on a device after loading, and what idle caches hold, less
-    `RESERVE`, is the cache; those on one device get equally many tokens.
+    """How many blocks of 16 tokens each of these caches (one may occur twice) can have on CUDA;
+    None without CUDA. On each device they share, in equal numbers of tokens, the memory that is
+    free after loading or held by idle caches, less `RESERVE`.
     """
     found = []
     for device in {one.model.device for one in caches if one.model.device.type == "cuda"}:
-        there = [one for one in caches if one.model.device == device]
-        each = [bytes_per_block(**one.model.cache_shape, block_size=BLOCK_SIZE) for one in there]
+        here = [one for one in caches if one.model.device == device]
+        each = [bytes_per_block(**one.model.cache_shape, block_size=BLOCK_SIZE) for one in here]
         free = torch.cuda.mem_get_info(device)[0] - RESERVE
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        idle = {runner.cache for one in there for runner in one.idle}
+        idle = {runner.cache for one in here for runner in one.idle}
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
         found.append(max(0, free) // sum(each))
     return min(found, default=None)

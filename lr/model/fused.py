@@ -1,12 +1,11 @@
-"""A layer's small steps as Triton kernels, one each in the place of two to eight: rotation and norm
-of the heads, addition and norm, the gate of the MLP, the store into the cache. And a matrix times a
-single row, which takes the small steps before and after it along.
+"""Triton kernels for a layer's small operations: norm and rotation of the heads, addition and norm,
+the gate of the MLP, the store into the cache. Each replaces two to eight kernels. `linear`, a
+matrix times a single row, includes the small operations before and after it.
 
-Decoding one token reads every weight once, which takes a GPU some microseconds per matrix. A small
-kernel between two matrices takes about two, whatever it computes, so their number is what counts.
-`layers.py` has the same in plain PyTorch, which runs wherever these do not and which a test holds
-them equal to; here everything is computed in fp32 and rounded once. `attention_choice.py` gives
-them to a model. Letters: n tokens, e hidden size, h query heads, k KV heads, d head size.
+Decoding a token reads every weight once, which takes a GPU some microseconds per matrix. A small
+kernel between two matrices takes about two microseconds whatever it computes, so fewer kernels are
+faster. `layers.py` does the same in plain PyTorch where these kernels cannot run, and a test
+compares the two. All is computed in fp32 and rounded once. `attention_choice.py` enables them.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PART = 1024
-"""Numbers of the MLP's width that one program computes."""
+PART = 1024  # columns of the MLP that one program computes
+# `linear` reads a row of a matrix in pieces of BLOCK numbers, UNROLL pieces at a time
 ROW = {"BLOCK": 1024, "UNROLL": 2, "num_warps": 4}
-"""How `linear` reads a row of a matrix: in pieces of BLOCK numbers, UNROLL pieces in flight."""
 
 
 def chained(x: Tensor) -> dict[str, bool]:
-    """Launch options of a kernel that calls `begin`. For a single row, since sm_90, it is launched
-    while the previous kernel still runs (programmatic dependent launch)."""
+    """Launch options of a kernel that calls `begin`. For a single row, from sm_90 on, it starts
+    while the previous kernel still runs (programmatic dependent launch).
+    """
     nvidia = x.is_cuda and torch.version.hip is None
     early = len(x) == 1 and nvidia and torch.cuda.get_device_capability(x.device) >= (9, 0)
     return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
@@ -32,7 +31,7 @@ def chained(x: Tensor) -> dict[str, bool]:
 
 @triton.jit
 def begin(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Let the next kernel start, and wait until all that the kernels before write is there."""
+    """Let the next kernel start, and wait until all results of earlier kernels are written."""
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -64,8 +63,8 @@ def _norm_rotate(  # type: ignore[no-untyped-def]
 def norm_rotate(
     heads: Tensor, h: int, k: int, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor
 ) -> None:
-    """In place, in heads [n, h + 2 k, d]: the RMSNorm of queries and keys with `weight` [2 d] (or
-    none), then their rotation by cos and signed sin [n, 1, d]. The values stay.
+    """In heads [n, h + 2 k, d], norm (RMSNorm with `weight` [2 d], if given) queries and keys, then
+    rotate them by cos and signed sin [n, 1, d]; all in place. The values stay as they are.
     """
     n, _, d = heads.shape
     half, stride = triton.next_power_of_2(d // 2), heads.stride(0)
@@ -84,7 +83,7 @@ def _add_norm(x, y, weight, total, normed, eps, E: tl.constexpr, BLOCK: tl.const
     wide = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     if y is not None:
         wide += tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-        both = wide.to(total.dtype.element_ty)  # what is normed is what is kept, rounded
+        both = wide.to(total.dtype.element_ty)  # the norm is that of the rounded sum
         tl.store(total + at, both, mask=inside)
         wide = both.to(tl.float32)
     scaled = wide * tl.rsqrt(tl.sum(wide * wide) / E + eps)
@@ -161,9 +160,9 @@ def linear(
     *,
     gated: bool = False,
 ) -> Tensor:
-    """W x [1, width] of a row x [1, e] and W [width, e], plus `plus` [width] (a bias, or what the
-    layer adds to). `norm`: x is normed first, with this weight [e] and eps. `gated`: W [2 width, e]
-    is [gate | up], and silu(gate x) * (up x) comes back. One program makes one number.
+    """W x [1, width] of a row x [1, e] and W [width, e], plus `plus` [width] (a bias or residual).
+    `norm`: x is normed first, with this weight [e] and eps. `gated`: W [2 width, e] is [gate | up],
+    and the result is silu(gate x) * (up x). One program computes one number.
     """
     n, size = weight.shape[0] // (1 + gated), weight.shape[1]
     by, eps = norm or (None, 0.0)
@@ -187,8 +186,8 @@ def _store(  # type: ignore[no-untyped-def]
 
 
 def store(pages: tuple[Tensor, Tensor], slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """What `PagedKVCache.write` does: k and v [n, k, d], each row in one piece, into the `pages` of
-    a layer, [nb, block_size, k, d], at slots [n].
+    """Write k and v [n, k, d], whose rows are contiguous, into the `pages` of a layer, [nb,
+    block_size, k, d], at slots [n], as `PagedKVCache.write` does.
     """
     size, d = k.shape[1] * k.shape[2], k.shape[2]
     with torch.cuda.device_of(k):

@@ -1,8 +1,7 @@
-"""The pieces of a decoder layer. They know nothing of caches, sequences or batches.
+"""The parts of a decoder layer. They know nothing of caches, sequences or batches.
 
-Tokens come flat: x is [n, e], whichever sequences the n rows belong to. Who attends to whom is
-decided by the `attend` function that a layer is given (`attention.py`). Forward hooks fire.
-Letters: n tokens, e hidden size, h query heads, k KV heads, d head size.
+x is [n, e], whichever sequences the n tokens belong to. The `attend` function that a layer gets
+decides which token attends to which (`attention.py`). GLOSSARY.md has the letters of the shapes.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Module(nn.Module):
-    """An `nn.Module` that calls `forward` at once as long as it has no hooks, and whose parameters
-    and submodules are ordinary attributes too.
+    """An `nn.Module` that calls `forward` directly if it has no hooks, and whose parameters and
+    submodules are also ordinary attributes.
 
-    Without both a pass of the tiny models takes 15 to 27 % longer (docs/results/step.md). Hooks of
-    a module fire; hooks for all modules (`register_module_forward_hook`) do not. With `kernels`
-    (`fused.py`) small steps are one kernel each, but for those of modules with hooks.
+    Without both, a forward of the tiny models takes 15 to 27 % longer (docs/results/step.md). Hooks
+    of one module run, hooks for all modules (`register_module_forward_hook`) do not. With `kernels`
+    (`fused.py`) each small operation is one kernel, except in modules with hooks.
     """
 
     kernels: Any = None
@@ -44,20 +43,20 @@ class Module(nn.Module):
         super().__delattr__(name)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """What `to` and `to_empty` work with: it may put new parameters in the place of the old."""
+        """`to` and `to_empty` call this; it may replace parameters."""
         super()._apply(fn, recurse)
         self.__dict__.update(self._parameters)
         return self
 
     def use_kernels(self, kernels: ModuleType | None) -> None:
-        """Compute small steps, here and inside, with these kernels (`fused.py`); None: plainly."""
+        """Use these kernels (`fused.py`) here and in all submodules; None: plain PyTorch."""
         for module in self.modules():
             if isinstance(module, Module):
                 module.kernels = kernels
 
     @property
     def hooked(self) -> bool:
-        """Whether it has hooks, so that it must be called."""
+        """Whether it has hooks, which only a call through `nn.Module` runs."""
         backward = self._backward_hooks or self._backward_pre_hooks
         return bool(self._forward_hooks or self._forward_pre_hooks or backward)
 
@@ -70,14 +69,14 @@ class Linear(Module, nn.Linear):
 
 
 class Embedding(Module, nn.Embedding):
-    """Rows of a table, by their numbers."""
+    """Rows of a table, by index."""
 
 
 class RMSNorm(Module):
     """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467).
 
-    The mean is taken in fp32 whatever the dtype, as Hugging Face does; so an fp64 model agrees with
-    it to 1e-12. In fp32 on a CPU the formula is written out, which is faster for few tokens.
+    The mean is in fp32 for every dtype, as in Hugging Face, so that an fp64 model agrees with it to
+    1e-12. For fp32 on a CPU the formula is written out, which is faster for few tokens.
     """
 
     def __init__(self, size: int, eps: float) -> None:
@@ -89,12 +88,11 @@ class RMSNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> [..., size]."""
         if self.kernels is not None:
-            _, normed = self.kernels.add_norm(x, None, self.weight, self.eps)
-            return normed
+            return self.kernels.add_norm(x, None, self.weight, self.eps)[1]
         return self.scaled(x, self.weight)
 
     def scaled(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The formula, with this weight [..., size]."""
+        """The formula with this weight [..., size]."""
         if x.dtype is torch.float32 and x.is_cpu:  # eps + mean(x^2) = sum(eps / size + x^2 / size)
             shares = torch.addcmul(self.share, x, x, value=1 / x.shape[-1])
             return (x * shares.sum(-1, keepdim=True).rsqrt_()).mul_(weight)
@@ -106,7 +104,7 @@ class RMSNorm(Module):
 
 
 class HeadNorm(RMSNorm):
-    """RMSNorm of query and key heads at once; `weight` [2 d]: a checkpoint's q_norm and k_norm."""
+    """RMSNorm of query and key heads together; `weight` [2 d]: q_norm, k_norm of a checkpoint."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.head_dim, config.rms_norm_eps)
@@ -115,10 +113,10 @@ class HeadNorm(RMSNorm):
         self.kept: tuple[Tensor, int, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [n, h + k, d] -> the same. In inference mode `rows` is kept while `weight` stays."""
+        """x [n, h + k, d] -> the same. In inference mode `rows` is kept until `weight` changes."""
         weight, kept = self.weight, self.kept
         if weight.is_inference() or not torch.is_inference_mode_enabled():
-            return self.scaled(x, self.rows())  # made in inference mode, it does not count changes
+            return self.scaled(x, self.rows())  # an inference tensor does not count its changes
         if kept is None or kept[0] is not weight or kept[1] != weight._version:
             kept = self.kept = (weight, weight._version, self.rows())
         return self.scaled(x, kept[2])
@@ -130,7 +128,7 @@ class HeadNorm(RMSNorm):
 
 
 class Attention(Module):
-    """The projections around attention; q, k, v are one matrix: [q heads | k heads | v heads]."""
+    """Attention with its projections; q, k, v are one matrix: [q heads | k heads | v heads]."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -146,7 +144,7 @@ class Attention(Module):
         return self.out(self.mix(self.qkv(x), cos, signed_sin, attend))
 
     def mix(self, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        """What lies between the projections: [n, (h + 2 k) d] -> [n, h d]."""
+        """Everything between the projections: [n, (h + 2 k) d] -> [n, h d]."""
         n, h, k = qkv.shape[0], self.num_heads, self.num_kv_heads
         heads, norm = qkv.view(n, h + 2 * k, self.head_dim), self.qk_norm
         if self.kernels is None or (norm is not None and norm.hooked):
@@ -197,7 +195,7 @@ class DecoderLayer(Module):
         return x + self.mlp(norm(x))
 
     def one_row(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        """`forward` of a single row x [1, e], where each matrix takes its small steps along."""
+        """`forward` of a single row x [1, e], in one kernel per matrix and one before `attend`."""
         linear, attention, mlp = self.kernels.linear, self.attention, self.mlp
         first, second = ((one.weight, one.eps) for one in (self.attention_norm, self.mlp_norm))
         qkv = linear(x, attention.qkv.weight, attention.qkv.bias, first)
@@ -207,7 +205,7 @@ class DecoderLayer(Module):
 
     @property
     def ordinary(self) -> bool:
-        """Whether no part is replaced, hooked or divided over ranks; matrices lie row by row."""
+        """Whether no part is replaced, hooked or split over ranks, and matrices are contiguous."""
         attention, mlp = self.attention, self.mlp
         matrices = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
         return (
@@ -218,19 +216,18 @@ class DecoderLayer(Module):
 
 
 # Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the half-split layout
-# of the Qwen checkpoints. Angles are computed in fp32 whatever the dtype of the model, as Hugging
-# Face does. There is no table: the cosines of a batch are made from its positions once per forward.
+# of Qwen. Angles are always fp32, as in Hugging Face. No table: a forward makes its cosines once.
 
 
 def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """The angles per position, fp32 [d], and the factor on cos and sin. Dimensions i and i + d/2
-    form a rotation plane, so both halves are the same.
+    """The angle per position, fp32 [d] with equal halves, and the factor on cos and sin. Dimensions
+    i and i + d/2 form a rotation plane.
 
-    YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their frequency,
-    slow ones are divided by `factor`, with a ramp in between. A plane turns r times over the
-    original context if its index is d/2 * log(context / (2 pi r)) / log(theta); the ramp runs from
-    the index for `beta_fast` turns to the one for `beta_slow`. The factor on cos and sin scales
-    attention logits by its square (section 3.4: 0.1 ln(factor) + 1).
+    YaRN (Peng et al., arXiv 2309.00071), section 3.2: fast planes keep their frequency, that of
+    slow ones is divided by `factor`, with a ramp between. A plane turns r times over the original
+    context if its index is d/2 * log(context / (2 pi r)) / log(theta); the ramp runs from the index
+    for `beta_fast` to that for `beta_slow` turns. The factor on cos and sin (section 3.4: 0.1
+    ln(factor) + 1) scales attention logits by its square.
     """
     d, theta, yarn = config.head_dim, config.rope_theta, config.yarn
     powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d).repeat(2)
@@ -249,11 +246,10 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, d - 1)
     if low == high:
-        high += 0.001  # a ramp of no width would divide by zero
+        high += 0.001  # avoids division by zero
     plane = torch.arange(d // 2, dtype=torch.float32).repeat(2)
     kept = 1 - ((plane - low) / (high - low)).clamp(0, 1)
-    # (1 - kept) is rounded once more than the ramp itself; Hugging Face computes it so, and far
-    # positions magnify the difference
+    # (1 - kept) has one rounding more than the ramp, as in Hugging Face; far positions magnify it
     frequencies = 1.0 / (yarn.factor * powers) * (1 - kept) + 1.0 / powers * kept
     if yarn.attention_factor is not None:
         return frequencies, yarn.attention_factor
@@ -263,11 +259,9 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
 
 
 class Rotary:
-    """Makes cosines [n, 1, d] and signed sines [n, 1, d] of positions [n], for `rotate`. Its
-    `frequencies`, fp32 [d], move to the device of the positions.
-
-    The first half of the signed sines is negated: (x1, x2) is rotated to (x1 cos - x2 sin, x2 cos +
-    x1 sin), which is (x1, x2) * cos + (x2, x1) * (-sin, sin).
+    """Computes cosines and signed sines, both [n, 1, d], of positions [n]. `frequencies`: fp32 [d].
+    The first half of the signed sines is negated, because `rotate` turns (x1, x2) into (x1 cos -
+    x2 sin, x2 cos + x1 sin) = (x1, x2) * cos + (x2, x1) * (-sin, sin).
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -221,7 +221,7 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ContextError, match="context of 128"):
         made.forward([branch])
     made.rewind(branch, 3)
-    with pytest.raises(ProtocolError, match="cannot become itself"):
+    with pytest.raises(ProtocolError, match="cannot be swapped with itself"):
         made.swap(branch, branch)
     branch.append(V)
     with pytest.raises(SettingError, match=f"a token id is {V}"):
