@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class NodeState:
+class RequestNode:
     """A node: the tokens of its prefix; the target's branch, once it is needed; the draft step that
     leads here, with its log-probabilities; the judged pairs of its children.
     """
@@ -75,7 +75,7 @@ class Request:
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
     # not reported to the scheduler yet; None: the controller excludes this alternative
     _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
-    states: dict[NodeId, NodeState] = field(default_factory=dict)
+    nodes: dict[NodeId, RequestNode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config = self.scheduler.config
@@ -106,7 +106,7 @@ class Request:
             plain = self.proposals is None and self.variant.may_follow is None and config.width == 1
             ahead = config.limits if plain and not self.trace.detailed else None
             self.drafts.open(root, self.prompt, replace(self.streams, ahead=ahead))
-        self.states[root] = NodeState(tuple(self.prompt))
+        self.nodes[root] = RequestNode(tuple(self.prompt))
         self.give(root, self.target.runner.open(self.prompt, shared=True))
         self._carry_out(self.scheduler.start())
 
@@ -120,7 +120,7 @@ class Request:
         for node, step, logprobs, entropy in drafts:
             if self.steering is not None:
                 self.steering.entropies[Role.DRAFT, node] = entropy
-            state = self.states.get(node)
+            state = self.nodes.get(node)
             if step is not None and state is not None:
                 state.tokens += step.tokens
                 state.step, state.logprobs = step, logprobs
@@ -146,12 +146,12 @@ class Request:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         pair = self.asked.pop(node, None)
         if pair is not None:
-            self.states[self.parent(node)].judged[node] = pair
+            self.nodes[self.parent(node)].judged[node] = pair
             self.tell(messages.Judged(node, verdict))
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         """The chooser's choice, given the pairs that the verifier saw."""
-        judged = self.states[place.node].judged
+        judged = self.nodes[place.node].judged
         pairs = tuple(map(judged.get, place.children))
         return self.chooser.choose(replace(place, pairs=pairs, note=self.trace.at(place.node)))
 
@@ -162,10 +162,10 @@ class Request:
         self.jobs.clear()
         self.asked.clear()
         self._proposed.clear()
-        for state in self.states.values():
+        for state in self.nodes.values():
             if state.target is not None:
                 self.target.close(state.target)
-        self.states.clear()
+        self.nodes.clear()
         if self.drafts is not None:
             self.drafts.end()
         self.trace.events.sort(key=itemgetter(0))
@@ -184,7 +184,7 @@ class Request:
                 case messages.Target(node, limit):
                     self._begin_target(node, limit)
                 case messages.Judge(node, parent, draft, target):
-                    prefix, logprobs = self.states[parent].tokens, self.states[node].logprobs
+                    prefix, logprobs = self.nodes[parent].tokens, self.nodes[node].logprobs
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
                     self.asked[node] = replace(pair, note=self.trace.at(node), index=parent.index)
@@ -202,8 +202,8 @@ class Request:
                         self._move_root(node, root, emitted.step)
                     if self.steering is not None:
                         self.steering.ask(command)
-                case messages.Release(node) if node in self.states:
-                    state = self.states.pop(node)
+                case messages.Release(node) if node in self.nodes:
+                    state = self.nodes.pop(node)
                     if self.drafts is not None:
                         self.drafts.close(node)
                     if state.target is not None:
@@ -211,7 +211,7 @@ class Request:
 
     def _begin_drafts(self, command: messages.Draft) -> None:
         """Put proposed steps on the draft's branches, and let the draft write the other ones."""
-        parent, limit, tokens = command.node, command.limit, self.states[command.node].tokens
+        parent, limit, tokens = command.node, command.limit, self.nodes[command.node].tokens
         assert self.drafts is not None
         proposed: list[Step | None] = []
         if self.proposals is not None:
@@ -221,7 +221,7 @@ class Request:
         width = None if self.steering is None else self.steering.width(parent)
         children = command.children[:width]
         self._proposed |= dict.fromkeys(command.children[len(children) :])
-        self.states |= {child: NodeState(tokens) for child in children}
+        self.nodes |= {child: RequestNode(tokens) for child in children}
         written = zip(children, proposed, strict=False)
         steps = {node: step for node, step in written if step is not None}
         self.drafts.draft(parent, limit, children, steps)
@@ -236,18 +236,18 @@ class Request:
         if self.corrections is not None:
             self.corrections.begin(job)
         elif self.goes_on:  # the last round may have left the first tokens on the root's branch
-            job.tokens = branch.tokens[len(self.states[node].tokens) :]
+            job.tokens = branch.tokens[len(self.nodes[node].tokens) :]
             job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job
         self.target.begin([job])
         if self.drafter is not None:
-            for other, state in self.states.items():
+            for other, state in self.nodes.items():
                 if self.parent(other) == node and state.step is not None:
                     self._offer(other)
 
     def _follows(self, node: NodeId) -> bool:
         """Whether drafts may follow the draft step to `node`. The variant is asked only once."""
-        state = self.states[node]
+        state = self.nodes[node]
         if state.follow is None:
             may_follow = self.variant.may_follow
             assert may_follow is not None and state.step is not None
@@ -259,17 +259,17 @@ class Request:
         """Offer the draft step to `node`, if it is a first alternative, to the target's drafter."""
         if self.drafter is None or node.number % self.scheduler.config.width:
             return
-        rival = self.states[self.parent(node)]
+        rival = self.nodes[self.parent(node)]
         if rival.target is not None:
             start = len(rival.tokens)
-            self.drafter.offer(rival.target, start, self.states[node].tokens[start:])
+            self.drafter.offer(rival.target, start, self.nodes[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
         """The target's branch of `node`: a fork of its parent's, with the draft step uncomputed."""
-        state = self.states[node]
+        state = self.nodes[node]
         if state.target is None:
             parent = self.parent(node)
-            length = len(self.states[parent].tokens)
+            length = len(self.nodes[parent].tokens)
             branch = self.fork(parent, length)
             branch.extend(state.tokens[length:])
             return self.give(node, branch)
@@ -282,7 +282,7 @@ class Request:
         draft steps arrive together. The row after the first begins at once, in the same batch as
         all other rows; the row after the second begins one pass later.
         """
-        origin, known = self._target_branch(node), len(self.states[node].tokens) - 1
+        origin, known = self._target_branch(node), len(self.nodes[node].tokens) - 1
         if node in self.jobs and origin.num_computed_tokens < known:
             self.target.poll()
         read_up_to(self.target.runner, origin, known)
@@ -292,7 +292,7 @@ class Request:
 
     def give(self, node: NodeId, branch: Branch) -> Branch:
         """Make `branch` the target's branch of `node`."""
-        self.states[node].target = branch
+        self.nodes[node].target = branch
         self.target.runner.tag(branch, node)
         return branch
 
@@ -301,11 +301,11 @@ class Request:
         if node == root:
             self._target_branch(node)  # fork it now, because its parent is about to be closed
             return
-        state = self.states.pop(node)
+        state = self.nodes.pop(node)
         assert state.target is not None
         if self.drafts is not None:
             self.drafts.follow(node, root, step.tokens)
         state.tokens += step.tokens
         state.judged = {}
-        self.states[root] = state
+        self.nodes[root] = state
         self.give(root, state.target)

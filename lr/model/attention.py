@@ -1,21 +1,21 @@
-"""Attention over a paged cache: one signature, several back ends, held equal by a test.
+"""Attention over a paged cache: one interface with several kinds, which tests hold equal.
 
-**The batch.** New tokens of several sequences are laid end to end; no rectangle of tokens exists. A
-batch of three sequences that bring 1, 4 and 2 new tokens has n = 7 rows; `counts` is (1, 4, 2). The
-length of a table includes the new tokens, so those of sequence i stand at the positions length -
-counts[i] .. length - 1. Example, block size 4, one sequence of 6 tokens in blocks 9 and 2 that
-brings 2 more: length 8, positions (6, 7), slots (2*4+2, 2*4+3) = (10, 11).
+**The batch.** The new tokens of several sequences are concatenated, without padding. Three
+sequences with 1, 4 and 2 new tokens are a batch of n = 7 rows; `counts` is (1, 4, 2). A table's
+length includes the new tokens, so those of sequence i have the positions length - counts[i] ..
+length - 1. Example, block size 4, one sequence of 6 tokens in blocks 9 and 2 with 2 new tokens:
+length 8, positions (6, 7), slots (2*4+2, 2*4+3) = (10, 11).
 
-**The back ends.** Each takes (batch, cache) and gives the `attend` that the layers call: it stores
-the new keys and values at the batch's slots, then lets every query row see its own sequence up to
-its own position (a mask by absolute positions: a chunk after a cache is not a prompt). Here:
+**The kinds.** Each takes (batch, cache) and returns the `attend` that the layers call. `attend`
+stores the new keys and values in the batch's slots. Then each query row sees its own sequence up to
+its own position; the mask compares absolute positions, because a chunk after a cache is no prompt.
 
-* `reference_attention`, one sequence at a time in plain arithmetic: the page to read, and what the
-  others are tested against;
-* `sdpa_attention`, PyTorch's fused attention on gathered pages, for any device.
+* `reference_attention` takes one sequence at a time, in plain arithmetic. Read it first; the others
+  are tested against it.
+* `sdpa_attention` is PyTorch's fused attention on gathered pages, for any device.
 
-On CUDA, `attention_triton.py` reads the pages where they lie; `attention_choice.py` decides which
-a model gets. Axis letters: n tokens of a batch (its rows), t new positions of a sequence, s key
+On CUDA, the kernel in `attention_triton.py` reads the pages in place. `attention_choice.py` decides
+which kind a model gets. Axes: n tokens of a batch (its rows), t new positions of a sequence, s key
 positions, h query heads, k KV heads, d head size, nb blocks.
 """
 
@@ -39,11 +39,11 @@ from lr.model.layers import Attend
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """What one forward needs to know, besides the cache.
+    """What one forward needs to know besides the cache.
 
-    `rows` [3, n] are `tokens` [n] ids, `positions` [n] and `slots` [n], flat cache slots that
-    receive the new K/V; per sequence `counts` and its block table; `logit_rows` [m]: those of the n
-    rows that need logits (None: all). `source`: what `build` made it of.
+    `rows` [3, n] holds `tokens` [n], `positions` [n] and `slots` [n], the cache slots of the new
+    K/V. `counts` and `tables` have one entry per sequence. `logit_rows` [m]: the rows that need
+    logits (None: all). `source`: the arguments of `build`.
     """
 
     rows: Tensor
@@ -65,9 +65,9 @@ class RaggedBatch:
         *,
         device: torch.device,
     ) -> RaggedBatch:
-        """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them
-        (inside `cache.append`), with logits after the last `wanted[i]` tokens of each. Example:
-        counts (3, 1), wanted (2, 1): logits of the rows 1, 2 and 3.
+        """Feed `tokens[i]` to `tables[i]`, whose length already includes them (inside
+        `cache.append`), with logits after the last `wanted[i]` tokens. Example: counts (3, 1) and
+        wanted (2, 1) give the logits of rows 1, 2 and 3.
         """
         counts = tuple(map(len, tokens))
         ids = [token for row in tokens for token in row]
@@ -84,13 +84,11 @@ class RaggedBatch:
 
 @dataclass(frozen=True)
 class RowPages:
-    """n rows that each know their own pages, whichever sequences they belong to: `positions` [n]
-    and `slots` [n] (int64), `blocks` [n, nb] (int32).
+    """n rows with their own pages: `positions` and `slots` [n] (int64), `blocks` [n, nb] (int32).
 
-    The keys of a forward are stored before anybody looks, so a row at position p sees the first p +
-    1 places of its pages, whatever other rows of its sequence stand beside it. Every index is a
-    tensor and the shapes do not depend on how the rows are divided among sequences: what a CUDA
-    graph needs (`graphs.py`, with an example).
+    A forward stores its keys before any row reads them. So a row at position p sees the first p + 1
+    places of its pages, whichever other rows of its sequence are in the batch. Every index is a
+    tensor, and the shapes depend only on n and nb, as a CUDA graph needs (example: `graphs.py`).
     """
 
     positions: Tensor
@@ -99,7 +97,7 @@ class RowPages:
 
     @classmethod
     def of(cls, batch: RaggedBatch) -> RowPages:
-        """The rows of a ragged batch, each with the pages of its sequence."""
+        """The rows of a batch, each with the pages of its sequence."""
         owners = zip(batch.tables, batch.counts, strict=True)
         rows = block_rows([table for table, count in owners for _ in range(count)])
         blocks = integers(rows, batch.tokens.device, torch.int32)
@@ -108,8 +106,8 @@ class RowPages:
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """One way to compute attention over the cache. `ragged` serves any batch; `rows`, if there is
-    such a form, rows with pages of their own, by kernels only that a CUDA graph can record.
+    """One way to compute attention over the cache. `ragged` takes any batch. `rows`, if given,
+    takes rows with their own pages, and runs only kernels that a CUDA graph can record.
     """
 
     name: str
@@ -118,23 +116,20 @@ class AttentionKind:
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """softmax(q k^T / sqrt(d)) v, one sequence after another, with an explicit causal mask."""
-    device = batch.tokens.device
+    """softmax(q k^T / sqrt(d)) v, one sequence at a time, with an explicit causal mask."""
+    device, counts = batch.tokens.device, batch.counts
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
-        mixed, start = [], 0
-        for count, table in zip(batch.counts, batch.tables, strict=True):
-            rows = slice(start, start + count)
-            start += count
+        mixed, places = [], batch.positions.split(counts)
+        for rows, positions, table in zip(q.split(counts), places, batch.tables, strict=True):
             pages = cache.gather(layer, torch.tensor([table.blocks], device=device))
             group = q.shape[1] // k.shape[1]
             keys, values = (  # [s, h, d]: query heads share a KV head
                 page[0, : table.length].repeat_interleave(group, dim=1) for page in pages
             )
-            scores = torch.einsum("thd,shd->hts", q[rows], keys) / math.sqrt(q.shape[-1])
-            places = torch.arange(table.length, device=device)
-            later = places[None, :] > batch.positions[rows, None]  # [t, s]
+            scores = torch.einsum("thd,shd->hts", rows, keys) / math.sqrt(q.shape[-1])
+            later = torch.arange(table.length, device=device) > positions[:, None]  # [t, s]
             weights = scores.masked_fill(later, -math.inf).softmax(-1)
             mixed.append(torch.einsum("hts,shd->thd", weights, values))
         return torch.cat(mixed)
@@ -143,61 +138,53 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
 
 
 def without_cudnn(device: torch.device) -> None:
-    """On CUDA, keep PyTorch from cuDNN's attention, its first choice on new GPUs: it plans anew for
-    each length of the keys, which takes 23 to 37 ms, and is wrong for few KV heads on some cards.
+    """On CUDA, switch off cuDNN's attention, which PyTorch prefers on new GPUs. It makes a new plan
+    for each length of the keys, in 23 to 37 ms, and is wrong for few KV heads on some cards.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-# PyTorch's fused attention. Sequences are put into groups, one fused call per layer for each group:
-# every row looks at the blocks of all sequences of its group, and a mask hides what is not its own.
-# The forks of one problem share most of their blocks, so they are one group, and each shared block
-# is read once. Others join where that is less work than a call of their own.
+# PyTorch's fused attention runs once per layer for each group of sequences. Every row of a group
+# reads the blocks of all sequences of the group, and a mask hides those of other sequences. The
+# forks of one prompt form a group: they share most of their blocks, which are read once. Groups
+# are merged where that is less work than several calls.
 #
-# Example, blocks of 4: sequence A has the blocks 0, 1 (7 tokens), its fork B the blocks 0, 2 (6
-# tokens), each brings one token. Keys are those of the blocks 0, 1, 2, that is s = 12 columns.
-# A sees the columns 0-3 and 4-6, B 0-3 and 8-9.
+# Example, blocks of 4: sequence A has blocks 0, 1 (7 tokens), its fork B has blocks 0, 2 (6
+# tokens), and each has one new token. The keys of blocks 0, 1, 2 are s = 12 columns. A sees columns
+# 0-3 and 4-6, B sees 0-3 and 8-9.
 
-CALL = 4096
-"""Looks (of a row at a column) that cost as much as another fused call, on a CPU."""
-MOST_LOOKS = 1 << 20
-"""The mask has a number for each look; more would be a waste of memory."""
-LONG = 16
-"""New tokens of a sequence from which on it is read by itself."""
-NOWHERE = 1 << 62
-"""How far a block that a sequence does not have lies after all of its tokens."""
+CALL = 4096  # looks (of a row at a column) that take as long as another fused call, on a CPU
+MOST_LOOKS = 1 << 20  # the mask has a number per look, and a larger one would waste memory
+LONG = 16  # with at least this many new tokens, a sequence may form its own group
 
 
 def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """One fused call per layer for each group of sequences."""
+    """One fused call per layer and group of sequences."""
     without_cudnn(batch.tokens.device)
     groups = _groups(batch, cache)
     looks = [_read(batch, cache, members, blocks) for members, blocks in groups]
-    rows: list[Tensor] = []
-    if len(groups) > 1:  # a single one has all rows, in their order
-        starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
-        for members, _ in groups:
-            own = [r for i in members for r in range(starts[i], starts[i + 1])]
-            rows.append(integers(own, device))
+    starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
+    own = [[r for i in some for r in range(starts[i], starts[i + 1])] for some, _ in groups]
+    rows = [integers(some, device) for some in own] if len(groups) > 1 else []  # []: all, in order
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
         if not rows:
             return looks[0](layer, q)
         mixed = torch.empty_like(q)
-        for own, look in zip(rows, looks, strict=True):
-            mixed[own] = look(layer, q[own])
+        for some, look in zip(rows, looks, strict=True):
+            mixed[some] = look(layer, q[some])
         return mixed
 
     return attend
 
 
 def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], list[int]]]:
-    """The groups of a batch, each the numbers of its sequences and the blocks they are read from.
+    """The groups of a batch, each with the numbers of its sequences and the blocks that they read.
 
-    Those that begin with the same block are forks of one prompt. A sequence that brings many tokens
-    is read by itself, where no mask is needed. All groups become one if that is less work.
+    Sequences with the same first block are forks of one prompt. A sequence with many new tokens has
+    its own group, which needs no mask. All groups become one if that is less work.
     """
     families: dict[int, list[int]] = {}
     for i, (count, table) in enumerate(zip(batch.counts, batch.tables, strict=True)):
@@ -218,12 +205,12 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
 
 
 def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> list[int]:
-    """The blocks of these sequences. Where they lie close together, those in between are taken
-    along: then all are read where they lie, and nothing need be gathered. What others have in them
-    is hidden by the mask; free ones, which may contain NaN, are cleared.
+    """The blocks that these sequences read. If they are close together, the blocks between them are
+    read too: then all can be read in place, without gathering. The mask hides other sequences'
+    blocks; free ones, which may contain NaN, are cleared.
     """
     own, alone = batch.tables[members[0]].blocks, len(members) == 1
-    maskless = batch.tokens.is_cuda and batch.counts[members[0]] >= LONG  # FlashAttention: no mask
+    maskless = batch.tokens.is_cuda and batch.counts[members[0]] >= LONG  # for FlashAttention
     if alone and (maskless or (own[-1] - own[0] == len(own) - 1 and own == sorted(own))):
         return own
     blocks = {block for i in members for block in batch.tables[i].blocks}
@@ -237,8 +224,8 @@ def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> 
 def _read(
     batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
 ) -> Callable[[int, Tensor], Tensor]:
-    """look(layer, q [n, h, d]) -> [n, h, d], for the n rows of a group over the columns of its
-    blocks. One sequence whose blocks are its own, in order, needs no column after its last token.
+    """Returns look(layer, q [n, h, d]) -> [n, h, d] for the n rows of a group, over the columns of
+    its blocks. One sequence that reads only its own blocks needs no column after its last token.
     """
     first, device = blocks[0], batch.tokens.device
     alone = len(members) == 1 and blocks is batch.tables[members[0]].blocks
@@ -247,15 +234,15 @@ def _read(
     long = alone and count >= LONG
     causal = long and count == span  # a prompt with nothing before it
     bias: Tensor | None = None
-    if long and not causal and device.type == "cuda":  # FlashAttention takes this, not a mask
-        from torch.nn.attention.bias import causal_lower_right  # imported here: it takes a second
+    if long and not causal and device.type == "cuda":  # FlashAttention takes no other mask
+        from torch.nn.attention.bias import causal_lower_right  # importing it takes a second
 
         bias = causal_lower_right(count, span)
     elif not causal and not (alone and count == 1):
         bias = _bias(batch, cache, members, blocks)[:, :span]
     in_place = list(blocks) == list(range(first, first + len(blocks)))
     pages = None if in_place else integers([blocks], device)
-    if pages is None:  # read where they lie: the views of all layers at once
+    if pages is None:  # read in place: views of all layers
         views = cache.stretch(first * cache.block_size, span)
     folded: Tensor | None = None
 
@@ -273,7 +260,7 @@ def _read(
                 heads, keys, values, attn_mask=bias, is_causal=causal, enable_gqa=True
             )
             return mixed[0].transpose(0, 1)
-        # few rows: the query heads that share a KV head are rows of one matrix, [1, k, n * h/k, d]
+        # Few rows: the query heads of a KV head become rows of one matrix, [1, k, n * h/k, d].
         if n == 1:
             rows = q.view(1, k, -1, d)
             mixed = F.scaled_dot_product_attention(rows, keys, values, attn_mask=bias)
@@ -292,23 +279,19 @@ def _bias(
 ) -> Tensor:
     """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf elsewhere."""
     size, place = cache.block_size, {block: index for index, block in enumerate(blocks)}
-    # [b, nb]: how many places, from the first of a block on, the first new token of a sequence
-    # sees; < 1: none, >= size: all
-    seen = []
-    for i in members:
-        table, count = batch.tables[i], batch.counts[i]
-        row = [-NOWHERE] * len(blocks)
-        for start, block in enumerate(table.blocks):
-            row[place[block]] = table.length - count + 1 - start * size
-        seen.append(row)
+    # [b, nb]: how many places of a block, and of those after it, a sequence's first new token sees;
+    # below 1: none, from `size` on: all
     counts = [batch.counts[i] for i in members]
-    rows = np.array(seen)
-    if set(counts) != {1}:  # each later token of a sequence sees one place more
+    rows = np.full((len(members), len(blocks)), -(1 << 62))  # no place, by default
+    for row, i in zip(rows, members, strict=True):
+        own, first = batch.tables[i].blocks, batch.tables[i].length - batch.counts[i]
+        row[[place[block] for block in own]] = first + 1 - size * np.arange(len(own))
+    if set(counts) != {1}:  # each further new token sees one place more
         later = [n for count in counts for n in range(count)]
         rows = rows.repeat(counts, axis=0) + np.array(later)[:, None]
     hidden = (np.arange(size) >= rows[:, :, None]).reshape(len(rows), -1)
     bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, pin_memory=batch.tokens.is_cuda)
-    bias.masked_fill_(torch.from_numpy(hidden), -math.inf)  # NumPy's calls cost less than PyTorch's
+    bias.masked_fill_(torch.from_numpy(hidden), -math.inf)  # NumPy is faster here
     return bias.to(batch.tokens.device, non_blocking=True)
 
 

@@ -1,9 +1,9 @@
-"""Which attention a model gets, the first that works for it, and why the others do not.
+"""Chooses the attention of a model: the first kind that works, with the reason why others do not.
 
-In order: `triton` (our own kernel), `sdpa` (PyTorch's fused attention on gathered pages; works
-everywhere). `reference`, one sequence at a time in plain arithmetic, is taken only when asked for.
-What is installed is seen by importing it, whether it works by trying: a small batch, compared with
-the reference in fp64. No version is compared.
+The order is `triton` (our own kernel), then `sdpa` (PyTorch's fused attention on gathered pages,
+which works everywhere). `reference`, plain arithmetic for one sequence at a time, is used only by
+request. A kind is tested by importing it and by comparing a small batch with the reference in fp64,
+not by its version.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lr.types import require
 
 NAMES = ("auto", "triton", "sdpa", "reference")
 ROUNDINGS = 4
-"""How many roundings of the dtype an output row may be off, relative to its size. A wrong page is
-off by more than the row, a mask that is off by one key in 260 by 16 of bfloat16 on average."""
+"""Roundings of the dtype by which an output row may be off, relative to its size. A wrong page is
+off by more than the row; a mask that is wrong for one key in 260, by 16 in bfloat16 on average."""
 
 
 @dataclass(frozen=True)
 class AttentionNeeds:
-    """What attention is to run on: a model's device, dtype and heads (of one rank, if divided)."""
+    """What a kind must support: a model's device, dtype and heads (those of one rank)."""
 
     device: torch.device
     dtype: torch.dtype
@@ -45,7 +45,7 @@ class AttentionNeeds:
 
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
-    """The kind of that name; "auto": the first that works. Raises SettingError."""
+    """The kind `name`; "auto": the first that works. Raises SettingError."""
     require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
     if name in ("sdpa", "reference"):
         return SDPA if name == "sdpa" else REFERENCE
@@ -57,31 +57,31 @@ def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     raise SettingError(
         f"attention {name!r} cannot be used on {needs.device} with "
         f"{str(needs.dtype).removeprefix('torch.')}: {found}. Leave --attention at auto, which "
-        "takes the first kind that works, or use sdpa, which always does."
+        "takes the first kind that works, or use sdpa, which always works."
     )
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
-    """Give a model its kind of attention, with `triton` the fused kernels of its layers, and say
-    whether decoding is replayed from CUDA graphs. Raises SettingError.
+    """Set a model's attention, the fused kernels of its layers (with `triton`), and whether it may
+    decode from CUDA graphs. Raises SettingError.
     """
     heads = (model.part.num_heads, model.part.num_kv_heads, model.part.head_dim)
     needs = AttentionNeeds(model.device, model.dtype, *heads)
     model.attention, model.graphs = choose_attention(name, needs), graphs
-    without_cudnn(model.device)  # whatever the kind: others ask PyTorch too, an encoder for one
+    without_cudnn(model.device)  # for any kind: an encoder, for example, uses PyTorch's too
     fused = find_kernels(needs) if model.attention.name == "triton" else None
     model.use_kernels(fused if isinstance(fused, ModuleType) else None)
 
 
 def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
-    """In the order of preference, tried in turn: a name, and the kind or why it cannot be used."""
+    """Names in order of preference, each with the kind or the reason why it cannot be used."""
     found = find_triton(needs)
     yield "triton", found if isinstance(found, str) else probe(found, needs) or found
     yield "sdpa", SDPA
 
 
 def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
-    """Our own kernel, or why it cannot run this model."""
+    """Our own kernel, not tried yet, or why it cannot run this model."""
     if needs.device.type != "cuda":
         return "it needs a device of type cuda"
     if needs.dtype not in (torch.float16, torch.bfloat16, torch.float32):
@@ -95,7 +95,7 @@ def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
 
 @torch.inference_mode()
 def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
-    """The fused kernels, tried on a small layer, or why they cannot be used. Raises nothing."""
+    """The fused kernels, after a test on a small layer, or why they fail. Raises nothing."""
     try:
         from lr.model import fused
 
@@ -125,17 +125,17 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
 
 
 def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
-    """Why `kind` does not work there, in a few words; "" if it does. One forward of a sequence, its
-    fork and a prompt; on CUDA rows are recorded in a graph. Raises nothing.
+    """Why `kind` fails, in a few words; "" if it works. Runs a sequence, its fork and a prompt in
+    one forward; on CUDA, rows are recorded in a graph. Raises nothing.
     """
     bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     try:
         found = distances(kind, needs, (BLOCK_SIZE + 3, 5), (2, 3), forks=1)
-        alone = distances(kind, needs, (BLOCK_SIZE + 3,), (1,))  # starts early
+        alone = distances(kind, needs, (BLOCK_SIZE + 3,), (1,))  # its kernels start early
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
     for name, off in (*found.items(), *alone.items()):
-        if not off <= bound:  # NaN is not
+        if not off <= bound:  # true for NaN, too
             return f"wrong result ({name}): off by {off:.2g} of the row's size, not {bound:.2g}"
     return ""
 
@@ -148,11 +148,11 @@ def distances(
     new: Sequence[int],
     forks: int = 0,
 ) -> dict[str, float]:
-    """How far the worst output row is from the reference in fp64, relative to the row's size, by
-    the function of `kind` that made it: "ragged", and "rows" if there is one.
+    """The distance of the worst output row from the reference in fp64, relative to the row's size,
+    for each function of `kind`: "ragged" and, if it exists, "rows".
 
-    The batch: sequence i has cached[i] tokens and new[i] new ones, each of `forks` forks of the
-    first one more. The sequences grow in turns, so that their blocks lie mixed.
+    In the batch, sequence i has cached[i] tokens and new[i] new ones; `forks` forks of the first
+    have one new token each. The sequences grow alternately, so that their blocks are interleaved.
     """
     h, k, size = needs.num_heads, needs.num_kv_heads, BLOCK_SIZE
     blocks = sum((a + b) // size + 2 for a, b in zip(cached, new, strict=True)) + 2 * forks
@@ -183,7 +183,7 @@ def distances(
         if kind.rows is not None:
             record = recorder_for(needs.device)
             attend = kind.rows(RowPages.of(batch), cache)
-            replay = record(partial(mixed, attend, needs.dtype))  # must outlive what it computes
+            replay = record(partial(mixed, attend, needs.dtype))  # must outlive its result
             found["rows"] = replay()
         norm = expected.norm(dim=1)
         return {name: float(((o - expected).norm(dim=1) / norm).max()) for name, o in found.items()}

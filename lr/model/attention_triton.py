@@ -1,20 +1,20 @@
-"""Attention that reads the pages where they lie, as a Triton kernel of our own, for pages of any
-size, for bf16, fp16 and fp32. PyTorch for CUDA brings Triton.
+"""Attention that reads pages in place: a Triton kernel for any page size, in bf16, fp16 and fp32.
+Triton comes with PyTorch for CUDA.
 
-The queries are cut into *tiles* of a few tokens of one sequence. One program works for one tile,
-one KV head and one part of the keys: it walks over the keys in pieces of `BLOCK_S`, looks their
-pages up in the block table, and keeps a running softmax (Milakov and Gimelshein, arXiv 1805.02867).
+The queries are cut into *tiles* of a few tokens of one sequence. One program computes one tile and
+KV head over one part of the keys. It reads the keys in pieces of `BLOCK_S`, looks up their pages in
+the block table, and keeps a running softmax (Milakov and Gimelshein, arXiv 1805.02867).
 With m the largest score so far, l the sum of exp(score - m) and acc the sum of exp(score - m) *
 value, a new piece with maximum m' changes them to
 
     m_new = max(m, m')     l_new = l * exp(m - m_new) + sum exp(score - m_new)     acc likewise
 
-and acc / l is the result. A decoding step has few tiles, too few to occupy a GPU; so the keys are
-divided into `splits` parts (flash decoding), whose results `_combine` adds with the weights
+and acc / l is the result. A decoding step has too few tiles to occupy a GPU. So the keys are
+divided into `splits` parts (flash decoding), and `_combine` adds their results with the weights
 exp(m) l.
 
 A tile of 2 tokens with 4 query heads per KV head is a matrix of 8 rows: row r is token r // 4 and
-head r % 4. Axis letters: n tokens, h query heads, k KV heads, d head size, nb blocks of a table.
+head r % 4. Axes: n tokens, h query heads, k KV heads, d head size, nb blocks of a table.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ from lr.model.attention import AttentionKind, RaggedBatch, RowPages, sdpa_attent
 from lr.model.fused import begin, chained, store
 from lr.model.layers import Attend
 
-TILE = 16
-"""Tokens of a tile of a prompt; a decoding tile has one."""
+TILE = 16  # tokens of a tile of a prompt; a decoding tile has one
 ALONE = 512
-"""From so many tokens on, one sequence alone is faster in PyTorch's own FlashAttention: a prompt of
+"""From this many tokens on, a single sequence is faster in PyTorch's FlashAttention: a prompt of
 4,096 takes 0.54 ms a layer there and 0.75 here (Qwen3-8B on an H200)."""
-PROGRAMS = 512
-"""About how many programs occupy a GPU; with fewer tiles the keys are divided."""
+PROGRAMS = 512  # about how many programs fill a GPU; with fewer tiles, the keys are divided
 
 
-# Numbers that change from batch to batch: for each, Triton would compile up to three variants.
+# These change from batch to batch. For each, Triton would compile up to three variants.
 @triton.jit(do_not_specialize=["num_tiles", "splits", "split_rows", "table_row"])
 def _kernel(  # type: ignore[no-untyped-def]
     q, keys, values, out, lses, tiles, positions, tables,
@@ -63,9 +61,8 @@ def _kernel(  # type: ignore[no-untyped-def]
     d = tl.arange(0, BLOCK_D)
     inside = d < D
     where = row[:, None].to(tl.int64) * q_row + query_head[:, None] * q_head + d[None, :]
-    query = tl.load(
-        q + where, mask=mine[:, None] & inside[None, :], other=0.0
-    )  # [BLOCK_M, BLOCK_D]
+    valid = mine[:, None] & inside[None, :]
+    query = tl.load(q + where, mask=valid, other=0.0)  # [BLOCK_M, BLOCK_D]
 
     length = tl.load(positions + first + count - 1) + 1  # keys that the tile's last token sees
     part = tl.cdiv(tl.cdiv(length, splits), BLOCK_S) * BLOCK_S
@@ -84,7 +81,7 @@ def _kernel(  # type: ignore[no-untyped-def]
         visible = (s[None, :] <= at[:, None]) & (s[None, :] < stop) & mine[:, None]
         scores = tl.where(visible, scores, float("-inf"))
         m_new = tl.maximum(m, tl.max(scores, 1))
-        base = tl.where(m_new == float("-inf"), 0.0, m_new)  # a row that sees nothing: not NaN
+        base = tl.where(m_new == float("-inf"), 0.0, m_new)  # no NaN in a row that sees no key
         weights = tl.exp(scores - base[:, None])
         fade = tl.exp(m - base)
         l = l * fade + tl.sum(weights, 1)
@@ -95,7 +92,7 @@ def _kernel(  # type: ignore[no-untyped-def]
     to = split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head  # [BLOCK_M], of [n, h]
     tl.store(lses + to, lse, mask=mine)
     acc = acc / l[:, None]
-    made = tl.where(split == 0, mine, l != 0)  # all rows see the first key, whatever its score
+    made = tl.where(split == 0, mine, l != 0)  # every row sees the first key
     tl.store(out + to[:, None] * D + d[None, :], acc, mask=made[:, None] & inside[None, :])
 
 
@@ -116,12 +113,12 @@ def _combine(  # type: ignore[no-untyped-def]
 
 
 def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """Tiles of at most `TILE` tokens. Example: counts (1, 20): tiles of 1, 16 and 4 tokens, from
-    rows 0, 1 and 17 on, of the sequences 0, 1 and 1. A prompt alone goes to PyTorch.
+    """Tiles of at most `TILE` tokens. Example: counts (1, 20) give tiles of 1, 16 and 4 tokens that
+    begin at rows 0, 1 and 17, of sequences 0, 1 and 1. A prompt alone goes to PyTorch.
     """
     keys, alone = cache.keys, len(batch.counts) == 1 and batch.counts[0] >= ALONE
     recent = not keys.is_cuda or torch.cuda.get_device_capability(keys.device) >= (8, 0)
-    if alone and recent and keys.element_size() == 2:  # what FlashAttention takes
+    if alone and recent and keys.element_size() == 2:  # as FlashAttention needs
         return sdpa_attention(batch, cache)
     starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
     cut = [
@@ -136,7 +133,7 @@ def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
 
 
 def _rows(rows: RowPages, cache: PagedKVCache) -> Attend:
-    """Every row is a tile of its own, with a table of its own."""
+    """Every row is a tile with its own table."""
     n = len(rows.positions)
     row = torch.arange(n, dtype=torch.int32, device=rows.positions.device)
     tiles = torch.stack((row, torch.ones_like(row), row))
@@ -158,7 +155,7 @@ def _attend(
     out = torch.empty(splits, n, h, d, dtype=made, device=q.device)
     lses = torch.empty(splits, n, h, dtype=torch.float32, device=q.device)
     sizes, how = block_sizes(longest * (h // kv_heads), d, q.dtype), chained(q)
-    with torch.cuda.device_of(q):  # Triton starts kernels on the current device
+    with torch.cuda.device_of(q):  # Triton launches on the current device
         _kernel[num_tiles, kv_heads, splits](
             q, *pages, out, lses, tiles, positions, tables,
             d**-0.5, num_tiles, q.stride(0), q.stride(1), *pages[0].stride()[1:3],
@@ -174,7 +171,7 @@ def _attend(
 
 
 def block_sizes(rows: int, d: int, dtype: torch.dtype) -> dict[str, int]:
-    """The sizes that the kernel is compiled for, for tiles of `rows` rows: two stages of keys and
+    """Sizes for which the kernel is compiled, with tiles of `rows` rows. Two stages of keys and
     values fit the shared memory of every GPU since sm_80 (99 KiB on sm_89).
     """
     block_m, block_d = (max(16, triton.next_power_of_2(size)) for size in (rows, d))

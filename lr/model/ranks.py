@@ -1,20 +1,20 @@
 """Tensor parallelism: one model over several processes, its *ranks*, each with its slices of the
-weights and of the KV cache (Megatron-LM, arXiv 1909.08053). The table is in `docs/parallel.md`.
+weights and of the KV cache (Megatron-LM, arXiv 1909.08053). `docs/parallel.md` lists them.
 
-**Slices.** Example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has the query heads 6 and 7, which
-look at KV head 1, and so has rank 2. A vocabulary of 61 is padded to 64: rank 3 has the rows
-48..63, of which the checkpoint has 48..60; the others are zero, and their logits are cut off.
+**Slices.** Example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has query heads 6 and 7, which use
+KV head 1; rank 2 has KV head 1 too. A vocabulary of 61 is padded to 64, and rank 3 has rows 48..63.
+The checkpoint has rows 48..60; the others are zero, and their logits are cut off.
 
-**Processes.** Rank 0 is the program itself: scheduler, sampling, block tables. The others follow
-it. One message per pass goes to all of them: what the cache of rank 0 has prepared since the last
-one, and the batch, which all replay from CUDA graphs or none. Example: two forks share block 5 and
-each gets a token. Rank 0's cache copies block 5 to 6, and the message says: fresh (), copies ((5,
-6),); blocks [5] and [6], slots 23 and 25.
+**Processes.** Rank 0 is the program itself, with scheduler, sampling and block tables. The other
+ranks follow it. For each pass, rank 0 sends them one message: the batch, whether all ranks replay
+it from CUDA graphs, and what its cache has prepared since the last message. Example: two forks
+share block 5 and each gets a token. Rank 0's cache copies block 5 to 6, and the message says: fresh
+(), copies ((5, 6),); blocks [5] and [6], slots 23 and 25.
 
-Processes are started here, or by torchrun. Messages go over a group of `torch.distributed` (gloo)
-in which only rank 0 is impatient: an idle rank may wait for ever; sums go over another. Both fail
-when a rank dies, or hangs for `patience` seconds. Ranks that have only lost another end silently;
-what is left is the cause: rank 0 names it, ends all and raises `WorkerError`, now and later.
+The ranks are started here, or by torchrun. Messages use a group of `torch.distributed` (gloo) in
+which only rank 0 has a time limit, because other ranks may be idle; sums use another group. Both
+fail when a rank dies, or hangs for `patience` seconds. A rank that has only lost another one ends
+silently. Rank 0 finds the rank that failed, ends all and raises `WorkerError`, now and later.
 """
 
 from __future__ import annotations
@@ -52,24 +52,23 @@ from lr.model.qwen import CausalLM, Replay
 from lr.model.weights import Piece, config_of, load_pieces, pieces
 from lr.registry import is_dummy
 
-PATIENCE, STARTS = 20.0, 10
-"""Seconds that a rank waits in a sum, rank 0 in sending; so many times that for one to start."""
+PATIENCE = 20.0  # seconds that any rank waits in a sum, and rank 0 for a message to be sent
+STARTS = 10  # times `patience`: how long a rank may take to start
 FOR_EVER = timedelta(days=365)
-AFTERMATH = 3.0  # Seconds for ranks that only lost another to end; one that still runs hangs.
+AFTERMATH = 3.0  # seconds in which ranks that only lost another end; one that still runs hangs
 WATCHDOG = "ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC"
-"""What PyTorch's watchdog of NCCL does when a sum fails: a minute for its notes, then it ends the
-process. Not on rank 0, which looks at the clock itself and says which rank was lost."""
+"""Settings of PyTorch's NCCL watchdog. When a sum fails, it takes a minute for a dump and then ends
+the process. They are off on rank 0, which keeps its own time limit and names the lost rank."""
 
 
 class WorkerError(LRError):
-    """A rank of a tensor-parallel model died, hung or failed. Its text names the rank and why."""
+    """A rank of a tensor-parallel model died, hung or failed. The text gives rank and reason."""
 
 
 @dataclass
 class Ranks:
-    """This process among those that share a model: number `rank` of `size`, on `device`. All ranks
-    make the same calls in the same order, on two groups of `torch.distributed`: for `sums`, and for
-    messages. Raises `RankLost`.
+    """This process: number `rank` of the `size` that share a model. All make the same calls in the
+    same order, on two groups of `torch.distributed`: `sums` and `messages`. Raises `RankLost`.
     """
 
     rank: int
@@ -79,31 +78,19 @@ class Ranks:
     messages: Any = None
 
     def tell(self, message: Any = None) -> Any:
-        """The message of rank 0, there and on all others."""
+        """Send rank 0's message to all ranks. Returns it, on rank 0 too."""
         told = [message]
         together(dist.broadcast_object_list, told, 0, self.messages)
         return told[0]
 
-    def all(self, value: Any) -> list[Any]:
-        """The values of all ranks, on each."""
-        values = [None] * self.size
-        together(dist.all_gather_object, values, value, group=self.messages)
-        return values
-
     def sum(self, x: Tensor) -> Tensor:
-        """Add up x of all ranks, in place."""
+        """Add up the x of all ranks, in place."""
         together(dist.all_reduce, x, group=self.sums)
         return x
 
-    def gather(self, x: Tensor) -> list[Tensor]:
-        """On rank 0 the x of all ranks (equal shapes), elsewhere nothing."""
-        parts = [torch.empty_like(x) for _ in range(self.size)] if self.rank == 0 else None
-        together(dist.gather, x.contiguous(), parts, dst=0, group=self.sums)
-        return parts or []
-
 
 def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """One collective of all ranks. Raises `RankLost`."""
+    """Call a collective operation of all ranks. Raises `RankLost`."""
     try:
         return collective(*arguments, **named)
     except RuntimeError as error:
@@ -111,21 +98,14 @@ def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> A
 
 
 def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
-    """The sizes of one rank's network. Raises `SettingError` if it cannot be divided so."""
-
-    def wrong(n: int) -> str:
-        k = config.num_kv_heads
-        if config.num_heads % n:
-            return f"query heads ({config.num_heads})"
-        if config.intermediate_size % n:
-            return f"MLP width ({config.intermediate_size})"
-        return f"KV heads ({k})" if max(k, n) % min(k, n) else ""
-
-    if found := wrong(ranks):
-        possible = [str(n) for n in range(1, config.num_heads + 1) if not wrong(n)]
+    """The sizes of one rank's network. Raises `SettingError` for an impossible number of ranks."""
+    h, k, width = config.num_heads, config.num_kv_heads, config.intermediate_size
+    fits = [n for n in range(1, h + 1) if not (h % n or width % n or max(k, n) % min(k, n))]
+    if ranks not in fits:
         raise SettingError(
-            f"tensor_parallel is {ranks}, and this model's {found} cannot be divided among so many "
-            f"ranks. Possible for it: {', '.join(possible)}."
+            f"tensor_parallel is {ranks}. It must divide this model's query heads ({h}) and MLP "
+            f"width ({width}), and divide its KV heads ({k}) or be a multiple of them. Possible "
+            f"for it: {', '.join(map(str, fits))}."
         )
     return replace(
         config,
@@ -137,10 +117,10 @@ def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
 
 
 def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
-    """What a rank takes of every tensor of a checkpoint. Raises as `part_of` does.
+    """The part of each tensor of a checkpoint that a rank reads. Raises as `part_of` does.
 
-    An axis has whole / part pieces, and the rank takes number rank * pieces // ranks: of 2 pieces
-    (KV heads) 4 ranks take 0, 0, 1, 1; an axis that is not divided is one piece.
+    An axis has whole / part pieces, and the rank takes piece rank * pieces // ranks. Of 2 pieces
+    (KV heads), 4 ranks take 0, 0, 1, 1. An axis that is not divided is one piece.
     """
     part = part_of(config, ranks)
     padded = replace(config, vocab_size=part.vocab_size * ranks)
@@ -155,12 +135,11 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
 
 
 class RankLM(CausalLM):
-    """One rank's part of a model. `config` is that of the whole; only rank 0 gets logits."""
+    """One rank's part of a model. `config`: of the whole model; `part`: of this rank."""
 
     def __init__(self, config: ModelConfig, ranks: Ranks) -> None:
-        part = part_of(config, ranks.size)
-        super().__init__(part)
-        self.config, self.part, self.ranks = config, part, ranks
+        super().__init__(part_of(config, ranks.size))
+        self.config, self.ranks = config, ranks
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
             for one in (layer.attention.out, layer.mlp.down):  # y = sum over the ranks of W_r x_r
@@ -168,21 +147,22 @@ class RankLM(CausalLM):
 
     @classmethod
     def load(cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None) -> Self:
-        """This rank's part: only its slices are read. Raises as `load_model` and `part_of`."""
+        """Read this rank's slices only. Raises as `load_model` and `part_of`."""
         take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
 
     def agreed(self, failure: str | None) -> str | None:
-        """Why a recording failed, on all ranks alike. Raises `RankLost` if only on some."""
-        failures = self.ranks.all(failure)
+        """Why a recording failed, on all ranks. Raises `RankLost` if it failed only on some."""
+        failures: list[str | None] = [None] * self.ranks.size
+        together(dist.all_gather_object, failures, failure, group=self.ranks.messages)
         for rank, one in enumerate(failures):
-            if one is not None and None in failures:  # sums are left over that nobody waits for
+            if one is not None and None in failures:  # the others wait in a sum
                 raise RankLost(f"rank {rank}, and not all others: {one}")
         return failures[0]
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens [n] -> [n, e]. A token whose row is elsewhere is zero here, and the sum over the
-        ranks is its row. Of rows 48..63, token 50 is row 2; for token 7 row 0 is read, and zeroed.
+        """Tokens [n] -> [n, e]: the sum over the ranks, where all but one contribute zero. Of rows
+        48..63, token 50 is row 2; token 7 belongs to another rank: row 0 is read, then zeroed.
         """
         here = tokens - self.ranks.rank * self.part.vocab_size
         elsewhere = (here < 0) | (here >= self.part.vocab_size)
@@ -190,8 +170,10 @@ class RankLM(CausalLM):
         return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """On rank 0 the logits [m, v] of all ranks side by side, elsewhere [m, 0]."""
-        parts = self.ranks.gather(super().logits(hidden))
+        """The logits [m, v] of the whole vocabulary on rank 0; [m, 0] on the others."""
+        mine, ranks = super().logits(hidden).contiguous(), self.ranks
+        parts = [torch.empty_like(mine) for _ in range(ranks.size)] if ranks.rank == 0 else None
+        together(dist.gather, mine, parts, dst=0, group=ranks.sums)
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size] if parts else hidden[:, :0]
 
 
@@ -199,15 +181,15 @@ class RankLM(CausalLM):
 
 
 def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
-    """So many devices from `device` on: cuda:0, cuda:1, ..., or the CPU as often."""
+    """A device per rank: consecutive GPUs that begin with `device`, or always the same CPU."""
     device = find_device(device)
     if device.type != "cuda":
         return (device,) * ranks
     first, here = device.index or 0, torch.cuda.device_count()
     if first + ranks > here:
         raise SettingError(
-            f"tensor_parallel is {ranks} from {device} on, and this machine has {here} CUDA "
-            "devices. Take fewer ranks, or torchrun for several machines."
+            f"tensor_parallel is {ranks}, beginning with {device}, but this machine has {here} "
+            "CUDA devices. Use fewer ranks, or torchrun for several machines."
         )
     return tuple(torch.device("cuda", first + i) for i in range(ranks))
 
@@ -219,18 +201,17 @@ def load_parallel(
     torchrun: Torchrun | None = None,
     patience: float = PATIENCE,
 ) -> LeaderLM:
-    """A model over several ranks, as `load_model` on one: a process for each of the `devices`, this
-    one for the first; or those that torchrun has started. Ended as its `RankGroup` is. Raises as
-    `load_model`; `SettingError` if it cannot be divided; `WorkerError` if a rank is lost.
+    """Load a model over one process per device, of which this is the first, or over torchrun's.
+    Raises as `load_model` and `RankGroup`; `SettingError` if the model cannot be divided.
     """
     part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
     return RankGroup(devices, torchrun, patience).load(source, dtype)
 
 
 class RankGroup:
-    """Rank 0's side: the other ranks, and all models and caches that are spread over them. Ended by
-    `close`, when it is forgotten, when the program ends, or when a rank is lost. Raises
-    `SettingError` if there is another one already, `WorkerError` if a rank is lost on the way.
+    """Rank 0's side: the other ranks, and all models and caches that are spread over them. Ends by
+    `close`, by the garbage collector, at exit, or when a rank is lost (`WorkerError`). Raises
+    `SettingError` for impossible devices or a second group.
     """
 
     def __init__(
@@ -243,11 +224,11 @@ class RankGroup:
         if kinds != {"cpu"} and (kinds != {"cuda"} or len(distinct) < len(devices)):
             raise SettingError(
                 f"a model cannot be spread over {', '.join(map(str, devices))}: give CUDA "
-                "devices, or cpu; each rank needs its own GPU."
+                "devices, or cpu. Each rank needs its own GPU."
             )
         if dist.is_initialized():
             raise SettingError(
-                "this process belongs to a group of torch.distributed already. Close the other "
+                "this process already belongs to a group of torch.distributed. Close the other "
                 "model first (Reasoner.close), or load this one on its group."
             )
         size = len(devices) if torchrun is None else torchrun.size
@@ -273,22 +254,21 @@ class RankGroup:
             _join(self.ranks, places[0], self._store, settings)
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
-        """Another model on this group. Under torchrun each machine finds `source` for itself."""
+        """Load a model on this group. Under torchrun, each machine looks for `source` itself."""
         part_of(config_of(source), self.ranks.size)
         if self.processes and not is_dummy(source):
             source = resolve(source).resolve()
         number = next(self.numbers)
         with self.together("load", number, str(source), dtype):
             model = LeaderLM.load(source, self.ranks, dtype)
-            together(dist.barrier)  # however long the others take
+            together(dist.barrier)  # without a time limit
         model.group, model.number = self, number
         return model
 
     @contextmanager
     def together(self, *call: Any) -> Iterator[None]:
-        """Send a call, if there is one, and which caches there are. Rank 0 does its own part
-        inside the `with`; if that goes wrong the ranks are out of step: the group ends. Raises
-        `WorkerError` for a lost rank.
+        """Send a call, if given, and the live caches' numbers; rank 0 does its part in the `with`.
+        An error there ends the group. Raises `WorkerError` for a lost rank.
         """
         with self.lock:
             if error := self.error:
@@ -300,28 +280,28 @@ class RankGroup:
             except RankLost as error:
                 cause = (self._cause() or str(error)).rstrip(".")
                 raise self.close(
-                    f"{cause}. The model is spread over several ranks and cannot go on without it. "
-                    "If the process was killed, it may have been for memory. What was written to "
-                    "disk is kept."
+                    f"{cause}. The model is spread over several ranks and cannot run without this "
+                    "one. If the process was killed, memory may have run out. Files already "
+                    "written are kept."
                 ) from error
             except BaseException as error:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
-                self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
+                self.close(f"a pass of this spread model {what}, so its ranks are out of step.")
                 raise
 
     def close(self, why: str = "this tensor-parallel model was closed.") -> WorkerError:
-        """End the other ranks and leave the group. Returns what its models raise from now on."""
+        """End the other ranks and leave the group. Returns the error that its models now raise."""
         with self.lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
             return self.error
 
     def finish(self) -> None:
-        """Wait until this GPU has done the pass: NCCL waits for ever for a rank that is gone or
-        hangs, and once it is stopped, what is read are no logits. Raises `RankLost`.
+        """Wait until this GPU has finished the pass. NCCL alone would wait for ever for a rank that
+        is gone or hangs, and if it is stopped, the logits are garbage. Raises `RankLost`.
         """
-        if self.ranks.device.type == "cuda":  # gloo has waited already
+        if self.ranks.device.type == "cuda":  # on a CPU, gloo has waited already
             done = torch.cuda.Event()
             done.record(torch.cuda.current_stream(self.ranks.device))
             self._wait(done.query, self.patience, pause=5e-5)
@@ -330,11 +310,11 @@ class RankGroup:
         late = time.monotonic() + seconds
         while not done():
             if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
-                raise RankLost("a rank did not come in time")
+                raise RankLost("a rank did not answer in time")
             time.sleep(pause)
 
     def _cause(self) -> str:
-        """Which of the processes started here has failed or hangs, and how; "" if none has."""
+        """Which process started here failed or hangs, and how; "" if none."""
         deadline, running = time.monotonic() + AFTERMATH, list[str]()
         while time.monotonic() < deadline and not any(one.exitcode for one in self.processes):
             time.sleep(0.05)
@@ -348,26 +328,26 @@ class RankGroup:
                 return f"{name} was killed by {signal.Signals(-code).name}"
             elif code:
                 return f"{name} ended by itself with exit code {code}"
-        return f"{' or '.join(running)} hangs: it did not come to a collective" if running else ""
+        return f"{' or '.join(running)} hangs: it did not join the others" if running else ""
 
 
 def _end(owner: int, processes: Sequence[SpawnProcess], *left: Any) -> None:
-    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's."""
+    """Kill the ranks that were started here, which have nothing to save, and leave the group."""
     if os.getpid() != owner:
-        return  # a fork of rank 0 that ends: the ranks are not its children
+        return  # a fork of rank 0 ends, and the ranks are not its children
     for process in processes:
         process.kill()
         process.join()
-    _leave(*left)
+    _leave(*left)  # this ends the ranks of torchrun
 
 
 def _leave(recorded: Iterable[StepGraphs], ranks: Ranks) -> None:
-    """Leave the group: CUDA graphs first, which hold NCCL's sums, then sums that nobody joins."""
+    """Leave the group. CUDA graphs go first, because they hold NCCL's sums."""
     for graphs in recorded:
         graphs.forget()
-    with suppress(RuntimeError):  # they cannot be given up: nothing more may be waited for
+    with suppress(RuntimeError):  # if `abort` fails, `destroy_process_group` could hang
         if ranks.device.type == "cuda" and ranks.sums is not None:
-            ranks.sums.abort()
+            ranks.sums.abort()  # sums that a lost rank never joins
         if dist.is_initialized():  # its threads must end before the process does
             dist.destroy_process_group()
 
@@ -375,8 +355,8 @@ def _leave(recorded: Iterable[StepGraphs], ranks: Ranks) -> None:
 def _join(
     ranks: Ranks, place: Torchrun, store: dist.Store | None, settings: tuple[Any, ...] | None = None
 ) -> None:
-    """Meet the other ranks, through `store` or where torchrun says. Rank 0 tells its `settings`:
-    GPUs or not, threads of each, patience.
+    """Form the groups, through `store` or torchrun's. Rank 0 sends its `settings` to the others:
+    whether they use GPUs, the number of threads, and `patience`.
     """
     where = {"store": store, "rank": place.rank, "world_size": place.size}
     together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
@@ -390,7 +370,7 @@ def _join(
         torch.cuda.set_device(ranks.device)
     told = [f"TORCH_NCCL_{name}" for name in WATCHDOG if place.rank == 0]
     kept = {name: os.environ[name] for name in told if name in os.environ}
-    os.environ.update(dict.fromkeys(told, "0"))  # PyTorch reads it as it makes the group
+    os.environ.update(dict.fromkeys(told, "0"))  # read when the group is made
     try:
         ranks.sums = together(dist.new_group, timeout=soon, **how)
     finally:
@@ -402,7 +382,7 @@ def _join(
 
 
 class LeaderCache(PagedKVCache):
-    """The cache of rank 0's KV heads; the other ranks' caches will do what it has `prepared`."""
+    """The cache of rank 0's KV heads. `prepared`: what the other ranks' caches must repeat."""
 
     def __init__(self, number: int, **settings: Any) -> None:
         super().__init__(**settings)
@@ -414,17 +394,17 @@ class LeaderCache(PagedKVCache):
 
 
 class LeaderLM(RankLM):
-    """Rank 0's part of a spread model: to others a `CausalLM`, used with caches it has made."""
+    """Rank 0's part of a spread model: a `CausalLM` for callers, with caches from `make_cache`."""
 
     group: RankGroup
-    number: int  # under which the other ranks of the group have the other parts
+    number: int  # of this model, on all ranks of the group
 
     def close(self) -> None:
         """End the group, with all its models."""
         self.group.close()
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
-        """A cache for the KV heads of all ranks. Raises `SettingError` for a size below 1."""
+        """A cache on all ranks. Raises `SettingError` for a size below 1."""
         sizes = {"num_blocks": num_blocks, "block_size": block_size, **self.cache_shape}
         cache = LeaderCache(next(self.group.numbers), **sizes, device=self.device)
         with self.group.lock:
@@ -438,25 +418,21 @@ class LeaderLM(RankLM):
         attention: AttentionKind | None = None,
         replay: Replay | None = None,
     ) -> Tensor:
-        """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
-        kind = attention or self.attention
-        with self._with_others(cache, kind, "feed", batch.source, replay is not None):
+        """As in `CausalLM`, on all ranks. Raises `WorkerError`."""
+        with self._with_others(cache, "feed", batch.source, attention, replay is not None):
             return super().forward(batch, cache, attention, replay)
 
     def recording(self, graphs: StepGraphs, rows: Sequence[int]) -> AbstractContextManager[object]:
-        """All ranks record the same forwards, with the sums and the gathering inside."""
+        """All ranks record the same forwards, including sums and gathering."""
         self.group.recorded.add(graphs)
-        return self._with_others(graphs.cache, self.attention, "record", rows, graphs.padding)
+        return self._with_others(graphs.cache, "record", rows, graphs.padding)
 
     @contextmanager
-    def _with_others(
-        self, cache: PagedKVCache, kind: AttentionKind, what: str, *arguments: Any
-    ) -> Iterator[None]:
-        """The others do `what` too, on their part of this cache, after what it has prepared."""
+    def _with_others(self, cache: PagedKVCache, what: str, *arguments: Any) -> Iterator[None]:
+        """The other ranks do `what` too, after their caches repeat what this one has prepared."""
         if not isinstance(cache, LeaderCache):
-            raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
-        sizes, prepared = (cache.num_blocks, cache.block_size), cache.prepared
-        into = cache.number, sizes, prepared, self.attention.name, kind
+            raise ProtocolError("a tensor-parallel model needs a cache from its own make_cache.")
+        into = cache.number, (cache.num_blocks, cache.block_size), cache.prepared, self.attention
         with self.group.together(what, self.number, into, *arguments):
             cache.prepared = []
             yield
@@ -464,7 +440,7 @@ class LeaderLM(RankLM):
 
 
 def _process(place: Torchrun, port: int) -> None:
-    """The life of a process that was started only to follow. It leaves a report if it fails."""
+    """The main function of a rank that was started here. If it fails, it leaves a report."""
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     store.set(f"started {place.rank}", "")
     try:
@@ -478,26 +454,26 @@ def _process(place: Torchrun, port: int) -> None:
 
 @torch.inference_mode()
 def follow(place: Torchrun, store: dist.Store | None = None) -> None:
-    """The whole life of a rank above 0: carry out calls until rank 0 or another rank is gone. With
-    the first call after rank 0 has dropped a cache, it and its recordings are dropped here.
+    """Carry out rank 0's calls on another rank until any rank is gone. A cache that rank 0 has
+    dropped is dropped here at the next call, with its recordings.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 handles Ctrl-C
     models: dict[int, RankLM] = {}
-    caches: dict[int, tuple[PagedKVCache, StepGraphs | None]] = {}  # with what is recorded on them
+    caches: dict[int, tuple[PagedKVCache, StepGraphs | None]] = {}  # with their recordings
     ranks = Ranks(place.rank, place.size, torch.device("cpu"))
     try:
         _join(ranks, place, store)
         while True:
-            held, *call = ranks.tell()
-            for number in caches.keys() - held:
-                del caches[number]
-            match call:
-                case ("load", number, source, dtype):
-                    with torch.inference_mode(False):
-                        models[number] = RankLM.load(source, ranks, dtype)
-                    together(dist.barrier)
-                case (what, number, into, *arguments):
-                    _follow(models[number], caches, into, what, arguments)
+            held, what, number, *arguments = ranks.tell()
+            for dropped in caches.keys() - held:
+                del caches[dropped]
+            if what == "load":
+                source, dtype = arguments
+                with torch.inference_mode(False):
+                    models[number] = RankLM.load(source, ranks, dtype)
+                together(dist.barrier)
+            else:
+                _follow(models[number], caches, what, *arguments)
     except RankLost:
         return  # rank 0 finds out why
     finally:
@@ -505,25 +481,27 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
 
 
 def _follow(
-    model: RankLM, caches: dict[int, Any], into: Sequence[Any], what: str, arguments: Sequence[Any]
+    model: RankLM, caches: dict[int, Any], what: str, into: tuple[Any, ...], *arguments: Any
 ) -> None:
-    """A function of its own, so that nothing holds a cache that has been dropped."""
-    number, sizes, prepared, name, kind = into  # as `LeaderLM._with_others` sends it
+    """Do a call of `LeaderLM._with_others`. A separate function, so that no local variable of
+    `follow` holds a dropped cache.
+    """
+    number, sizes, prepared, kind = into
     if number not in caches:
         cache = model.make_cache(*sizes)
-        cache.pool.allocate(cache.num_blocks)  # other ranks count no owners: all blocks are
-        cache.keys.zero_()  # held, and may be read
+        cache.pool.allocate(cache.num_blocks)  # rank 0 counts owners; here any may be read
+        cache.keys.zero_()
         cache.values.zero_()
         caches[number] = cache, None
     cache, graphs = caches[number]
     for fresh, copies in prepared:
         cache.prepare(fresh, copies)
-    if model.attention.name != name:
-        equip(model, name, graphs=False)
+    if model.attention.name != kind.name:
+        equip(model, kind.name, graphs=False)
+    model.attention = kind
     if what == "record":
-        model.attention = kind
         caches[number] = cache, StepGraphs(model, cache, None, *arguments)
     else:
-        source, replays = arguments
+        source, attention, replays = arguments
         replay = graphs.run if graphs and replays else None
-        model(RaggedBatch.build(*source, device=model.device), cache, kind, replay)
+        model(RaggedBatch.build(*source, device=model.device), cache, attention, replay)

@@ -37,7 +37,7 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
     try:
         for request, node in unread:
             parent = request.parent(node)
-            prefix = request.states[parent].tokens
+            prefix = request.nodes[parent].tokens
             branches.append(request.fork(parent, len(prefix) - 1))
             branches[-1].extend((prefix[-1], *request.asked[node].draft.tokens))
         readings = read(runner, branches)
@@ -50,7 +50,7 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
         tokens = pair.draft.tokens
         runner.rewind(branch, len(branch) - 1)
         branch.append(tokens[-1])
-        if request.states[node].target is None:  # keep the branch: the tokens are computed
+        if request.nodes[node].target is None:  # keep the branch: the tokens are computed
             request.give(node, branch)
         else:
             runner.close(branch)

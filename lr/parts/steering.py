@@ -32,7 +32,7 @@ class Corrections:
         request, node = self.request, job.node
         root, self.correction = request.scheduler.root, None
         if root.id == node and any(child.verdict for child in root.children):
-            state = request.states[node]
+            state = request.nodes[node]
             rejected, sampling = tuple(state.judged.values()), request.target.config.sampling
             note = request.trace.at(node)
             self.correction = Correction(state.tokens, rejected, sampling, note=note)

@@ -294,13 +294,13 @@ def test_the_command_line_refuses_what_cannot_be(
     assert main(["generate", "How many?", "--tensor_parallel", "3", "--device", "cpu"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(
-        "error: tensor_parallel is 3, and this model's query heads (4) cannot be divided"
+        "error: tensor_parallel is 3. It must divide this model's query heads (4) and MLP width"
     )
     assert main(["generate", "How many?", "--tensor_parallel", "0", "--device", "cpu"]) == 2
     assert "tensor_parallel is 0" in capsys.readouterr().err
     flags = f"--tensor_parallel 2 --device cpu --mode ar --model {SERVED}"
     assert main(["generate", "How many?", *flags.split()]) == 2
-    assert "the server spreads its models itself" in capsys.readouterr().err
+    assert "is on a server, which splits its models itself" in capsys.readouterr().err
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
