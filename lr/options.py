@@ -20,7 +20,7 @@ Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
 LEAST = {"seed": None, "sample": 0, "top_k": 0}  # every other whole number is at least 1
-MOST = {"depth": 64, "width": 16, "num_speculative_tokens": 1024, "draft_ticks": 4096}
+MOST = {"depth": 64, "width": 16, "num_speculative_tokens": 1024, "draft_forwards": 4096}
 MAX_NODES = MAX_PATHS = 1024  # nodes of the tree of steps, paths of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
@@ -71,7 +71,7 @@ class GenerateOptions:
     driver: Driver = "lockstep"
     """lockstep: draft and target alternate on one thread. overlapped: the draft runs at the same
     time in its own process. The answer is the same."""
-    draft_ticks: int = 8
+    draft_forwards: int = 8
     """Driver lockstep: how many tokens the draft may write while the target writes one."""
     temperature: float | None = None
     """0 is greedy."""
@@ -183,7 +183,7 @@ class OptionArguments(TypedDict, total=False):
     max_target_rows: int | None
     late_drafts: Late
     driver: Driver
-    draft_ticks: int
+    draft_forwards: int
     temperature: float | None
     top_p: float | None
     top_k: int | None

@@ -135,7 +135,7 @@ def small_targets() -> Iterator[None]:
     """In this process a `Reasoner` loads tiny targets of two layers, not twenty: few tests ask how
     good an answer is. Those that do use `whole_targets`; notebooks and programs load the whole.
     """
-    from door_kit import load_small, with_loader
+    from reasoner_kit import load_small, with_loader
 
     with with_loader(load_small):
         yield
@@ -144,7 +144,7 @@ def small_targets() -> Iterator[None]:
 @pytest.fixture
 def whole_targets() -> Iterator[None]:
     """The tiny targets as they ship."""
-    from door_kit import with_loader
+    from reasoner_kit import with_loader
 
     from lr.model.weights import load_model
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from door_kit import write_checkpoint, write_foreign_checkpoint
+from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 from rich.console import Console
 
 from lr.commands import show

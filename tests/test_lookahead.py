@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import load_small, with_loader, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reasoner_kit import load_small, with_loader, write_checkpoint
 from spec_kit import EOS, PIECES, PROMPT, random_model, tokens_of
 
 from lr import lookahead as page

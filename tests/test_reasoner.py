@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from door_kit import write_checkpoint, write_foreign_checkpoint
+from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 
 from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
 from lr.options import GenerateOptions, OptionArguments

@@ -1,7 +1,7 @@
 """Recorded answers: every later version must give the same tokens and the same origins.
 
 Each case is one call of `Reasoner.generate` in fp64, with a tiny target of two layers
-(`door_kit.load_small`) or with random models; most share forwards with others (`together.py`).
+(`reasoner_kit.load_small`) or with random models; most share forwards (`shared_forwards.py`).
 `python tests/test_recorded_answers.py` records them anew. Do that only where a change of the
 answers is intended, and say in the commit which and why.
 """
@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import load_small, with_loader
+from reasoner_kit import load_small, with_loader
 from safetensors.torch import load_file, save_file
-from together import together
+from shared_forwards import with_shared_forwards
 
 from lr.model.files import resolve
 from lr.reasoner import Reasoner
@@ -175,7 +175,7 @@ def answers(reasoners: Reasoners, chosen: Sequence[dict[str, Any]]) -> dict[str,
     loaded = [reasoner.models for reasoner in reasoners.values()]
     models = {model for each in loaded for model in (each.target, each.draft) if model}
     shared = {name: job for name, job in jobs.items() if name not in alone}
-    made = dict(zip(shared, together(models, list(shared.values())), strict=True))
+    made = dict(zip(shared, with_shared_forwards(models, list(shared.values())), strict=True))
     return made | {name: jobs[name]() for name in alone}
 
 

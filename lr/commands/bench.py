@@ -191,7 +191,7 @@ class BenchStep(Bench):
     problems: int = 6  # Problems per repeat.
     repeats: int = 3  # How often everything is measured, each time with other draws.
     depth: int = 6  # How many draft steps to write ahead.
-    draft_ticks: int = 8  # Driver lockstep: the most draft tokens per token of the target.
+    draft_forwards: int = 8  # Driver lockstep: the most draft tokens per token of the target.
     k: int = 4  # Tokens per round that a draft model proposes.
     step_k: int = 20  # Tokens per round that a draft step proposes.
     verifier: str | None = None  # How steps are compared; None: as in the demo.
@@ -206,7 +206,9 @@ class BenchStep(Bench):
         content, out = self.begin(problems=1, repeats=2), show.console(width=132)
         chosen = self._chosen()
         tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
-        settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
+        settings = {
+            name: getattr(self, name) for name in ("depth", "draft_forwards", "temperature")
+        }
         total = len(chosen) * (1 + self.repeats * self.problems)
         with (
             Reasoner(verifier=self.verifier) as reasoner,
@@ -214,7 +216,7 @@ class BenchStep(Bench):
         ):
             tallies = step.measure(reasoner, chosen, tasks, self.repeats, settings, advance)
         costs = step.fitted_costs(tallies)
-        rows = step.rows(tallies, costs, self.depth, self.draft_ticks)
+        rows = step.rows(tallies, costs, self.depth, self.draft_forwards)
         out.print(show.in_words(content["conditions"]))
         cells = []
         for row in rows:
@@ -232,7 +234,7 @@ class BenchStep(Bench):
         plain = rows[0].predicted
         for row in rows:
             if row.tally.way.name == MAIN and plain is not None:
-                rates = step.what_if(row.tally, costs, self.depth, self.draft_ticks)
+                rates = step.what_if(row.tally, costs, self.depth, self.draft_forwards)
                 cases = "; ".join(f"{name}: {rate / plain:.2f}" for name, rate in rates.items())
                 out.print(f"{MAIN}, times ar by the cost model, if {cases}")
         out.print(STEP_NOTES, style="dim")

@@ -350,9 +350,9 @@ class TheoryValidation:
             measured, error = predicted.ratio_with_error(spent[base], spent[way])
             start = own.start.value
             works = [answers[each].load(lookup=False, start=start) for each in (way, base)]
-            ticks = None if way.driver == "overlapped" else predicted.DRAFT_TICKS
-            expected = predicted.predicted_speedup(way, own, ticks)
-            replayed = predicted.predicted_speedup(way, own, ticks, (works[0], works[1]))
+            forwards = None if way.driver == "overlapped" else predicted.DRAFT_FORWARDS
+            expected = predicted.predicted_speedup(way, own, forwards)
+            replayed = predicted.predicted_speedup(way, own, forwards, (works[0], works[1]))
             rows.append(Compared(way, measured, error, way.formula(own), expected, replayed))
         return rows, found
 

@@ -181,7 +181,7 @@ class Serving:
         draft_runner = self._borrow("drafter", Role.DRAFT) if speculates else None
         self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         verifier = None if isinstance(run.verifier, str) else run.verifier
-        self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
+        self.loop = Loop(self.target, draft, verifier, options.draft_forwards)
         self.asked: list[tuple[Role, ModelRunner]] = []  # for verifiers and other parts
         for role, model in models.here.items():
             for runner in model.asked:

@@ -4,7 +4,7 @@ Draft and target have `busy` and `poll`; so has a verifier that runs elsewhere. 
 this thread is one forward for everything that is being written for all requests. A poll of anything
 elsewhere (a worker, a server) takes in what has arrived. So there is a single loop:
 
-    verdicts on complete pairs;  the draft, up to `draft_ticks` times;
+    verdicts on complete pairs;  the draft, up to `draft_forwards` times;
     verdicts on complete pairs;  the target, once;  and again
 
 On one thread, a target row is cheap but a forward is not, so the draft may run several steps ahead.
@@ -51,16 +51,16 @@ class Loop:
     """
 
     def __init__(
-        self, target: StepWriter, draft: Part | None, verifier: Verifier | None, draft_ticks: int
+        self, target: StepWriter, draft: Part | None, verifier: Verifier | None, draft_forwards: int
     ) -> None:
         self.target, self.draft, self.verifier = target, draft, verifier
-        self.draft_ticks = draft_ticks if draft is None or draft.here else 1
+        self.draft_forwards = draft_forwards if draft is None or draft.here else 1
         self.live: list[Request] = []
         self.judgements: list[Judgement] = []
         self.deferred = None
         if isinstance(verifier, DeferredVerifier) and not (draft and draft.here and verifier.here):
             self.deferred = find("lr.parts.deferred:Deferred")(verifier)
-        self._ticks = self.draft_ticks  # forwards left to the draft before the target's next one
+        self._left = self.draft_forwards  # forwards left to the draft before the target's next one
         self._passed = 0.0  # seconds of all forwards
 
     def add(self, request: Request) -> None:
@@ -87,19 +87,19 @@ class Loop:
         if isinstance(self.draft, RemoteRun):
             self.draft.flush()
         busy = self.draft is not None and self.draft.busy
-        draft = self.draft if busy and self._ticks > 0 else None
+        draft = self.draft if busy and self._left > 0 else None
         if self.judgements:
             request, node, verdict, seconds, passes = self.judgements.pop(0)
             request.trace.record(VerifierCall(1, seconds, passes))
             request.judged(node, verdict)
-        elif (self._ticks == self.draft_ticks or draft is None) and self._judge():
+        elif (self._left == self.draft_forwards or draft is None) and self._judge():
             pass
         elif draft is not None:
-            self._ticks -= 1
+            self._left -= 1
             self._poll(draft)
         else:
             waits = busy or (self.deferred is not None and self.deferred.busy(self.live))
-            self._ticks = self.draft_ticks
+            self._left = self.draft_forwards
             if self.target.busy:
                 self._poll(self.target)
             elif not (waits or took or all(request.done for request in self.live)):

@@ -60,7 +60,7 @@ def serve_page(run: Run) -> Steps:
             width=options.width,
             max_target_rows=options.max_target_rows,
             coupling=Coupling(options.coupling),
-            draft_forwards=options.draft_ticks,
+            draft_forwards=options.draft_forwards,
         )
         for emitted in page.steps():
             verdicts = [] if emitted.verdict is None else [emitted.verdict]

@@ -3,7 +3,7 @@
 `seconds_per_step` combines the work of the answers (`Load`: acceptance, lengths of steps and
 chains), one cost line per model (`PassCost`), and the scheduler on a simulated clock. Anything else
 shows as a difference from the measurement. In the lockstep driver draft and target share a thread.
-Then the clock counts ticks, each one pass of the target, if it has rows, and up to `draft_ticks`
+Then the clock counts ticks, each one pass of the target, if it has rows, and up to `draft_forwards`
 passes of the draft; ticks are converted to seconds at the end. In the overlapped driver each model
 has a machine of its own, and the clock counts seconds. docs/theory.md explains the cost line and
 the cost of reading.
@@ -33,7 +33,7 @@ from lr.theory.trace_metrics import Load, PassCost
 if TYPE_CHECKING:
     from lr.theory.calibration import Calibration
 
-DRAFT_TICKS = 8  # draft passes per target pass, the default of the lockstep driver
+DRAFT_FORWARDS = 8  # draft passes per target pass, the default of the lockstep driver
 T = TypeVar("T")
 LONG_CHAIN = 100  # steps of a long answer, as on the paper's data sets
 DEEPEST = {1: 8, 2: 4, 3: 3}
@@ -122,14 +122,14 @@ def seconds_per_step(
     way: Way,
     load: Load,
     costs: tuple[PassCost, PassCost],
-    draft_ticks: int | None = DRAFT_TICKS,
+    draft_forwards: int | None = DRAFT_FORWARDS,
     *,
     acceptance: Acceptance | None = None,
     steps: int = 2000,
 ) -> float:
     """Seconds per emitted step, from about `steps` simulated steps. `costs` is (target, draft).
 
-    `draft_ticks` None: each model has its own machine. `acceptance` replaces independent draft
+    `draft_forwards` None: each model has its own machine. `acceptance` replaces independent draft
     steps at the rate of `load`."""
     target, draft = costs
     first = target.seconds(1, load.proposed) + load.draft_passes * draft.first
@@ -141,16 +141,16 @@ def seconds_per_step(
     length = fmean(load.draft_lengths) if load.draft_lengths else 0.0
     reading = target.token * length
     later = target.first if way.schedule is Schedule.SYNC and length else 0.0
-    unit = first if draft_ticks is not None else 1.0  # seconds of a tick
+    unit = first if draft_forwards is not None else 1.0  # seconds of a tick
     writing = draft.seconds(1, load.looked_up)  # a pass of the draft that writes a step
-    token = (1 / draft_ticks if draft_ticks is not None else writing) / load.draft_tokens
+    token = (1 / draft_forwards if draft_forwards is not None else writing) / load.draft_tokens
     world = World(
         acceptance or Bernoulli(load.acceptance),
         target=Resampled([n * first / unit for n in load.target_passes]),
         draft=Resampled([n * token for n in load.draft_lengths or (1,)]),
-        judge=Constant(0.0 if draft_ticks is not None else load.verdict),
-        target_overhead=0.0 if draft_ticks is not None else row / first,
-        draft_overhead=draft.row / draft.first if draft.first and draft_ticks is None else 0.0,
+        judge=Constant(0.0 if draft_forwards is not None else load.verdict),
+        target_overhead=0.0 if draft_forwards is not None else row / first,
+        draft_overhead=draft.row / draft.first if draft.first and draft_forwards is None else 0.0,
         reading=reading / unit,
         reading_before=later / unit,
         draft_workers=None if way.width > 1 else 1,
@@ -161,13 +161,13 @@ def seconds_per_step(
         limits = Limits(chain) if chain else ENDLESS  # a simulated step has one token
         config = SchedulerConfig(limits, way.schedule, way.depth, way.width)
         run = simulate(config, replace(world, seed=number), chain or steps)
-        if draft_ticks is None:
+        if draft_forwards is None:
             seconds += run.seconds
         else:
             reads, writes = run.workers[WorkKind.TARGET], run.workers[WorkKind.DRAFT]
             seconds += reads.occupied * each.seconds(reads.mean_rows) + run.judged * load.verdict
             pass_seconds = draft.seconds(writes.mean_rows) + writing - draft.first
-            seconds += writes.occupied * draft_ticks * pass_seconds
+            seconds += writes.occupied * draft_forwards * pass_seconds
         seconds += load.start if chain else 0.0
         done, number = done + run.steps, number + 1
     return seconds / done
@@ -183,7 +183,7 @@ def plain_seconds(found: Calibration, load: Load | None = None) -> float:
 def predicted_speedup(
     way: Way,
     found: Calibration,
-    draft_ticks: int | None = DRAFT_TICKS,
+    draft_forwards: int | None = DRAFT_FORWARDS,
     loads: tuple[Load, Load] | None = None,
 ) -> float:
     """Speedup over plain decoding.
@@ -194,12 +194,15 @@ def predicted_speedup(
     alike = BetaSiblings(*siblings(load.acceptance, found.second_chance.value))
     drawn = alike if way.width > 1 else None
     costs = found.target, found.draft
-    seconds = seconds_per_step(way, load, costs, draft_ticks, acceptance=drawn)
+    seconds = seconds_per_step(way, load, costs, draft_forwards, acceptance=drawn)
     return plain_seconds(found, plain) / seconds
 
 
 def what_if(
-    way: Way, load: Load, costs: tuple[PassCost, PassCost], draft_ticks: int | None = DRAFT_TICKS
+    way: Way,
+    load: Load,
+    costs: tuple[PassCost, PassCost],
+    draft_forwards: int | None = DRAFT_FORWARDS,
 ) -> dict[str, float]:
     """Seconds per step if one thing were different, and if all were: where the time goes."""
     long, instant = replace(load, chain_lengths=[LONG_CHAIN]), replace(load, verdict=0.0)
@@ -212,7 +215,8 @@ def what_if(
         "all of these": (replace(long, verdict=0.0), flat),
     }
     return {
-        name: seconds_per_step(way, one, price, draft_ticks) for name, (one, price) in cases.items()
+        name: seconds_per_step(way, one, price, draft_forwards)
+        for name, (one, price) in cases.items()
     }
 
 

@@ -17,8 +17,8 @@ from random import Random
 from typing import Any
 
 import torch
-from door_kit import write_checkpoint
 from model_kit import KINDS, YARN, hf_logits, hf_model, our_logits, random_tokens
+from reasoner_kit import write_checkpoint
 from scipy.stats import chisquare
 from spec_kit import random_model, writer
 from transformers.utils import logging as talk
@@ -70,7 +70,7 @@ def options(rng: Random, **fixed: Any) -> GenerateOptions:
     made: dict[str, Any] = {
         "mode": mode, "drafter": rng.choice(drafters), "depth": rng.randint(1, 4),
         "width": rng.choice([1, 1, 2, 3]), "schedule": rng.choice(["sync", "paper", "depth"]),
-        "num_speculative_tokens": rng.randint(1, 7), "draft_ticks": rng.choice([1, 3, 8]),
+        "num_speculative_tokens": rng.randint(1, 7), "draft_forwards": rng.choice([1, 3, 8]),
         "branching": rng.choice([(2, 2), (3, 1), (1, 1, 1), (4,), (2, 1, 2)]),
         "temperature": rng.choice([0.0, 0.6, 1.0]), "top_k": rng.choice([0, 0, 20]),
         "top_p": rng.choice([1.0, 0.9]), "max_step_tokens": rng.choice([3, 12, 40, 100]),

@@ -22,9 +22,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from door_kit import write_checkpoint
 from endpoint_kit import IDS, serving
 from misbehaviour import FINAL, WAYS
+from reasoner_kit import write_checkpoint
 from test_endpoint_judge import pair
 from test_misbehaviour import judge_at, judge_model
 from test_sandbox import ATTACKS, LIMITED

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.commands.cli import main
 from lr.lab.bench.report import BenchWay
@@ -34,7 +34,7 @@ def test_measuring(tmp_path: Path) -> None:
     calls: list[None] = []
     settings = {
         "depth": 2,
-        "draft_ticks": 8,
+        "draft_forwards": 8,
         "temperature": None,
         "max_tokens": 40,
         "segmenter": "fixed",

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from door_kit import write_checkpoint
 from endpoint_kit import IDS, PLAIN, QUESTION, QUICK, TEXT, reasoner, served, serving
 from fake_server import Fault, babble
+from reasoner_kit import write_checkpoint
 
 from lr.errors import SettingError
 from lr.lab.endpoint.address import Servers

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from door_kit import write_checkpoint, write_foreign_checkpoint
 from endpoint_kit import (
     IDS,
     MANNERS,
@@ -24,6 +23,7 @@ from endpoint_kit import (
     tokenizer,
 )
 from fake_server import END, FakeServer, Fault
+from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 
 from lr.errors import SettingError
 from lr.lab.endpoint.address import Servers

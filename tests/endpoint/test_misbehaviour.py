@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from door_kit import write_checkpoint
 from endpoint_kit import IDS, serving
 from fake_server import FakeServer
 from misbehaviour import FINAL, WAYS
+from reasoner_kit import write_checkpoint
 from test_endpoint_judge import CODEC, pair
 
 from lr.lab.endpoint.address import Lost, Retry, Servers

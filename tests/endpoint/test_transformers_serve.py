@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from door_kit import with_loader
+from reasoner_kit import with_loader
 
 from lr.commands.cli import main
 from lr.lab.endpoint.address import Retry, Servers

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError

@@ -73,12 +73,12 @@ def run(
     temperature: float = 0.0,
     seed: int = 0,
     k: int = 0,
-    draft_ticks: int = 8,
+    draft_forwards: int = 8,
     coupling: Coupling = Coupling.INDEPENDENT,
 ) -> list[list[EmittedStep]]:
     target, draft = writers(temperature, seed, k, num_blocks=900)
     chains = [chain(config, target, draft, prompt, coupling) for prompt in prompts]
-    for _ in answered(Loop(target, draft, verifier, draft_ticks), chains):
+    for _ in answered(Loop(target, draft, verifier, draft_forwards), chains):
         pass
     for made in (target, draft):
         assert made.live == []
@@ -100,7 +100,7 @@ def plain(prompt: list[int], limits: Limits, temperature: float, seed: int) -> l
     k=st.sampled_from([0, 1, 3, 6]),
     temperature=st.sampled_from([0.0, 0.8]),
     seed=st.integers(0, 999),
-    draft_ticks=st.sampled_from([1, 3, 20]),
+    draft_forwards=st.sampled_from([1, 3, 20]),
     rows=st.sampled_from([None, 1, 3]),
     coupling=st.sampled_from(Coupling),
 )
@@ -111,7 +111,7 @@ def test_exact_verification_emits_plain_decoding(
     k: int,
     temperature: float,
     seed: int,
-    draft_ticks: int,
+    draft_forwards: int,
     rows: int | None,
     coupling: Coupling,
 ) -> None:
@@ -127,7 +127,7 @@ def test_exact_verification_emits_plain_decoding(
         temperature=temperature,
         seed=seed,
         k=k,
-        draft_ticks=draft_ticks,
+        draft_forwards=draft_forwards,
         coupling=coupling,
     )
     expected = plain(PROMPTS[0], limits, temperature, seed)
@@ -145,10 +145,10 @@ def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(width: int, seed:
             ByContent(),
             temperature=1.1,
             seed=seed,
-            draft_ticks=ticks,
+            draft_forwards=forwards,
         )
         for schedule in (Schedule.PAPER, Schedule.DEPTH)
-        for depth, ticks in ((1, 8), (2, 1), (4, 3))
+        for depth, forwards in ((1, 8), (2, 1), (4, 3))
     ]
     assert all([e.step for e in output[0]] == [e.step for e in outputs[0][0]] for output in outputs)
 

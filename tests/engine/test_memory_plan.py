@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.engine.engine import Run
 from lr.engine.loop import Loop
@@ -157,7 +157,7 @@ def test_impossible_sizes_are_refused_before_anything_is_counted() -> None:
     for name, value in (
         ("branching", (99, 99, 99, 99)),
         ("num_speculative_tokens", 10**9),
-        ("draft_ticks", 10**12),
+        ("draft_forwards", 10**12),
         ("prompt_lookup_max", 0),
     ):
         with pytest.raises(ValueError, match=name):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.reasoner import Reasoner
 from lr.trace import StepWritten, TokenRound

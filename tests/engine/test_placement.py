@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 from second_device import ELSEWHERE, SecondDevice, load
 from spec_kit import random_model
 

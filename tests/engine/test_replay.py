@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.commands.cli import main
 from lr.errors import SettingError

@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from attention_kit import row_attention
-from door_kit import write_checkpoint
 from model_kit import hf_model
 from parallel_kit import alive, pids_of, readings, shared_memory, wait_for
+from reasoner_kit import write_checkpoint
 
 from lr.engine.runner import ModelRunner
 from lr.errors import ProtocolError, SettingError

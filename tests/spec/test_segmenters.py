@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 import torch
-from door_kit import write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
+from reasoner_kit import write_checkpoint
 
 from lr.errors import SettingError
 from lr.options import GenerateOptions, SegmenterName

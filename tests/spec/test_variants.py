@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from door_kit import write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reasoner_kit import write_checkpoint
 from scheduler_kit import RandomScript, run_and_check
 
 from lr.errors import ProtocolError, SettingError

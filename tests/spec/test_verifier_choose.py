@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from door_kit import write_checkpoint, write_foreign_checkpoint
+from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 from verifier_kit import codec, model
 
 from lr.errors import SettingError

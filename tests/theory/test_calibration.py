@@ -243,14 +243,14 @@ def test_nothing_accepted_costs_all_drafts_and_all_rows() -> None:
 def test_everything_accepted_in_one_cycle() -> None:
     """Three steps an answer, sync 2: two drafts, then three rows side by side, one read alone."""
     way = Way(Schedule.SYNC, 2)
-    seconds = seconds_per_step(way, load(1.0, 3), (COST, CHEAP), draft_ticks=5, steps=3)
+    seconds = seconds_per_step(way, load(1.0, 3), (COST, CHEAP), draft_forwards=5, steps=3)
     assert 2 * 10 + 20 * COST.seconds(3) <= 3 * seconds <= 2 * 10 + 21 * COST.seconds(3) + 1e-9
 
 
 def test_overlapped_hides_the_draft() -> None:
     """Window of the paper, k = 1, nothing accepted: one row, and a draft that is faster."""
     way = Way(Schedule.PAPER, 1)
-    seconds = seconds_per_step(way, load(0.0, 5), (COST, CHEAP), draft_ticks=None)
+    seconds = seconds_per_step(way, load(0.0, 5), (COST, CHEAP), draft_forwards=None)
     assert seconds == pytest.approx(20 * COST.first)
 
 

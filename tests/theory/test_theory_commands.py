@@ -12,7 +12,7 @@ import pytest
 from lr.commands.cli import main
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS, Point
-from lr.theory.predicted import DRAFT_TICKS, drawn_ways, predicted_speedup
+from lr.theory.predicted import DRAFT_FORWARDS, drawn_ways, predicted_speedup
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
 
@@ -198,7 +198,7 @@ def test_ways_are_drawn_after_the_calibration_and_reported_whole(
     ways = drawn_ways(2, 5, list(found.values()), "lockstep")
     assert [row["way"] for row in document["rows"]] == [way.name for way in ways]
     for way, row in zip(ways, document["rows"], strict=True):
-        assert row["expected"] == predicted_speedup(way, found[way.temperature], DRAFT_TICKS)
+        assert row["expected"] == predicted_speedup(way, found[way.temperature], DRAFT_FORWARDS)
     gaps = [abs(row["expected"] / row["measured"] - 1) for row in document["rows"]]
     trivial = [abs(1 / row["measured"] - 1) for row in document["rows"]]
     assert document["off"]["expected"] == pytest.approx(sum(gaps) / 2)

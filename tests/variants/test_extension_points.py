@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
@@ -433,7 +433,7 @@ def test_who_is_faster_changes_neither_the_tree_nor_the_answer(
     same only if the same nodes have the same alternatives, and the entropies are the same.
     """
     how = {**HOW, "schedule": schedule, "width": 3, "depth": 3}
-    ways: list[dict[str, Any]] = [{"draft_ticks": n} for n in (1, 3, 40)]
+    ways: list[dict[str, Any]] = [{"draft_forwards": n} for n in (1, 3, 40)]
     ways += [{"driver": "overlapped"}]
     narrower = 0
     for seed in range(4):

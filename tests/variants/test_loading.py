@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.commands.cli import main
 from lr.errors import LRError, SettingError

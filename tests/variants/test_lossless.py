@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 import torch
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 from scipy import stats
 from torch import Tensor
 

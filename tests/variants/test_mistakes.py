@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from door_kit import write_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.errors import LRError
 from lr.parts.verifiers import RandomVerifier

@@ -111,7 +111,7 @@ def simulated(steps: int = 60) -> TraceFile:
 @cache
 def tiny(mode: str) -> TraceFile:
     """The tiny models as they ship, with tokens and caches."""
-    from door_kit import with_loader
+    from reasoner_kit import with_loader
 
     from lr.lab.trace.replay import trace_of
     from lr.model.weights import load_model

@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable
 from functools import cache
 
-from door_kit import with_loader
+from reasoner_kit import with_loader
 from rich.console import Console
 
 from lr.commands.trace import StepperPrompt

@@ -184,7 +184,7 @@ def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: GpuPlan)
     decode = step.BenchTally(BenchWay("decode", "ar"), answers=Answers(passes=[decoded]))
     alone = [row for row in rows if not row.stats.draft_passes]
     costs = step.fitted_costs([*alone, decode])
-    depth, ticks = plan.options.depth, plan.options.draft_ticks
+    depth, forwards = plan.options.depth, plan.options.draft_forwards
     return [
         {
             "way": row.way.name,
@@ -196,7 +196,7 @@ def figures(rows: Sequence[ModeRow], passes: Sequence[list[Any]], plan: GpuPlan)
             "stats": asdict(row.stats),
             **acceptance_of(row.stats),
         }
-        for row, one in zip(rows, step.rows(rows, costs, depth, ticks), strict=True)
+        for row, one in zip(rows, step.rows(rows, costs, depth, forwards), strict=True)
     ]
 
 

@@ -164,13 +164,13 @@ def fitted_costs(tallies: Sequence[BenchTally]) -> Costs:
     return fit(Role.TARGET), fit(Role.DRAFT)
 
 
-def rows(tallies: Sequence[BenchTally], costs: Costs, depth: int, ticks: int) -> list[StepRow]:
+def rows(tallies: Sequence[BenchTally], costs: Costs, depth: int, forwards: int) -> list[StepRow]:
     """The rows of the table; the first tally is plain decoding."""
     made, plain = [], tallies[0].rates
     for tally in tallies:
         rate, emitted = None, tally.answers.emitted
         if emitted and tally.way.variant is None:  # the load of a variant is unknown
-            work = modelled(tally, costs, depth, ticks)
+            work = modelled(tally, costs, depth, forwards)
             rate = fmean(emitted) / predicted.seconds_per_step(*work)
         speedup = Spread.of_ratios(tally.rates, plain)
         made.append(StepRow(tally, Spread.of(tally.rates), speedup, rate))
@@ -178,18 +178,18 @@ def rows(tallies: Sequence[BenchTally], costs: Costs, depth: int, ticks: int) ->
 
 
 def modelled(
-    tally: BenchTally, costs: Costs, depth: int, ticks: int
+    tally: BenchTally, costs: Costs, depth: int, forwards: int
 ) -> tuple[predicted.Way, Load, Costs, int | None]:
-    """The arguments of `predicted.seconds_per_step`: way, load of its answers, costs, ticks."""
+    """The arguments of `predicted.seconds_per_step`: way, load of its answers, costs, forwards."""
     way, settings = tally.way, tally.way.settings
     schedule = Schedule(settings.get("schedule", "depth"))
     ahead = settings.get("depth", depth) if way.mode in LOOKAHEAD else 0
     plain = predicted.Way(schedule, ahead)
     load = tally.answers.load(lookup=settings.get("drafter", "draft") != "draft")
-    return plain, load, costs, None if way.overlapped else ticks
+    return plain, load, costs, None if way.overlapped else forwards
 
 
-def what_if(tally: BenchTally, costs: Costs, depth: int, ticks: int) -> dict[str, float]:
+def what_if(tally: BenchTally, costs: Costs, depth: int, forwards: int) -> dict[str, float]:
     """Predicted tokens per second if one thing were different, and if all of them were."""
-    cases = predicted.what_if(*modelled(tally, costs, depth, ticks))
+    cases = predicted.what_if(*modelled(tally, costs, depth, forwards))
     return {name: fmean(tally.answers.emitted) / seconds for name, seconds in cases.items()}

@@ -82,9 +82,9 @@ class BranchHolds(CacheEvent):
 
 @dataclass(frozen=True, slots=True)
 class BranchReplaced(CacheEvent):
-    """`replacement` takes over the node of `branch`, which is about to be closed."""
+    """`successor` takes over the node of `branch`, which is about to be closed."""
 
-    replacement: int
+    successor: int
 
 
 class CacheRecorder(CacheObserver):
@@ -138,10 +138,10 @@ class CacheRecorder(CacheObserver):
         del self._sizes[table], self._numbers[table]
         self._nodes.pop(table, None)
 
-    def replaced(self, table: BlockTable, replacement: BlockTable) -> None:
-        self._tell(BranchReplaced, table, self._numbers[replacement])
+    def replaced(self, table: BlockTable, successor: BlockTable) -> None:
+        self._tell(BranchReplaced, table, self._numbers[successor])
         if table in self._nodes:
-            self._nodes[replacement] = self._nodes.pop(table)
+            self._nodes[successor] = self._nodes.pop(table)
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
         self._tell(BranchHolds, table, NodeId(*node))

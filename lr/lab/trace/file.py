@@ -34,7 +34,7 @@ from lr.theory.simulate import Draw, WorkSpan
 from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
-FORMAT, VERSION = "lr trace", 3
+FORMAT, VERSION = "lr trace", 4
 KINDS: dict[str, type] = {made.__name__.lower(): made for made in get_args(messages.Message)} | {
     "forward": events.ForwardPass,
     "written": events.StepWritten,

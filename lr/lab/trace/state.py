@@ -149,7 +149,7 @@ class CacheState:
             case "hold":
                 branches[number].node = data["node"]
             case "replace":
-                branches[data["replacement"]].node = branches[number].node
+                branches[data["successor"]].node = branches[number].node
                 branches[number].node = None
 
 

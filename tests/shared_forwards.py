@@ -38,7 +38,9 @@ class Asked:
     logits: Tensor | None = None
 
 
-def together(models: Iterable[CausalLM], jobs: Sequence[Callable[[], Answer]]) -> list[Answer]:
+def with_shared_forwards(
+    models: Iterable[CausalLM], jobs: Sequence[Callable[[], Answer]]
+) -> list[Answer]:
     """The results of the jobs, in whose forwards of `models` as many as possible take part."""
     turn, waiting, live = Condition(), list[Asked](), len(jobs)
 
