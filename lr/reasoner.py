@@ -249,12 +249,13 @@ def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftW
         parts = (Runners(model, *how), codec.token_bytes)
         return DraftWorker(lambda: parts, as_thread=True)
     tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
-    load = partial(load_model, name, device=devices.draft, dtype=model.dtype)
-    return DraftWorker(partial(load_parts, load, tokens, how))
+    return DraftWorker(partial(load_parts, name, devices.draft, model.dtype, tokens, how))
 
 
 def load_parts(
-    load: Callable[[], CausalLM],
+    name: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
     tokens: Sequence[bytes],
     how: tuple[int, int, int | None],
     attention: str = "auto",
@@ -262,7 +263,7 @@ def load_parts(
 ) -> Parts:
     """Make the parts of a worker process. `tokens`: the bytes of each token, by id. `how`:
     `vocab_size`, `known_tokens` and `num_blocks` of `Runners`."""
-    model = load()
+    model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
     return Runners(model, *how), tokens.__getitem__
 

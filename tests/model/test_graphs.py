@@ -345,6 +345,8 @@ def test_what_is_recorded_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> No
     lists: list[list[str]] = []
 
     def watch(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        compute()  # warms up
+
         def replay() -> Tensor:
             with Seen() as seen:
                 logits = compute()
