@@ -164,9 +164,12 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     without_cudnn(batch.tokens.device)
     groups = _groups(batch, cache)
     looks = [_read(batch, cache, members, blocks) for members, blocks in groups]
-    starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
-    own = [[r for i in some for r in range(starts[i], starts[i + 1])] for some, _ in groups]
-    rows = [integers(some, device) for some in own] if len(groups) > 1 else []  # []: all, in order
+    rows: list[Tensor] = []
+    if len(groups) > 1:  # a single group has all rows, in order
+        starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
+        for members, _ in groups:
+            own = [row for i in members for row in range(starts[i], starts[i + 1])]
+            rows.append(integers(own, device))
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
@@ -282,10 +285,13 @@ def _bias(
     # [b, nb]: how many places of a block, and of those after it, a sequence's first new token sees;
     # below 1: none, from `size` on: all
     counts = [batch.counts[i] for i in members]
-    rows = np.full((len(members), len(blocks)), -(1 << 62))  # no place, by default
-    for row, i in zip(rows, members, strict=True):
-        own, first = batch.tables[i].blocks, batch.tables[i].length - batch.counts[i]
-        row[[place[block] for block in own]] = first + 1 - size * np.arange(len(own))
+    seen = []
+    for i in members:
+        row, first = [-(1 << 62)] * len(blocks), batch.tables[i].length - batch.counts[i]
+        for index, block in enumerate(batch.tables[i].blocks):
+            row[place[block]] = first + 1 - index * size
+        seen.append(row)
+    rows = np.array(seen)
     if set(counts) != {1}:  # each further new token sees one place more
         later = [n for count in counts for n in range(count)]
         rows = rows.repeat(counts, axis=0) + np.array(later)[:, None]
