@@ -61,7 +61,10 @@ class Module(nn.Module):
         return bool(self._forward_hooks or self._forward_pre_hooks or backward)
 
     def __call__(self, *args: Any) -> Any:
-        return super().__call__(*args) if self.hooked else self.forward(*args)
+        hooks = self._forward_hooks or self._forward_pre_hooks  # `hooked`, without its call
+        if hooks or self._backward_hooks or self._backward_pre_hooks:
+            return super().__call__(*args)
+        return self.forward(*args)
 
 
 class Linear(Module, nn.Linear):
