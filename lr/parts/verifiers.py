@@ -13,6 +13,7 @@ from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -124,9 +125,8 @@ class LikelihoodVerifier(AskingVerifier):
         bare = [pair for pair in pairs if pair.logprobs is None]
         if bare and not self.asks:
             raise ProtocolError(
-                "a pair without the target's log-probabilities came to the likelihood verifier, "
-                "which has no runner to compute them: fill in what `requires` names, or give it a "
-                "runner."
+                "a pair has no log-probabilities of the target, and this verifier has no runner to "
+                "compute them: fill in what `requires` names, or give it a runner."
             )
         computed = iter(super().judge(bare))
         return [next(computed) if p.logprobs is None else self.mean(p.logprobs) for p in pairs]
@@ -136,15 +136,15 @@ class LikelihoodVerifier(AskingVerifier):
         return self.prefixes.passes if self.asks else 0
 
     def row_of(self, pair: Pair) -> PromptRow:
-        """The prefix and the draft step without its last token.
-
-        Example: 10 tokens of prefix, a draft of 4. The logits after the last 4 of these 13 tokens
-        are those of the 4 draft tokens."""
+        """The prefix and the draft step without its last token. Example: 10 tokens of prefix and a
+        draft of 4. The logits after the last 4 of these 13 tokens are those of the draft tokens."""
         tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
         return PromptRow(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
     def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
-        return [self.mean(step_logprobs(logits, pair.draft.tokens)) for pair, logits in ran]
+        tokens = [token for pair, _ in ran for token in pair.draft.tokens]
+        found = iter(step_logprobs(torch.cat([logits for _, logits in ran]), tokens))
+        return [self.mean(tuple(islice(found, len(pair.draft.tokens)))) for pair, _ in ran]
 
     def mean(self, logprobs: Sequence[float]) -> Verdict:
         """The verdict from the log-probabilities of the draft step's tokens."""

@@ -141,7 +141,7 @@ def drawing_kernel(device: torch.device) -> Callable[..., list[int] | None] | st
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
     """The natural log-probabilities of t `tokens`, from the logits [t, v] before each of them."""
-    chosen = torch.as_tensor(tokens, device=logits.device)[:, None]
+    chosen = integers(tokens, logits.device)[:, None]
     picked: list[float] = torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
     return tuple(picked)
 
