@@ -7,10 +7,10 @@ elsewhere (a worker, a server) takes in what has arrived. So there is a single l
     verdicts on complete pairs;  the draft, up to `draft_forwards` times;
     verdicts on complete pairs;  the target, once;  and again
 
-On one thread, a target row is cheap but a forward is not, so the draft may run several steps ahead.
-The output depends neither on which requests share a forward nor on timing: draws are keyed, rows
-are ragged, and the scheduler ignores late events. The two exceptions are rejected late drafts and
-drafter "step". Read next: `request.py`.
+On one thread, another row in a forward of the target costs little, and the forward as much as
+several of the draft. So the draft may run several steps ahead. The output does not depend on who
+shares a forward, nor on timing: draws are keyed, rows are ragged, and the scheduler ignores late
+events. The two exceptions are rejected late drafts and drafter "step". Read next: `request.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A question while it is being answered: its scheduler, its branches, its steps so far.
 
-Every node has a branch of the target. It ends in the node's prefix or, once the target has written
-its step there, in that step (with rule "match" perhaps in the next one); all but the last token is
-cached. The draft has a branch per node, which ends in the prefix. So whatever is decided, the new
-root already has its branches: no model runs and no block is copied.
+A node where the target writes has a branch of the target. It ends in the node's prefix or, once
+the step is written, in that step (with rule "match" perhaps in the next one); all but the last
+token is cached. The draft has a branch per node, which ends in the prefix. So if the verifier needs
+target steps, the new root already has its branches: no model runs and no block is copied.
 
 Example: at root R, draft step a leads to node A, and b from there to B. The target wrote s after R,
 and a is rejected. R's target branch holds "... s", cached except for the last token, and becomes
@@ -278,9 +278,9 @@ class Request:
     def fork(self, node: NodeId, length: int) -> Branch:
         """A fork of the target's branch of `node`, cut back to `length` tokens. First the branch
         computes the uncomputed part of the node's prefix, except for the last token, so that forks
-        share it; if a row is being written on the branch, in the target's next pass. Example: two
-        draft steps arrive together. The row after the first begins at once, in the same batch as
-        all other rows; the row after the second begins one pass later.
+        share it; if a row is being written there, the target's pass is run now. Example: two draft
+        steps arrive together. The row after the first begins at once, in the same batch as all
+        other rows; the row after the second begins one pass later.
         """
         origin, known = self._target_branch(node), len(self.nodes[node].tokens) - 1
         if node in self.jobs and origin.num_computed_tokens < known:
