@@ -156,7 +156,7 @@ def test_sizes() -> None:
     core = [p for p in PACKAGE if p.parent == ROOT / "lr" or p.relative_to(ROOT).parts[1] in CORE]
     assert lines_of([ROOT / "lr" / "lookahead.py"]) <= 400
     assert len(core) <= 80 and len(PACKAGE) <= 190
-    assert lines_of(core) <= 9_306 and lines_of(rest) <= 29_835
+    assert lines_of(core) <= 9_312 and lines_of(rest) <= 29_841
     assert lines_of([p for p in PACKAGE if p.parent.name == "commands"]) <= 3_354
     shown = [p for p in (ROOT / "lr").rglob("*") if p.suffix in (".js", ".css", ".html")]
     assert lines_of(shown) <= 1_600

@@ -185,5 +185,7 @@ def distances(
             attend = kind.rows(RowPages.of(batch), cache)
             replay = record(partial(mixed, attend, needs.dtype))  # must outlive its result
             found["rows"] = replay()
-        norm = expected.norm(dim=1)
-        return {name: float(((o - expected).norm(dim=1) / norm).max()) for name, o in found.items()}
+        return {
+            name: float(((one - expected).norm(dim=1) / expected.norm(dim=1)).max())
+            for name, one in found.items()
+        }

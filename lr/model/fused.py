@@ -77,7 +77,9 @@ def norm_rotate(
 
 
 @triton.jit
-def _add_norm(x, y, weight, total, normed, eps, E: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_norm(  # type: ignore[no-untyped-def]
+    x, y, weight, total, normed, eps, E: tl.constexpr, BLOCK: tl.constexpr
+):
     i = tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * E + i, i < E
     wide = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -102,7 +104,9 @@ def add_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> tuple[T
 
 
 @triton.jit
-def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _silu_mul(  # type: ignore[no-untyped-def]
+    gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
     row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
     gate = tl.load(gate_up + row * 2 * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
