@@ -1,4 +1,5 @@
-"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. Public names load on first use."""
+"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. Public names load on first
+use."""
 
 from __future__ import annotations
 

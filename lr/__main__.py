@@ -1,4 +1,5 @@
-"""`python -m lr` and the console script. Signal handlers are set first, before other imports."""
+"""`python -m lr` and the console script. Signal handlers are set first, before other
+imports."""
 
 import os
 import signal
@@ -6,7 +7,8 @@ import sys
 
 
 def entry() -> None:
-    """Run the command line. A closed terminal and `kill` end it cleanly, as Ctrl-C does."""
+    """Run the command line. A closed terminal and `kill` end it cleanly, as Ctrl-C
+    does."""
     received: list[int] = []
 
     def end(number: int, _: object) -> None:
@@ -16,7 +18,10 @@ def entry() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    usual = (signal.SIG_DFL, signal.default_int_handler)  # nohup sets another handler; it stays
+    usual = (
+        signal.SIG_DFL,
+        signal.default_int_handler,
+    )  # nohup sets another handler; it stays
     known = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
     ours = [number for number in known if number and signal.getsignal(number) in usual]
     for number in ours:
@@ -28,7 +33,9 @@ def entry() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         code = 130
-    except Exception:  # native code may turn an exception of the handler into another one
+    except (
+        Exception
+    ):  # native code may turn an exception of the handler into another one
         if not received:
             raise
         code = 1

@@ -1,7 +1,9 @@
-"""The errors that a user can meet. Each states the value, what was expected and what to do.
+"""The errors that a user can meet. Each states the value, what was expected and what to
+do.
 
-The command line turns every `LRError` into one message and exit code 2, without a traceback. Any
-other exception that escapes is a bug and keeps its traceback. Read next: `types.py`.
+The command line turns every `LRError` into one message and exit code 2, without a
+traceback. Any other exception that escapes is a bug and keeps its traceback. Read next:
+`types.py`.
 """
 
 
@@ -10,19 +12,23 @@ class LRError(Exception):
 
 
 class SettingError(LRError, ValueError):
-    """A setting is impossible: a negative depth, top_p = 7, a draft with another vocabulary."""
+    """A setting is impossible: a negative depth, top_p = 7, a draft with another
+    vocabulary."""
 
 
 class CheckpointError(LRError):
-    """A checkpoint cannot be loaded: broken files, missing tensors, an unknown architecture."""
+    """A checkpoint cannot be loaded: broken files, missing tensors, an unknown
+    architecture."""
 
 
 class ContextError(LRError, ValueError):
-    """A prompt, or a prompt plus the text to be written, is longer than the model's context."""
+    """A prompt, or a prompt plus the text to be written, is longer than the model's
+    context."""
 
 
 class OutOfBlocks(LRError):
-    """The block pool is exhausted; the call changed nothing. All three numbers count blocks."""
+    """The block pool is exhausted; the call changed nothing. All three numbers count
+    blocks."""
 
     def __init__(self, needed: int, free: int, total: int) -> None:
         self.needed, self.free, self.total = needed, free, total

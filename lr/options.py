@@ -1,4 +1,5 @@
-"""The settings of one answer (of `Reasoner.generate` and `lr generate`), and their checks."""
+"""The settings of one answer (of `Reasoner.generate` and `lr generate`), and their
+checks."""
 
 from __future__ import annotations
 
@@ -19,8 +20,17 @@ SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
-LEAST = {"seed": None, "sample": 0, "top_k": 0}  # every other whole number is at least 1
-MOST = {"depth": 64, "width": 16, "num_speculative_tokens": 1024, "draft_forwards": 4096}
+LEAST = {
+    "seed": None,
+    "sample": 0,
+    "top_k": 0,
+}  # every other whole number is at least 1
+MOST = {
+    "depth": 64,
+    "width": 16,
+    "num_speculative_tokens": 1024,
+    "draft_forwards": 4096,
+}
 MAX_NODES = MAX_PATHS = 1024  # nodes of the tree of steps, paths of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
@@ -28,15 +38,16 @@ LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """Settings of one answer. Those of token-level speculation (modes sd and lr+sd) come first. A
-    sampling setting of None is taken from generation_config.json.
+    """Settings of one answer. Those of token-level speculation (modes sd and lr+sd)
+    come first. A sampling setting of None is taken from generation_config.json.
     """
 
     drafter: TokenDrafter = "draft"
-    """What proposes the next tokens in sd and lr+sd. ngram: prompt lookup. suffix: longest repeated
-    ending. draft: the draft model. tree: a token tree of the draft model. step (lr+sd only): the
-    draft's version of the same step, as far as it is written. With step, unless acceptance is match
-    or schedule is sync, the answer depends on timing; its distribution does not."""
+    """What proposes the next tokens in sd and lr+sd. ngram: prompt lookup. suffix:
+    longest repeated ending. draft: the draft model. tree: a token tree of the draft
+    model. step (lr+sd only): the draft's version of the same step, as far as it is
+    written. With step, unless acceptance is match or schedule is sync, the answer
+    depends on timing; its distribution does not."""
     num_speculative_tokens: int = 6
     """The most tokens drafted ahead."""
     prompt_lookup_max: int = 2
@@ -44,39 +55,47 @@ class GenerateOptions:
     prompt_lookup_min: int = 1
     """Shortest n-gram that drafter ngram looks up."""
     min_confidence: float = 0.0
-    """Drafter draft stops after a token where no probability was as high as this; 0: never."""
+    """Drafter draft stops after a token where no probability was as high as this; 0:
+    never."""
     branching: tuple[int, ...] = (3, 2, 1, 1)
     """Drafter tree: the number of candidates at each level."""
     acceptance: AcceptanceName = "reject"
-    """The rule that accepts or rejects draft tokens: reject (rejection sampling), block (block
-    verification), match (sample matching: emits exactly what plain decoding would)."""
+    """The rule that accepts or rejects draft tokens: reject (rejection sampling), block
+    (block verification), match (sample matching: emits exactly what plain decoding
+    would)."""
     coupling: CouplingName = "independent"
-    """Whether the draft samples tokens, and the first alternative of each step, with the target's
-    noise (shared). The distributions stay the same; draft and target agree more often."""
+    """Whether the draft samples tokens, and the first alternative of each step, with
+    the target's noise (shared). The distributions stay the same; draft and target agree
+    more often."""
     mode: Mode = "lr"
-    """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding.
-    lr: Lookahead Reasoning, step by step. lr+sd: both, token-level speculation inside the steps."""
+    """ar: plain decoding of the target, one token at a time. sd: token-level
+    speculative decoding. lr: Lookahead Reasoning, step by step. lr+sd: both,
+    token-level speculation inside the steps."""
     depth: int = 4
     """How many draft steps to write ahead (gamma in the paper)."""
     width: int = 1
     """How many alternative draft steps to write per position."""
     schedule: ScheduleName = "depth"
-    """When target steps begin. sync: after all drafts of a cycle (Algorithm 1). paper: at once,
-    with at most `depth` pairs in flight. depth: at once, with at most `depth` unverified drafts."""
+    """When target steps begin. sync: after all drafts of a cycle (Algorithm 1). paper:
+    at once, with at most `depth` pairs in flight. depth: at once, with at most `depth`
+    unverified drafts."""
     max_target_rows: int | None = None
     """The most target steps in flight; None: one per node."""
     late_drafts: Late = "wait"
-    """Schedule depth, if a draft step is not finished when the target's is. wait: judge it later.
-    reject: it counts as rejected, as in the official code; the answer then depends on timing."""
+    """Schedule depth, if a draft step is not finished when the target's is. wait: judge
+    it later. reject: it counts as rejected, as in the official code; the answer then
+    depends on timing."""
     driver: Driver = "lockstep"
-    """lockstep: draft and target alternate on one thread. overlapped: the draft runs at the same
-    time in its own process. The answer is the same."""
+    """lockstep: draft and target alternate on one thread. overlapped: the draft runs at
+    the same time in its own process. The answer is the same."""
     draft_forwards: int = 8
-    """Driver lockstep: how many tokens the draft may write while the target writes one."""
+    """Driver lockstep: how many tokens the draft may write while the target writes
+    one."""
     temperature: float | None = None
     """0 is greedy."""
     top_p: float | None = None
-    """Keep the smallest set of likeliest tokens with at least this probability; 1 keeps all."""
+    """Keep the smallest set of likeliest tokens with at least this probability; 1 keeps
+    all."""
     top_k: int | None = None
     """Keep this many of the likeliest tokens; 0 keeps all."""
     min_p: float | None = None
@@ -88,11 +107,12 @@ class GenerateOptions:
     max_tokens: int | None = None
     """Longest answer in tokens; None: as long as the context allows, at most 32768."""
     max_step_tokens: int = 100
-    """Longest step in tokens. A longer one is cut; a cut draft step is never accepted."""
+    """Longest step in tokens. A longer one is cut; a cut draft step is never
+    accepted."""
     segmenter: SegmenterName = "blank_line"
-    """Where a step ends. blank_line: at a blank line, as in the paper. sentence: at the white space
-    after a sentence. fixed: after `segment_tokens` tokens. discourse: at a cue such as "Wait" or
-    "So", or at a paragraph that is long enough."""
+    """Where a step ends. blank_line: at a blank line, as in the paper. sentence: at the
+    white space after a sentence. fixed: after `segment_tokens` tokens. discourse: at a
+    cue such as "Wait" or "So", or at a paragraph that is long enough."""
     segment_tokens: int = 32
     """Tokens per step of segmenter fixed."""
     ignore_half_sentence: bool = True
@@ -103,7 +123,9 @@ class GenerateOptions:
     """Passed to chat templates that use it (Qwen3); None leaves it to the template."""
 
     def __post_init__(self) -> None:
-        self.sampling(SamplingParams())  # refuses impossible values before the models are loaded
+        self.sampling(
+            SamplingParams()
+        )  # refuses impossible values before the models are loaded
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
             if get_origin(hint) is Literal:
@@ -115,18 +137,26 @@ class GenerateOptions:
         require_whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
         likely = self.min_confidence
         require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
-        require(len(self.branching) > 0, "branching", self.branching, "one number per level")
+        require(
+            len(self.branching) > 0, "branching", self.branching, "one number per level"
+        )
         for width in self.branching:
             require_whole("a number in branching", width, 1)
         fewer = f"numbers whose product, the paths of the tree, is at most {MAX_PATHS}"
         require(prod(self.branching) <= MAX_PATHS, "branching", self.branching, fewer)
-        fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
-        require(self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer)
+        fewer = (
+            f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
+        )
+        require(
+            self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer
+        )
         fits = self.late_drafts == "wait" or self.schedule == "depth"
         expected = f"'wait' with schedule {self.schedule!r}; only 'depth' can reject"
         require(fits, "late_drafts", self.late_drafts, expected)
         fits = self.drafter != "step" or self.mode != "sd"
-        expected = "another drafter in mode sd: 'step' needs the draft steps of mode lr+sd"
+        expected = (
+            "another drafter in mode sd: 'step' needs the draft steps of mode lr+sd"
+        )
         require(fits, "drafter", self.drafter, expected)
         fits = self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens
         expected = f"at most max_step_tokens = {self.max_step_tokens}: longer ones would all be cut"
@@ -154,18 +184,26 @@ class GenerateOptions:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the largest tree, including the root: 1 + W + W^2 + ... + W^depth."""
+        """Nodes of the largest tree, including the root: 1 + W + W^2 + ... +
+        W^depth."""
         return sum(self.width**level for level in range(self.depth + 1))
 
     def sampling(self, default: SamplingParams) -> SamplingParams:
-        """The sampling parameters; those that are not set here are taken from `default`."""
-        stated = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        return dataclasses.replace(default, **{k: v for k, v in stated.items() if v is not None})
+        """The sampling parameters; those that are not set here are taken from
+        `default`."""
+        stated = {
+            name: getattr(self, name)
+            for name in ("temperature", "top_p", "top_k", "min_p")
+        }
+        return dataclasses.replace(
+            default, **{k: v for k, v in stated.items() if v is not None}
+        )
 
 
 class OptionArguments(TypedDict, total=False):
-    """The fields of `GenerateOptions` as keyword arguments, for an editor to complete. mypy checks
-    their types in `make_options`; a test checks that the two lists are equal.
+    """The fields of `GenerateOptions` as keyword arguments, for an editor to complete.
+    mypy checks their types in `make_options`; a test checks that the two lists are
+    equal.
     """
 
     drafter: TokenDrafter
@@ -200,10 +238,13 @@ class OptionArguments(TypedDict, total=False):
 
 
 def make_options(**changes: Unpack[OptionArguments]) -> GenerateOptions:
-    """Options from keyword arguments. The `SettingError` for an unknown name lists all names."""
+    """Options from keyword arguments. The `SettingError` for an unknown name lists all
+    names."""
     known = [field.name for field in dataclasses.fields(GenerateOptions)]
     if unknown := ", ".join(sorted(set(changes) - set(known))):
-        raise SettingError(f"there is no option {unknown}; the options are {', '.join(known)}.")
+        raise SettingError(
+            f"there is no option {unknown}; the options are {', '.join(known)}."
+        )
     try:
         return GenerateOptions(**changes)
     except TypeError as error:

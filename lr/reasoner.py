@@ -6,9 +6,10 @@
     )
     print(result.answer, result.stats.step_acceptance)
 
-Tokenizers and the verifier's name are checked before the target, the draft and the verifier's model
-are loaded. Named verifiers (`lr/parts/verifiers.py`) and served models are found through
-`lr/registry.py`. The algorithm is in `lookahead.py`, on one page. Read next: `engine/engine.py`.
+Tokenizers and the verifier's name are checked before the target, the draft and the
+verifier's model are loaded. Named verifiers (`lr/spec/verifiers/named.py`) and served
+models are found through `lr/registry.py`. The algorithm is in `lookahead.py`, on one
+page. Read next: `engine/engine.py`.
 """
 
 from __future__ import annotations
@@ -39,19 +40,21 @@ from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.lab.endpoint.address import Servers
+    from lr.measure.endpoint.address import Servers
 
 MOST_BLOCKS = 1 << 24  # in one cache: 268 million tokens
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def showing_options(method: Method) -> Method:
-    """Show the fields of `GenerateOptions` instead of `**options` in the signature of `method`, so
-    that `help` and notebooks list them with their defaults."""
+    """Show the fields of `GenerateOptions` instead of `**options` in the signature of
+    `method`, so that `help` and notebooks list them with their defaults."""
     signature = inspect.signature(method)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     more = [
-        inspect.Parameter(one.name, own[-1].KEYWORD_ONLY, default=one.default, annotation=one.type)
+        inspect.Parameter(
+            one.name, own[-1].KEYWORD_ONLY, default=one.default, annotation=one.type
+        )
         for one in fields(GenerateOptions)
     ]
     method.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
@@ -61,25 +64,28 @@ def showing_options(method: Method) -> Method:
 class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
-    `target` and `draft` share a tokenizer. Each is the name of a tiny model, a directory, a hub id
-    or the address of a served model, "openai:http://host:port/name" (`servers`: how to reach it;
-    `docs/engines.md`). `draft=None` allows only plain decoding.
+    `target` and `draft` share a tokenizer. Each is the name of a tiny model, a
+    directory, a hub id or the address of a served model, "openai:http://host:port/name"
+    (`servers`: how to reach it; `docs/engines.md`). `draft=None` allows only plain
+    decoding.
 
-    `verifier` is a `Verifier` or a name: "exact", "judge", "embedding:0.95", "oracle" for the tiny
-    languages, ... (`parts/verifiers.py`). None selects "judge" if `judge` is given or the target is
-    "tiny-target", "oracle" for "plans-target", and "exact" otherwise. `judge` is the verifier's
-    checkpoint: a language model for "judge", an encoder for "embedding".
+    `verifier` is a `Verifier` or a name: "exact", "judge", "embedding:0.95", "oracle"
+    for the tiny languages, ... (`parts/verifiers.py`). None selects "judge" if `judge`
+    is given or the target is "tiny-target", "oracle" for "plans-target", and "exact"
+    otherwise. `judge` is the verifier's checkpoint: a language model for "judge", an
+    encoder for "embedding".
 
-    `dtype` None: float32 on the CPU, else the checkpoint's. `device`: one for all models, or a
-    mapping from "target", "draft" and "judge" (default: the target's). Several devices, such as
-    ["cuda:0", "cuda:1"], split the target over as many processes (`model/ranks.py`). `num_blocks`:
-    cache blocks of 16 tokens per model; None: as many as the answers need. `use_attention` explains
-    `attention` and `graphs`, which here apply to all three models.
+    `dtype` None: float32 on the CPU, else the checkpoint's. `device`: one for all
+    models, or a mapping from "target", "draft" and "judge" (default: the target's).
+    Several devices, such as ["cuda:0", "cuda:1"], split the target over as many
+    processes (`model/ranks.py`). `num_blocks`: cache blocks of 16 tokens per model;
+    None: as many as the answers need. `use_attention` explains `attention` and
+    `graphs`, which here apply to all three models.
 
-    Caches are kept between answers. The first question with driver "overlapped" starts a process,
-    which does not import your script and lives until `close`, the end of a `with` block or the end
-    of the reasoner. Raises `CheckpointError` or `SettingError`; warns of settings in the target's
-    generation_config.json that have no effect.
+    Caches are kept between answers. The first question with driver "overlapped" starts
+    a process, which does not import your script and lives until `close`, the end of a
+    `with` block or the end of the reasoner. Raises `CheckpointError` or `SettingError`;
+    warns of settings in the target's generation_config.json that have no effect.
     """
 
     def __init__(
@@ -105,7 +111,9 @@ class Reasoner:
                 "splits its models itself; leave tensor_parallel out."
             )
         target_model = _served(target, servers, "target")
-        codec: Codec = Codec.load(target) if target_model is None else target_model.codec
+        codec: Codec = (
+            Codec.load(target) if target_model is None else target_model.codec
+        )
         draft_model = _served(draft, servers, "draft", codec)
         known_tokens = codec.vocab_size
         if draft is not None and draft_model is None:
@@ -116,23 +124,31 @@ class Reasoner:
             dtype = torch.float32
 
         if verifier is None:
-            verifier = find("lr.parts.verifiers:usual_verifier")(codec, judge)
+            verifier = find("lr.spec.verifiers.named:usual_verifier")(codec, judge)
         served_judge, choice = _served(judge, servers, "judge"), None
         if not isinstance(verifier, str):
             verifier = check_verifier(verifier)
         elif draft is not None or judge is not None:
             how = (devices.judge, dtype, num_blocks, attention, graphs)
-            choice = find("lr.parts.verifiers:VerifierChoice")(verifier, codec, judge, *how)
+            choice = find("lr.spec.verifiers.named:VerifierChoice")(
+                verifier, codec, judge, *how
+            )
             if served_judge is not None:
-                verifier = find("lr.lab.endpoint.judge:served_judge")(choice, served_judge)
+                verifier = find("lr.measure.endpoint.judge:served_judge")(
+                    choice, served_judge
+                )
                 choice = None
         used = verifier if isinstance(verifier, str) else verifier.name
         given = {"target": target, "draft": draft, "judge": judge, "verifier": used}
-        names = {role: None if name is None else str(name) for role, name in given.items()}
+        names = {
+            role: None if name is None else str(name) for role, name in given.items()
+        }
 
         if devices.ranks > 1:
             load_parallel = find("lr.model.ranks:load_parallel")
-            target_model = load_parallel(target, devices.target, dtype, devices.torchrun)
+            target_model = load_parallel(
+                target, devices.target, dtype, devices.torchrun
+            )
         elif target_model is None:
             target_model = load_model(target, device=devices.target[0], dtype=dtype)
         if draft is not None and draft_model is None:
@@ -142,7 +158,9 @@ class Reasoner:
                     f"draft {draft} has embeddings for {rows} token ids, but target {target} can "
                     f"write {codec.vocab_size}. Choose a draft with an embedding for each of them."
                 )
-        models = Models(codec, target_model, draft_model, known_tokens, num_blocks, names=names)
+        models = Models(
+            codec, target_model, draft_model, known_tokens, num_blocks, names=names
+        )
         if draft is not None and len(models.here) == 2:
             models.worker = draft_worker(draft, models, devices)
         self.models, self.engine, self.codec = models, Engine(models), codec
@@ -151,16 +169,18 @@ class Reasoner:
             if choice is not None and draft is not None:
                 build: Any = choice.build
                 if is_served(target):
-                    build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
+                    build = partial(
+                        find("lr.measure.endpoint.judge:beside_served_target"), choice
+                    )
                 verifier, models.judge = build(target_model), choice.model
                 if models.judge is not None and models.judge.device.type == "cuda":
-                    threaded = find("lr.parts.deferred:ThreadedVerifier")
+                    threaded = find("lr.engine.deferred:ThreadedVerifier")
                     verifier = threaded(verifier, models.judge.device)
         except BaseException:
             self.close()
             raise
         self.verifier: str | Verifier = verifier
-        find("lr.parts.generation_config:warn_unheeded")(codec)
+        find("lr.model.generation_config:warn_unheeded")(codec)
 
     @showing_options
     def generate(
@@ -172,12 +192,16 @@ class Reasoner:
         engine: Literal["scheduler", "page"] = "scheduler",
         **options: Unpack[OptionArguments],
     ) -> Result:
-        """Answer a question. `GenerateOptions` explains `options`: mode, depth, temperature, ...
+        """Answer a question. `GenerateOptions` explains `options`: mode, depth,
+        temperature, ...
 
-        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); `options` override its
-        settings. `detailed` records everything that happens, not only what statistics need
-        (`docs/trace.md`). `engine` "page" runs the code of `lr/lookahead.py`."""
-        run = self.run(question, variant=variant, detailed=detailed, engine=engine, **options)
+        `variant` replaces parts of the algorithm (`docs/variants_steps.md`); `options`
+        override its settings. `detailed` records everything that happens, not only what
+        statistics need (`docs/trace.md`). `engine` "page" runs the code of
+        `lr/lookahead.py`."""
+        run = self.run(
+            question, variant=variant, detailed=detailed, engine=engine, **options
+        )
         return run.finish()
 
     @showing_options
@@ -190,23 +214,37 @@ class Reasoner:
         engine: Literal["scheduler", "page"] = "scheduler",
         **options: Unpack[OptionArguments],
     ) -> Run:
-        """Begin an answer, as `generate` does: iterate over the `Run` to get its steps."""
+        """Begin an answer, as `generate` does: iterate over the `Run` to get its
+        steps."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         made, serve = make_options(**options), None
-        if isinstance(variant, Variant):  # an option overrides its setting, even by its default
-            settings = {n: value for n, value in variant.settings.items() if n not in options}
+        if isinstance(
+            variant, Variant
+        ):  # an option overrides its setting, even by its default
+            settings = {
+                n: value for n, value in variant.settings.items() if n not in options
+            }
             variant = replace(variant, settings=settings)
         if engine == "page":
-            require(made.looks_ahead, "mode", made.mode, 'lr or lr+sd with engine "page"')
-            serve = find("lr.lab.page:serve_page")
+            require(
+                made.looks_ahead, "mode", made.mode, 'lr or lr+sd with engine "page"'
+            )
+            serve = find("lr.engine.page:serve_page")
         return Run(
-            self.engine, self.verifier, question, made, variant, detailed=detailed, serve=serve
+            self.engine,
+            self.verifier,
+            question,
+            made,
+            variant,
+            detailed=detailed,
+            serve=serve,
         )
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
-        """Choose the attention of target and draft from the next question on. With `graphs` they
-        use CUDA graphs on CUDA devices. What a verifier asks a model keeps the present attention.
-        Raises `SettingError` for a kind that cannot run (`docs/attention.md` lists all)."""
+        """Choose the attention of target and draft from the next question on. With
+        `graphs` they use CUDA graphs on CUDA devices. What a verifier asks a model
+        keeps the present attention. Raises `SettingError` for a kind that cannot run
+        (`docs/attention.md` lists all)."""
         worker = self.models.worker
         for model in self.models.here.values():
             equip(model, name, graphs=graphs)
@@ -218,9 +256,9 @@ class Reasoner:
         self.engine.forget_caches()
 
     def close(self) -> None:
-        """End the draft's process, if any, and free all CUDA graphs. Another question starts a new
-        process and new graphs, except that what verifiers ask then runs without graphs. A target
-        that is split over several ranks is ended for good."""
+        """End the draft's process, if any, and free all CUDA graphs. Another question
+        starts a new process and new graphs, except that what verifiers ask then runs
+        without graphs. A target that is split over several ranks is ended for good."""
         if (worker := self.models.worker) is not None:
             worker.close()
             if worker.as_thread:
@@ -241,7 +279,8 @@ class Reasoner:
 
 
 def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftWorker:
-    """The worker of a loaded draft: a thread shares its weights, a process loads its own."""
+    """The worker of a loaded draft: a thread shares its weights, a process loads its
+    own."""
     model, codec = models.draft, models.codec
     assert model is not None
     how = (codec.vocab_size, models.known_tokens, models.num_blocks)
@@ -249,7 +288,9 @@ def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftW
         parts = (Runners(model, *how), codec.token_bytes)
         return DraftWorker(lambda: parts, as_thread=True)
     tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
-    return DraftWorker(partial(load_parts, name, devices.draft, model.dtype, tokens, how))
+    return DraftWorker(
+        partial(load_parts, name, devices.draft, model.dtype, tokens, how)
+    )
 
 
 def load_parts(
@@ -261,18 +302,23 @@ def load_parts(
     attention: str = "auto",
     graphs: bool = True,
 ) -> Parts:
-    """Make the parts of a worker process. `tokens`: the bytes of each token, by id. `how`:
-    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`."""
+    """Make the parts of a worker process. `tokens`: the bytes of each token, by id.
+    `how`: `vocab_size`, `known_tokens` and `num_blocks` of `Runners`."""
     model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
     return Runners(model, *how), tokens.__getitem__
 
 
 def _served(
-    name: str | Path | None, servers: Servers | None, role: str, codec: Codec | None = None
+    name: str | Path | None,
+    servers: Servers | None,
+    role: str,
+    codec: Codec | None = None,
 ) -> Any:
     """The served model if `name` is an address, else None. `codec`: the target's."""
     if not is_served(name):
         return None
-    settings = servers or find("lr.lab.endpoint.address:Servers")()
-    return find("lr.lab.endpoint.models:ServedModel").open(name, settings, role, codec)
+    settings = servers or find("lr.measure.endpoint.address:Servers")()
+    return find("lr.measure.endpoint.models:ServedModel").open(
+        name, settings, role, codec
+    )

@@ -23,8 +23,9 @@ def find(where: str) -> Any:
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """The module in a file, run once per process. Its name is a function of its path, so objects
-    that it defines can be pickled and sent to another process that has loaded the same file.
+    """The module in a file, run once per process. Its name is a function of its path,
+    so objects that it defines can be pickled and sent to another process that has
+    loaded the same file.
     """
     place = str(Path(path).resolve())
     name = f"lr_plugin_{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"

@@ -1,5 +1,5 @@
-"""What `Reasoner` returns: the steps of the answer, as text and token ids, each with its author and
-its verdict; the trace; and the statistics computed from the trace.
+"""What `Reasoner` returns: the steps of the answer, as text and token ids, each with
+its author and its verdict; the trace; and the statistics computed from the trace.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Result:
     steps: tuple[AnswerStep, ...]
     trace: Trace
     coupling: str = "independent"
-    """How the draft's and the target's versions of a step are related. "independent" and "shared"
-    describe the noise. "proposal": the draft step was also proposed to the target token by token,
-    so the target's step depends on it."""
+    """How the draft's and the target's versions of a step are related. "independent"
+    and "shared" describe the noise. "proposal": the draft step was also proposed to the
+    target token by token, so the target's step depends on it."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -60,7 +60,8 @@ class Result:
 
     @property
     def finished(self) -> bool:
-        """Whether the model ended the text itself, rather than the token budget or the context."""
+        """Whether the model ended the text itself, rather than the token budget or the
+        context."""
         return bool(self.steps) and self.steps[-1].finish is Finish.EOS
 
     @property
@@ -74,8 +75,8 @@ def reply(text: str) -> str:
 
 
 def boxed(text: str) -> str | None:
-    """The content of the last complete `\\boxed{...}`, or None. Escaped braces (of a set) do not
-    count. Example: "so \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}".
+    """The content of the last complete `\\boxed{...}`, or None. Escaped braces (of a
+    set) do not count. Example: "so \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}".
     """
     end = len(text)
     while (start := text.rfind(BOX, 0, end)) >= 0:

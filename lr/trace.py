@@ -1,9 +1,10 @@
 """The events of a run, and the statistics computed from them.
 
-Everything that runs reports to a `Trace`, and every number (acceptance, passes, tokens per second)
-is a function of its events. The scheduler's messages (`spec/protocol.py`) are events as they are;
-the other events are defined here. Events in `STATISTICS` are always recorded; the rest, the
-details, only if `Trace.detailed` is set. No torch here. Events and trace files: `docs/trace.md`.
+Everything that runs reports to a `Trace`, and every number (acceptance, passes, tokens
+per second) is a function of its events. The scheduler's messages (`spec/protocol.py`)
+are events as they are; the other events are defined here. Events in `STATISTICS` are
+always recorded; the rest, the details, only if `Trace.detailed` is set. No torch here.
+Events and trace files: `docs/trace.md`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from lr.types import Origin, Role, Step
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """One ragged forward: `branches` rows, `tokens` positions in all rows together, its seconds."""
+    """One ragged forward: `branches` rows, `tokens` positions in all rows together, its
+    seconds."""
 
     role: Role
     branches: int
@@ -32,7 +34,8 @@ class ForwardPass:
 
 @dataclass(frozen=True, slots=True)
 class StepWritten:
-    """A model finished step `index`. A draft step leads to `node`; a target step starts there."""
+    """A model finished step `index`. A draft step leads to `node`; a target step starts
+    there."""
 
     role: Role
     index: int
@@ -42,7 +45,8 @@ class StepWritten:
 
 @dataclass(frozen=True, slots=True)
 class VerifierCall:
-    """The verifier judged `pairs` pairs. `passes`: forwards of its models, shared by requests."""
+    """The verifier judged `pairs` pairs. `passes`: forwards of its models, shared by
+    requests."""
 
     pairs: int
     seconds: float
@@ -51,8 +55,9 @@ class VerifierCall:
 
 @dataclass(frozen=True, slots=True)
 class TokenRound:
-    """One round of token-level speculation on one branch. Of `proposed` draft tokens (nodes of a
-    tree `depth` deep) the rule `accepted` some and added one token; `emitted` of these stay.
+    """One round of token-level speculation on one branch. Of `proposed` draft tokens
+    (nodes of a tree `depth` deep) the rule `accepted` some and added one token;
+    `emitted` of these stay.
     """
 
     role: Role
@@ -67,10 +72,11 @@ class TokenRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundDetail:
-    """A round in full. `offset`: tokens of the step before the round. `uniform`: the uniform sample
-    that decided, drawn with `uniform_key` (None: not needed). `token` follows the accepted draft
-    tokens. It was drawn with `key` from the residual distribution or, if `residual` is False, from
-    the target's own with the key of plain decoding. `p` is its probability under the target.
+    """A round in full. `offset`: tokens of the step before the round. `uniform`: the
+    uniform sample that decided, drawn with `uniform_key` (None: not needed). `token`
+    follows the accepted draft tokens. It was drawn with `key` from the residual
+    distribution or, if `residual` is False, from the target's own with the key of plain
+    decoding. `p` is its probability under the target.
     """
 
     offset: int
@@ -85,11 +91,11 @@ class RoundDetail:
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
-    """A draft token and its fate. `p`, `q`: its probability under target and draft (q is 1 for a
-    certain draft). `parent`: the draft token before it, -1 at the end of the branch. `accept`: the
-    probability that it is kept once it is tried (None: it cannot be). `uniform`: where one number
-    decides a chain, its share at this token, which is kept if that is below `accept`. `kept` None:
-    it was not tried.
+    """A draft token and its fate. `p`, `q`: its probability under target and draft (q
+    is 1 for a certain draft). `parent`: the draft token before it, -1 at the end of the
+    branch. `accept`: the probability that it is kept once it is tried (None: it cannot
+    be). `uniform`: where one number decides a chain, its share at this token, which is
+    kept if that is below `accept`. `kept` None: it was not tried.
     """
 
     token: int
@@ -103,8 +109,9 @@ class DraftToken:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """An event that a variant defines, at `node`: reported by one of its parts (`Note`), or
-    recorded for a decision of a part that no other event shows. `fields`: see `plain`.
+    """An event that a variant defines, at `node`: reported by one of its parts
+    (`Note`), or recorded for a decision of a part that no other event shows. `fields`:
+    see `plain`.
     """
 
     name: str
@@ -113,7 +120,8 @@ class Noted:
 
 
 def plain(note: str, key: str, value: object) -> object:
-    """A note's field in a form that a file can hold. Raises `SettingError` if it has none."""
+    """A note's field in a form that a file can hold. Raises `SettingError` if it has
+    none."""
     if isinstance(value, (list, tuple)):
         return [plain(note, key, one) for one in value]
     if isinstance(value, float):  # NumPy's floats too
@@ -128,7 +136,8 @@ def plain(note: str, key: str, value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
-    """A token that was not drafted: number `offset` of its step, drawn with probability `p`."""
+    """A token that was not drafted: number `offset` of its step, drawn with probability
+    `p`."""
 
     role: Role
     node: NodeId | None
@@ -148,21 +157,29 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The last event. `done`: the answer is complete; otherwise `why` says what ended the run."""
+    """The last event. `done`: the answer is complete; otherwise `why` says what ended
+    the run."""
 
     done: bool
     why: str = ""
 
 
-STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)  # always recorded
+STATISTICS = (
+    ForwardPass,
+    StepWritten,
+    TokenRound,
+    VerifierCall,
+    Emit,
+)  # always recorded
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
 RunEvent = Message | Statistic | Noted | TokenWritten | Warned | Ended
 
 
 @dataclass
 class Trace:
-    """The events of one run, each with its time in seconds since the start. `detailed`: details
-    too. Events are in order of arrival (a worker's arrive late) until the run ends, then of time.
+    """The events of one run, each with its time in seconds since the start. `detailed`:
+    details too. Events are in order of arrival (a worker's arrive late) until the run
+    ends, then of time.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -177,20 +194,23 @@ class Trace:
         self.events.append((self.clock() - self.start, event))
 
     def tell(self, name: str, node: NodeId | None, fields: dict[str, object]) -> None:
-        """Record an event that a variant defines, as a detail. Raises what `plain` raises."""
+        """Record an event that a variant defines, as a detail. Raises what `plain`
+        raises."""
         made = {key: plain(name, key, value) for key, value in fields.items()}
         if self.detailed:
             self.record(Noted(name, node, made))
 
     def at(self, node: NodeId | None) -> Note:
-        """A function that lets a part of a variant record events at `node` (None: at none)."""
+        """A function that lets a part of a variant record events at `node` (None: at
+        none)."""
         return lambda name, **fields: self.tell(name, node, fields)
 
 
 @dataclass(frozen=True)
 class TokenRounds:
-    """Counts over the rounds that had a proposal, with vLLM's names. `histogram[n]`: rounds that
-    accepted n tokens. `tried`: positions up to and including the first rejection of each round.
+    """Counts over the rounds that had a proposal, with vLLM's names. `histogram[n]`:
+    rounds that accepted n tokens. `tried`: positions up to and including the first
+    rejection of each round.
     """
 
     histogram: tuple[int, ...] = ()
@@ -204,7 +224,9 @@ class TokenRounds:
         kept = [r for r in rounds if r.proposed]
         deepest = max((r.depth for r in kept), default=-1)
         return cls(
-            histogram=tuple(sum(r.accepted == n for r in kept) for n in range(deepest + 1)),
+            histogram=tuple(
+                sum(r.accepted == n for r in kept) for n in range(deepest + 1)
+            ),
             drafted=sum(r.proposed for r in kept),
             tried=sum(min(r.accepted + 1, r.depth) for r in kept),
             accepted=sum(r.accepted for r in kept),
@@ -228,15 +250,17 @@ class TokenRounds:
 
     @property
     def conditional_acceptance(self) -> float | None:
-        """accepted / tried: alpha 2 if acceptances are independent and equally likely."""
+        """accepted / tried: alpha 2 if acceptances are independent and equally
+        likely."""
         return self.accepted / self.tried if self.tried else None
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts and times of one run or, summed with `+`, of several. A ratio is None if its
-    denominator is 0. `seconds`: the time of the last event that is not a detail. `unjudged` of the
-    `judged` draft steps were rejected because the verifier could not decide.
+    """Counts and times of one run or, summed with `+`, of several. A ratio is None if
+    its denominator is 0. `seconds`: the time of the last event that is not a detail.
+    `unjudged` of the `judged` draft steps were rejected because the verifier could not
+    decide.
     """
 
     seconds: float = 0.0
@@ -258,7 +282,9 @@ class Stats:
 
     def __add__(self, other: Stats) -> Stats:
         names = Stats.__dataclass_fields__
-        return Stats(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return Stats(
+            **{name: getattr(self, name) + getattr(other, name) for name in names}
+        )
 
     @property
     def step_acceptance(self) -> float | None:
@@ -267,8 +293,11 @@ class Stats:
 
     @property
     def token_acceptance(self) -> float | None:
-        """Accepted / drafted tokens of the target's rounds (vLLM's draft acceptance rate)."""
-        return self.rounds.accepted / self.rounds.drafted if self.rounds.drafted else None
+        """Accepted / drafted tokens of the target's rounds (vLLM's draft acceptance
+        rate)."""
+        return (
+            self.rounds.accepted / self.rounds.drafted if self.rounds.drafted else None
+        )
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -280,14 +309,17 @@ class Stats:
 
 
 def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
-    """The statistics of one run, from its events and their times. Details change nothing."""
+    """The statistics of one run, from its events and their times. Details change
+    nothing."""
     counted = [(when, event) for when, event in timed if isinstance(event, STATISTICS)]
     events = [event for _, event in counted]
     emits = [e for e in events if isinstance(e, Emit)]
     passes = [e for e in events if isinstance(e, ForwardPass)]
     draft, target = ([e.seconds for e in passes if e.role is role] for role in Role)
     written = [e for e in events if isinstance(e, StepWritten)]
-    drafted, by_target = ([len(e.step.tokens) for e in written if e.role is r] for r in Role)
+    drafted, by_target = (
+        [len(e.step.tokens) for e in written if e.role is r] for r in Role
+    )
     rounds = [e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET]
     return Stats(
         seconds=max((when for when, _ in counted), default=0.0),
@@ -310,6 +342,9 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
 
 
 def failures(events: Iterable[object]) -> list[str]:
-    """Why draft steps could not be judged, one reason per step; they count as rejected."""
+    """Why draft steps could not be judged, one reason per step; they count as
+    rejected."""
     emits = (event for event in events if isinstance(event, Emit))
-    return [verdict.why for emit in emits for verdict in emit.verdicts if verdict.failed]
+    return [
+        verdict.why for emit in emits for verdict in emit.verdicts if verdict.failed
+    ]

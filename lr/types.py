@@ -1,7 +1,7 @@
 """The data that all parts share: sampling parameters, steps, their authors, verdicts.
 
-Plain frozen data, no torch. The glossary defines the words; `lookahead.py` has Lookahead Reasoning
-itself (arXiv 2506.19830, section 3). Read next: `trace.py`.
+Plain frozen data, no torch. The glossary defines the words; `lookahead.py` has
+Lookahead Reasoning itself (arXiv 2506.19830, section 3). Read next: `trace.py`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
         raise SettingError(f"{name} is {value!r}, expected {expected}.")
 
 
-def require_whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
-    """Raise `SettingError` unless the value is a whole number within these bounds, inclusive."""
-    fits, expected = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+def require_whole(
+    name: str, value: Any, least: int | None = None, most: int | None = None
+) -> None:
+    """Raise `SettingError` unless the value is a whole number within these bounds,
+    inclusive."""
+    fits, expected = (
+        isinstance(value, int) and not isinstance(value, bool),
+        "a whole number",
+    )
     if least is not None:
         expected += f" >= {least}" if most is None else f" from {least} to {most}"
         fits = fits and least <= value and (most is None or value <= most)
@@ -34,11 +40,13 @@ def _number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How logits become a distribution: temperature (0: greedy), then top-k, top-p, min-p.
+    """How logits become a distribution: temperature (0: greedy), then top-k, top-p,
+    min-p.
 
-    `top_k` keeps the k likeliest tokens (0: all). `top_p` keeps the smallest set of likeliest
-    tokens whose probabilities sum to at least `top_p` (1: all). `min_p` keeps the tokens whose
-    probability is at least `min_p` times that of the likeliest token (0: all).
+    `top_k` keeps the k likeliest tokens (0: all). `top_p` keeps the smallest set of
+    likeliest tokens whose probabilities sum to at least `top_p` (1: all). `min_p` keeps
+    the tokens whose probability is at least `min_p` times that of the likeliest token
+    (0: all).
     """
 
     temperature: float = 0.6
@@ -67,7 +75,9 @@ class Finish(Enum):
 
     BOUNDARY = "boundary"  # its boundary, by default a blank line, is complete
     EOS = "eos"  # it ends in one of the target's end-of-sequence tokens, which is part of the step
-    LENGTH = "length"  # cut at the step, token or context limit; never accepted as a draft
+    LENGTH = (
+        "length"  # cut at the step, token or context limit; never accepted as a draft
+    )
 
 
 class Role(Enum):
@@ -78,8 +88,8 @@ class Role(Enum):
 
 
 class Coupling(Enum):
-    """Whether the draft draws with the target's noise: the two models then agree more often, while
-    their distributions stay the same.
+    """Whether the draft draws with the target's noise: the two models then agree more
+    often, while their distributions stay the same.
     """
 
     INDEPENDENT = "independent"
@@ -88,7 +98,8 @@ class Coupling(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """A step as a model wrote it: its token ids, including those of the ending; why it ended."""
+    """A step as a model wrote it: its token ids, including those of the ending; why it
+    ended."""
 
     tokens: tuple[int, ...]
     finish: Finish
@@ -96,10 +107,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier says about a draft step and the target's step from the same prefix.
+    """What a verifier says about a draft step and the target's step from the same
+    prefix.
 
-    `why` is for people and for the trace. `score` is the verifier's own measure, if it has one.
-    `failed`: it could not decide (a server is down, a pair is too long), which is a rejection.
+    `why` is for people and for the trace. `score` is the verifier's own measure, if it
+    has one. `failed`: it could not decide (a server is down, a pair is too long), which
+    is a rejection.
     """
 
     aligned: bool
@@ -113,13 +126,16 @@ class Origin(Enum):
 
     ACCEPTED = "accepted"  # a draft step, kept as the draft wrote it
     CORRECTION = "correction"  # the target's step in place of a rejected draft step
-    BONUS = "bonus"  # the target's step after a cycle of accepted draft steps; never judged
+    BONUS = (
+        "bonus"  # the target's step after a cycle of accepted draft steps; never judged
+    )
     TARGET = "target"  # the target's step without a draft: plain decoding, or after a cut step
 
 
 @dataclass(frozen=True)
 class EmittedStep:
-    """Step `index` of the output, from 0. `rejected`: the draft step that a correction replaced."""
+    """Step `index` of the output, from 0. `rejected`: the draft step that a correction
+    replaced."""
 
     index: int
     step: Step

@@ -1,12 +1,12 @@
-"""Draws docs/figures/lookahead.svg, the picture on top of the README: one synchronous cycle of
-Lookahead Reasoning with three drafts.
+"""Draws docs/figures/lookahead.svg, the picture on top of the README: one synchronous
+cycle of Lookahead Reasoning with three drafts.
 
     python scripts/draw_overview.py
 
-Algorithm 1 of the paper (arXiv 2506.19830, section 3.2) as a time line. Row j of the target's batch
-continues the drafts written so far: its prefix stands below those drafts, in the same columns. The
-cycle itself, in code: `lr/lookahead.py`. The picture brings its own background, so that it
-reads the same on a light and on a dark page.
+Algorithm 1 of the paper (arXiv 2506.19830, section 3.2) as a time line. Row j of the
+target's batch continues the drafts written so far: its prefix stands below those
+drafts, in the same columns. The cycle itself, in code: `lr/lookahead.py`. The picture
+brings its own background, so that it reads the same on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from lr.lab.viz.style import COLOURS, INK, SOFT, WASHES
+from lr.watch.figures.style import COLOURS, INK, SOFT, WASHES
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "lookahead.svg"
 
@@ -27,13 +27,19 @@ DRAFT_Y, TARGET_Y, ROW, OUTPUT_Y = 64, 128, 42, 322
 PAGE, LINE = "#fcfbf8", "#d5d2ca"
 SUBSCRIPTS = "₀₁₂₃"
 VERDICTS = (True, True, False)
-"""What the verifier says about the pairs of this example: the third draft is not what the target
-means.
+"""What the verifier says about the pairs of this example: the third draft is not what
+the target means.
 """
 
 
 def text(
-    x: float, y: float, words: str, *, size: int = 14, colour: str = INK, anchor: str = "start"
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: int = 14,
+    colour: str = INK,
+    anchor: str = "start",
 ) -> str:
     """Words with their baseline at y."""
     style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
@@ -50,8 +56,8 @@ def box(
     outline: bool = False,
     dashed: bool = False,
 ) -> str:
-    """A step in the colour of a role: a rounded box with its name in the middle. `outline`: a step
-    of the prefix, which is not written here.
+    """A step in the colour of a role: a rounded box with its name in the middle.
+    `outline`: a step of the prefix, which is not written here.
     """
     fill, stroke = (PAGE, SOFT) if outline else (WASHES[role], COLOURS[role])
     dashes = ' stroke-dasharray="4 3"' if dashed else ""
@@ -59,12 +65,14 @@ def box(
         f'<rect x="{x}" y="{y}" width="{width}" height="{STEP_HEIGHT}" rx="6" '
         f'fill="{fill}" stroke="{stroke}"{dashes}/>'
     )
-    return frame + text(x + width / 2, y + 20, label, size=15, colour=stroke, anchor="middle")
+    return frame + text(
+        x + width / 2, y + 20, label, size=15, colour=stroke, anchor="middle"
+    )
 
 
 def verdict(x: float, y: float, aligned: bool) -> str:
-    """A tick or a cross in a disc around (x, y), drawn as lines so that no font has to know
-    them.
+    """A tick or a cross in a disc around (x, y), drawn as lines so that no font has to
+    know them.
     """
     role = "accepted" if aligned else "rejected"
     fill, stroke = WASHES[role], COLOURS[role]
@@ -82,20 +90,28 @@ def column(j: int) -> int:
 def draft_lane() -> list[str]:
     """The drafts, each from the ones before it."""
     lane = [text(24, DRAFT_Y + 20, "draft", colour=COLOURS["draft"])]
-    lane += [box(column(j), DRAFT_Y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[j]}", "draft") for j in range(3)]
-    return [*lane, text(BARRIER + 8, DRAFT_Y + 20, "one step after another", size=13, colour=SOFT)]
+    lane += [
+        box(column(j), DRAFT_Y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[j]}", "draft")
+        for j in range(3)
+    ]
+    return [
+        *lane,
+        text(BARRIER + 8, DRAFT_Y + 20, "one step after another", size=13, colour=SOFT),
+    ]
 
 
 def target_rows() -> list[str]:
-    """Row j: the prefix ŝ0 .. ŝj-1 in outline, then the target's own step, then the verdict on the
-    pair.
+    """Row j: the prefix ŝ0 .. ŝj-1 in outline, then the target's own step, then the
+    verdict on the pair.
     """
     middle = TARGET_Y + 1.5 * ROW + 20
     rows = [
         text(24, middle - 9, "target", colour=COLOURS["target"]),
         text(24, middle + 9, "one batch", size=13, colour=SOFT),
     ]
-    rows.append(text(VERDICT_X - 11, DRAFT_Y + 48, "verifier", colour=COLOURS["verifier"]))
+    rows.append(
+        text(VERDICT_X - 11, DRAFT_Y + 48, "verifier", colour=COLOURS["verifier"])
+    )
     for j in range(4):
         y = TARGET_Y + j * ROW
         rows += [
@@ -104,16 +120,29 @@ def target_rows() -> list[str]:
         ]
         bonus = j == len(VERDICTS)
         role = "bonus" if bonus else "target"
-        rows.append(box(BARRIER, y, TARGET_WIDTH, f"s{SUBSCRIPTS[j]}", role, dashed=bonus))
+        rows.append(
+            box(BARRIER, y, TARGET_WIDTH, f"s{SUBSCRIPTS[j]}", role, dashed=bonus)
+        )
         if bonus:
             rows.append(
-                text(VERDICT_X - 14, y + 20, "bonus: kept if all are aligned", size=13, colour=SOFT)
+                text(
+                    VERDICT_X - 14,
+                    y + 20,
+                    "bonus: kept if all are aligned",
+                    size=13,
+                    colour=SOFT,
+                )
             )
         else:
             says = "means the same as" if VERDICTS[j] else "does not mean"
             rows.append(verdict(VERDICT_X, y + 15, aligned=VERDICTS[j]))
             rows.append(
-                text(VERDICT_X + 20, y + 20, f"ŝ{SUBSCRIPTS[j]} {says} s{SUBSCRIPTS[j]}", size=13)
+                text(
+                    VERDICT_X + 20,
+                    y + 20,
+                    f"ŝ{SUBSCRIPTS[j]} {says} s{SUBSCRIPTS[j]}",
+                    size=13,
+                )
             )
     top, bottom = DRAFT_Y - 8, TARGET_Y + 3 * ROW + STEP_HEIGHT + 8
     return [
@@ -123,7 +152,8 @@ def target_rows() -> list[str]:
 
 
 def output_lane() -> list[str]:
-    """Drafts up to the first that is not aligned, then the target's step in its place."""
+    """Drafts up to the first that is not aligned, then the target's step in its
+    place."""
     kept = VERDICTS.index(False)
     lane = [
         f'<path d="M24 {OUTPUT_Y - 16}H{WIDTH - 24}" stroke="{LINE}"/>',
@@ -133,10 +163,14 @@ def output_lane() -> list[str]:
         role, name, says = (
             ("accepted", "ŝ", "accepted") if j < kept else ("target", "s", "correction")
         )
-        lane.append(box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"{name}{SUBSCRIPTS[j]}", role))
+        lane.append(
+            box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"{name}{SUBSCRIPTS[j]}", role)
+        )
         middle = column(j) + DRAFT_WIDTH / 2
         colour = COLOURS[role]
-        lane.append(text(middle, OUTPUT_Y + 50, says, size=13, colour=colour, anchor="middle"))
+        lane.append(
+            text(middle, OUTPUT_Y + 50, says, size=13, colour=colour, anchor="middle")
+        )
     words = "… and the next cycle begins after these three"
     return [*lane, text(BARRIER + 8, OUTPUT_Y + 20, words, size=13, colour=SOFT)]
 
@@ -157,7 +191,9 @@ def picture() -> str:
         text(24, 34, "One cycle, three steps ahead", size=17),
         text(WIDTH - 24, 34, "time →", size=13, colour=SOFT, anchor="end"),
     ]
-    return "\n".join([*lines, *draft_lane(), *target_rows(), *output_lane(), "</svg>\n"])
+    return "\n".join(
+        [*lines, *draft_lane(), *target_rows(), *output_lane(), "</svg>\n"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Draws docs/figures/player.png, player-live.png, the moving player.gif of the README and the other
-figures of docs/player.md: one answer of the tiny models, in the player and by `lr draw`.
+"""Draws docs/figures/player.png, player-live.png, the moving player.gif of the README
+and the other figures of docs/player.md: one answer of the tiny models, in the player
+and by `lr draw`.
 
     python scripts/draw_player.py
 
-The answer is the same every time; its times are those of this machine. Wants matplotlib, playwright
-and an installed Chromium (the extra `dev` has the first two). The page that is photographed is that
-of `lr play`, at the moment that `lr draw` shows; the moving picture is its guided tour.
+The answer is the same every time; its times are those of this machine. Wants
+matplotlib, playwright and an installed Chromium (the extra `dev` has the first two).
+The page that is photographed is that of `lr play`, at the moment that `lr draw` shows;
+the moving picture is its guided tour.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from lr.commands.cli import main
-from lr.lab.player.live import Live, LiveServer
-from lr.lab.player.story import tour_of
-from lr.lab.stepper.live import LiveSource
-from lr.lab.trace.file import read_trace
-from lr.lab.viz.tree import fullest_tree
 from lr.reasoner import Reasoner
+from lr.watch.figures.tree import fullest_tree
+from lr.watch.player.live import Live, LiveServer
+from lr.watch.player.story import tour_of
+from lr.watch.stepper.live import LiveSource
+from lr.watch.trace.file import read_trace
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 QUESTION = (
@@ -50,7 +52,9 @@ def laptop() -> Iterator[Any]:
             executable_path=browser, args=["--no-sandbox", "--disable-gpu"]
         )
         window = opened.new_page(
-            viewport={"width": 1440, "height": 860}, color_scheme="light", reduced_motion="reduce"
+            viewport={"width": 1440, "height": 860},
+            color_scheme="light",
+            reduced_motion="reduce",
         )
         yield window
         opened.close()
@@ -66,7 +70,8 @@ def photograph(page: Path, places: dict[str, Path]) -> None:
 
 
 def photograph_live(picture: Path) -> None:
-    """The page of `lr play --live` with two sides, three decisions after a verdict was forced."""
+    """The page of `lr play --live` with two sides, three decisions after a verdict was
+    forced."""
     options = {"mode": "lr", "depth": 3, "seed": 8}
     live = Live(lambda _: LiveSource(Reasoner(), QUESTION, options))
     with LiveServer(live) as server, laptop() as window:
@@ -87,7 +92,11 @@ def moving(pictures: list[Path], into: Path) -> None:
     frames = [Image.open(one).convert("RGB").resize((840, 502)) for one in pictures]
     frames = [one.quantize(40, dither=Image.Dither.NONE) for one in frames]
     frames[0].save(
-        into, save_all=True, append_images=frames[1:], duration=1000 * SECONDS_PER_STOP, loop=0
+        into,
+        save_all=True,
+        append_images=frames[1:],
+        duration=1000 * SECONDS_PER_STOP,
+        loop=0,
     )
 
 
@@ -102,7 +111,16 @@ def draw() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "answer.jsonl"
         # This seed has accepted steps and a correction.
-        settings = ["--mode", "lr", "--depth", "3", "--driver", "overlapped", "--seed", "8"]
+        settings = [
+            "--mode",
+            "lr",
+            "--depth",
+            "3",
+            "--driver",
+            "overlapped",
+            "--seed",
+            "8",
+        ]
         run(["generate", QUESTION, *settings, "--trace", str(trace)])
         run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
         run(["draw", str(trace), "-o", str(FIGURES / "answer")])

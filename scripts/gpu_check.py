@@ -1,14 +1,16 @@
-"""Check and time everything that has a path of its own on a GPU; needs torch and transformers only.
+"""Check and time everything that has a path of its own on a GPU; needs torch and
+transformers only.
 
     python scripts/gpu_check.py                          results in docs/results/gpu
     python scripts/gpu_check.py --output DIR --budget 540
     python scripts/gpu_check.py --only attention modes   some of them
     python scripts/gpu_check.py --small                  tiny sizes on the CPU, to test the checks
 
-Every check runs in a process of its own with a time limit of its own, so a crash or a hang costs
-that check only. What a check finds is a line of JSON in DIR/NAME.jsonl at once; at the end comes a
-table, on the screen and in DIR/NAME.md. Exit code 1 if a check failed, else 0, also where there is
-no CUDA device, which is said. No network, no weights. The checks: `gpu_checks.py`, `gpu_times.py`.
+Every check runs in a process of its own with a time limit of its own, so a crash or a
+hang costs that check only. What a check finds is a line of JSON in DIR/NAME.jsonl at
+once; at the end comes a table, on the screen and in DIR/NAME.md. Exit code 1 if a check
+failed, else 0, also where there is no CUDA device, which is said. No network, no
+weights. The checks: `gpu_checks.py`, `gpu_times.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def one_check(name: str, small: bool, lines: Path | None) -> dict[str, Any]:
-    """Run a check in this process; what it tells goes to `lines` at once. An exception is a failure
-    with its last line.
+    """Run a check in this process; what it tells goes to `lines` at once. An exception
+    is a failure with its last line.
     """
     import torch
     from gpu_times import CHECKS, Sizes
@@ -82,7 +84,9 @@ def main() -> int:
     """Check, write as it goes, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, help="folder; default docs/results/gpu")
-    parser.add_argument("--budget", type=float, default=1800, help="seconds for everything")
+    parser.add_argument(
+        "--budget", type=float, default=1800, help="seconds for everything"
+    )
     parser.add_argument("--only", nargs="+", help="names of checks")
     parser.add_argument("--small", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -95,18 +99,24 @@ def main() -> int:
     import torch
     from gpu_times import CHECKS
 
-    from lr.lab.bench.report import conditions
-    from lr.lab.eval.report import table
+    from lr.measure.bench.report import conditions
+    from lr.measure.report import table
 
     missing = not asked.small and not torch.cuda.is_available()
-    chosen = {n: limit for n, (_, limit) in CHECKS.items() if n in (asked.only or CHECKS)}
+    chosen = {
+        n: limit for n, (_, limit) in CHECKS.items() if n in (asked.only or CHECKS)
+    }
     if unknown := set(asked.only or ()) - set(CHECKS):
-        parser.error(f"no check is called {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+        parser.error(
+            f"no check is called {', '.join(unknown)}; there are {', '.join(CHECKS)}"
+        )
     facts = {"date": time.strftime("%Y-%m-%d"), **conditions()}
     card = "cpu, small sizes" if asked.small else str(facts.get("card", "no cuda"))
     stem = re.sub(r"[^A-Za-z0-9]+", "-", f"{card} {facts['date']}").strip("-").lower()
     if missing and asked.output is None:
-        print("no CUDA device here: nothing was checked. --small runs the checks on the CPU.")
+        print(
+            "no CUDA device here: nothing was checked. --small runs the checks on the CPU."
+        )
         return 0
     folder = asked.output or ROOT / "docs" / "results" / "gpu"
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +126,12 @@ def main() -> int:
         left = end - time.monotonic()
         if missing or left < 5:
             what = "no CUDA device here" if missing else "no time left"
-            one: dict[str, Any] = {"name": name, "ok": None, "what": what, "seconds": 0.0}
+            one: dict[str, Any] = {
+                "name": name,
+                "ok": None,
+                "what": what,
+                "seconds": 0.0,
+            }
         else:
             one = in_own_process(name, asked.small, min(limit, left), lines)
             if left < limit and one["what"].startswith("not done"):
@@ -125,17 +140,25 @@ def main() -> int:
         with lines.open("a", encoding="utf-8") as file:
             print(json.dumps(one), file=file)
         print(f"{word(one):<8} {name}: {one['what']} ({one['seconds']} s)", flush=True)
-    rows = [[one["name"], word(one), str(one["what"]), str(one["seconds"])] for one in found]
+    rows = [
+        [one["name"], word(one), str(one["what"]), str(one["seconds"])] for one in found
+    ]
     cells = [[cell.replace("|", "/") for cell in row] for row in rows]
     shown = "\n".join(table([["check", "outcome", "what", "s"], *cells]))
     machine = ", ".join(f"{name} {value}" for name, value in facts.items())
     text = f"# GPU checks, {facts['date']}\n\n{machine}\n\n{shown}\n"
-    told = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()[1:]]
+    told = [
+        json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()[1:]
+    ]
     for name in chosen:
         said = [one["told"] for one in told if one["name"] == name and "told" in one]
-        text += f"\n## {name}\n\n" + "\n".join(["```", *said, "```", ""]) if said else ""
+        text += (
+            f"\n## {name}\n\n" + "\n".join(["```", *said, "```", ""]) if said else ""
+        )
     (folder / f"{stem}.md").write_text(text, encoding="utf-8")
-    print(f"\n# GPU checks, {facts['date']}\n\n{shown}\n\nkept in {folder / stem}.md and .jsonl")
+    print(
+        f"\n# GPU checks, {facts['date']}\n\n{shown}\n\nkept in {folder / stem}.md and .jsonl"
+    )
     return int(any(one["ok"] is False for one in found))
 
 

@@ -1,5 +1,6 @@
-"""What the checks of `gpu_check.py` measure: what there is, what a token costs and where its time
-goes; and the list of all checks. On a CPU the times mean nothing. See `gpu_checks.py`.
+"""What the checks of `gpu_check.py` measure: what there is, what a token costs and
+where its time goes; and the list of all checks. On a CPU the times mean nothing. See
+`gpu_checks.py`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,18 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
 from lr.kvcache.cache import PagedKVCache
-from lr.lab.bench.gpu import GOAL, GpuPlan, bench, measure_peaks, pass_cost, report, ways
-from lr.lab.bench.report import BenchWay, timed, wait_for
-from lr.lab.bench.synthetic import Synthetic
-from lr.lab.eval.report import table
+from lr.measure.bench.gpu import (
+    GOAL,
+    GpuPlan,
+    bench,
+    measure_peaks,
+    pass_cost,
+    report,
+    ways,
+)
+from lr.measure.bench.report import BenchWay, timed, wait_for
+from lr.measure.bench.synthetic import Synthetic
+from lr.measure.report import table
 from lr.model.attention import AttentionKind, RaggedBatch, RowPages
 from lr.model.attention_choice import AttentionNeeds, candidates, equip, find_kernels
 from lr.model.device import DeviceMap
@@ -44,9 +53,9 @@ from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
-from lr.parts.drafters import LookupDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import RULES, Draws
+from lr.spec.drafters import LookupDrafter
 from lr.spec.sampling import draw
 from lr.spec.token_sd import Context, Speculation, speculate
 from lr.types import SamplingParams
@@ -68,7 +77,11 @@ def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     except ImportError as error:
         said["triton"] = str(error)
     if shutil.which("nvidia-smi"):
-        tell(subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False).stdout)
+        tell(
+            subprocess.run(
+                ["nvidia-smi"], capture_output=True, text=True, check=False
+            ).stdout
+        )
     needs, taken = AttentionNeeds(device, sizes.attention, 32, 8, 128), ""
     for name, found in candidates(needs):
         tell(f"attention {name}: {found if isinstance(found, str) else 'works'}")
@@ -80,17 +93,24 @@ def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
 
 @torch.inference_mode()
 def attention_times(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """Per kind of attention and scene: microseconds of one layer's attention, as a ragged batch
-    runs it (host included) and, where rows are recorded, as a decoding step replays it.
+    """Per kind of attention and scene: microseconds of one layer's attention, as a
+    ragged batch runs it (host included) and, where rows are recorded, as a decoding
+    step replays it.
     """
     needs = AttentionNeeds(device, sizes.attention, 32, 8, 128)
-    kinds = {name: kind for name, kind in candidates(needs) if not isinstance(kind, str)}
+    kinds = {
+        name: kind for name, kind in candidates(needs) if not isinstance(kind, str)
+    }
     for scene in sizes.scenes:
-        found = {name: attention_time(kind, needs, scene) for name, kind in kinds.items()}
+        found = {
+            name: attention_time(kind, needs, scene) for name, kind in kinds.items()
+        }
         told = []
         for name, (first, ragged, rows, _) in found.items():
             replayed = "" if rows is None else f", replayed {rows:.0f}"
-            told.append(f"{name} {ragged:.0f} (the first call {first:.0f} ms){replayed}")
+            told.append(
+                f"{name} {ragged:.0f} (the first call {first:.0f} ms){replayed}"
+            )
         tell(f"{scene.name}, microseconds a layer: {'; '.join(told)}")
         for name, (*_, kernels) in found.items():
             tell(f"  {name}: {'; '.join(kernels) or 'kernels are listed on CUDA only'}")
@@ -100,18 +120,24 @@ def attention_times(device: torch.device, sizes: Sizes, tell: Tell = print) -> A
 def attention_time(
     kind: AttentionKind, needs: AttentionNeeds, scene: Scene
 ) -> tuple[float, float, float | None, list[str]]:
-    """Milliseconds of the first call on a ragged batch, which may compile; microseconds of a later
-    one, and of one that is replayed (None: it is not recorded); the longest kernels of the former.
+    """Milliseconds of the first call on a ragged batch, which may compile; microseconds
+    of a later one, and of one that is replayed (None: it is not recorded); the longest
+    kernels of the former.
     """
     device, size, calls = needs.device, BLOCK_SIZE, 10
-    blocks = sum((a + b) // size + 2 for a, b in zip(scene.cached, scene.new, strict=True))
+    blocks = sum(
+        (a + b) // size + 2 for a, b in zip(scene.cached, scene.new, strict=True)
+    )
     cache = PagedKVCache(
         num_layers=1, num_kv_heads=needs.num_kv_heads, head_dim=needs.head_dim,
         num_blocks=blocks + 2 * scene.forks, block_size=size, dtype=needs.dtype, device=device,
     )  # fmt: skip
     for memory in (cache.keys, cache.values):
         memory.copy_(torch.randn(memory.shape, device=device))
-    tables, counts = [cache.new() for _ in scene.cached], [*scene.new, *[1] * scene.forks]
+    tables, counts = (
+        [cache.new() for _ in scene.cached],
+        [*scene.new, *[1] * scene.forks],
+    )
     with cache.append(tables, list(scene.cached)):
         pass
     tables += [cache.fork(tables[0]) for _ in range(scene.forks)]
@@ -131,7 +157,10 @@ def attention_time(
         wait_for(device)
         first = 1e3 * (time.perf_counter() - started)
         ragged = 1e6 * timed(partial(several, attend), device) / calls
-        kernels = [kernel[:70] for kernel, *_ in top_kernels(partial(several, attend), device)[:4]]
+        kernels = [
+            kernel[:70]
+            for kernel, *_ in top_kernels(partial(several, attend), device)[:4]
+        ]
         if kind.rows is not None and len(slots) <= ROWS[-1]:
             attend = kind.rows(RowPages.of(batch), cache)
             replay = recorder_for(device)(partial(several, attend))
@@ -139,7 +168,9 @@ def attention_time(
     return first, ragged, rows, kernels
 
 
-def top_kernels(work: Callable[[], object], device: torch.device) -> list[tuple[str, float, int]]:
+def top_kernels(
+    work: Callable[[], object], device: torch.device
+) -> list[tuple[str, float, int]]:
     """Names, milliseconds and counts of what ran on the device, the longest first."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -149,12 +180,15 @@ def top_kernels(work: Callable[[], object], device: torch.device) -> list[tuple[
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         work()
         wait_for(device)
-    rows = [(e.key, e.self_device_time_total / 1e3, e.count) for e in seen.key_averages()]
+    rows = [
+        (e.key, e.self_device_time_total / 1e3, e.count) for e in seen.key_averages()
+    ]
     return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
 
 
 def long_branch(runner: ModelRunner, length: int) -> Branch:
-    """A branch of `length` cached tokens (their keys and values are zero) and one uncomputed."""
+    """A branch of `length` cached tokens (their keys and values are zero) and one
+    uncomputed."""
     branch = runner.open([1] * (length + 1))
     with runner.cache.append([branch.table], [length]):
         pass
@@ -162,8 +196,9 @@ def long_branch(runner: ModelRunner, length: int) -> Branch:
 
 
 def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """Each shape at batch 1: milliseconds per token by length, with and without drawing it, as a
-    share of the bandwidth limit; waits of the host; kernels of one step; cost of a recording.
+    """Each shape at batch 1: milliseconds per token by length, with and without drawing
+    it, as a share of the bandwidth limit; waits of the host; kernels of one step; cost
+    of a recording.
     """
     peaks, shares = measure_peaks(device, sizes.dtype, small=not sizes.full), []
     sampling = SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
@@ -187,7 +222,9 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
                 return draw(step(), sampling, [7])
 
             forward, drawn = (timed(one, device, sizes.steps) for one in (step, both))
-            limit, _ = pass_cost(model.config, model.dtype, [1], [length], 1).limit(peaks)
+            limit, _ = pass_cost(model.config, model.dtype, [1], [length], 1).limit(
+                peaks
+            )
             shares.append(f"{name} at {length} {limit / drawn:.2f}")
             tell(f"{name} at {length}: {1e3 * forward:.3f} ms, drawn {1e3 * drawn:.3f} ms, limit "
                  f"{1e3 * limit:.3f} ms, share {limit / drawn:.2f}")  # fmt: skip
@@ -195,7 +232,9 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
                 tell(f"{name}, waits per token: {waits(both, device)}")
                 for rule in ("reject", "match"):
                     work = partial(speculative_round, runner, branch, rule, sampling)
-                    tell(f"{name}, waits per round of two by {rule}: {waits(work, device)}")
+                    tell(
+                        f"{name}, waits per round of two by {rule}: {waits(work, device)}"
+                    )
                 found = top_kernels(step, device)[:20]
                 rows = [[n[:70], f"{ms:.3f}", str(count)] for n, ms, count in found]
                 for line in table([["kernel", "ms", "calls"], *rows]) if rows else ():
@@ -208,17 +247,22 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     return True, f"shares of the limit (goal {GOAL}): {', '.join(shares)}"
 
 
-def speculative_round(runner: ModelRunner, one: Branch, rule: str, how: SamplingParams) -> None:
+def speculative_round(
+    runner: ModelRunner, one: Branch, rule: str, how: SamplingParams
+) -> None:
     """Token-level speculation on a branch, whose tokens repeat, and its fork."""
     branches = [one_more(one), runner.fork(one)]
     speculation = Speculation(LookupDrafter(), RULES[rule](), 4)
     draws = Draws(Stream.root(0), 0)
-    speculate(runner, how, speculation, [Context(branch, 4, draws) for branch in branches])
+    speculate(
+        runner, how, speculation, [Context(branch, 4, draws) for branch in branches]
+    )
     runner.close(branches[1])
 
 
 def waits(work: Callable[[], object], device: torch.device) -> str:
-    """How often the host waits for the device in `work`, when it is done a second time."""
+    """How often the host waits for the device in `work`, when it is done a second
+    time."""
     work()
     if device.type != "cuda":
         return "counted on CUDA only"
@@ -229,14 +273,17 @@ def waits(work: Callable[[], object], device: torch.device) -> str:
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    found = [one for one in seen if "prototype" not in str(one.message)]  # says PyTorch of the mode
+    found = [
+        one for one in seen if "prototype" not in str(one.message)
+    ]  # says PyTorch of the mode
     return str(len(found))
 
 
 @torch.inference_mode()
 def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """One token at a length of 2048, each rung recorded by itself: matrices only; the small steps
-    of the layers; attention; all, with the token drawn. The differences say where the time goes.
+    """One token at a length of 2048, each rung recorded by itself: matrices only; the
+    small steps of the layers; attention; all, with the token drawn. The differences say
+    where the time goes.
     """
     name, length = sizes.shapes[0], 2048 if sizes.full else 20
     model, record = dummy(name, device, sizes), recorder_for(device)
@@ -260,7 +307,9 @@ def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
             lambda: model.logits(model.trunk(token, where, lambda layer, q, k, v: q))
         ),
         "and attention": lambda: runner.forward([one_more(branch)]),
-        "and drawing": lambda: draw(torch.stack(runner.forward([one_more(branch)])), sampling, [7]),
+        "and drawing": lambda: draw(
+            torch.stack(runner.forward([one_more(branch)])), sampling, [7]
+        ),
     }
     said, before = [], 0.0
     runner.forward([branch])
@@ -279,14 +328,22 @@ def one_more(branch: Branch) -> Branch:
 
 
 def rows_cost(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """The large shape: one pass over 1, 5 and 16 rows (4 sequences of 4 tokens) at 1,000 tokens."""
-    if device.type == "cuda" and (free := torch.cuda.mem_get_info(device)[0]) < 75 * 2**30:
+    """The large shape: one pass over 1, 5 and 16 rows (4 sequences of 4 tokens) at
+    1,000 tokens."""
+    if (
+        device.type == "cuda"
+        and (free := torch.cuda.mem_get_info(device)[0]) < 75 * 2**30
+    ):
         return None, f"{free / 2**30:.0f} GiB free, 75 needed"
     model = dummy(sizes.large, device, sizes)
     length = 1000 if sizes.full else 20
     runner = ModelRunner(model, num_blocks=8 * room_for(length + 200))
     seconds = {}
-    for what, branches, tokens in (("1 row", 1, 1), ("5 rows", 5, 1), ("4 x 4 rows", 4, 4)):
+    for what, branches, tokens in (
+        ("1 row", 1, 1),
+        ("5 rows", 5, 1),
+        ("4 x 4 rows", 4, 4),
+    ):
         chosen = [long_branch(runner, length) for _ in range(branches)]
 
         def work(chosen: list[Branch] = chosen, tokens: int = tokens) -> object:
@@ -304,19 +361,44 @@ def rows_cost(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     peaks = measure_peaks(device, sizes.dtype, small=not sizes.full)
     cost = pass_cost(model.config, model.dtype, [1], [length], 1)
     share = cost.limit(peaks)[0] / seconds["1 row"]
-    more = {what: one / seconds["1 row"] for what, one in seconds.items() if what != "1 row"}
+    more = {
+        what: one / seconds["1 row"] for what, one in seconds.items() if what != "1 row"
+    }
     said = ", ".join(f"{what} {one:.2f}" for what, one in more.items())
-    return True, f"{sizes.large}: share {share:.2f} (goal {GOAL}); {said} (goals 1.15, 1.30)"
+    return (
+        True,
+        f"{sizes.large}: share {share:.2f} (goal {GOAL}); {said} (goals 1.15, 1.30)",
+    )
 
 
 def gpu_tests(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """`pytest -m gpu`, but for the test that runs these checks."""
     if not sizes.full:
         return None, "the tests for a GPU need one"
-    paths = [path for path in (ROOT / "tests").rglob("test_*.py") if path.stem != "test_gpu_check"]
-    files = [str(path) for path in paths if "@pytest.mark.gpu" in path.read_text(encoding="utf-8")]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    paths = [
+        path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path.stem != "test_gpu_check"
+    ]
+    files = [
+        str(path)
+        for path in paths
+        if "@pytest.mark.gpu" in path.read_text(encoding="utf-8")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        *files,
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
     for line in lines[-30:]:
         tell(line)
@@ -326,11 +408,15 @@ def gpu_tests(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
 def timings(
     device: torch.device, sizes: Sizes, tell: Tell = print, *, large: bool = False
 ) -> Answer:
-    """`lr bench gpu` at real shapes, and what it says about the goal: 8B and 1.7B without a judge;
-    or 32B, 1.7B and a judge of 7B.
+    """`lr bench gpu` at real shapes, and what it says about the goal: 8B and 1.7B
+    without a judge; or 32B, 1.7B and a judge of 7B.
     """
     names: tuple[str, str, str | None]
-    names = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B") if large else ("Qwen3-8B", "Qwen3-1.7B", None)
+    names = (
+        ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
+        if large
+        else ("Qwen3-8B", "Qwen3-1.7B", None)
+    )
     if not sizes.full:
         names = ("tiny-target", "tiny-draft", "tiny-judge" if large else None)
     elif (free := torch.cuda.mem_get_info(device)[0]) < (90 if large else 24) * 2**30:
@@ -356,11 +442,15 @@ def timings(
         tell(line)
     share = found["passes"][0]["share_of_limit"]
     rates = [
-        (row["spread"]["median"], row["predicted_tokens_per_second"]) for row in found["modes"]
+        (row["spread"]["median"], row["predicted_tokens_per_second"])
+        for row in found["modes"]
     ]
     ratios = [rate / model for rate, model in rates]
     said = f"{names[0]}, batch 1: {share:.2f} of the bandwidth limit (goal {GOAL}); tokens/s"
-    return True, f"{said} {min(ratios):.2f} to {max(ratios):.2f} of the model's (goal 0.90 to 1.10)"
+    return (
+        True,
+        f"{said} {min(ratios):.2f} to {max(ratios):.2f} of the model's (goal 0.90 to 1.10)",
+    )
 
 
 def dummy(name: str, device: torch.device, sizes: Sizes) -> CausalLM:

@@ -1,12 +1,13 @@
-"""Measure the tiny judge on held-out pairs from real runs, against the oracle; the tables of
-docs/verifiers.md.
+"""Measure the tiny judge on held-out pairs from real runs, against the oracle; the
+tables of docs/verifiers.md.
 
     python scripts/measure_judge.py
     python scripts/measure_judge.py --judge training/judge/hf --pairs 200
     python scripts/measure_judge.py --encoder sentence-transformers/all-MiniLM-L6-v2
 
-The pairs are the steps that draft and target write from the same prefixes of test problems, equal
-texts left out, as many of equal meaning as of different meaning, each judged in both orders.
+The pairs are the steps that draft and target write from the same prefixes of test
+problems, equal texts left out, as many of equal meaning as of different meaning, each
+judged in both orders.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import torch
 from tiny_training.judge import PairSource, as_pair
 from tiny_training.pairs import TextPair, grammar_pair, kind_of_difference
 
-from lr.lab.eval.verifier_eval import auc, replay, swapped
+from lr.measure.verifier_eval import auc, replay, swapped
 from lr.model.codec import Codec
 from lr.model.weights import load_model
-from lr.parts.judge import JudgeVerifier, asked_model
-from lr.parts.verifiers import EmbeddingVerifier, load_encoder
 from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.judge import JudgeVerifier, asked_model
+from lr.spec.verifiers.named import EmbeddingVerifier, load_encoder
 from lr.tiny.language import Split
 from lr.tiny.languages import QUANTITIES
 
@@ -44,10 +45,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--draft", default="tiny-draft")
     parser.add_argument("--pairs", type=int, default=500, help="pairs of each class")
     parser.add_argument(
-        "--encoder", help="a sentence encoder: measure the embedding verifier instead of a judge"
+        "--encoder",
+        help="a sentence encoder: measure the embedding verifier instead of a judge",
     )
     parser.add_argument("--dataset", choices=QUANTITIES.datasets, default="stories")
-    parser.add_argument("--seed", type=int, default=0, help="of the test problems and the draws")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the test problems and the draws"
+    )
     return parser.parse_args()
 
 
@@ -64,7 +68,9 @@ def held_out_pairs(args: argparse.Namespace) -> list[TextPair]:
         f"{len(pairs)} pairs of different text from {32 * batch} problems; {different} differ in "
         "meaning\n"
     )
-    return [pair for same in (True, False) for pair in of_class(pairs, same)[: args.pairs]]
+    return [
+        pair for same in (True, False) for pair in of_class(pairs, same)[: args.pairs]
+    ]
 
 
 def of_class(pairs: Sequence[TextPair], same: bool) -> list[TextPair]:
@@ -72,9 +78,11 @@ def of_class(pairs: Sequence[TextPair], same: bool) -> list[TextPair]:
     return [pair for pair in pairs if pair.same is same]
 
 
-def rates(scores: Sequence[float], truths: Sequence[bool], at: float) -> tuple[float, ...]:
-    """Agreement with the truth, precision, recall and false accepts, where scores from `at` on are
-    accepted."""
+def rates(
+    scores: Sequence[float], truths: Sequence[bool], at: float
+) -> tuple[float, ...]:
+    """Agreement with the truth, precision, recall and false accepts, where scores from
+    `at` on are accepted."""
     right = [s for s, truth in zip(scores, truths, strict=True) if truth]
     wrong = [s for s, truth in zip(scores, truths, strict=True) if not truth]
     true, false = (sum(score >= at for score in some) for some in (right, wrong))
@@ -91,10 +99,13 @@ def show(
     default: float,
     thresholds: Sequence[float],
 ) -> None:
-    """The tables of one kind of pairs, each put in both orders; the mistakes are those at the
-    threshold `default`."""
+    """The tables of one kind of pairs, each put in both orders; the mistakes are those
+    at the threshold `default`."""
     scores = replay(verifier, [*asked, *swapped(asked)], batch=64).scores
-    truths, kinds = [p.same for p in pairs] * 2, [kind_of_difference(p) for p in pairs] * 2
+    truths, kinds = (
+        [p.same for p in pairs] * 2,
+        [kind_of_difference(p) for p in pairs] * 2,
+    )
     agreement, precision, recall, _ = rates(scores, truths, default)
     said = [score >= default for score in scores]
     alike = fmean(a == b for a, b in zip(said, said[len(pairs) :], strict=False))
@@ -116,13 +127,18 @@ def show(
 
 
 def measured(args: argparse.Namespace) -> tuple[Verifier, float, Sequence[float], str]:
-    """The verifier to measure, its default threshold, the thresholds of the table, and what it is
-    in words.
+    """The verifier to measure, its default threshold, the thresholds of the table, and
+    what it is in words.
     """
     codec = Codec.load(args.judge if args.encoder is None else args.target)
     if args.encoder is not None:
         encoder = load_encoder(args.encoder)
-        return EmbeddingVerifier(encoder, codec.decode), 0.95, COSINES, "sentence encoder"
+        return (
+            EmbeddingVerifier(encoder, codec.decode),
+            0.95,
+            COSINES,
+            "sentence encoder",
+        )
     model = load_model(args.judge, dtype=torch.float32)
     judge = JudgeVerifier(asked_model(model, codec, 1024), codec.decode)
     return judge, 0.5, THRESHOLDS, f"{model.config.num_layers} layers"
@@ -136,14 +152,21 @@ def main() -> None:
     encode = Codec.load(args.target).encode
     real = held_out_pairs(args)
     grammar = [grammar_pair(i, args.seed, Split.TEST) for i in range(2 * args.pairs)]
-    for title, pairs in (("pairs from runs", real), ("pairs from the grammar", grammar)):
+    for title, pairs in (
+        ("pairs from runs", real),
+        ("pairs from the grammar", grammar),
+    ):
         asked = [as_pair(pair, encode) for pair in pairs]
         show(title, verifier, asked, pairs, default, thresholds)
     times = []
     for batch in (1, 4, 8):
         calls = [as_pair(pair, encode) for pair in (real * CALLS)[: CALLS * batch]]
-        times.append(f"{batch}: {1e3 * replay(verifier, calls, batch).seconds / CALLS:.1f}")
-    print(f"{size}, one thread, float32; mean ms per call, by pairs in it:  {'   '.join(times)}")
+        times.append(
+            f"{batch}: {1e3 * replay(verifier, calls, batch).seconds / CALLS:.1f}"
+        )
+    print(
+        f"{size}, one thread, float32; mean ms per call, by pairs in it:  {'   '.join(times)}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Measures what it costs to spread a model over several processes on the CPU: milliseconds per
-decoding pass.
+"""Measures what it costs to spread a model over several processes on the CPU:
+milliseconds per decoding pass.
 
     python scripts/parallel_cost.py --ranks 2 --rows 4
 
-For a model of l layers a pass over several ranks has 2l + 1 sums, one gathering and one message.
-One thread per rank: with fewer cores than ranks they take turns. What the ranks do:
-docs/parallel.md.
+For a model of l layers a pass over several ranks has 2l + 1 sums, one gathering and one
+message. One thread per rank: with fewer cores than ranks they take turns. What the
+ranks do: docs/parallel.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import torch
 
 from lr.engine.runner import ModelRunner
-from lr.lab.bench.report import timed
+from lr.measure.bench.report import timed
 from lr.model.qwen import CausalLM
 from lr.model.ranks import load_parallel, spread_over
 from lr.model.weights import load_model
@@ -46,9 +46,13 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     alone = load_model(chosen.model, dtype=torch.float32)
-    print(f"{chosen.model}, {chosen.rows} rows, float32, one thread per rank, median of {PASSES}")
+    print(
+        f"{chosen.model}, {chosen.rows} rows, float32, one thread per rank, median of {PASSES}"
+    )
     print(f"  one rank          {decoding_ms(alone, chosen.rows):8.2f} ms per pass")
-    spread = load_parallel(chosen.model, spread_over(chosen.ranks, "cpu"), torch.float32)
+    spread = load_parallel(
+        chosen.model, spread_over(chosen.ranks, "cpu"), torch.float32
+    )
     try:
         took = decoding_ms(spread, chosen.rows)
     finally:

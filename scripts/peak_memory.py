@@ -1,5 +1,5 @@
-"""The most memory that a command and its children hold at a time: proportional set size, so that
-what they share counts once. Linux only.
+"""The most memory that a command and its children hold at a time: proportional set
+size, so that what they share counts once. Linux only.
 
 python scripts/peak_memory.py lr demo
 """
@@ -46,7 +46,9 @@ def main() -> int:
             if now > peak:
                 peak, processes = now, len(members)
             time.sleep(INTERVAL)
-    print(f"{peak / 1024:.0f} MiB in {processes} processes, exit code {process.returncode}")
+    print(
+        f"{peak / 1024:.0f} MiB in {processes} processes, exit code {process.returncode}"
+    )
     return process.returncode
 
 

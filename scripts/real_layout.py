@@ -1,12 +1,13 @@
-"""A checkpoint of real shape and layout, written, loaded and run: how much memory does loading
-take, and do all four modes run?
+"""A checkpoint of real shape and layout, written, loaded and run: how much memory does
+loading take, and do all four modes run?
 
     python scripts/real_layout.py FOLDER [--shape Qwen3-0.6B] [--shards 3] [--modes]
 
-Writes FOLDER as a published checkpoint lies on disk: config.json, generation_config.json,
-tokenizer, and bf16 weights (random) in several files named by model.safetensors.index.json. Then a
-process of its own loads it and reports by how much its memory grew, beside the size of the weights.
-Pages of the files that the loader has mapped are not counted: the system can drop them.
+Writes FOLDER as a published checkpoint lies on disk: config.json,
+generation_config.json, tokenizer, and bf16 weights (random) in several files named by
+model.safetensors.index.json. Then a process of its own loads it and reports by how much
+its memory grew, beside the size of the weights. Pages of the files that the loader has
+mapped are not counted: the system can drop them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from lr.lab.dummy import END_ID, dummy_name, dummy_tokenizer, shape
-from lr.lab.memory import weight_bytes
+from lr.measure.memory import weight_bytes
+from lr.model.dummy import END_ID, dummy_name, dummy_tokenizer, shape
 from lr.model.weights import load_model, pieces
 from lr.tiny.saving import config_json
 
@@ -62,13 +63,15 @@ with Reasoner(sys.argv[1], sys.argv[1], "exact", dtype=torch.bfloat16) as reason
 
 
 def write_checkpoint(folder: Path, name: str, shards: int) -> None:
-    """A checkpoint of the shape `name` with random bf16 weights in `shards` files of about equal
-    size.
+    """A checkpoint of the shape `name` with random bf16 weights in `shards` files of
+    about equal size.
     """
     config = shape(name)
     folder.mkdir(parents=True, exist_ok=True)
     stated = config_json(config) | {"dtype": "bfloat16", "eos_token_id": END_ID}
-    (folder / "config.json").write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps(stated, indent=2) + "\n", encoding="utf-8"
+    )
     sampling = {
         "do_sample": True,
         "temperature": 0.6,
@@ -80,7 +83,9 @@ def write_checkpoint(folder: Path, name: str, shards: int) -> None:
         json.dumps(sampling, indent=2) + "\n", encoding="utf-8"
     )
     dummy_tokenizer(name).save_pretrained(folder)
-    parameters = dict(load_model(dummy_name(name), dtype=torch.bfloat16).named_parameters())
+    parameters = dict(
+        load_model(dummy_name(name), dtype=torch.bfloat16).named_parameters()
+    )
     listed, limit = pieces(config), weight_bytes(config, torch.bfloat16) / shards
     weight_map: dict[str, str] = {}
     tensors: dict[str, torch.Tensor] = {}
@@ -103,8 +108,8 @@ def write_checkpoint(folder: Path, name: str, shards: int) -> None:
 
 
 def measure_load(folder: Path) -> tuple[int, float, int]:
-    """Load in a process of its own: the most by which its memory grew in bytes (read from /proc:
-    on Linux), seconds, bytes of the weights.
+    """Load in a process of its own: the most by which its memory grew in bytes (read
+    from /proc: on Linux), seconds, bytes of the weights.
     """
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(folder)],
@@ -118,8 +123,8 @@ def measure_load(folder: Path) -> tuple[int, float, int]:
 
 
 def run_modes(folder: Path) -> dict[str, int]:
-    """All four modes with the checkpoint as target and draft, in a process of its own: tokens by
-    mode.
+    """All four modes with the checkpoint as target and draft, in a process of its own:
+    tokens by mode.
     """
     done = subprocess.run(
         [sys.executable, "-c", MODES, str(folder)],
@@ -128,7 +133,9 @@ def run_modes(folder: Path) -> dict[str, int]:
         check=True,
         cwd=Path(__file__).parents[1],
     )
-    return {mode: int(tokens) for mode, tokens in map(str.split, done.stdout.splitlines())}
+    return {
+        mode: int(tokens) for mode, tokens in map(str.split, done.stdout.splitlines())
+    }
 
 
 def main() -> int:
@@ -140,7 +147,9 @@ def main() -> int:
     parser.add_argument("--modes", action="store_true", help="also run all four modes")
     asked = parser.parse_args()
     write_checkpoint(asked.folder, asked.shape, asked.shards)
-    print(f"{asked.shape}: {', '.join(sorted(path.name for path in asked.folder.iterdir()))}")
+    print(
+        f"{asked.shape}: {', '.join(sorted(path.name for path in asked.folder.iterdir()))}"
+    )
     grown, seconds, weights = measure_load(asked.folder)
     print(
         f"weights {weights / 2**20:.0f} MiB; loading took {grown / 2**20:.0f} MiB "

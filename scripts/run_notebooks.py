@@ -1,6 +1,7 @@
-"""Run the notebooks from top to bottom and keep what they print and draw. `tests/test_notebooks.py`
-runs them by the same function. The answers (`notebooks/answers`) go on where their notebook ends:
-their code runs after its cells, and what it prints is kept below it.
+"""Run the notebooks from top to bottom and keep what they print and draw.
+`tests/test_notebooks.py` runs them by the same function. The answers
+(`notebooks/answers`) go on where their notebook ends: their code runs after its cells,
+and what it prints is kept below it.
 
 python scripts/run_notebooks.py          # all of them
 python scripts/run_notebooks.py 01 05    # those whose names begin so
@@ -22,7 +23,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
-ANSWER = re.compile(r"^```python\n(.*?)^```\n(?:\n```\n.*?^```\n)?", re.DOTALL | re.MULTILINE)
+ANSWER = re.compile(
+    r"^```python\n(.*?)^```\n(?:\n```\n.*?^```\n)?", re.DOTALL | re.MULTILINE
+)
 """A block of code, and what it prints."""
 
 
@@ -38,19 +41,31 @@ def kernel() -> AsyncKernelManager:
     places = [str(ROOT), inherited] if inherited else [str(ROOT)]
     # tqdm misses a widget that nobody needs, and would name a path of this machine.
     quiet = "ignore:IProgress not found"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONWARNINGS": quiet}
-    environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the tensors are tiny
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONWARNINGS": quiet,
+    }
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }  # the tensors are tiny
     client = NotebookClient(new_notebook(), kernel_name="python3")
     # Pictures are kept, not sliders, which only a running kernel can draw.
-    client.extra_arguments = ["--IPKernelApp.exec_lines=import sys; sys.modules['ipywidgets']=None"]
+    client.extra_arguments = [
+        "--IPKernelApp.exec_lines=import sys; sys.modules['ipywidgets']=None"
+    ]
     manager: AsyncKernelManager = client.create_kernel_manager()
     client.start_new_kernel(cwd=str(FOLDER), env=environment)
     return manager
 
 
-def executed(path: Path, manager: AsyncKernelManager) -> tuple[nbformat.NotebookNode, str]:
-    """The notebook as the kernel leaves it, without times, and the page with its answers; the
-    kernel forgets all names of the notebook before. Raises `CellExecutionError` where a cell fails.
+def executed(
+    path: Path, manager: AsyncKernelManager
+) -> tuple[nbformat.NotebookNode, str]:
+    """The notebook as the kernel leaves it, without times, and the page with its
+    answers; the kernel forgets all names of the notebook before. Raises
+    `CellExecutionError` where a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
     answers, count = answers_to(path).read_text("utf-8"), len(notebook.cells)
@@ -64,9 +79,15 @@ def executed(path: Path, manager: AsyncKernelManager) -> tuple[nbformat.Notebook
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for number, cell in enumerate(code, 1):  # as in a kernel of its own
         for place in (cell, *cell.outputs):
-            place.update({"execution_count": number} if "execution_count" in place else {})
+            place.update(
+                {"execution_count": number} if "execution_count" in place else {}
+            )
     notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
+        "kernelspec": {
+            "display_name": "Python 3",
+            "language": "python",
+            "name": "python3",
+        }
     }
     shown = (printed(cell) for cell in notebook.cells[count:])
     page = ANSWER.sub(lambda one: f"```python\n{one[1]}```\n{next(shown)}", answers)

@@ -1,10 +1,11 @@
-"""Pages of the documentation site that are not files of docs/: one per module of the code, the
-notebooks, and the root's Markdown files.
+"""Pages of the documentation site that are not files of docs/: one per module of the
+code, the notebooks, and the root's Markdown files.
 
-mkdocs calls these functions (mkdocs.yml names this file as a hook). Links in the pages are written
-for people who read the files where they are; here those that leave docs/ are turned to the page
-that shows the same thing, or to plain text where there is none (tests). Formulas become MathML, set
-without a network; and the players of the page of the algorithm are recorded anew.
+mkdocs calls these functions (mkdocs.yml names this file as a hook). Links in the pages
+are written for people who read the files where they are; here those that leave docs/
+are turned to the page that shows the same thing, or to plain text where there is none
+(tests). Formulas become MathML, set without a network; and the players of the page of
+the algorithm are recorded anew.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ ROOT_PAGES = (
     "CHANGELOG.md",
     "notebooks/README.md",
     "notebooks/exercises/README.md",
-    *sorted(f"notebooks/answers/{path.name}" for path in (ROOT / "notebooks/answers").glob("*.md")),
+    *sorted(
+        f"notebooks/answers/{path.name}"
+        for path in (ROOT / "notebooks/answers").glob("*.md")
+    ),
 )
 PLAYERS = {
     "lookahead": ["--mode", "lr", "--depth", "4", "--driver", "overlapped"],
@@ -40,7 +44,9 @@ PLAYERS = {
 FORMULA = re.compile(
     r"<(?:span|div) class=\"arithmatex\">\\[(\[](.+?)\\[)\]]</(?:span|div)>", re.DOTALL
 )
-IN_NOTEBOOK = re.compile(r"(?P<display>\$\$(.+?)\$\$)|\$(?![\s\d]*\$)([^$<>]+?)\$", re.DOTALL)
+IN_NOTEBOOK = re.compile(
+    r"(?P<display>\$\$(.+?)\$\$)|\$(?![\s\d]*\$)([^$<>]+?)\$", re.DOTALL
+)
 PROSE = re.compile(r"<(code|pre|script|style)\b.*?</\1>", re.DOTALL)
 NOT_A_PAGE = {"__main__.py"}
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
@@ -61,16 +67,25 @@ def on_files(files: Files, config: Any) -> Files:
     """Add what is not in docs/."""
     for name in ROOT_PAGES:
         files.append(
-            File.generated(config, name, content=(ROOT / name).read_text(encoding="utf-8"))
+            File.generated(
+                config, name, content=(ROOT / name).read_text(encoding="utf-8")
+            )
         )
     for path in _notebooks():
         files.append(
-            File(f"notebooks/{path.name}", str(ROOT), config.site_dir, config.use_directory_urls)
+            File(
+                f"notebooks/{path.name}",
+                str(ROOT),
+                config.site_dir,
+                config.use_directory_urls,
+            )
         )
     for path in _modules():
         shown = f"# {_dotted(path)}\n\n::: {_dotted(path)}\n"
         if path == PAGE:
-            shown = f"# The method on one page\n\n```python\n{path.read_text('utf-8')}```\n"
+            shown = (
+                f"# The method on one page\n\n```python\n{path.read_text('utf-8')}```\n"
+            )
         files.append(File.generated(config, _page(path), content=shown))
     return files
 
@@ -88,7 +103,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         place = posixpath.normpath(posixpath.join(home, posixpath.dirname(where), path))
         found = _page_of(place)
         if found is None:
-            return text if text.startswith("`") else f"`{text}`" if "/" in text else text
+            return (
+                text if text.startswith("`") else f"`{text}`" if "/" in text else text
+            )
         relative = posixpath.relpath(found, posixpath.dirname(where) or ".")
         return f"[{text}]({relative}{'#' + anchor if anchor else ''})"
 
@@ -98,7 +115,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     """Formulas as MathML."""
     if not page.file.src_uri.endswith(".ipynb"):
-        return FORMULA.sub(lambda one: mathml(one[1], one[0].startswith("<div")), content)
+        return FORMULA.sub(
+            lambda one: mathml(one[1], one[0].startswith("<div")), content
+        )
     parts, end = [], 0
     for code in PROSE.finditer(content):  # what is code keeps its dollars
         parts += [in_prose(content[end : code.start()]), code.group()]
@@ -108,14 +127,18 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
 
 def in_prose(text: str) -> str:
     """The formulas of a notebook's prose as MathML."""
-    return IN_NOTEBOOK.sub(lambda one: mathml(one[2] or one[3], bool(one["display"])), text)
+    return IN_NOTEBOOK.sub(
+        lambda one: mathml(one[2] or one[3], bool(one["display"])), text
+    )
 
 
 def mathml(latex: str, display: bool) -> str:
     """A formula as MathML; `latex` as it stands in HTML."""
     from latex2mathml.converter import convert
 
-    return str(convert(html.unescape(latex).strip(), display="block" if display else "inline"))
+    return str(
+        convert(html.unescape(latex).strip(), display="block" if display else "inline")
+    )
 
 
 def on_post_build(config: Any) -> None:
@@ -127,12 +150,12 @@ def on_post_build(config: Any) -> None:
 
 
 def write_player(name: str, path: Path) -> None:
-    """Answer a problem in the way of a name, and write its player. One with a rejection: then its
-    tour has every stop."""
+    """Answer a problem in the way of a name, and write its player. One with a
+    rejection: then its tour has every stop."""
     from lr.commands.cli import main
-    from lr.lab.player.story import CAPTIONS, tour_of
-    from lr.lab.trace.file import read_trace
     from lr.tiny.language import Split, problem
+    from lr.watch.player.story import CAPTIONS, tour_of
+    from lr.watch.trace.file import read_trace
 
     question = problem(Split.TEST, 20).question
 
@@ -147,12 +170,16 @@ def write_player(name: str, path: Path) -> None:
             if code != 0:
                 raise RuntimeError(f"lr {' '.join(command)} failed: run it to see why")
         if len(tour_of(read_trace(trace))) < len(CAPTIONS):
-            raise RuntimeError(f"the tour of {name} lacks a stop: choose another problem")
+            raise RuntimeError(
+                f"the tour of {name} lacks a stop: choose another problem"
+            )
 
 
 def _page_of(place: str) -> str | None:
     """The page that shows a file of the repository, from the top of the site."""
-    if place in ROOT_PAGES or (place.startswith("notebooks/") and place.endswith(".ipynb")):
+    if place in ROOT_PAGES or (
+        place.startswith("notebooks/") and place.endswith(".ipynb")
+    ):
         return place
     if place == "README.md":
         return "index.md"
@@ -170,7 +197,9 @@ def _notebooks() -> list[Path]:
 
 
 def _modules() -> list[Path]:
-    return sorted(path for path in (ROOT / "lr").rglob("*.py") if path.name not in NOT_A_PAGE)
+    return sorted(
+        path for path in (ROOT / "lr").rglob("*.py") if path.name not in NOT_A_PAGE
+    )
 
 
 def _dotted(path: Path) -> str:
@@ -179,12 +208,14 @@ def _dotted(path: Path) -> str:
 
 
 def _page(path: Path) -> str:
-    """Where a module's page is: code/lr/spec/scheduler.md, and code/lr/spec/index.md for a
-    package."""
+    """Where a module's page is: code/lr/spec/scheduler.md, and code/lr/spec/index.md
+    for a package."""
     relative = path.relative_to(ROOT).with_suffix(".md")
     return (
         "code/"
-        + (relative.with_name("index.md") if path.name == "__init__.py" else relative).as_posix()
+        + (
+            relative.with_name("index.md") if path.name == "__init__.py" else relative
+        ).as_posix()
     )
 
 
@@ -197,7 +228,9 @@ def _packages() -> list[dict[str, Any]]:
     """The code's pages by package, in the order of their names."""
     packages: dict[str, list[str]] = {}
     for path in _modules():
-        packages.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(_page(path))
+        packages.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(
+            _page(path)
+        )
     return [
         {package: sorted(pages, key=lambda page: (not page.endswith("index.md"), page))}
         for package, pages in packages.items()

@@ -1,11 +1,13 @@
-"""The slides of the two lectures (notebooks/README.md), made from cells of the notebooks.
+"""The slides of the two lectures (notebooks/README.md), made from cells of the
+notebooks.
 
     python scripts/slides.py slides          writes slides/first.html and slides/second.html
 
-Jupyter's slide type says how a cell is used (in JupyterLab: Property Inspector, Slide Type).
-"slide" begins a new slide, as does every heading. A cell without a type continues the slide before
-it. "notes" are for the lecturer (key N). "skip" leaves the cell out. The pages need no network:
-they contain the pictures, formulas as MathML, and a short script that turns the slides.
+Jupyter's slide type says how a cell is used (in JupyterLab: Property Inspector, Slide
+Type). "slide" begins a new slide, as does every heading. A cell without a type
+continues the slide before it. "notes" are for the lecturer (key N). "skip" leaves the
+cell out. The pages need no network: they contain the pictures, formulas as MathML, and
+a short script that turns the slides.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from lr.lab.viz.style import GRID, INK, PAPER, SOFT, WASHES
+from lr.watch.figures.style import GRID, INK, PAPER, SOFT, WASHES
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 LECTURES = {
@@ -90,7 +92,8 @@ begin();
 
 
 def prose(text: str) -> str:
-    """Markdown as HTML: formulas as MathML, links to files of the repository as plain words."""
+    """Markdown as HTML: formulas as MathML, links to files of the repository as plain
+    words."""
     formulas: list[str] = []
 
     def kept(found: re.Match[str]) -> str:
@@ -110,7 +113,11 @@ def shown(output: Any) -> str:
     data = output.get("data", {})
     if "image/png" in data:
         return f'<img alt="" src="data:image/png;base64,{data["image/png"].strip()}">'
-    text = output.get("text") or data.get("text/html") or html.escape(data.get("text/plain", ""))
+    text = (
+        output.get("text")
+        or data.get("text/html")
+        or html.escape(data.get("text/plain", ""))
+    )
     if "text" in output:
         text = html.escape(text)
     return f'<pre class="out">{text.rstrip()}</pre>'
@@ -120,7 +127,9 @@ def cell_html(cell: Any) -> str:
     """A cell as HTML, with its outputs."""
     if cell.cell_type == "markdown":
         return prose(cell.source)
-    code = highlight(cell.source, PythonLexer(), HtmlFormatter(noclasses=True, nobackground=True))
+    code = highlight(
+        cell.source, PythonLexer(), HtmlFormatter(noclasses=True, nobackground=True)
+    )
     return code + "".join(shown(output) for output in cell.outputs)
 
 
@@ -151,7 +160,9 @@ def page(name: str) -> str:
     """A lecture as one page."""
     title, numbers = LECTURES[name]
     first = f'<section class="title"><h1>{title}</h1><p>{QUESTION}</p><p>{KEYS}</p></section>'
-    slides = [f"<section>{slide}</section>" for one in numbers for slide in slides_of(one)]
+    slides = [
+        f"<section>{slide}</section>" for one in numbers for slide in slides_of(one)
+    ]
     head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
     body = "\n".join([first, *slides])
     return (

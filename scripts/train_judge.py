@@ -1,14 +1,15 @@
-"""Train the tiny judge from a seed: the target's first layers, taught to tell whether two steps
-mean the same.
+"""Train the tiny judge from a seed: the target's first layers, taught to tell whether
+two steps mean the same.
 
     python scripts/train_judge.py --out training/judge
     python scripts/train_judge.py --out training/judge --resume
 
-First the pairs: draft and target write steps from the same prefixes of training problems
-(OUT/pairs-*.json, made once). Then the training: two processes of one thread each on a CPU, one
-process on a GPU. Progress goes to standard output; a checkpoint is written every two minutes and at
-the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished judge is a Hugging
-Face checkpoint in OUT/hf. `scripts/measure_judge.py` measures it.
+First the pairs: draft and target write steps from the same prefixes of training
+problems (OUT/pairs-*.json, made once). Then the training: two processes of one thread
+each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is
+written every two minutes and at the end; Ctrl-C writes one and stops; `--resume` goes
+on from it. The finished judge is a Hugging Face checkpoint in OUT/hf.
+`scripts/measure_judge.py` measures it.
 """
 
 from __future__ import annotations
@@ -40,20 +41,53 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder for checkpoints and the finished model",
+    )
     add("--tokens", type=int, default=10_000_000, help="token budget of the schedule")
-    add("--steps", type=int, help="stop after this many steps, wherever the schedule is")
-    add("--layers", type=int, default=4, help="how many of the target's layers to start from")
+    add(
+        "--steps", type=int, help="stop after this many steps, wherever the schedule is"
+    )
+    add(
+        "--layers",
+        type=int,
+        default=4,
+        help="how many of the target's layers to start from",
+    )
     add("--seed", type=int, default=0)
     add("--rate", type=float, default=0.02, help="Muon's learning rate")
     add("--batch", type=int, default=2560, help="tokens of one step over all processes")
-    add("--real-batches", type=int, default=40, help="batches of 32 problems to take pairs from")
-    add("--real-share", type=float, default=0.3, help="share of the pairs that come from runs")
-    add("--target", default="tiny-target", help="whose layers, and whose steps to judge")
+    add(
+        "--real-batches",
+        type=int,
+        default=40,
+        help="batches of 32 problems to take pairs from",
+    )
+    add(
+        "--real-share",
+        type=float,
+        default=0.3,
+        help="share of the pairs that come from runs",
+    )
+    add(
+        "--target", default="tiny-target", help="whose layers, and whose steps to judge"
+    )
     add("--draft", default="tiny-draft", help="whose steps to judge")
-    add("--check", type=int, default=512, help="held-out grammar pairs of the accuracy check")
+    add(
+        "--check",
+        type=int,
+        default=512,
+        help="held-out grammar pairs of the accuracy check",
+    )
     add("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
-    add("--compile", action="store_true", help="compile the layers: faster after some minutes")
+    add(
+        "--compile",
+        action="store_true",
+        help="compile the layers: faster after some minutes",
+    )
     add("--resume", action="store_true")
     return parser.parse_args()
 
@@ -64,8 +98,8 @@ def say(line: str) -> None:
 
 
 def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
-    """The pairs of OUT/pairs-*.json, one file per process; each process first writes its own if it
-    does not exist."""
+    """The pairs of OUT/pairs-*.json, one file per process; each process first writes
+    its own if it does not exist."""
     path = args.out / f"pairs-{rank}.json"
     if not path.is_file():
         source, pairs = PairSource(args.target, args.draft), list[TextPair]()
@@ -74,7 +108,9 @@ def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
             pairs += source.pairs(Split.TRAIN, batch, args.seed, dataset)
             same = sum(pair.same for pair in pairs)
             if rank == 0:
-                say(f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} equal")
+                say(
+                    f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} equal"
+                )
         path.write_text(json.dumps(pairs))
     if args.processes > 1:
         dist.barrier()
@@ -93,9 +129,12 @@ def first_layers(name: str, count: int) -> CausalLM:
 
 @torch.no_grad()
 def accuracy(model: CausalLM, rows: JudgeRows, count: int) -> float:
-    """The share of held-out grammar pairs for which the right answer is the likelier one."""
+    """The share of held-out grammar pairs for which the right answer is the likelier
+    one."""
     pairs = [grammar_pair(i, rows.seed, Split.TEST) for i in range(count)]
-    batch = batch_of([rows.pair_row(pair) for pair in pairs], rows.tokenizer.pad_token_id)
+    batch = batch_of(
+        [rows.pair_row(pair) for pair in pairs], rows.tokenizer.pad_token_id
+    )
     final = (batch.weights == 1.0).float()
     tokens, weights, labels = (
         part.to(model.device) for part in (batch.tokens, final, batch.labels)
@@ -109,7 +148,9 @@ def work(rank: int, args: argparse.Namespace) -> None:
     real = pairs_from_runs(rank, args) if args.real_share else []
     rows = JudgeRows(build_tokenizer(), args.seed, real, args.real_share)
     recipe = Recipe(args.tokens, batch=args.batch, matrix_rate=args.rate, drills=0.0)
-    trainer = Trainer(first_layers(args.target, args.layers), rows, recipe, compiled=args.compile)
+    trainer = Trainer(
+        first_layers(args.target, args.layers), rows, recipe, compiled=args.compile
+    )
     if args.resume:
         trainer.load(args.out / "state.pt")
     trainer.train(args.out / "state.pt", say, args.steps)

@@ -1,4 +1,5 @@
-"""Train a tiny model from a seed: the target first, then the draft from the target's first layers.
+"""Train a tiny model from a seed: the target first, then the draft from the target's
+first layers.
 
     python scripts/train_tiny.py --role target --out training/target --compile
     python scripts/train_tiny.py --role target --out training/target --compile --resume
@@ -7,9 +8,10 @@
     python scripts/train_tiny.py --language plans --role draft --out training/plans-draft \\
         --from training/plans-target/state.pt
 
-Two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a
-checkpoint is written every two minutes and at the end; Ctrl-C writes one and stops; `--resume` goes
-on from it. The finished model is a Hugging Face checkpoint in OUT/hf.
+Two processes of one thread each on a CPU, one process on a GPU. Progress goes to
+standard output; a checkpoint is written every two minutes and at the end; Ctrl-C writes
+one and stops; `--resume` goes on from it. The finished model is a Hugging Face
+checkpoint in OUT/hf.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from lr.tiny.vocabulary import build_tokenizer, export
 
 @dataclass(frozen=True)
 class Size:
-    """How large a model is and how long and how fast it learns, where nothing else is said."""
+    """How large a model is and how long and how fast it learns, where nothing else is
+    said."""
 
     layers: int
     tokens: int
@@ -60,24 +63,53 @@ def arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--role", choices=[style.value for style in Style], required=True)
-    add("--language", choices=sorted(LANGUAGES), default="tiny", help="tiny: quantities")
-    add("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
+    add(
+        "--language", choices=sorted(LANGUAGES), default="tiny", help="tiny: quantities"
+    )
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder for checkpoints and the finished model",
+    )
     add("--tokens", type=int, help="token budget of the schedule (default: see SIZES)")
-    add("--steps", type=int, help="stop after this many steps, wherever the schedule is")
+    add(
+        "--steps", type=int, help="stop after this many steps, wherever the schedule is"
+    )
     add("--seed", type=int, default=0)
-    add("--drills", type=float, help="share of the tokens that are drills (default: see SIZES)")
+    add(
+        "--drills",
+        type=float,
+        help="share of the tokens that are drills (default: see SIZES)",
+    )
     add("--rate", type=float, help="Muon's learning rate (default: see SIZES)")
     add("--batch", type=int, default=2560, help="tokens of one step over all processes")
     add("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
-    add("--from", dest="start", type=Path, help="state.pt or checkpoint to take the layers from")
-    add("--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks")
+    add(
+        "--from",
+        dest="start",
+        type=Path,
+        help="state.pt or checkpoint to take the layers from",
+    )
+    add(
+        "--eval-every",
+        type=int,
+        default=1_000_000,
+        help="tokens between accuracy checks",
+    )
     add("--eval-problems", type=int, default=48, help="held-out problems of each check")
-    add("--compile", action="store_true", help="compile the layers: faster after some minutes")
+    add(
+        "--compile",
+        action="store_true",
+        help="compile the layers: faster after some minutes",
+    )
     add("--resume", action="store_true")
     return parser.parse_args()
 
 
-def initial_model(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> CausalLM:
+def initial_model(
+    args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast
+) -> CausalLM:
     """Fresh weights from the seed, or the first layers of another model."""
     size = SIZES[args.language, args.role]
     model = fresh_model(tiny_config(size.layers, len(tokenizer), size.mlp), args.seed)
@@ -109,7 +141,9 @@ def work(rank: int, args: argparse.Namespace) -> None:
         matrix_rate=args.rate or size.rate,
         drills=size.drills if args.drills is None else args.drills,
     )
-    trainer = Trainer(initial_model(args, tokenizer), rows, recipe, compiled=args.compile)
+    trainer = Trainer(
+        initial_model(args, tokenizer), rows, recipe, compiled=args.compile
+    )
     state = args.out / "state.pt"
     if args.resume:
         trainer.load(state)
@@ -118,7 +152,8 @@ def work(rank: int, args: argparse.Namespace) -> None:
         print(line, flush=True)
 
     def check() -> None:
-        """Accuracy on held-out problems, shared out over the processes; and an exported copy."""
+        """Accuracy on held-out problems, shared out over the processes; and an exported
+        copy."""
         mine = range(rank, args.eval_problems, trainer.world)
         codec = Codec(tokenizer, name=args.language)
         counts = held_out_counts(trainer.model, codec, mine)

@@ -1,5 +1,5 @@
-"""What holds for every test: one thread, processes that start quickly, and afterwards the
-conservation law in every cache that is alive.
+"""What holds for every test: one thread, processes that start quickly, and afterwards
+the conservation law in every cache that is alive.
 """
 
 import atexit
@@ -21,20 +21,28 @@ import pytest
 import torch
 
 from lr.kvcache.cache import PagedKVCache
-from lr.testing.cache import check_cache
+from lr.variants.kit.cache import check_cache
 
 gc.disable()  # until everything is imported
 torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a background job of a shell ignores it
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
-# nbformat's checker would compile a grammar of web addresses for seconds. Notebooks need none.
+# nbformat's checker would compile a grammar of web addresses for seconds. Notebooks
+# need none.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 HERE = Path(__file__).parent
 CORE = (
-    *("kvcache/*", "spec/test_acceptance_*", "spec/test_scheduler_*", "spec/test_sampling*"),
+    *(
+        "kvcache/*",
+        "spec/test_acceptance_*",
+        "spec/test_scheduler_*",
+        "spec/test_sampling*",
+    ),
     *("spec/test_steps.py", "spec/test_token_sd.py", "spec/test_verifier_[!e]*"),
     "test_lookahead.py",
 )
@@ -47,7 +55,8 @@ def in_core(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m core` the other files are not even imported, which would take as long again."""
+    """With `-m core` the other files are not even imported, which would take as long
+    again."""
     others = config.option.markexpr == "core" and collection_path.suffix == ".py"
     return True if others and not in_core(collection_path) else None
 
@@ -59,22 +68,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: a collection of garbage need not look at it again and again,
-    which takes half a second each time.
+    """What is imported by now stays: a collection of garbage need not look at it again
+    and again, which takes half a second each time.
     """
     gc.freeze()
     gc.enable()
-    atexit.register(gc.unfreeze)  # so that nothing is left, of which a library would complain
+    atexit.register(
+        gc.unfreeze
+    )  # so that nothing is left, of which a library would complain
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_starts() -> Iterator[None]:
-    """The processes of drafts and ranks are forks of a server that has imported PyTorch, which
-    takes seconds. Where a test runs a program of its own, they are started as users start them.
+    """The processes of drafts and ranks are forks of a server that has imported
+    PyTorch, which takes seconds. Where a test runs a program of its own, they are
+    started as users start them.
     """
     plain = multiprocessing.get_context
     server = plain(
-        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else None
+        "forkserver"
+        if "forkserver" in multiprocessing.get_all_start_methods()
+        else None
     )
     server.set_forkserver_preload(
         ["lr.engine.worker", "lr.reasoner", "lr.model.ranks", "transformers"]
@@ -97,14 +111,23 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def cut(run: Run, *asked: Any, **how: Any) -> None:
         engine, verifier, question, options, *rest = asked
-        begin(run, engine, verifier, question, replace(options, max_tokens=24), *rest, **how)
+        begin(
+            run,
+            engine,
+            verifier,
+            question,
+            replace(options, max_tokens=24),
+            *rest,
+            **how,
+        )
 
     monkeypatch.setattr(Run, "__init__", cut)
 
 
 @pytest.fixture
 def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predictions from a tenth of the simulated steps: other tests ask how exact they are."""
+    """Predictions from a tenth of the simulated steps: other tests ask how exact they
+    are."""
     from lr.theory import predicted
 
     fewer = functools.partial(predicted.seconds_per_step, steps=200)
@@ -114,7 +137,7 @@ def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`lr bench gpu` measures the machine with small copies and products."""
-    from lr.lab.bench import gpu
+    from lr.measure.bench import gpu
 
     fewer = functools.partial(gpu.measure_peaks, small=True)
     monkeypatch.setattr(gpu, "measure_peaks", fewer)
@@ -122,8 +145,8 @@ def small_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def sources_once() -> Iterator[None]:
-    """The command line reads the docstrings of its flags from the sources of its classes: the same
-    ones for each command that a test runs in this process.
+    """The command line reads the docstrings of its flags from the sources of its
+    classes: the same ones for each command that a test runs in this process.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inspect, "getsource", functools.cache(inspect.getsource))
@@ -132,8 +155,9 @@ def sources_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_targets() -> Iterator[None]:
-    """In this process a `Reasoner` loads tiny targets of two layers, not twenty: few tests ask how
-    good an answer is. Those that do use `whole_targets`; notebooks and programs load the whole.
+    """In this process a `Reasoner` loads tiny targets of two layers, not twenty: few
+    tests ask how good an answer is. Those that do use `whole_targets`; notebooks and
+    programs load the whole.
     """
     from reasoner_kit import load_small, with_loader
 
@@ -169,9 +193,9 @@ def caches() -> Iterator["WeakSet[PagedKVCache]"]:
 
 @pytest.fixture(autouse=True)
 def conservation_law(caches: "WeakSet[PagedKVCache]") -> Iterator[None]:
-    """After the test: free + used = total, each refcount is the number of owners, and no append
-    was left open. A draft's worker that is a thread of this process may be giving blocks back just
-    now; that takes less than ten seconds.
+    """After the test: free + used = total, each refcount is the number of owners, and
+    no append was left open. A draft's worker that is a thread of this process may be
+    giving blocks back just now; that takes less than ten seconds.
     """
     yield
     until = time.monotonic() + 10

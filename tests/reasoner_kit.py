@@ -1,5 +1,5 @@
-"""Small checkpoints in the real format, written once per test session, for the tests of the front
-door.
+"""Small checkpoints in the real format, written once per test session, for the tests of
+the front door.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ def write_checkpoint(
     padding: int = 0,
     context: int = 512,
 ) -> Path:
-    """A random checkpoint that speaks the tiny language's tokens (and babbles). `heads`: of queries
-    and of keys; `padding`: unused rows of the embedding.
+    """A random checkpoint that speaks the tiny language's tokens (and babbles).
+    `heads`: of queries and of keys; `padding`: unused rows of the embedding.
     """
     tokenizer = build_tokenizer()
     vocabulary = len(tokenizer) + padding
     model = CausalLM(
-        ModelConfig(vocabulary, 16, 24, layers, *heads, 8, context, 1e-6, 1e4, False, True, True)
+        ModelConfig(
+            vocabulary, 16, 24, layers, *heads, 8, context, 1e-6, 1e4, False, True, True
+        )
     )
     noise = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -51,8 +53,8 @@ def write_checkpoint(
 
 
 def load_small(name: str | Path, **how: Any) -> CausalLM:
-    """As `load_model`, but the targets of the tiny families have two layers, not twenty: the
-    weights of their drafts, each changed by about 5 %.
+    """As `load_model`, but the targets of the tiny families have two layers, not
+    twenty: the weights of their drafts, each changed by about 5 %.
     """
     if name not in ("tiny-target", "plans-target"):
         return load_model(name, **how)
@@ -72,8 +74,8 @@ def with_loader(loader: Callable[..., CausalLM]) -> Iterator[None]:
 
 
 def write_foreign_checkpoint(folder: Path) -> Path:
-    """The same network under a tokenizer that is not the tiny language's: two words have changed
-    places.
+    """The same network under a tokenizer that is not the tiny language's: two words
+    have changed places.
     """
     write_checkpoint(folder, seed=9)
     path = folder / "tokenizer.json"

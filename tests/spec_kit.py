@@ -1,5 +1,5 @@
-"""What the tests of speculation share: small random models in fp64, a toy vocabulary, writers, and
-the output of a run.
+"""What the tests of speculation share: small random models in fp64, a toy vocabulary,
+writers, and the output of a run.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from lr.engine.loop import Loop
+from lr.engine.page import emission
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
-from lr.lab.page import emission
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
@@ -23,9 +23,17 @@ from lr.trace import ForwardPass, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams
 
 EOS = 11
-PIECES = [b"\n\n", b"\n", b".\n", b".\n\nx", b" ", *(bytes([letter]) for letter in b"abcdef"), b""]
-"""The bytes of the 12 tokens: several ways to make a blank line, and the end of sequence, which has
-no bytes.
+PIECES = [
+    b"\n\n",
+    b"\n",
+    b".\n",
+    b".\n\nx",
+    b" ",
+    *(bytes([letter]) for letter in b"abcdef"),
+    b"",
+]
+"""The bytes of the 12 tokens: several ways to make a blank line, and the end of
+sequence, which has no bytes.
 """
 PROMPT = [5, 6, 7]
 
@@ -67,7 +75,8 @@ def writer(
     block_size: int = 4,
     trace: Trace | None = None,
 ) -> KitWriter:
-    """A writer on a runner of its own; `stream` names its randomness (None: the role's own)."""
+    """A writer on a runner of its own; `stream` names its randomness (None: the role's
+    own)."""
     trace = Trace() if trace is None else trace
 
     def saw(branches: int, tokens: int, seconds: float) -> None:
@@ -75,7 +84,9 @@ def writer(
 
     return KitWriter(
         config=WriterConfig(role, SamplingParams(temperature), frozenset({EOS})),
-        runner=ModelRunner(model, num_blocks=num_blocks, block_size=block_size, observer=saw),
+        runner=ModelRunner(
+            model, num_blocks=num_blocks, block_size=block_size, observer=saw
+        ),
         token_bytes=PIECES.__getitem__,
         stream=Stream.root(seed).fold_in(stream or role.value),
         trace=trace,
@@ -85,8 +96,8 @@ def writer(
 def decode_plainly(
     prompt: Sequence[int], target: KitWriter, limits: Limits
 ) -> Iterator[EmittedStep]:
-    """Plain decoding of the target, step by step: the baseline of every comparison, with the keys
-    that Lookahead Reasoning uses.
+    """Plain decoding of the target, step by step: the baseline of every comparison,
+    with the keys that Lookahead Reasoning uses.
     """
     branch = target.runner.open(prompt)
     try:
@@ -115,12 +126,18 @@ def all_released(*writers: StepWriter) -> bool:
 def rows_per_forward(trace: Trace, role: Role) -> list[tuple[int, int]]:
     """(branches, tokens) of every forward of a role, in order."""
     events: Sequence[object] = [event for _, event in trace.events]
-    return [(e.branches, e.tokens) for e in events if isinstance(e, ForwardPass) and e.role is role]
+    return [
+        (e.branches, e.tokens)
+        for e in events
+        if isinstance(e, ForwardPass) and e.role is role
+    ]
 
 
-def answered(loop: Loop, requests: Sequence[Request]) -> Iterator[tuple[Request, EmittedStep]]:
-    """Every step of every request as it is decided. All is given back at the end, however it
-    comes.
+def answered(
+    loop: Loop, requests: Sequence[Request]
+) -> Iterator[tuple[Request, EmittedStep]]:
+    """Every step of every request as it is decided. All is given back at the end,
+    however it comes.
     """
     try:
         for request in requests:

@@ -29,7 +29,9 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def attack() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("attack", ROOT / "scripts" / "attack.py")
+    spec = importlib.util.spec_from_file_location(
+        "attack", ROOT / "scripts" / "attack.py"
+    )
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -37,10 +39,16 @@ def attack() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def exact(attack: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def exact(
+    attack: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [*(str(ROOT / kit) for kit in attack.KITS), *sys.path])
-        made = importlib.import_module("attacks.models").exact(tmp_path_factory.mktemp("exact"))
+        patch.setattr(
+            sys, "path", [*(str(ROOT / kit) for kit in attack.KITS), *sys.path]
+        )
+        made = importlib.import_module("attacks.models").exact(
+            tmp_path_factory.mktemp("exact")
+        )
         yield made
         made.close()
 
@@ -64,10 +72,12 @@ def test_short_run(
 def test_none_of_a_thousand_requests_that_were_admitted_runs_out_of_blocks(
     attack: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Random models, modes, drafters, schedules, widths and numbers of blocks; prompts up to the
-    context, and short answers, so that a thousand take seconds.
+    """Random models, modes, drafters, schedules, widths and numbers of blocks; prompts
+    up to the context, and short answers, so that a thousand take seconds.
     """
-    monkeypatch.setattr(sys, "path", [*(str(ROOT / kit) for kit in attack.KITS), *sys.path])
+    monkeypatch.setattr(
+        sys, "path", [*(str(ROOT / kit) for kit in attack.KITS), *sys.path]
+    )
     soak = importlib.import_module("attacks.models").soak
     for name, value in {"context": 1024, "company": 16, "longest": 4}.items():
         monkeypatch.setattr(soak, name, value)
@@ -79,7 +89,9 @@ def test_none_of_a_thousand_requests_that_were_admitted_runs_out_of_blocks(
 
 
 def test_a_finding_is_reported_and_can_be_had_again(
-    attack: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    attack: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a scheduler's oracle that is wrong."""
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -97,8 +109,9 @@ def test_ctrl_c_ends_an_attack_with_what_was_tried_and_found_so_far(
     monkeypatch: pytest.MonkeyPatch,
     swallowed: bool,
 ) -> None:
-    """The signal comes in case 3, whose code may take the interrupt for its own failure. Two cases
-    were fine and one was a finding; progress is told after each of them."""
+    """The signal comes in case 3, whose code may take the interrupt for its own
+    failure. Two cases were fine and one was a finding; progress is told after each of
+    them."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     attack.main(["orders", "--count", "1"])
     numbers = iter(range(10))
@@ -120,7 +133,10 @@ def test_ctrl_c_ends_an_attack_with_what_was_tried_and_found_so_far(
     assert attack.main(["orders", "--count", "10"]) == 130
     assert signal.getsignal(signal.SIGINT) is before and next(numbers) == 4
     said = capsys.readouterr()
-    assert "FINDING in case 1 of seed 0" in said.out and "FINDING in case 3" not in said.out
+    assert (
+        "FINDING in case 1 of seed 0" in said.out
+        and "FINDING in case 3" not in said.out
+    )
     assert said.out.splitlines()[-1].endswith("(2 fine, 1 finding); 1 findings")
     assert [line[:15] for line in said.err.splitlines()[1:]] == [
         "orders: 1 cases", "orders: 2 cases", "orders: 3 cases"
@@ -137,7 +153,8 @@ def wrong(script: object, config: object) -> object:
      "oracle"],
 )  # fmt: skip
 def test_no_question_changes_the_answer_of_another(exact: Any, verifier: str) -> None:
-    """Short questions beside one that fills the context, in fp64, with every verifier."""
+    """Short questions beside one that fills the context, in fp64, with every
+    verifier."""
     assert verifier in sys.modules["attacks.models"].VERIFIERS
     for number in range(3):
         assert exact.company(Random(f"{verifier} {number}"), verifier) == "in company"

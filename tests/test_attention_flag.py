@@ -1,5 +1,5 @@
-"""`--attention` and `lr info`: what is asked for is used, what cannot run is refused before
-anything is answered.
+"""`--attention` and `lr info`: what is asked for is used, what cannot run is refused
+before anything is answered.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from lr.errors import SettingError
 from lr.model.attention import REFERENCE, SDPA
 from lr.reasoner import Reasoner
 
-QUESTION = (
-    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-)
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 needs_no_cuda = pytest.mark.skipif(
     torch.cuda.is_available(), reason="says what happens where there is no CUDA"
 )
@@ -34,7 +32,11 @@ def test_info_says_what_is_taken_and_why(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [("other", "no block_table"), ("triton", replace(SDPA, name="triton")), ("sdpa", SDPA)]
+    found = [
+        ("other", "no block_table"),
+        ("triton", replace(SDPA, name="triton")),
+        ("sdpa", SDPA),
+    ]
     monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: found)
     assert attention_lines(torch.device("cpu"))[1:] == [
         "  other  no: no block_table",
@@ -43,10 +45,14 @@ def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_info_says_which_kernels_are_taken_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_says_which_kernels_are_taken_on_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: [])
     monkeypatch.setattr("lr.model.attention_choice.find_kernels", lambda needs: torch)
-    monkeypatch.setattr("lr.spec.sampling.drawing_kernel", lambda device: "OSError: no compiler")
+    monkeypatch.setattr(
+        "lr.spec.sampling.drawing_kernel", lambda device: "OSError: no compiler"
+    )
     assert attention_lines(torch.device("cuda"))[1:] == [
         "  fused kernels of the layers: taken",
         "  kernel that draws tokens: no, plain PyTorch: OSError: no compiler",

@@ -1,5 +1,5 @@
-"""The command line as a stranger meets it: help, answers on stdout; for what is theirs to mend one
-message and exit code 2.
+"""The command line as a stranger meets it: help, answers on stdout; for what is theirs
+to mend one message and exit code 2.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_explains_every_command_and_loads_no_torch() -> None:
-    """Nor does a flag that is refused; torch takes seconds. In a process of its own, since others
-    have loaded it.
+    """Nor does a flag that is refused; torch takes seconds. In a process of its own,
+    since others have loaded it.
     """
     program = """
 import sys
@@ -52,7 +52,9 @@ for name in COMMANDS:
             raise AssertionError(f"{name} took {flag}")
         assert "torch" not in sys.modules, f"lr {' '.join(name)} {flag} loads torch"
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     _, *pages = done.stdout.split("usage: lr")
     assert len(pages) == len(COMMANDS) and all("options" in page for page in pages)
@@ -69,7 +71,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_python_m_lr_is_the_same_door() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "lr", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "lr", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.startswith("lr 0.")
 
@@ -128,8 +133,8 @@ def test_generate_writes_the_answer_to_stdout(
 
 
 def fails(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str) -> None:
-    """The command ends with code 2, one message that contains `expected`, no traceback and nothing
-    on stdout.
+    """The command ends with code 2, one message that contains `expected`, no traceback
+    and nothing on stdout.
     """
     try:
         code: object = main(words)
@@ -159,7 +164,11 @@ def test_max_depth_is_another_name_of_depth(
     ]
     assert main([*words, "--verifier", "exact", "--max_depth", "2"]) == 0
     capsys.readouterr()
-    fails(capsys, [*words, "--max_depth", "0"], "depth is 0, expected a whole number from 1 to")
+    fails(
+        capsys,
+        [*words, "--max_depth", "0"],
+        "depth is 0, expected a whole number from 1 to",
+    )
 
 
 def test_explain_says_what_the_trace_shows(
@@ -187,9 +196,13 @@ def test_explain_says_what_the_trace_shows(
     assert len(explained.err.splitlines()) > len(silent.err.splitlines())
 
 
-def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_settings(
+    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = ["generate", "q", "--model", str(target), "--draft_model", str(draft)]
-    fails(capsys, [*base, "--depth", "0"], "depth is 0, expected a whole number from 1 to")
+    fails(
+        capsys, [*base, "--depth", "0"], "depth is 0, expected a whole number from 1 to"
+    )
     fails(capsys, [*base, "--depth", "many"], "--depth", "many")
     fails(capsys, [*base, "--top_p", "7"], "top_p is 7.0, expected a number in (0, 1]")
     fails(capsys, [*base, "--mode", "fast"], "--mode", "ar", "lr")
@@ -200,16 +213,28 @@ def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFi
         "only 'depth'",
     )
     fails(capsys, [*base, "--threads", "0"], "threads is 0")
-    fails(capsys, [*base, "--device", "abacus"], "device is 'abacus', expected auto, cpu, cuda")
+    fails(
+        capsys,
+        [*base, "--device", "abacus"],
+        "device is 'abacus', expected auto, cpu, cuda",
+    )
     fails(
         capsys,
         [*base, "--verifier", "guess"],
         "there is no verifier 'guess'; choose one of: exact, oracle",
     )
     fails(
-        capsys, [*base, "--num_blocks", "2"], "the KV cache is full", "of 2 are free", "num_blocks"
+        capsys,
+        [*base, "--num_blocks", "2"],
+        "the KV cache is full",
+        "of 2 are free",
+        "num_blocks",
     )
-    fails(capsys, ["generate", "q", "--model", "nosuch"], "there is no checkpoint 'nosuch'")
+    fails(
+        capsys,
+        ["generate", "q", "--model", "nosuch"],
+        "there is no checkpoint 'nosuch'",
+    )
     fails(
         capsys,
         [*base, "--verifier", "embedding", "--judge_model", "/no/such/encoder"],
@@ -235,7 +260,12 @@ def test_prompts_longer_than_the_context(
     target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = ["--model", str(target), "--draft_model", str(draft), "--verifier", "exact"]
-    fails(capsys, ["generate", "coins " * 600, *base], "the context is 512", "Shorten the question")
+    fails(
+        capsys,
+        ["generate", "coins " * 600, *base],
+        "the context is 512",
+        "Shorten the question",
+    )
 
 
 def test_checkpoints_that_are_none(
@@ -249,7 +279,9 @@ def test_checkpoints_that_are_none(
 
     def fails_with(model: object, *expected: str) -> None:
         fails(
-            capsys, ["generate", "q", "--model", str(model), "--draft_model", str(draft)], *expected
+            capsys,
+            ["generate", "q", "--model", str(model), "--draft_model", str(draft)],
+            *expected,
         )
 
     fails_with(tmp_path / "nowhere", "nowhere", "no such directory")
@@ -260,10 +292,14 @@ def test_checkpoints_that_are_none(
     fails_with(broken, "model.safetensors")
     foreign = write_checkpoint(tmp_path / "llama", seed=1)
     config = foreign / "config.json"
-    config.write_text(config.read_text().replace("Qwen3ForCausalLM", "LlamaForCausalLM"))
+    config.write_text(
+        config.read_text().replace("Qwen3ForCausalLM", "LlamaForCausalLM")
+    )
     fails_with(foreign, "LlamaForCausalLM")
     fails_with(
-        write_foreign_checkpoint(tmp_path / "foreign"), "different vocabularies", "same family"
+        write_foreign_checkpoint(tmp_path / "foreign"),
+        "different vocabularies",
+        "same family",
     )
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "broken",
@@ -276,7 +312,16 @@ def test_a_verifier_for_another_language_is_refused_with_the_choices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = str(write_foreign_checkpoint(tmp_path / "foreign"))
-    words = ["generate", "q", "--model", foreign, "--draft_model", foreign, "--verifier", "oracle"]
+    words = [
+        "generate",
+        "q",
+        "--model",
+        foreign,
+        "--draft_model",
+        foreign,
+        "--verifier",
+        "oracle",
+    ]
     fails(capsys, words, "knows only the tiny language", "choose one of: exact")
 
 
@@ -290,35 +335,65 @@ def test_without_a_question_a_sample_problem_is_taken(
     assert page.stat().st_size > 10_000
 
 
-def test_a_tiny_model_says_what_it_understands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tiny_model_says_what_it_understands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     words = ["generate", "What is 2 + 2?", "--mode", "ar"]
-    fails(capsys, words, "sums of what people have", "What is 2 + 2?", "for example: At first ")
+    fails(
+        capsys,
+        words,
+        "sums of what people have",
+        "What is 2 + 2?",
+        "for example: At first ",
+    )
     for language in LANGUAGES.values():
         questions = [language.problem(Split.TEST, i, 0).question for i in range(100)]
-        assert all(map(language.asks, questions)) and not language.asks("How many coins?")
+        assert all(map(language.asks, questions)) and not language.asks(
+            "How many coins?"
+        )
 
 
 def test_the_demo_shows_a_problem_and_says_what_the_table_means(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Into a pipe: plain text, no bar. The time is up after the first problem."""
-    words = ["--problems", "2", "--show", "1", "--dataset", "tiny", "--seconds", "0.001"]
+    words = [
+        "--problems",
+        "2",
+        "--show",
+        "1",
+        "--dataset",
+        "tiny",
+        "--seconds",
+        "0.001",
+    ]
     assert main(["demo", *words, "--driver", "lockstep"]) == 0
     said = capsys.readouterr()
     story, _, end = said.out.partition("1 held-out problem\n")
     story = " ".join(story.split())
-    assert "problem 1" in story and "problem 2" not in story and "nothing is lost" in story
+    assert (
+        "problem 1" in story and "problem 2" not in story and "nothing is lost" in story
+    )
     assert "rejected" in story and "accepted" in story and ", expected " in story
-    table, _, conclusion = end.partition("1 of 2 problems in 0 seconds; --seconds 0 solves all.")
+    table, _, conclusion = end.partition(
+        "1 of 2 problems in 0 seconds; --seconds 0 solves all."
+    )
     assert [line.split()[0] for line in table.splitlines() if "/1" in line] == [
         "ar", "sd", "lr", "lr+sd"
     ]  # fmt: skip
-    for part in ("fewer passes of the target", "times as fast as ar", "data sheet of", "Qwen3-32B"):
+    for part in (
+        "fewer passes of the target",
+        "times as fast as ar",
+        "data sheet of",
+        "Qwen3-32B",
+    ):
         assert part in " ".join(conclusion.split())
     assert "\x1b" not in said.out + said.err and "solving" not in said.out + said.err
 
 
-def test_a_progress_bar_keeps_off_the_text_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_keeps_off_the_text_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In a terminal a line of text begins where the bar was wiped away."""
     monkeypatch.setenv("TERM", "xterm")
     screen = io.StringIO()
@@ -330,13 +405,16 @@ def test_a_progress_bar_keeps_off_the_text_beside_it(monkeypatch: pytest.MonkeyP
             time.sleep(0.15)  # the bar is drawn ten times a second
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
     lines = [part for line in text.split("\n") for part in line.split("\r")]
-    assert {"first step", "second step"} <= set(lines) and any("solving" in line for line in lines)
+    assert {"first step", "second step"} <= set(lines) and any(
+        "solving" in line for line in lines
+    )
 
 
 def test_what_a_checkpoint_asks_for_in_vain_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A program gets one warning, at the line that made the reasoner; commands a note and none."""
+    """A program gets one warning, at the line that made the reasoner; commands a note
+    and none."""
     folder = write_checkpoint(tmp_path / "model", seed=1)
     asks = {"repetition_penalty": 1.05, "of_tomorrow": True, "temperature": 0.5}
     (folder / "generation_config.json").write_text(json.dumps(asks))
@@ -348,7 +426,14 @@ def test_what_a_checkpoint_asks_for_in_vain_is_said_once(
     with warnings.catch_warnings(record=True) as more:
         assert main(["generate", "How many?", *how, "--max_tokens", "3"]) == 0
         assert capsys.readouterr().err.count(words) == 1
-        there = ["--dataset", "tiny:1", "--output", str(tmp_path / "run"), "--max_tokens_len", "90"]
+        there = [
+            "--dataset",
+            "tiny:1",
+            "--output",
+            str(tmp_path / "run"),
+            "--max_tokens_len",
+            "90",
+        ]
         assert main(["run", *how, *there]) == 0
         assert capsys.readouterr().err.count(words) == 1
         Reasoner(write_checkpoint(tmp_path / "other", seed=1), None)

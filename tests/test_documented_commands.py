@@ -1,5 +1,5 @@
-"""Every command line in the README, the documents and the notebooks is one that `lr` understands;
-the small ones run."""
+"""Every command line in the README, the documents and the notebooks is one that `lr`
+understands; the small ones run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ import pytest
 from lr.commands.cli import COMMANDS, command_class, main
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "GLOSSARY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "GLOSSARY.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL = ("lr theory", "lr plan", "lr info", "lr generate")
 NOT_HERE = re.compile(
@@ -32,14 +36,18 @@ def text_of(page: Path) -> str:
     if page.suffix != ".ipynb":
         return text
     cells = json.loads(text)["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return "\n".join(
+        "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
+    )
 
 
 def commands_in_blocks() -> list[str]:
     """Commands in code blocks, as one would type them."""
     found = set()
     for page in PAGES:
-        for block in re.findall(r"^```\w*\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE):
+        for block in re.findall(
+            r"^```\w*\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE
+        ):
             for line in block.replace("\\\n", " ").splitlines():
                 command = re.sub(r"\s+#\s.*", "", line.removeprefix("$ ")).strip()
                 if re.match(r"lr [a-z]", command):
@@ -54,7 +62,8 @@ def commands_in_text(page: Path) -> Iterator[str]:
 
 
 def name_of(command: str) -> tuple[str, ...]:
-    """The command that a line names, the first of its group where it names only that."""
+    """The command that a line names, the first of its group where it names only
+    that."""
     words = shlex.split(command)[1:]
     found = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
     group = [name for name in COMMANDS if name[0] == words[0]]
@@ -89,14 +98,24 @@ def test_mentioned_commands_and_flags_exist(capsys: pytest.CaptureFixture[str]) 
                 with pytest.raises(SystemExit):
                     main([*name, "--help"])
                 helps[name] = capsys.readouterr().out
-            assert all(flag in helps[name] for flag in flags), f"{page.name}: {command!r}"
+            assert all(flag in helps[name] for flag in flags), (
+                f"{page.name}: {command!r}"
+            )
 
 
 @pytest.mark.usefixtures("short_answers", "coarse_predictions")
-def test_small_documented_commands_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "docs" / "results" / "tiny_calibration.json", tmp_path / "my.json")
+def test_small_documented_commands_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copy(
+        ROOT / "docs" / "results" / "tiny_calibration.json", tmp_path / "my.json"
+    )
     monkeypatch.chdir(tmp_path)
-    here = [c for c in commands_in_blocks() if c.startswith(SMALL) and not NOT_HERE.search(c)]
+    here = [
+        c
+        for c in commands_in_blocks()
+        if c.startswith(SMALL) and not NOT_HERE.search(c)
+    ]
     assert len(here) > 3
     for command in here:
         fewer_steps = ["--steps", "400"] if command.startswith("lr theory") else []
@@ -116,7 +135,12 @@ def readme_lines() -> list[str]:
     """The lines of README's code blocks, comments cut."""
     readme = (ROOT / "README.md").read_text("utf-8")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
-    lines = [line for language, block in blocks if not language for line in block.splitlines()]
+    lines = [
+        line
+        for language, block in blocks
+        if not language
+        for line in block.splitlines()
+    ]
     return [re.sub(r"\s+#\s.*", "", line) for line in lines]
 
 
@@ -129,7 +153,8 @@ def readme_targets() -> set[str]:
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A copy of the sources (compiled ones too), and an environment that is installed already."""
+    """A copy of the sources (compiled ones too), and an environment that is installed
+    already."""
     folder = tmp_path_factory.mktemp("fresh")
     clone, venv = folder / "clone", folder / "venv"
     left = (".*", "*.egg-info", "build", "dist", "site", "slides", "runs")
@@ -143,17 +168,27 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("target", sorted(readme_targets()))
-def test_what_readme_makes_is_made_in_a_fresh_copy(target: str, fresh: tuple[Path, Path]) -> None:
-    """What needs more than this environment says what it would do; `.ci/run` does it."""
+def test_what_readme_makes_is_made_in_a_fresh_copy(
+    target: str, fresh: tuple[Path, Path]
+) -> None:
+    """What needs more than this environment says what it would do; `.ci/run` does
+    it."""
     clone, venv = fresh
     how = RUN.get(target, ["-n"])
-    assert target in RUN or f"make {target}" in (ROOT / ".ci" / "run").read_text("utf-8")
+    assert target in RUN or f"make {target}" in (ROOT / ".ci" / "run").read_text(
+        "utf-8"
+    )
     done = subprocess.run(
         ["make", target, f"VENV={venv}", *how],
         cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    shown = {"demo": "speedup", "grade": "residual.py", "slides": "first.html", "test": "pytest"}
+    shown = {
+        "demo": "speedup",
+        "grade": "residual.py",
+        "slides": "first.html",
+        "test": "pytest",
+    }
     assert shown.get(target, "") in done.stdout
 
 
@@ -164,10 +199,20 @@ def test_the_readmes_first_screen() -> None:
     assert "source .venv/bin/activate" in lines
     [page] = [line for line in lines if line.startswith("python -m ")]
     done = subprocess.run(
-        [sys.executable, *page.split()[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, *page.split()[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0 and "accepted" in done.stdout, done.stderr
-    assert [readme.count(f"| **{door}**") for door in ("learn", "check", "prototype")] == [1, 1, 1]
-    shell = [line for line in lines if line and not line.startswith((" ", "lr/", "scripts/"))]
+    assert [
+        readme.count(f"| **{door}**") for door in ("learn", "check", "prototype")
+    ] == [1, 1, 1]
+    shell = [
+        line for line in lines if line and not line.startswith((" ", "lr/", "scripts/"))
+    ]
     known = ("make ", "source ", "python -m ")
-    assert all(line.startswith(known) for line in shell), "a command that nothing here runs"
+    assert all(line.startswith(known) for line in shell), (
+        "a command that nothing here runs"
+    )

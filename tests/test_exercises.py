@@ -1,5 +1,6 @@
-"""The exercises of `notebooks/exercises` and their grader: solutions are praised, empty exercises
-say what to write, collected mistakes fail and are named, and so are a student's wrong answers.
+"""The exercises of `notebooks/exercises` and their grader: solutions are praised, empty
+exercises say what to write, collected mistakes fail and are named, and so are a
+student's wrong answers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ MISTAKES = sorted(path.stem for path in (FOLDER / "mistakes").glob("*.py"))
 NAMES = sorted(path.stem for path in (FOLDER / "solutions").glob("*.py"))
 
 WRONG: list[tuple[str, str, str, str]] = [
-    # exercise, the mistake that is to be named, and a change of the solution that makes it
+    # exercise, the mistake that is to be named, and a change of the solution that makes
+    # it
     ("residual", "redraws from p", "due / total if total > 0 else p", "p.clone()"),
     ("residual", "takes the distance", "(p - q).clamp(min=0)", "(q - p).abs()"),
     ("residual", "upside down", "min(1.0, p / q)", "1.0 if q >= p else q / p"),
@@ -83,7 +85,9 @@ def words(mistake: str, name: str) -> str:
 def test_every_exercise_has_all_that_belongs_to_it(grader: ModuleType) -> None:
     assert sorted(grader.EXERCISES) == NAMES
     for name in NAMES:
-        assert (FOLDER / f"{name}.py").is_file() and (FOLDER / "graders" / f"{name}.py").is_file()
+        assert (FOLDER / f"{name}.py").is_file() and (
+            FOLDER / "graders" / f"{name}.py"
+        ).is_file()
         assert len(grader.known_mistakes(name)) >= 4, f"few mistakes to make in {name}"
         assert sum(wrong[0] == name for wrong in WRONG) >= 3
 
@@ -156,7 +160,15 @@ def test_an_endless_loop_is_a_sentence(
 def test_the_command_line_has_no_traceback(tmp_path: Path) -> None:
     path = tmp_path / "residual.py"
     path.write_text("def accept_prob(p, q):\n    return [][0]\n", "utf-8")
-    command = [sys.executable, str(FOLDER / "grade.py"), "residual", "--file", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    command = [
+        sys.executable,
+        str(FOLDER / "grade.py"),
+        "residual",
+        "--file",
+        str(path),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert "IndexError in line 2" in done.stdout

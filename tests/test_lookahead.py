@@ -1,6 +1,7 @@
-"""The page `lr/lookahead.py` against everything else that knows the method: plain decoding and the
-scheduler under any order of completion (and, in `test_recorded_answers.py`, the engine). The same
-tokens, origins and verdicts, whatever the schedule, and every block of the cache given back.
+"""The page `lr/lookahead.py` against everything else that knows the method: plain
+decoding and the scheduler under any order of completion (and, in
+`test_recorded_answers.py`, the engine). The same tokens, origins and verdicts, whatever
+the schedule, and every block of the cache given back.
 """
 
 from __future__ import annotations
@@ -24,27 +25,35 @@ from lr import lookahead as page
 from lr.engine.runner import ModelRunner
 from lr.errors import OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch
-from lr.lab.scripted import Prefix, ScriptedRun, cut, shuffled
 from lr.lookahead import Lookahead, Writer, Writing, algorithm_1
-from lr.parts.drafters import LookupDrafter, StepDrafter
-from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import MatchRule
+from lr.spec.drafters import LookupDrafter, StepDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
+from lr.spec.verifiers.named import VerifierChoice
 from lr.spec.write import BlankLineSegmenter
-from lr.types import Coupling, EmittedStep, Finish, Origin, Role, SamplingParams, Step, Verdict
+from lr.types import (
+    Coupling,
+    EmittedStep,
+    Finish,
+    Origin,
+    Role,
+    SamplingParams,
+    Step,
+    Verdict,
+)
+from lr.watch.scripted import Prefix, ScriptedRun, cut, shuffled
 
 MODELS = [random_model(seed) for seed in range(4)]
-QUESTION = (
-    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-)
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 
 
 class ByContent(Verifier):
-    """Accepts with probability `rho`, by a draw that depends on the pair and on nothing else."""
+    """Accepts with probability `rho`, by a draw that depends on the pair and on nothing
+    else."""
 
     name = "by content"
 
@@ -61,7 +70,8 @@ class ByContent(Verifier):
 
 
 class Scripted(Verifier):
-    """Gives the verdicts that it was made with, then accepts; remembers what it was given."""
+    """Gives the verdicts that it was made with, then accepts; remembers what it was
+    given."""
 
     name = "scripted"
 
@@ -71,7 +81,10 @@ class Scripted(Verifier):
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         self.seen += pairs
-        return [Verdict(self.answers.pop(0) if self.answers else True, "scripted") for _ in pairs]
+        return [
+            Verdict(self.answers.pop(0) if self.answers else True, "scripted")
+            for _ in pairs
+        ]
 
 
 def writers(
@@ -86,7 +99,9 @@ def writers(
     """A draft and a target."""
     draft, target = (
         Writer(
-            ModelRunner(MODELS[model], num_blocks=num_blocks, block_size=4, observer=observer),
+            ModelRunner(
+                MODELS[model], num_blocks=num_blocks, block_size=4, observer=observer
+            ),
             SamplingParams(temperature),
             partial(BlankLineSegmenter, PIECES.__getitem__),
             frozenset({EOS}),
@@ -111,11 +126,13 @@ def run(
 
 
 class ModelScript:
-    """The steps of the same models as a script for the scheduler, each written alone, without any
-    speculation, on a branch of its own.
+    """The steps of the same models as a script for the scheduler, each written alone,
+    without any speculation, on a branch of its own.
     """
 
-    def __init__(self, made: tuple[Writer, Writer], verifier: Verifier, coupling: Coupling) -> None:
+    def __init__(
+        self, made: tuple[Writer, Writer], verifier: Verifier, coupling: Coupling
+    ) -> None:
         self.made, self.verifier, self.coupling = made, verifier, coupling
         self.found: dict[tuple[Prefix, Role, int], Step] = {}
 
@@ -137,7 +154,9 @@ class ModelScript:
             stream = (target if shared or role is Role.TARGET else draft).stream
             path = (len(prefix), sibling) if sibling else (len(prefix),)
             writer = draft if role is Role.DRAFT else target
-            branch = writer.open([*PROMPT, *(token for step in prefix for token in step.tokens)])
+            branch = writer.open(
+                [*PROMPT, *(token for step in prefix for token in step.tokens)]
+            )
             writing = writer.begin(branch, stream.fold_in(*path), 30)
             [self.found[key]] = writer.finish([writing])
             writer.keep(set())
@@ -188,8 +207,15 @@ def test_the_page_emits_what_the_scheduler_emits(
     depth = max(least, min(depth, (6, 6, 4)[width - 1]))  # at most 127 nodes
     verifier = ExactVerifier() if rho is None else ByContent(rho)
     made = writers(temperature, seed, speculation=speculation)
-    how = {"schedule": schedule, "depth": depth, "width": width, "max_target_rows": rows}
-    emitted = run(verifier, limits, made, **how, coupling=coupling, draft_forwards=forwards)
+    how = {
+        "schedule": schedule,
+        "depth": depth,
+        "width": width,
+        "max_target_rows": rows,
+    }
+    emitted = run(
+        verifier, limits, made, **how, coupling=coupling, draft_forwards=forwards
+    )
     script = ModelScript(writers(temperature, seed), verifier, coupling)
     assert emitted == scheduled(script, SchedulerConfig(limits, **how), seed)
     if rho is None:
@@ -205,7 +231,9 @@ def test_the_step_drafter_changes_nothing() -> None:
         with_it = writers(1.0, seed, models=(1, 1), speculation=token_level)
         without = writers(1.0, seed, models=(1, 1))
         limits, verifier = Limits(60, 20), ByContent(0.7)
-        assert run(verifier, limits, with_it, **how) == run(verifier, limits, without, **how)
+        assert run(verifier, limits, with_it, **how) == run(
+            verifier, limits, without, **how
+        )
 
 
 @settings(max_examples=25, deadline=None)  # without models: 300 below
@@ -259,8 +287,8 @@ class NoModel:
 
 
 class SeededScript:
-    """Random steps, each a function of its role, its prefix and its stream: more varied than those
-    of small models.
+    """Random steps, each a function of its role, its prefix and its stream: more varied
+    than those of small models.
     """
 
     def __init__(self, seed: int, rho: float, eos: float, cut: float) -> None:
@@ -268,17 +296,23 @@ class SeededScript:
 
     def step(self, role: Role, tokens: Sequence[int], stream: Stream) -> Step:
         chance = random.Random(repr((self.seed, role, tuple(tokens), stream)))
-        written = tuple(chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5])))
+        written = tuple(
+            chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5]))
+        )
         drawn = chance.random()
         finish = Finish.LENGTH if drawn < self.eos + self.cut else Finish.BOUNDARY
         return Step(written, Finish.EOS if drawn < self.eos else finish)
 
     def draft(self, prefix: Prefix, sibling: int) -> Step:
         path = (len(prefix), sibling) if sibling else (len(prefix),)
-        return self.step(Role.DRAFT, self._tokens(prefix), Stream.root(0).fold_in(*path))
+        return self.step(
+            Role.DRAFT, self._tokens(prefix), Stream.root(0).fold_in(*path)
+        )
 
     def target(self, prefix: Prefix) -> Step:
-        return self.step(Role.TARGET, self._tokens(prefix), Stream.root(0).fold_in(len(prefix)))
+        return self.step(
+            Role.TARGET, self._tokens(prefix), Stream.root(0).fold_in(len(prefix))
+        )
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
         pair = Pair(tuple(self._tokens(prefix)), draft, target)
@@ -294,14 +328,18 @@ class ScriptWriter(Writer):
     def __init__(self, script: SeededScript, role: Role) -> None:
         runner: Any = NoModel()
         segmenter = partial(BlankLineSegmenter, PIECES.__getitem__)
-        super().__init__(runner, SamplingParams(), segmenter, frozenset(), Stream.root(0))
+        super().__init__(
+            runner, SamplingParams(), segmenter, frozenset(), Stream.root(0)
+        )
         self.script, self.role, self.pace = script, role, random.Random(script.seed)
 
     def write(self, live: Sequence[Writing]) -> None:
         self.runner.forward([w.branch for w in live])
         for w in live:
             if self.pace.random() < 0.5:
-                w.step = cut(self.script.step(self.role, w.branch.tokens, w.stream), w.limit)
+                w.step = cut(
+                    self.script.step(self.role, w.branch.tokens, w.stream), w.limit
+                )
                 w.tokens += w.step.tokens
                 w.branch.extend(w.tokens)
 
@@ -336,14 +374,21 @@ def test_page_and_scheduler_agree_on_random_scripts(
     """Without models: every ending, every budget, steps that take different times."""
     least = 1 if schedule is Schedule.PAPER else 0
     depth = max(least, depth)
-    how = {"schedule": schedule, "depth": depth, "width": width, "max_target_rows": rows}
+    how = {
+        "schedule": schedule,
+        "depth": depth,
+        "width": width,
+        "max_target_rows": rows,
+    }
     made = ScriptWriter(script, Role.DRAFT), ScriptWriter(script, Role.TARGET)
     parts = (PROMPT, *made, script.verifier, limits)
     emitted = list(Lookahead(*parts, **how, draft_forwards=forwards).steps())
     assert made[0].branches == made[1].branches == []
     assert emitted == scheduled(script, SchedulerConfig(limits, **how), seed)
     if schedule is Schedule.SYNC and width == 1:
-        assert emitted == list(algorithm_1(PROMPT, *made, script.verifier, limits, depth))
+        assert emitted == list(
+            algorithm_1(PROMPT, *made, script.verifier, limits, depth)
+        )
 
 
 # What a run looks like
@@ -365,7 +410,11 @@ def clean_seed() -> int:
         made = writers(1.2, seed)
         verifier = Scripted()
         first = list(algorithm_1(PROMPT, *made, verifier, Limits(150, 60), 3))[:4]
-        pairs = [step for pair in verifier.seen[:3] for step in (pair.draft, pair.target_step)]
+        pairs = [
+            step
+            for pair in verifier.seen[:3]
+            for step in (pair.draft, pair.target_step)
+        ]
         steps = [*(e.step for e in first), *pairs]
         origins = [e.origin for e in first]
         whole = all(step.finish is Finish.BOUNDARY for step in steps)
@@ -374,9 +423,11 @@ def clean_seed() -> int:
     raise AssertionError("no such seed")
 
 
-def test_a_cycle_of_three_drafts_has_four_target_rows_and_a_bonus(clean_seed: int) -> None:
-    """One forward reads the trunk; those after it are one batch of four rows that end one by
-    one.
+def test_a_cycle_of_three_drafts_has_four_target_rows_and_a_bonus(
+    clean_seed: int,
+) -> None:
+    """One forward reads the trunk; those after it are one batch of four rows that end
+    one by one.
     """
     forwards: list[tuple[int, int]] = []
     made = writers(1.2, clean_seed)
@@ -394,7 +445,9 @@ def test_a_cycle_of_three_drafts_has_four_target_rows_and_a_bonus(clean_seed: in
     assert [rows for rows, _ in forwards[1 : 1 + len(expected)]] == expected
 
 
-def test_the_first_rejected_draft_is_replaced_and_later_ones_are_dropped(clean_seed: int) -> None:
+def test_the_first_rejected_draft_is_replaced_and_later_ones_are_dropped(
+    clean_seed: int,
+) -> None:
     verifier = Scripted(True, False)
     made = writers(1.2, clean_seed)
     emitted = list(algorithm_1(PROMPT, *made, verifier, Limits(150, 60), 3))
@@ -405,7 +458,8 @@ def test_the_first_rejected_draft_is_replaced_and_later_ones_are_dropped(clean_s
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_every_kind_of_step_and_ending_occurs(schedule: Schedule) -> None:
-    """Cut steps are not accepted and nothing is drafted after them; nothing follows the end."""
+    """Cut steps are not accepted and nothing is drafted after them; nothing follows the
+    end."""
     origins, endings = Counter[Origin](), Counter[Finish]()
     for seed in range(30):
         how = {"schedule": schedule, "depth": 3, "width": 1 + seed % 2}
@@ -448,13 +502,20 @@ def test_stopping_early_releases_everything(loop: Any) -> None:
 
 # Through `Reasoner`
 
-DRAFTERS = (None, "ngram", "suffix", "draft", "tree", "step")  # None: no token-level speculation
+DRAFTERS = (
+    None,
+    "ngram",
+    "suffix",
+    "draft",
+    "tree",
+    "step",
+)  # None: no token-level speculation
 
 
 @pytest.fixture(scope="module")
 def reasoners(tmp_path_factory: pytest.TempPathFactory) -> list[Reasoner]:
-    """In fp64: a tiny pair whose target has two layers, and a random pair that hardly ever agrees
-    with itself.
+    """In fp64: a tiny pair whose target has two layers, and a random pair that hardly
+    ever agrees with itself.
     """
     folder = tmp_path_factory.mktemp("random")
     write_checkpoint(folder / "target", seed=1)
@@ -481,10 +542,13 @@ def reasoners(tmp_path_factory: pytest.TempPathFactory) -> list[Reasoner]:
 def test_the_page_emits_what_the_engine_emits(
     reasoners: list[Reasoner], pair: int, verifier: str, drafter: str | None, **how: Any
 ) -> None:
-    """Steps, origins and verdicts, with every token drafter and rule, token for token."""
+    """Steps, origins and verdicts, with every token drafter and rule, token for
+    token."""
     how["depth"] = min(how["depth"], (6, 6, 4)[how["width"] - 1])
     if drafter == "step" and how["schedule"] != "sync":
-        how["acceptance"] = "match"  # other rules see how far the draft has come by then
+        how["acceptance"] = (
+            "match"  # other rules see how far the draft has come by then
+        )
     if drafter == "tree" and how["acceptance"] == "block":
         how["acceptance"] = "reject"  # block verifies chains
     if how["acceptance"] == "block":
@@ -495,7 +559,8 @@ def test_the_page_emits_what_the_engine_emits(
     choice = VerifierChoice("random:0.7" if pair else verifier, reasoner.codec)
     reasoner.verifier = choice.build(reasoner.models.target)
     by_page, by_engine = (
-        reasoner.generate(QUESTION, engine=engine, **how) for engine in ("page", "scheduler")
+        reasoner.generate(QUESTION, engine=engine, **how)
+        for engine in ("page", "scheduler")
     )
     assert by_page.steps == by_engine.steps
 
@@ -513,7 +578,9 @@ def test_the_page_says_what_it_cannot_run() -> None:
 def test_the_page_runs_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["lookahead", QUESTION, "--depth", "2", "--seed", "3"])
+    monkeypatch.setattr(
+        sys, "argv", ["lookahead", QUESTION, "--depth", "2", "--seed", "3"]
+    )
     page.main()
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines} <= {origin.value for origin in Origin}

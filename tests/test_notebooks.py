@@ -1,8 +1,8 @@
 """Every notebook runs from top to bottom, and what is kept in it is what it prints now.
 
-After a change of a notebook, or of what it shows, `python scripts/run_notebooks.py 04` runs number
-04 with its answers and keeps the new outputs; read them then. The exercises have tests of their own
-(`test_exercises.py`).
+After a change of a notebook, or of what it shows, `python scripts/run_notebooks.py 04`
+runs number 04 with its answers and keeps the new outputs; read them then. The exercises
+have tests of their own (`test_exercises.py`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ import matplotlib.pyplot, torch, transformers
 import lr.reasoner
 gc.freeze()
 """
-"""A notebook begins by forgetting the names of the one before, which looks at all that is alive:
-what they all import need not be looked at again.
+"""A notebook begins by forgetting the names of the one before, which looks at all that
+is alive: what they all import need not be looked at again.
 """
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[AsyncKernelManager]:
-    """One for all notebooks, which import the same: that takes longer than most of them run."""
+    """One for all notebooks, which import the same: that takes longer than most of them
+    run."""
     manager = run_notebooks.kernel()
     NotebookClient(new_notebook(cells=[new_code_cell(IMPORTED)]), manager).execute()
     yield manager
@@ -51,17 +52,23 @@ def kernel() -> Iterator[AsyncKernelManager]:
 
 
 def cells(path: Path, kind: str) -> list[Any]:
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+    return [
+        cell
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == kind
+    ]
 
 
 def said(cell: Any) -> list[str]:
-    """What a cell shows, pictures as the word for them: their bytes differ between versions of
-    matplotlib."""
+    """What a cell shows, pictures as the word for them: their bytes differ between
+    versions of matplotlib."""
     shown = []
     for output in cell.outputs:
         data = output.get("data", {})
         drawn = "image/png" in data
-        shown.append("a picture" if drawn else output.get("text") or data.get("text/plain", ""))
+        shown.append(
+            "a picture" if drawn else output.get("text") or data.get("text/plain", "")
+        )
     return shown
 
 
@@ -75,11 +82,15 @@ def statements(cell: Any) -> list[ast.stmt]:
 
 
 def test_the_notebooks_are_in_order() -> None:
-    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(11)]
+    assert [path.name[:3] for path in NOTEBOOKS] == [
+        f"{number:02}_" for number in range(11)
+    ]
 
 
 @each_notebook
-def test_it_runs_and_its_outputs_are_what_it_shows(path: Path, kernel: AsyncKernelManager) -> None:
+def test_it_runs_and_its_outputs_are_what_it_shows(
+    path: Path, kernel: AsyncKernelManager
+) -> None:
     notebook, answers = run_notebooks.executed(path, kernel)
     fresh = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for kept, new in zip(cells(path, "code"), fresh, strict=True):
@@ -96,7 +107,9 @@ def test_it_runs_and_its_outputs_are_what_it_shows(path: Path, kernel: AsyncKern
 @each_notebook
 def test_every_question_has_its_answer(path: Path) -> None:
     questions = cells(path, "markdown")[-1].source.split("to try")[1].split("[Answers]")
-    assert len(questions) == 2 and questions[1].startswith(f"(answers/{path.name[:2]}.md)")
+    assert len(questions) == 2 and questions[1].startswith(
+        f"(answers/{path.name[:2]}.md)"
+    )
     numbered = r"^(\d)\. "
     asked = re.findall(numbered, questions[0], re.MULTILINE)
     page = answers_to(path).read_text("utf-8")
@@ -108,9 +121,14 @@ def test_every_question_has_its_answer(path: Path) -> None:
 def test_cells_are_short_and_define_nothing(path: Path) -> None:
     for cell in cells(path, "code"):
         tree = statements(cell)
-        defined = [node for node in tree if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+        defined = [
+            node for node in tree if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        ]
         lines = {
-            node.lineno for outer in tree for node in ast.walk(outer) if isinstance(node, ast.stmt)
+            node.lineno
+            for outer in tree
+            for node in ast.walk(outer)
+            if isinstance(node, ast.stmt)
         }
         assert len(lines) <= (DEFINES.get(path.stem, 0) if defined else MOST_LINES), (
             f"two ideas in one cell, or a definition: a notebook uses the package and "
@@ -129,7 +147,8 @@ def test_no_output_shows_a_path_or_an_address_of_one_machine(path: Path) -> None
     for cell in cells(path, "code"):
         for text in said(cell):
             assert not re.search(
-                r"(?<![\w.])/(?:work|root|home|Users|tmp|opt|var|usr)/|\b0x[0-9a-f]{6,}", text
+                r"(?<![\w.])/(?:work|root|home|Users|tmp|opt|var|usr)/|\b0x[0-9a-f]{6,}",
+                text,
             ), text
 
 

@@ -52,11 +52,14 @@ class Coin(Verifier):
 def test_exact_lookahead_is_plain_decoding(
     exact: Reasoner, temperature: float | None, schedule: str, depth: int, width: int
 ) -> None:
-    """Draft and target differ in the padding of their vocabularies, which changes nothing."""
+    """Draft and target differ in the padding of their vocabularies, which changes
+    nothing."""
     how = {"temperature": temperature, "max_tokens": 60, "max_step_tokens": 20}
     plain = exact.generate(QUESTION, mode="ar", **how)
     assert (
-        exact.generate(QUESTION, schedule=schedule, depth=depth, width=width, **how).tokens
+        exact.generate(
+            QUESTION, schedule=schedule, depth=depth, width=width, **how
+        ).tokens
         == plain.tokens
     )
 
@@ -71,7 +74,12 @@ def test_matching_at_both_levels_is_plain_decoding(
 ) -> None:
     how = {"temperature": temperature, "max_tokens": 40, "max_step_tokens": 20}
     plain = exact.generate(QUESTION, mode="ar", **how)
-    shared = {"drafter": drafter, "acceptance": "match", "coupling": "shared", "branching": (2, 1)}
+    shared = {
+        "drafter": drafter,
+        "acceptance": "match",
+        "coupling": "shared",
+        "branching": (2, 1),
+    }
     assert exact.generate(QUESTION, mode=mode, **how, **shared).tokens == plain.tokens
 
 
@@ -82,9 +90,13 @@ def test_a_result_says_who_wrote_what(checkpoints: tuple[Path, Path]) -> None:
     )
     assert result.text == reasoner.codec.decode(result.tokens)
     for step in result.steps:
-        assert step.author is (Role.DRAFT if step.origin is Origin.ACCEPTED else Role.TARGET)
+        assert step.author is (
+            Role.DRAFT if step.origin is Origin.ACCEPTED else Role.TARGET
+        )
         assert (step.rejected is not None) == (step.origin is Origin.CORRECTION)
-        assert (step.verdict is not None) == (step.origin in (Origin.ACCEPTED, Origin.CORRECTION))
+        assert (step.verdict is not None) == (
+            step.origin in (Origin.ACCEPTED, Origin.CORRECTION)
+        )
     stats = result.stats
     assert stats.tokens == len(result.tokens)
     assert stats.steps == len(result.steps)
@@ -95,7 +107,9 @@ def test_a_result_says_who_wrote_what(checkpoints: tuple[Path, Path]) -> None:
 
 def test_same_seed_same_answer_another_sample_another(exact: Reasoner) -> None:
     def answer(**changes: int) -> tuple[int, ...]:
-        return exact.generate(QUESTION, max_tokens=40, **{"temperature": 1.5, **changes}).tokens
+        return exact.generate(
+            QUESTION, max_tokens=40, **{"temperature": 1.5, **changes}
+        ).tokens
 
     assert answer() == answer()
     assert answer() != answer(seed=1)
@@ -105,7 +119,11 @@ def test_same_seed_same_answer_another_sample_another(exact: Reasoner) -> None:
 def test_run_yields_the_steps_of_the_result(exact: Reasoner) -> None:
     run = exact.run(QUESTION, max_tokens=50)
     steps = list(run)
-    assert tuple(steps) == run.finish().steps == exact.generate(QUESTION, max_tokens=50).steps
+    assert (
+        tuple(steps)
+        == run.finish().steps
+        == exact.generate(QUESTION, max_tokens=50).steps
+    )
 
 
 def test_sampling_defaults_come_from_the_checkpoint(exact: Reasoner) -> None:
@@ -163,12 +181,14 @@ def test_verifiers_that_make_no_sense_are_refused(
 ) -> None:
     assert Reasoner(*checkpoints, "oracle").verifier.name == "oracle"  # type: ignore[union-attr]
     with pytest.raises(
-        SettingError, match="there is no verifier 'oracel'; choose one of: exact, oracle"
+        SettingError,
+        match="there is no verifier 'oracel'; choose one of: exact, oracle",
     ):
         Reasoner(*checkpoints, "oracel")
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
     with pytest.raises(
-        SettingError, match=r"speaks none of them\. For this checkpoint choose one of: exact"
+        SettingError,
+        match=r"speaks none of them\. For this checkpoint choose one of: exact",
     ):
         Reasoner(foreign, foreign, "oracle")
     with pytest.raises(SettingError, match="uses no judge model"):
@@ -207,13 +227,17 @@ def test_an_unknown_device_is_refused(checkpoints: tuple[Path, Path]) -> None:
         Reasoner(*checkpoints, "exact", device="x")
 
 
-def test_different_tokenizers_are_refused(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+def test_different_tokenizers_are_refused(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
     with pytest.raises(SettingError, match="different vocabularies"):
         Reasoner(checkpoints[0], foreign, "exact")
 
 
-def test_without_a_draft_there_is_plain_decoding(checkpoints: tuple[Path, Path]) -> None:
+def test_without_a_draft_there_is_plain_decoding(
+    checkpoints: tuple[Path, Path],
+) -> None:
     reasoner = Reasoner(checkpoints[0], None)
     assert reasoner.generate(QUESTION, mode="ar", max_tokens=5).tokens
     assert reasoner.generate(QUESTION, mode="sd", drafter="ngram", max_tokens=5).tokens
@@ -245,12 +269,16 @@ def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:
 
 
 def test_every_error_of_ours_is_one_kind() -> None:
-    assert all(issubclass(kind, LRError) for kind in (ContextError, OutOfBlocks, SettingError))
+    assert all(
+        issubclass(kind, LRError) for kind in (ContextError, OutOfBlocks, SettingError)
+    )
 
 
 def test_the_typed_arguments_are_the_options() -> None:
     """What an editor completes in `generate` is what `GenerateOptions` has."""
     names = {one.name for one in fields(GenerateOptions)}
     assert set(OptionArguments.__annotations__) == names
-    shown = inspect.signature(Reasoner.generate).parameters  # by `help` and by notebooks
+    shown = inspect.signature(
+        Reasoner.generate
+    ).parameters  # by `help` and by notebooks
     assert names < set(shown) and shown["depth"].default == 4 and "options" not in shown

@@ -1,5 +1,5 @@
-"""`lr reproduce table1`: the paper's numbers with ours beside, resumed, and refused where it cannot
-be.
+"""`lr reproduce table1`: the paper's numbers with ours beside, resumed, and refused
+where it cannot be.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from lr.commands.bench import BenchGpu
 from lr.commands.cli import main
 from lr.commands.eval import Table1
 from lr.commands.run import RunModels, RunTally
-from lr.lab.bench.report import conditions, write_json
-from lr.lab.eval.report import AnswerRecord
+from lr.measure.bench.report import conditions, write_json
+from lr.measure.report import AnswerRecord
 from lr.tiny.language import Split, problem
 
 SMALL = "--model tiny-target --datasets GSM8K --tokens 24 --prompt 20 --repeats 2 --k 2".split()
@@ -33,7 +33,9 @@ def test_the_paper_beside_ours_and_resumed(
     [ours] = [line for line in page.splitlines() if line.startswith("| GSM8K | ours")]
     assert all(0 <= float(number) < 20 for number in ours.strip("| ").split(" | ")[2:])
     assert "dummy weights" in page
-    monkeypatch.setattr(BenchGpu, "run", lambda self: pytest.fail("it was measured again"))
+    monkeypatch.setattr(
+        BenchGpu, "run", lambda self: pytest.fail("it was measured again")
+    )
     assert main([*command, "--device", "cpu"]) == 0
     again = (tmp_path / "dummy-qwen3" / "table1.md").read_text("utf-8")
     assert again.splitlines()[-1] == ours
@@ -49,10 +51,14 @@ def test_results_of_another_machine_or_setting_are_refused_and_kept(
 ) -> None:
     command = ["reproduce", "table1", "--dummy", *SMALL, "--device", "cpu"]
     command += ["--output", str(tmp_path)]
-    written = {"modes": [{"way": way, **MEASURED} for way in ("lr, overlapped", "sd", "lr+sd")]}
+    written = {
+        "modes": [{"way": way, **MEASURED} for way in ("lr, overlapped", "sd", "lr+sd")]
+    }
     monkeypatch.setattr(BenchGpu, "run", lambda bench: write_json(written, bench.json))
     assert main(command) == 0
-    head = json.loads((tmp_path / "dummy-qwen3" / "run.json").read_text("utf-8"))["settings"]
+    head = json.loads((tmp_path / "dummy-qwen3" / "run.json").read_text("utf-8"))[
+        "settings"
+    ]
     assert head["torch"] == conditions()["torch"] and head["dtype"] == "torch.float32"
     assert head["model"] == "tiny-target" and head["lr"] and head["cpu"]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
@@ -78,10 +84,20 @@ def test_real_models_go_on_where_they_were_interrupted(
     data = tmp_path / "data"
     data.mkdir()
     tasks = [problem(Split.TEST, number) for number in range(3)]
-    lines = [json.dumps({"question": one.question, "answer": str(one.answer)}) for one in tasks]
+    lines = [
+        json.dumps({"question": one.question, "answer": str(one.answer)})
+        for one in tasks
+    ]
     (data / "GSM8K.jsonl").write_text("\n".join(lines), encoding="utf-8")
     command = ["reproduce", "table1", "--model", "tiny-target", "--datasets", "GSM8K"]
-    command += ["--data", str(data), "--device", "cpu", "--output", str(tmp_path / "out")]
+    command += [
+        "--data",
+        str(data),
+        "--device",
+        "cpu",
+        "--output",
+        str(tmp_path / "out"),
+    ]
     add, count = RunTally.add, [0]
 
     def interrupt(tally: RunTally, done: AnswerRecord) -> None:
@@ -97,13 +113,20 @@ def test_real_models_go_on_where_they_were_interrupted(
     before = {path: path.read_bytes() for path in folder.glob("GSM8K-*/[0-9]*.json")}
     assert 5 <= len(before) < 7 and not (folder / "table1.md").exists()
     assert main(command) == 0
-    assert len(list(folder.glob("GSM8K-*/[0-9]*.json"))) == 12 and not list(folder.rglob(".*"))
+    assert len(list(folder.glob("GSM8K-*/[0-9]*.json"))) == 12 and not list(
+        folder.rglob(".*")
+    )
     assert all(path.read_bytes() == content for path, content in before.items())
     [ours] = [line for line in table_of(folder) if line.startswith("| GSM8K | ours")]
     numbers = [float(number) for number in ours.strip("| ").split(" | ")[2:]]
     assert 0 < numbers[0] <= 1 and all(0 < number < 20 for number in numbers[1:])
-    judges = json.loads((folder / "GSM8K-lr" / "run.json").read_text("utf-8"))["settings"]
-    assert (judges["draft_model"], judges["judge_model"]) == ("tiny-draft", "tiny-judge")
+    judges = json.loads((folder / "GSM8K-lr" / "run.json").read_text("utf-8"))[
+        "settings"
+    ]
+    assert (judges["draft_model"], judges["judge_model"]) == (
+        "tiny-draft",
+        "tiny-judge",
+    )
     more = json.dumps({"question": tasks[0].question, "answer": "1"})
     (data / "GSM8K.jsonl").write_text("\n".join([*lines, more]), encoding="utf-8")
     assert main(command) == 2, "the answers belong to other problems"
@@ -120,11 +143,17 @@ def table_of(folder: Path) -> list[str]:
         ([], "there is no data/AIME24.jsonl"),
         (["--datasets", "GSM9K"], "GSM9K"),
         (["--depth", "0", "--dummy"], "depth is 0"),
-        (["--attention", "sdpa", "--dummy"], "attention with --dummy is 'sdpa', expected auto"),
+        (
+            ["--attention", "sdpa", "--dummy"],
+            "attention with --dummy is 'sdpa', expected auto",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_at_once(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["reproduce", "table1", *flags]) == 2

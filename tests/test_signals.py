@@ -1,5 +1,5 @@
-"""Ctrl-C at any moment, imports included, is one word and exit code 130; a closed terminal and
-`kill` end a run in the same way; nothing stays behind.
+"""Ctrl-C at any moment, imports included, is one word and exit code 130; a closed
+terminal and `kill` end a run in the same way; nothing stays behind.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 def started(*words: str) -> subprocess.Popen[str]:
-    """The program, as soon as its interpreter runs. It answers Ctrl-C also where these tests run in
-    the background, where a shell has that ignored.
+    """The program, as soon as its interpreter runs. It answers Ctrl-C also where these
+    tests run in the background, where a shell has that ignored.
     """
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
@@ -84,14 +84,20 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path, after: float) -> None
     time.sleep(after)
     os.killpg(program.pid, signal.SIGINT)
     _, said = program.communicate(timeout=60)
-    # Interrupted in an `exec`, Python ends itself by the signal; shells show 130 for both.
+    # Interrupted in an `exec`, Python ends itself by the signal; shells show 130 for
+    # both.
     assert program.returncode in (130, -signal.SIGINT)
-    assert said.splitlines()[-1] == "interrupted" and "Traceback" not in said and gone(program.pid)
+    assert (
+        said.splitlines()[-1] == "interrupted"
+        and "Traceback" not in said
+        and gone(program.pid)
+    )
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
 def test_a_closed_terminal_ends_a_run(tmp_path: Path, name: str) -> None:
-    """The signal comes to the run alone, when the first answers are there; they stay."""
+    """The signal comes to the run alone, when the first answers are there; they
+    stay."""
     output = tmp_path / "run"
     program = started(*LONG.split(), str(output))
     deadline = time.monotonic() + 120
@@ -101,7 +107,9 @@ def test_a_closed_terminal_ends_a_run(tmp_path: Path, name: str) -> None:
     _, said = program.communicate(timeout=60)
     assert program.returncode == 128 + getattr(signal, name) and "Traceback" not in said
     assert gone(program.pid)
-    assert len(list(output.glob("[0-9]*.json"))) >= 2 and not list(output.glob(".*.tmp"))
+    assert len(list(output.glob("[0-9]*.json"))) >= 2 and not list(
+        output.glob(".*.tmp")
+    )
 
 
 def test_a_signal_that_was_lost_does_not_keep_the_next_one_out() -> None:
@@ -130,7 +138,8 @@ def test_closed_outputs_are_no_error() -> None:
 def test_a_signal_that_native_code_turns_into_an_error_ends_the_program_as_any_other(
     name: str,
 ) -> None:
-    """Found by the attack `faults`: SIGTERM while tensors were read came out as a ValueError."""
+    """Found by the attack `faults`: SIGTERM while tensors were read came out as a
+    ValueError."""
     done = subprocess.run(
         [sys.executable, "-c", SWALLOWED, name],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lr.lab.page import emission
+from lr.engine.page import emission
 from lr.trace import (
     ForwardPass,
     RunEvent,
@@ -36,7 +36,11 @@ def trace_of(*events: RunEvent) -> list[tuple[float, Any]]:
 def test_an_empty_run_has_no_ratios() -> None:
     stats = stats_of(trace_of())
     assert stats == Stats()
-    assert (stats.step_acceptance, stats.tokens_per_second, stats.tokens_per_target_pass) == (
+    assert (
+        stats.step_acceptance,
+        stats.tokens_per_second,
+        stats.tokens_per_target_pass,
+    ) == (
         None,
         None,
         None,
@@ -56,7 +60,10 @@ def test_counts_times_and_ratios() -> None:
             VerifierCall(2, 0.125),
             emission(EmittedStep(0, STEP, Origin.ACCEPTED, AGREED), AGREED),
             emission(
-                EmittedStep(1, Step((4,), Finish.EOS), Origin.CORRECTION, REFUSED, STEP), REFUSED
+                EmittedStep(
+                    1, Step((4,), Finish.EOS), Origin.CORRECTION, REFUSED, STEP
+                ),
+                REFUSED,
             ),
         )
     )
@@ -69,7 +76,12 @@ def test_counts_times_and_ratios() -> None:
     )
     assert (stats.draft_tokens, stats.target_tokens) == (6, 3)
     assert (stats.draft_passes, stats.target_passes) == (1, 2)
-    assert (stats.draft_seconds, stats.target_seconds, stats.verifier_seconds, stats.seconds) == (
+    assert (
+        stats.draft_seconds,
+        stats.target_seconds,
+        stats.verifier_seconds,
+        stats.seconds,
+    ) == (
         0.25,
         1.0,
         0.125,
@@ -106,6 +118,9 @@ def test_token_rounds_add_up(split: int) -> None:
 
 def test_only_the_targets_rounds_count() -> None:
     stats = stats_of(
-        trace_of(TokenRound(Role.DRAFT, 0, 4, 4, 4, 5), TokenRound(Role.TARGET, 0, 4, 4, 1, 2))
+        trace_of(
+            TokenRound(Role.DRAFT, 0, 4, 4, 4, 5),
+            TokenRound(Role.TARGET, 0, 4, 4, 1, 2),
+        )
     )
     assert stats.token_acceptance == 0.25

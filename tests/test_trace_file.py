@@ -1,5 +1,5 @@
-"""The trace as a file: schema, classes and documentation say the same; what is written is read;
-what is wrong is said with its line.
+"""The trace as a file: schema, classes and documentation say the same; what is written
+is read; what is wrong is said with its line.
 """
 
 from __future__ import annotations
@@ -9,21 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.lab.scripted import ScriptedRun, TextScript
-from lr.lab.trace.cache import BranchesGrew, BranchHolds
-from lr.lab.trace.file import (
-    Header,
-    TraceError,
-    TraceFile,
-    parse_trace,
-    piece_of,
-    pieces_of,
-    read_trace,
-    records_of,
-    trace_lines,
-    write_trace,
-)
-from lr.lab.trace.virtual import scripted_trace
+from lr.engine.recorder import BranchesGrew, BranchHolds
 from lr.spec.protocol import (
     Cancel,
     Drafted,
@@ -47,6 +33,20 @@ from lr.trace import (
     stats_of,
 )
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+from lr.watch.scripted import ScriptedRun, TextScript
+from lr.watch.trace.file import (
+    Header,
+    TraceError,
+    TraceFile,
+    parse_trace,
+    piece_of,
+    pieces_of,
+    read_trace,
+    records_of,
+    trace_lines,
+    write_trace,
+)
+from lr.watch.trace.virtual import scripted_trace
 
 PIECES = [b"a", b"\xe2\x82", b"\xac", b"b\xff"]
 STEP = Step((0, 1, 2), Finish.BOUNDARY)
@@ -55,7 +55,10 @@ ROOT, CHILD = NodeId(0, 0), NodeId(0, 1, 3)
 CORRECTED = EmittedStep(0, Step((3,), Finish.EOS), Origin.CORRECTION, NO, STEP)
 ROUND = RoundDetail(
     3,
-    (DraftToken(0, -1, 0.5, 1.0, 0.5, 0.75, False), DraftToken(3, 0, 0.1, 0.2, 0.5, None, None)),
+    (
+        DraftToken(0, -1, 0.5, 1.0, 0.5, 0.75, False),
+        DraftToken(3, 0, 0.1, 0.2, 0.5, None, None),
+    ),
     0.25,
     7,
     1,
@@ -78,7 +81,9 @@ EVENTS = [
     (2.0, Emit(CORRECTED, (NO,), ROOT, None)),
     (2.0, Ended(True)),
 ]
-HEADER_MADE = Header("lockstep", question="Ω?", caches={"target": {"blocks": 4, "block_size": 4}})
+HEADER_MADE = Header(
+    "lockstep", question="Ω?", caches={"target": {"blocks": 4, "block_size": 4}}
+)
 
 
 def made() -> TraceFile:
@@ -119,7 +124,9 @@ def test_tokens_have_their_texts() -> None:
 )
 def test_pieces_joined_are_the_text(tokens: list[int], pieces: list[str]) -> None:
     assert pieces_of(tokens, PIECES.__getitem__) == pieces
-    assert "".join(pieces) == b"".join(PIECES[token] for token in tokens).decode(errors="replace")
+    assert "".join(pieces) == b"".join(PIECES[token] for token in tokens).decode(
+        errors="replace"
+    )
 
 
 def test_a_piece_by_itself_shows_its_bytes() -> None:
@@ -158,19 +165,31 @@ def changed(line: int, **values: object) -> list[str]:
         ([], "is empty"),
         (["{}"], "line 1: this is not a trace"),
         (["[1]"], "line 1: expected an object"),
-        (changed(0, version=2), "version 2, this program reads version 4. Record it anew"),
-        (changed(0, version=5), "version 5, this program reads version 4. Read it with a newer"),
+        (
+            changed(0, version=2),
+            "version 2, this program reads version 4. Record it anew",
+        ),
+        (
+            changed(0, version=5),
+            "version 5, this program reads version 4. Read it with a newer",
+        ),
         (changed(0, version="x"), "version 'x'.*Record it anew"),
         (changed(0, depth="deep"), "line 1: .*Expected `int`, got `str`.*depth"),
         (changed(0, texts=...), "line 1: .*texts"),
         (changed(0, texts={"5": 1.5}), "line 1: .*header is not complete"),
         (changed(1, node="root"), "line 2: hold: Expected `array`, got `str`.*node"),
         (changed(2, rows=[[1]]), "line 3: grow: .*rows"),
-        (changed(3, seconds=...), "line 4: forward: .*missing required field `seconds`"),
+        (
+            changed(3, seconds=...),
+            "line 4: forward: .*missing required field `seconds`",
+        ),
         (changed(3, role="judge"), "line 4: forward: .*role"),
         (changed(3, tokens=True), "line 4: forward: .*tokens"),
         (changed(3, time="now"), "line 4: forward: .*Expected `float`"),
-        (changed(3, event="telepathy"), "line 4: there is no kind of event 'telepathy'"),
+        (
+            changed(3, event="telepathy"),
+            "line 4: there is no kind of event 'telepathy'",
+        ),
         (changed(5, time=0.1), "line 6: time 0.1 is before 0.5"),
         (changed(6, step={"tokens": [1]}), "line 7: written: .*finish.*step"),
         ([*lines()[:3], "{torn", *lines()[3:]], "line 4: not JSON"),
@@ -192,13 +211,17 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
 
 
 def test_a_scripted_run_is_a_trace() -> None:
-    run = ScriptedRun(SchedulerConfig(Limits(100), depth=2), TextScript(["a.", "b$"], ["A.", "C."]))
+    run = ScriptedRun(
+        SchedulerConfig(Limits(100), depth=2), TextScript(["a.", "b$"], ["A.", "C."])
+    )
     run.run()
     trace = scripted_trace(run)
     again = parse_trace(list(trace_lines(trace.header, trace.records)))
     assert again.records == trace.records
     assert (again.stats.steps, again.stats.accepted, again.stats.judged) == (2, 1, 2)
     assert (
-        "".join("".join(r.data["step"]["pieces"]) for r in again.records if r.kind == "emit")
+        "".join(
+            "".join(r.data["step"]["pieces"]) for r in again.records if r.kind == "emit"
+        )
         == "A.b$"
     )

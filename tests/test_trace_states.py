@@ -1,5 +1,5 @@
-"""The state that a trace adds up to is the state of those who made it: the scheduler's tree at
-every turn, the cache after every change.
+"""The state that a trace adds up to is the state of those who made it: the scheduler's
+tree at every turn, the cache after every change.
 """
 
 from __future__ import annotations
@@ -9,29 +9,35 @@ import random
 import pytest
 import torch
 
+from lr.engine.recorder import CacheRecorder
 from lr.errors import OutOfBlocks
 from lr.kvcache.branch import BlockTable
 from lr.kvcache.cache import PagedKVCache
-from lr.lab.scripted import ScriptedRun, TextScript, shuffled
-from lr.lab.trace.cache import CacheRecorder
-from lr.lab.trace.file import Header, no_bytes, records_of
-from lr.lab.trace.state import State, apply_event, state_at
-from lr.lab.trace.virtual import scripted_trace
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import Node
 from lr.trace import Trace
+from lr.watch.scripted import ScriptedRun, TextScript, shuffled
+from lr.watch.trace.file import Header, no_bytes, records_of
+from lr.watch.trace.state import State, apply_event, state_at
+from lr.watch.trace.virtual import scripted_trace
 
-SCRIPT = TextScript(["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"])
+SCRIPT = TextScript(
+    ["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"]
+)
 
 
 def tree(root: Node) -> set[str]:
     """The names of all nodes that have not left the tree."""
-    return {str(root.id)}.union(*(tree(child) for child in root.children if not child.released))
+    return {str(root.id)}.union(
+        *(tree(child) for child in root.children if not child.released)
+    )
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))
 @pytest.mark.parametrize("seed", range(4))
-def test_the_tree_is_the_schedulers_at_every_turn(schedule: Schedule, seed: int) -> None:
+def test_the_tree_is_the_schedulers_at_every_turn(
+    schedule: Schedule, seed: int
+) -> None:
     config = SchedulerConfig(
         Limits(100), schedule, depth=3, width=2, needs_target_step=seed % 2 == 0
     )
@@ -44,7 +50,9 @@ def test_the_tree_is_the_schedulers_at_every_turn(schedule: Schedule, seed: int)
         assert [(kind, name) for kind, name in state.work] == [
             (w.kind.value, str(w.node)) for w in run.work
         ]
-        assert state.text == "".join("".join(map(chr, one.step.tokens)) for one in run.emitted)
+        assert state.text == "".join(
+            "".join(map(chr, one.step.tokens)) for one in run.emitted
+        )
         if not run.done:
             assert {node.name for node in state.live} == tree(run.scheduler.root)
         for prefix, steps in run.prefixes.items():
@@ -52,7 +60,9 @@ def test_the_tree_is_the_schedulers_at_every_turn(schedule: Schedule, seed: int)
             if before is not None:
                 assert len(steps) == before
     assert state.done
-    assert [one.origin for one in state.emitted] == [one.origin.value for one in run.emitted]
+    assert [one.origin for one in state.emitted] == [
+        one.origin.value for one in run.emitted
+    ]
     assert not state.work
 
 
@@ -102,7 +112,9 @@ class Machine:
             self.cache.observer.tag(chosen, (0, len(self.tables), 1))
 
     def append(self, *, fails: bool) -> None:
-        batch = self.chance.sample(self.tables, self.chance.randint(1, len(self.tables)))
+        batch = self.chance.sample(
+            self.tables, self.chance.randint(1, len(self.tables))
+        )
         try:
             with self.cache.append(batch, [self.chance.randint(0, 5) for _ in batch]):
                 if fails:
@@ -114,7 +126,9 @@ class Machine:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_blocks_are_those_of_the_cache_after_every_change(seed: int) -> None:
     machine = Machine(seed)
-    state = State.begin(Header("lockstep", caches={"target": {"blocks": 12, "block_size": 4}}))
+    state = State.begin(
+        Header("lockstep", caches={"target": {"blocks": 12, "block_size": 4}})
+    )
     for _ in range(150):
         machine.change()
         for record in records_of(machine.trace.events, no_bytes):
@@ -122,7 +136,10 @@ def test_the_blocks_are_those_of_the_cache_after_every_change(seed: int) -> None
         machine.trace.events.clear()
         shown = state.caches["target"]
         held = sorted((table.length, tuple(table.blocks)) for table in machine.tables)
-        assert sorted((one.length, tuple(one.blocks)) for one in shown.branches.values()) == held
+        assert (
+            sorted((one.length, tuple(one.blocks)) for one in shown.branches.values())
+            == held
+        )
         pool = machine.cache.pool
         assert [len(shown.owners(block)) for block in range(12)] == [
             pool.refcount(block) for block in range(12)

@@ -1,5 +1,5 @@
-"""What the tests of verifiers share: steps made of text, a small random model that speaks the tiny
-tokens, and what it was asked.
+"""What the tests of verifiers share: steps made of text, a small random model that
+speaks the tiny tokens, and what it was asked.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.parts.judge import PromptedModel
 from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.judge import PromptedModel
 from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step, Verdict
 
@@ -39,21 +39,27 @@ def model(seed: int = 0) -> CausalLM:
 def letters(texts: Sequence[str]) -> Tensor:
     """A poor man's sentence embedding: how often each letter occurs."""
     counts = [
-        [text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz0123456789"] for text in texts
+        [text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
+        for text in texts
     ]
     return F.normalize(torch.tensor(counts, dtype=torch.float64), dim=-1)
 
 
 class Watched:
-    """A runner on a random model, with what went through it: (branches, tokens) of each forward."""
+    """A runner on a random model, with what went through it: (branches, tokens) of each
+    forward."""
 
-    def __init__(self, seed: int = 0, num_blocks: int = 200, block_size: int = 4) -> None:
+    def __init__(
+        self, seed: int = 0, num_blocks: int = 200, block_size: int = 4
+    ) -> None:
         self.forwards: list[tuple[int, int]] = []
         self.runner = ModelRunner(
             model(seed),
             num_blocks=num_blocks,
             block_size=block_size,
-            observer=lambda branches, tokens, seconds: self.forwards.append((branches, tokens)),
+            observer=lambda branches, tokens, seconds: self.forwards.append(
+                (branches, tokens)
+            ),
         )
 
     @property
@@ -65,7 +71,8 @@ class Watched:
         return self.runner.cache.pool.num_used
 
     def last_logits(self, tokens: Sequence[int]) -> Tensor:
-        """The logits [v] after `tokens`, by a forward of its own that leaves nothing behind."""
+        """The logits [v] after `tokens`, by a forward of its own that leaves nothing
+        behind."""
         branch = self.runner.open(tokens)
         [logits] = self.runner.forward([branch])
         self.runner.close(branch)
@@ -76,21 +83,27 @@ def step(text: str, finish: Finish = Finish.BOUNDARY) -> Step:
     return Step(tuple(codec().encode(text + "\n\n")), finish)
 
 
-def pair(draft: str, target: str | None = None, *, prefix: str = "How many coins?") -> Pair:
+def pair(
+    draft: str, target: str | None = None, *, prefix: str = "How many coins?"
+) -> Pair:
     return Pair(
-        tuple(codec().encode(prefix)), step(draft), None if target is None else step(target)
+        tuple(codec().encode(prefix)),
+        step(draft),
+        None if target is None else step(target),
     )
 
 
 class Says(Verifier):
-    """A verifier that says what it is told, by the text of the draft step, and remembers what it
-    was asked.
+    """A verifier that says what it is told, by the text of the draft step, and
+    remembers what it was asked.
     """
 
     name = "says"
 
     def __init__(
-        self, answers: dict[str, Verdict | Exception], requires: Requires = Requires.TARGET_STEP
+        self,
+        answers: dict[str, Verdict | Exception],
+        requires: Requires = Requires.TARGET_STEP,
     ) -> None:
         self.answers, self.requires = answers, requires
         self.asked: list[str] = []

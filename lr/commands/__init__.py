@@ -1,1 +1,2 @@
-"""The commands of `lr`, one file each. Only here, and in `cli.py`, is anything printed."""
+"""The commands of `lr`, one file each. Only here, and in `cli.py`, is anything
+printed."""

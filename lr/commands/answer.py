@@ -1,5 +1,5 @@
-"""`lr generate` answers one question with any checkpoint. `lr demo` answers held-out problems in
-every mode, side by side and offline."""
+"""`lr generate` answers one question with any checkpoint. `lr demo` answers held-out
+problems in every mode, side by side and offline."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from rich.text import Text
 
 from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
-from lr.lab.bench.report import BenchWay, Spread, in_turn
-from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
-from lr.lab.trace.file import require_writable
-from lr.lab.viz.style import ORIGINS
+from lr.measure.bench.report import BenchWay, Spread, in_turn
+from lr.measure.failure_modes import DraftBottleneck, failure_modes
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
 from lr.result import Result
 from lr.spec.protocol import Emit, Schedule
@@ -32,17 +30,20 @@ from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.tiny.names import language_of
 from lr.types import require
+from lr.watch.figures.style import ORIGINS
+from lr.watch.trace.file import require_writable
 
 if TYPE_CHECKING:
     from lr.engine.engine import Run
-    from lr.lab.bench.step import BenchTally
+    from lr.measure.bench.step import BenchTally
     from lr.reasoner import Reasoner
 
 
 @contextmanager
 def saving(path: Path | None, run: Run) -> Iterator[None]:
-    """Write the trace of the answer made inside the block to `path`, even if the block fails."""
-    from lr.lab.trace.replay import save_trace
+    """Write the trace of the answer made inside the block to `path`, even if the block
+    fails."""
+    from lr.watch.trace.replay import save_trace
 
     why = ""
     try:
@@ -57,18 +58,24 @@ def saving(path: Path | None, run: Run) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Generate:
-    """Answer one question. Prints each step of the answer to standard output as soon as it is
-    decided, and the statistics to standard error."""
+    """Answer one question. Prints each step of the answer to standard output as soon as
+    it is decided, and the statistics to standard error."""
 
     question: tyro.conf.Positional[str | None] = None
-    """What to ask; the checkpoint's chat template wraps it. Left out: a sample problem."""
+    """What to ask; the checkpoint's chat template wraps it. Left out: a sample
+    problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     own: VariantChoice = field(default_factory=VariantChoice)
-    max_depth: int | None = None  # The official tool's name for --depth; wins if both are given.
-    explain: bool = False  # Also report failure modes: cascades of rejections, waits for the draft.
+    max_depth: int | None = (
+        None  # The official tool's name for --depth; wins if both are given.
+    )
+    explain: bool = (
+        False  # Also report failure modes: cascades of rejections, waits for the draft.
+    )
     trace: Path | None = None
-    """Write every event to this file, as JSON lines: for lr trace, play, draw and step."""
+    """Write every event to this file, as JSON lines: for lr trace, play, draw and
+    step."""
 
     def run(self) -> None:
         from lr.engine.engine import Run
@@ -81,7 +88,9 @@ class Generate:
         out, notes = show.console(), show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
         asked = (self.models.question(self.question), options, self.own.load(reasoner))
-        run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=self.trace is not None)
+        run = Run(
+            reasoner.engine, reasoner.verifier, *asked, detailed=self.trace is not None
+        )
         with saving(self.trace, run):
             for step in run:
                 out.print(step.text, style=ORIGINS[step.origin.value].style, end="")
@@ -92,15 +101,21 @@ class Generate:
         coupling = "" if options.mode == "ar" else f", coupling {result.coupling}"
         said = [show.summary(stats) + coupling]
         if stats.judged and not stats.accepted:
-            emits = (event for _, event in result.trace.events if isinstance(event, Emit))
+            emits = (
+                event for _, event in result.trace.events if isinstance(event, Emit)
+            )
             reasons = Counter(v.why for emit in emits for v in emit.verdicts)
-            said += [f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"]
+            said += [
+                f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"
+            ]
         for found in failure_modes(result.trace) if self.explain else []:
             # with lockstep the target pays for the draft's work but never waits for it
             if options.driver != "lockstep" or not isinstance(found, DraftBottleneck):
                 said += [str(found)]
         if not result.finished:
-            said += ["the answer was cut at the token budget (--max_tokens) or the context length"]
+            said += [
+                "the answer was cut at the token budget (--max_tokens) or the context length"
+            ]
         notes.print(*said, sep="\n", style="dim")
 
 
@@ -119,36 +134,44 @@ PACE = 0.2  # Seconds between two steps on a terminal: the pace of a reader.
 GPU, BANDWIDTH = "an H200 (4.8 TB/s, data sheet of 2024)", 4.8e12
 """Memory bandwidth in bytes per second, from NVIDIA's data sheet."""
 LARGE = {"Qwen3-32B": 65.5e9, "Qwen3-1.7B": 3.4e9, "Qwen2.5-7B": 15.2e9}
-"""Target, draft and judge of the paper: bytes of the bf16 weights, which every pass reads once."""
+"""Target, draft and judge of the paper: bytes of the bf16 weights, which every pass
+reads once."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Watch the tiny models reason through held-out problems: which draft steps are kept, what
-    replaces the rest, how much time is saved."""
+    """Watch the tiny models reason through held-out problems: which draft steps are
+    kept, what replaces the rest, how much time is saved."""
 
     problems: int = 6  # How many problems to solve, each in every mode.
-    seconds: float = 75.0  # Begin no problem after this many seconds; 0: solve all of them.
+    seconds: float = (
+        75.0  # Begin no problem after this many seconds; 0: solve all of them.
+    )
     show: int = 2  # How many problems to show step by step.
     dataset: Literal["stories", "tiny", "plans"] | None = None
-    """stories: long problems; tiny: short ones. None: stories, or the models' own language."""
-    depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = 6  # Draft steps to write ahead.
+    """stories: long problems; tiny: short ones. None: stories, or the models' own
+    language."""
+    depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = (
+        6  # Draft steps to write ahead.
+    )
     width: int = 1  # How many alternative draft steps per position.
     schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
     num_speculative_tokens: int = 4  # How many tokens to draft ahead, in sd and lr+sd.
     driver: Driver = "overlapped"
-    """overlapped: a second process writes the draft's steps. lockstep: the models alternate."""
+    """overlapped: a second process writes the draft's steps. lockstep: the models
+    alternate."""
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
     seed: int = 0  # Same seed, same answers.
     trace: Path | None = None
-    """Write every event of the first problem's answer in mode lr to this file, as JSON lines."""
+    """Write every event of the first problem's answer in mode lr to this file, as JSON
+    lines."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
         show.at_least(self, problems=1, seconds=0)
         if self.trace is not None:
             require_writable(self.trace)
-        from lr.lab.bench.step import BenchTally
+        from lr.measure.bench.step import BenchTally
 
         ways = [BenchWay(mode, mode, self._options(mode)) for mode in MODES]
         out, tallies = show.console(), {way.name: BenchTally(way) for way in ways}
@@ -184,19 +207,38 @@ class Demo:
 
     def _options(self, mode: Mode) -> dict[str, Any]:
         """The options of one mode. Mode sd has nothing to overlap."""
-        names = ("depth", "width", "schedule", "num_speculative_tokens", "temperature", "seed")
+        names = (
+            "depth",
+            "width",
+            "schedule",
+            "num_speculative_tokens",
+            "temperature",
+            "seed",
+        )
         driver = self.driver if mode in LOOKAHEAD else "lockstep"
-        return {name: getattr(self, name) for name in names} | {"mode": mode, "driver": driver}
+        return {name: getattr(self, name) for name in names} | {
+            "mode": mode,
+            "driver": driver,
+        }
 
     def _solve(
-        self, reasoner: Reasoner, task: Problem[Any], index: int, tallies: Mapping[str, BenchTally]
+        self,
+        reasoner: Reasoner,
+        task: Problem[Any],
+        index: int,
+        tallies: Mapping[str, BenchTally],
     ) -> Result:
-        """Solve one problem in every mode; returns the answer of mode lr. A different mode begins
-        each time, so that drifts of the machine's speed cancel."""
+        """Solve one problem in every mode; returns the answer of mode lr. A different
+        mode begins each time, so that drifts of the machine's speed cancel."""
         results = {}
         for mode in in_turn(MODES, index):
-            path, tally = self.trace if index == 0 and mode == "lr" else None, tallies[mode]
-            run = reasoner.run(task.question, detailed=path is not None, **tally.way.settings)
+            path, tally = (
+                self.trace if index == 0 and mode == "lr" else None,
+                tallies[mode],
+            )
+            run = reasoner.run(
+                task.question, detailed=path is not None, **tally.way.settings
+            )
             with saving(path, run):
                 results[mode] = result = run.finish()
             tally.seconds.append(0.0)
@@ -207,7 +249,9 @@ class Demo:
     def _conclusion(self, tallies: Mapping[str, BenchTally]) -> str:
         """The table in words."""
         plain, both = tallies["ar"], tallies["lr+sd"]
-        per_pass, plain_per_pass = (one.stats.tokens_per_target_pass for one in (both, plain))
+        per_pass, plain_per_pass = (
+            one.stats.tokens_per_target_pass for one in (both, plain)
+        )
         said = (
             f"lr+sd: {both.right} of {len(both.seconds)} answers right (ar: {plain.right}), "
             f"{1 - (plain_per_pass or 1) / (per_pass or 1):.0%} fewer passes of the target per "
@@ -223,7 +267,9 @@ class Demo:
         return said
 
 
-def _tell(task: Problem[Any], result: Result, language: TinyLanguage, out: Console) -> None:
+def _tell(
+    task: Problem[Any], result: Result, language: TinyLanguage, out: Console
+) -> None:
     """Show the steps of an answer; on a terminal at a reader's pace."""
     for step in result.steps:
         out.print(show.step_line(step, language), soft_wrap=False)
@@ -236,12 +282,18 @@ def _rate(tally: BenchTally) -> float:
     return tally.stats.tokens_per_second or 0.0
 
 
-def on_a_gpu(tallies: Mapping[str, BenchTally], depth: int, schedule: Schedule) -> float:
-    """The predicted speedup of lr+sd over ar, from the simulated scheduler with the observed
-    acceptance and lengths, if a pass takes the time to read the `LARGE` weights."""
+def on_a_gpu(
+    tallies: Mapping[str, BenchTally], depth: int, schedule: Schedule
+) -> float:
+    """The predicted speedup of lr+sd over ar, from the simulated scheduler with the
+    observed acceptance and lengths, if a pass takes the time to read the `LARGE`
+    weights."""
     target, draft, judge = (PassCost(size / BANDWIDTH) for size in LARGE.values())
     seconds = []
-    for mode, way in (("ar", predicted.Way()), ("lr+sd", predicted.Way(schedule, depth))):
+    for mode, way in (
+        ("ar", predicted.Way()),
+        ("lr+sd", predicted.Way(schedule, depth)),
+    ):
         answers = tallies[mode].answers
         load = replace(answers.load(lookup=False), verdict=judge.first)
         each = predicted.seconds_per_step(way, load, (target, draft), None)
@@ -260,4 +312,6 @@ def _comparison(tallies: Mapping[str, BenchTally]) -> Table:
         passes = stats.target_passes, stats.tokens_per_target_pass or 0.0
         right = f"{one.right}/{count}"
         rows.append((mode, right, rate, *kept, *passes, rate / _rate(plain), half))
-    return show.table(COLUMNS, rows, title=f"{count} held-out problem{'s' if count > 1 else ''}")
+    return show.table(
+        COLUMNS, rows, title=f"{count} held-out problem{'s' if count > 1 else ''}"
+    )

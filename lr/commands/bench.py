@@ -1,5 +1,6 @@
-"""`lr bench`: timings of the tiny models, next to other implementations and to theory, and of real
-shapes without a checkpoint. What is compared is measured in one run, alternately."""
+"""`lr bench`: timings of the tiny models, next to other implementations and to theory,
+and of real shapes without a checkpoint. What is compared is measured in one run,
+alternately."""
 
 from __future__ import annotations
 
@@ -18,8 +19,15 @@ from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import DeviceOptions, DtypeName, ModelChoice, torch_dtype
 from lr.commands.run import TINY
 from lr.errors import CheckpointError
-from lr.lab.bench import alpha
-from lr.lab.bench.report import BenchWay, Spread, acceptance_of, conditions, in_turn, write_json
+from lr.measure.bench import alpha
+from lr.measure.bench.report import (
+    BenchWay,
+    Spread,
+    acceptance_of,
+    conditions,
+    in_turn,
+    write_json,
+)
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
@@ -30,8 +38,8 @@ from lr.trace import TokenRound
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.lab.bench import token
-    from lr.lab.bench.synthetic import Synthetic
+    from lr.measure.bench import token
+    from lr.measure.bench.synthetic import Synthetic
     from lr.reasoner import Reasoner
 
 
@@ -43,7 +51,8 @@ class Bench:
     json: Path | None = None  # Also write every figure to this file.
 
     def begin(self, **least: int) -> dict[str, Any]:
-        """Refuse impossible flags, set the threads, and return the head of the JSON file."""
+        """Refuse impossible flags, set the threads, and return the head of the JSON
+        file."""
         show.at_least(self, **least)
         show.require_files(json=self.json, figure=vars(self).get("figure"))
         DeviceOptions(threads=self.threads).set_threads()
@@ -58,31 +67,49 @@ DECODE_COLUMNS = (
 
 @dataclass(frozen=True)
 class BenchDecode(Bench):
-    """Time plain decoding against transformers' generate and a bare loop with a static cache."""
+    """Time plain decoding against transformers' generate and a bare loop with a static
+    cache."""
 
     models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
-    """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32,
-    0.6b-bf16 (Qwen3-0.6B's shape: about 4 GB of memory, some minutes)."""
-    batches: tuple[int, ...] | None = None  # Batch sizes. None: 1 2 4 8; 1 for the large shapes.
-    tokens: int | None = None  # Steps per measurement. None: 64; 8 for the large shapes.
+    """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights),
+    0.6b-fp32, 0.6b-bf16 (Qwen3-0.6B's shape: about 4 GB of memory, some minutes)."""
+    batches: tuple[int, ...] | None = (
+        None  # Batch sizes. None: 1 2 4 8; 1 for the large shapes.
+    )
+    tokens: int | None = (
+        None  # Steps per measurement. None: 64; 8 for the large shapes.
+    )
     repeats: int = 7  # Measurements of every contender, alternately, after a warm-up.
-    threads: int | None = None  # CPU threads. None: one; all cores for the large shapes.
+    threads: int | None = (
+        None  # CPU threads. None: one; all cores for the large shapes.
+    )
 
     def run(self) -> None:
         import torch
 
-        from lr.lab.bench import decode
-        from lr.lab.bench.decode import DecodePlan
+        from lr.measure.bench import decode
+        from lr.measure.bench.decode import DecodePlan
 
         for name in self.models:
-            require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
+            require(
+                name in decode.NAMES,
+                "models",
+                name,
+                f"names among {', '.join(decode.NAMES)}",
+            )
         batches, tokens, threads = self.batches, self.tokens, self.threads
         longest = 1024 - decode.PROMPT_TOKENS
-        require(tokens is None or 0 < tokens <= longest, "tokens", tokens, f"1 to {longest}")
+        require(
+            tokens is None or 0 < tokens <= longest, "tokens", tokens, f"1 to {longest}"
+        )
         content, out = self.begin(repeats=2, threads=1, batches=1), show.console()
         cores = os.cpu_count() or 1
-        small = DecodePlan(batches or (1, 2, 4, 8), tokens or 64, self.repeats, threads or 1)
-        large = DecodePlan(batches or (1,), tokens or 8, self.repeats, threads or cores, warm_up=1)
+        small = DecodePlan(
+            batches or (1, 2, 4, 8), tokens or 64, self.repeats, threads or 1
+        )
+        large = DecodePlan(
+            batches or (1,), tokens or 8, self.repeats, threads or cores, warm_up=1
+        )
         names, timings = dict.fromkeys(self.models), list[decode.Timing]()
         groups = [([name for name in names if name not in decode.SHAPES], small)]
         # each large shape alone, to save memory
@@ -107,10 +134,16 @@ class BenchDecode(Bench):
                 ours = mine[sizes.index(one.batch)]  # the first with this batch size
                 ratio, spread = one.relative_to(ours), one.spread
                 row = one.contender, one.batch, spread.median, spread.middle_half
-                rows.append([*row, one.tokens_per_second, ratio.median, ratio.middle_half])
+                rows.append(
+                    [*row, one.tokens_per_second, ratio.median, ratio.middle_half]
+                )
             title = f"{model}, {mine[0].threads} thread(s)"
             out.print(show.table(DECODE_COLUMNS, rows, title=title, groups=sizes))
-        words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
+        words: dict[bool | None, str] = {
+            True: "met",
+            False: "missed",
+            None: "not measured",
+        }
         out.print("goals")
         for goal in decode.goals(timings):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
@@ -126,17 +159,22 @@ problem by problem. tok/pass: tokens per pass of the target. kept: accepted / dr
 
 @dataclass(frozen=True)
 class BenchToken(Bench):
-    """Time token-level speculation on the tiny models against transformers' generate, assisted
-    generation and prompt lookup."""
+    """Time token-level speculation on the tiny models against transformers' generate,
+    assisted generation and prompt lookup."""
 
     problems: int = 24  # Held-out problems at every temperature, after one to warm up.
     k: int = 4  # Draft tokens per round, on both sides (for trees: the depth).
     temperature: tuple[float, ...] = (0.6, 0.0)  # One table for each; 0 is greedy.
-    branching: tuple[int, ...] = (2, 1, 1, 1)  # Our trees: the number of candidates at each level.
+    branching: tuple[int, ...] = (
+        2,
+        1,
+        1,
+        1,
+    )  # Our trees: the number of candidates at each level.
     seed: int = 0  # Seed of the first problem; each further problem adds 1.
 
     def run(self) -> None:
-        from lr.lab.bench import token
+        from lr.measure.bench import token
         from lr.reasoner import Reasoner
 
         require(bool(self.temperature), "temperature", (), "numbers such as 0.6 0")
@@ -147,7 +185,9 @@ class BenchToken(Bench):
         count = len(contenders) * len(temperatures) * (self.problems + 1)
         with show.progress("answering", count) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # transformers warns about its own settings
-            rows = token.measure(contenders, temperatures, self.problems, self.seed, advance)
+            rows = token.measure(
+                contenders, temperatures, self.problems, self.seed, advance
+            )
         out.print(show.in_words(content["conditions"]))
         for temperature in self.temperature:
             shown, cells = [row for row in rows if row.temperature == temperature], []
@@ -167,7 +207,11 @@ class BenchToken(Bench):
 
 def verdict(rows: Sequence[token.TokenRow]) -> str:
     """The conclusion: lr is ahead in every row, or the rows in which it is not."""
-    behind = [f"{r.name} at temperature {r.temperature:g} ({r.to_peer})" for r in rows if r.behind]
+    behind = [
+        f"{r.name} at temperature {r.temperature:g} ({r.to_peer})"
+        for r in rows
+        if r.behind
+    ]
     if not behind:
         return "lr is ahead of transformers in tokens/s in every row."
     return f"lr is NOT ahead of transformers in: {'; '.join(behind)}."
@@ -179,54 +223,89 @@ to the tokens/s of plain decoding, repeat by repeat, quartiles in brackets. mode
 model (docs/results/step.md). right: share of right answers. steps, tokens: accepted of those judged
 or drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time;
 with the draft in a second process, target and draft overlap."""
-STEP_COLUMNS = ("way", "tok/s:.0f", "/ ar", "model:.0f", "right:.3f", "steps", "tokens", "tok/pass")
+STEP_COLUMNS = (
+    "way",
+    "tok/s:.0f",
+    "/ ar",
+    "model:.0f",
+    "right:.3f",
+    "steps",
+    "tokens",
+    "tok/pass",
+)
 MAIN = "lr, overlapped"  # The row that the cost model explains.
 
 
 @dataclass(frozen=True)
 class BenchStep(Bench):
-    """Time Lookahead Reasoning on the tiny models against plain and token-level decoding."""
+    """Time Lookahead Reasoning on the tiny models against plain and token-level
+    decoding."""
 
     dataset: Literal["stories", "tiny"] = "stories"  # Long or short held-out problems.
     problems: int = 6  # Problems per repeat.
     repeats: int = 3  # How often everything is measured, each time with other draws.
     depth: int = 6  # How many draft steps to write ahead.
-    draft_forwards: int = 8  # Driver lockstep: the most draft tokens per token of the target.
+    draft_forwards: int = (
+        8  # Driver lockstep: the most draft tokens per token of the target.
+    )
     k: int = 4  # Tokens per round that a draft model proposes.
     step_k: int = 20  # Tokens per round that a draft step proposes.
     verifier: str | None = None  # How steps are compared; None: as in the demo.
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
-    only: tuple[str, ...] = ()  # Only ar and the rows with these names or words in their names.
-    variant: tuple[str, ...] = ()  # Variants of the method, one more row each; see lr generate.
+    only: tuple[
+        str, ...
+    ] = ()  # Only ar and the rows with these names or words in their names.
+    variant: tuple[
+        str, ...
+    ] = ()  # Variants of the method, one more row each; see lr generate.
 
     def run(self) -> None:
-        from lr.lab.bench import step
+        from lr.measure.bench import step
         from lr.reasoner import Reasoner
 
         content, out = self.begin(problems=1, repeats=2), show.console(width=132)
         chosen = self._chosen()
-        tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
+        tasks = [
+            DATASETS[self.dataset](Split.TEST, index, 0)
+            for index in range(self.problems)
+        ]
         settings = {
-            name: getattr(self, name) for name in ("depth", "draft_forwards", "temperature")
+            name: getattr(self, name)
+            for name in ("depth", "draft_forwards", "temperature")
         }
         total = len(chosen) * (1 + self.repeats * self.problems)
         with (
             Reasoner(verifier=self.verifier) as reasoner,
             show.progress("answering", total) as advance,
         ):
-            tallies = step.measure(reasoner, chosen, tasks, self.repeats, settings, advance)
+            tallies = step.measure(
+                reasoner, chosen, tasks, self.repeats, settings, advance
+            )
         costs = step.fitted_costs(tallies)
         rows = step.rows(tallies, costs, self.depth, self.draft_forwards)
         out.print(show.in_words(content["conditions"]))
         cells = []
         for row in rows:
             tally = row.tally
-            line = tally.way.name, row.rate.median, row.speedup, row.predicted, tally.accuracy
-            cells.append((*line, *acceptance_of(tally.stats).values(), *tally.shares.values()))
-        columns, modes = (*STEP_COLUMNS, *tally.shares), [row.tally.way.mode for row in rows]
+            line = (
+                tally.way.name,
+                row.rate.median,
+                row.speedup,
+                row.predicted,
+                tally.accuracy,
+            )
+            cells.append(
+                (*line, *acceptance_of(tally.stats).values(), *tally.shares.values())
+            )
+        columns, modes = (
+            (*STEP_COLUMNS, *tally.shares),
+            [row.tally.way.mode for row in rows],
+        )
         out.print(show.table(columns, cells, groups=modes))
         for role, cost in zip(("target", "draft"), costs, strict=True):
-            first, more, each = (1000 * part for part in (cost.first, cost.row, cost.token))
+            first, more, each = (
+                1000 * part for part in (cost.first, cost.row, cost.token)
+            )
             out.print(
                 f"a pass of the {role} takes {first:.2f} ms for one row of one token, {more:.2f} "
                 f"ms more for each row, {each:.2f} ms for each token beyond one per row"
@@ -235,22 +314,34 @@ class BenchStep(Bench):
         for row in rows:
             if row.tally.way.name == MAIN and plain is not None:
                 rates = step.what_if(row.tally, costs, self.depth, self.draft_forwards)
-                cases = "; ".join(f"{name}: {rate / plain:.2f}" for name, rate in rates.items())
+                cases = "; ".join(
+                    f"{name}: {rate / plain:.2f}" for name, rate in rates.items()
+                )
                 out.print(f"{MAIN}, times ar by the cost model, if {cases}")
         out.print(STEP_NOTES, style="dim")
-        content["pass_seconds"] = {"target": asdict(costs[0]), "draft": asdict(costs[1])}
+        content["pass_seconds"] = {
+            "target": asdict(costs[0]),
+            "draft": asdict(costs[1]),
+        }
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
     def _chosen(self) -> list[BenchWay]:
-        from lr.lab.bench import step
+        from lr.measure.bench import step
 
         ways = {way.name: way for way in step.ways(self.k, self.step_k)}
         asked = {"ar"}
         for word in self.only or ("",):
             asked |= {word} if word in ways else {name for name in ways if word in name}
         chosen = [way for name, way in ways.items() if name in asked]
-        chosen += [BenchWay(name, "lr", step.OVERLAPPED, variant=name) for name in self.variant]
-        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(ways)}")
+        chosen += [
+            BenchWay(name, "lr", step.OVERLAPPED, variant=name) for name in self.variant
+        ]
+        require(
+            len(chosen) > 1,
+            "only",
+            self.only,
+            f"words of the rows' names: {'; '.join(ways)}",
+        )
         return chosen
 
 
@@ -265,8 +356,8 @@ GOAL = 0.03  # The share of the tokens per second that a trace may cost.
 
 @dataclass(frozen=True)
 class BenchTrace:
-    """Time answers with the trace off, on, and written to a file: every question in all three ways,
-    one directly after the other."""
+    """Time answers with the trace off, on, and written to a file: every question in all
+    three ways, one directly after the other."""
 
     modes: tuple[Mode, ...] = MODES  # The modes to measure with driver lockstep.
     overlapped: bool = True  # Also measure mode lr with driver overlapped.
@@ -277,8 +368,15 @@ class BenchTrace:
     def run(self) -> None:
         show.at_least(self, problems=1, repeats=1)
         turns = self.problems * self.repeats
-        require(turns >= 2, "repeats", self.repeats, "enough for two turns, to have a spread")
-        settings: dict[str, dict[str, Any]] = {mode: {"mode": mode} for mode in self.modes}
+        require(
+            turns >= 2,
+            "repeats",
+            self.repeats,
+            "enough for two turns, to have a spread",
+        )
+        settings: dict[str, dict[str, Any]] = {
+            mode: {"mode": mode} for mode in self.modes
+        }
         if self.overlapped:
             settings["lr, overlapped"] = {"mode": "lr", "driver": "overlapped"}
         rows, over = [], []
@@ -303,18 +401,22 @@ class BenchTrace:
     def _turns(
         self, reasoner: Reasoner, options: dict[str, Any], advance: Callable[[], None]
     ) -> tuple[dict[str, list[float]], int, int, int]:
-        """The seconds of every turn by way; the tokens, events and bytes of all files together.
+        """The seconds of every turn by way; the tokens, events and bytes of all files
+        together.
 
-        A turn is one question, answered in all three ways. Draws are keyed, so all three write the
-        same tokens, and the ratio of two times is that of tokens/s."""
-        from lr.lab.trace.replay import save_trace
+        A turn is one question, answered in all three ways. Draws are keyed, so all
+        three write the same tokens, and the ratio of two times is that of tokens/s."""
+        from lr.watch.trace.replay import save_trace
 
         seconds: dict[str, list[float]] = {way: [] for way in TRACE_WAYS}
         tokens = events = size = 0
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "trace.jsonl")
             for turn in range(self.problems * self.repeats + 1):
-                question, written = problem(Split.TEST, turn % self.problems).question, set()
+                question, written = (
+                    problem(Split.TEST, turn % self.problems).question,
+                    set(),
+                )
                 for way in in_turn(TRACE_WAYS, turn):
                     started = time.perf_counter()
                     run = reasoner.run(question, detailed=way != "off", **options)
@@ -344,14 +446,16 @@ ALPHA_COLUMNS = (
 
 @dataclass(frozen=True)
 class BenchAlpha(Bench):
-    """Measure how many tokens a round of token-level speculation decides, with rule reject and a
-    fixed k, and compare with theory."""
+    """Measure how many tokens a round of token-level speculation decides, with rule
+    reject and a fixed k, and compare with theory."""
 
     problems: int = 128  # Held-out problems, each solved for every k.
     longest: int = 8  # k goes from 1 to this number.
     temperature: float = 0.6  # Of target and draft.
     seed: int = 0  # Same seed, same figures.
-    figure: Path | None = None  # Also draw the figures, as PNG and SVG. Needs the extra `plot`.
+    figure: Path | None = (
+        None  # Also draw the figures, as PNG and SVG. Needs the extra `plot`.
+    )
 
     def run(self) -> None:
         from lr.reasoner import Reasoner
@@ -360,7 +464,9 @@ class BenchAlpha(Bench):
         reasoner, points, rows = Reasoner(), [], []
         with show.progress("k", self.longest) as advance:
             for k in range(1, self.longest + 1):
-                rounds = [self._rounds(reasoner, index, k) for index in range(self.problems)]
+                rounds = [
+                    self._rounds(reasoner, index, k) for index in range(self.problems)
+                ]
                 p = alpha.point(k, rounds)
                 row = p.k, p.rounds, p.cut, p.alpha, p.measured, p.error, p.constant
                 rows.append((*row, p.gaps[0], p.by_place, p.gaps[1], p.emitted))
@@ -374,12 +480,18 @@ class BenchAlpha(Bench):
             out.print(f"drawn: {path}")
 
     def _rounds(self, reasoner: Reasoner, index: int, k: int) -> alpha.Places:
-        how: dict[str, Any] = {"mode": "sd", "drafter": "draft", "num_speculative_tokens": k}
+        how: dict[str, Any] = {
+            "mode": "sd",
+            "drafter": "draft",
+            "num_speculative_tokens": k,
+        }
         how |= {"acceptance": "reject", "coupling": "independent", "max_tokens": 400}
         how |= {"temperature": self.temperature, "seed": self.seed}
         how |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}  # keep every token
         made = reasoner.generate(problem(Split.TEST, index).question, **how)
-        rounds = [event for _, event in made.trace.events if isinstance(event, TokenRound)]
+        rounds = [
+            event for _, event in made.trace.events if isinstance(event, TokenRound)
+        ]
         return alpha.Places.of(rounds, k)
 
 
@@ -393,21 +505,29 @@ are random, so answers mean nothing; rates do."""
 
 @dataclass(frozen=True)
 class BenchGpu:
-    """Time the four modes on models of real shapes with random weights and random acceptance."""
+    """Time the four modes on models of real shapes with random weights and random
+    acceptance."""
 
     target: str | None = None
-    """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a directory with a
-    config.json. None: Qwen3-32B on CUDA, tiny-target elsewhere."""
+    """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a
+    directory with a config.json. None: Qwen3-32B on CUDA, tiny-target elsewhere."""
     draft: str | None = None  # None: Qwen3-1.7B on CUDA, tiny-draft elsewhere.
-    judge: str | None = None  # None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing.
+    judge: str | None = (
+        None  # None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing.
+    )
     device: str = "auto"
     """The device of all models; cuda:0,cuda:1 spreads the target over both."""
     draft_device: str | None = None  # Another device for the draft.
     judge_device: str | None = None  # Another device for the judge.
     dtype: DtypeName | None = None  # None: bfloat16 on a GPU, float32 on the CPU.
-    threads: int | None = None  # CPU threads; None: one for tiny shapes, else torch's default.
+    threads: int | None = (
+        None  # CPU threads; None: one for tiny shapes, else torch's default.
+    )
     modes: tuple[Mode, ...] = MODES  # The modes to time besides ar.
-    drivers: tuple[Driver, ...] = ("lockstep", "overlapped")  # The drivers of lr and lr+sd.
+    drivers: tuple[Driver, ...] = (
+        "lockstep",
+        "overlapped",
+    )  # The drivers of lr and lr+sd.
     batches: tuple[int, ...] = (1, 2, 4, 8)  # Batch sizes of plain decoding.
     prompt: int = 512  # Tokens before the answer.
     tokens: int = 256  # Tokens of an answer.
@@ -415,25 +535,36 @@ class BenchGpu:
     depth: int = 4  # How many draft steps to write ahead.
     k: int = 8  # Tokens drafted ahead in sd and lr+sd.
     drafter: Literal["ngram", "draft"] = "ngram"
-    """What proposes tokens: prompt lookup that always finds something, or the draft model."""
-    pair: Literal["r1", "qwen3"] = "qwen3"  # Acceptance as in the paper: pair of Table 1 ...
-    dataset: str = "GSM8K"  # ... on this data set. alpha1 is printed there, alpha2 is fitted.
-    calibration: Path | None = None  # Instead: acceptance and step lengths from lr calibrate.
+    """What proposes tokens: prompt lookup that always finds something, or the draft
+    model."""
+    pair: Literal["r1", "qwen3"] = (
+        "qwen3"  # Acceptance as in the paper: pair of Table 1 ...
+    )
+    dataset: str = (
+        "GSM8K"  # ... on this data set. alpha1 is printed there, alpha2 is fitted.
+    )
+    calibration: Path | None = (
+        None  # Instead: acceptance and step lengths from lr calibrate.
+    )
     alpha1: float | None = None  # Acceptance of draft steps, instead of these.
     alpha2: float | None = None  # Acceptance of draft tokens, instead of these.
-    step_tokens: float = 32.0  # Mean length of a step without a calibration: an assumption.
+    step_tokens: float = (
+        32.0  # Mean length of a step without a calibration: an assumption.
+    )
     json: Path | None = None  # Also write every figure to this file.
 
     def run(self) -> None:
         import torch
 
-        from lr.lab.bench import gpu
+        from lr.measure.bench import gpu
         from lr.model.device import DeviceMap
 
         show.at_least(self, prompt=2, tokens=2, repeats=2, step_tokens=1, batches=1)
         require(bool(self.batches), "batches", (), "at least one number")
         driven = bool(self.drivers) or not any(mode in LOOKAHEAD for mode in self.modes)
-        require(driven, "drivers", self.drivers, "at least one for the modes lr and lr+sd")
+        require(
+            driven, "drivers", self.drivers, "at least one for the modes lr and lr+sd"
+        )
         show.require_files(json=self.json)
         places = {"draft": self.draft_device, "judge": self.judge_device}
         named = {role: place for role, place in places.items() if place is not None}
@@ -448,11 +579,15 @@ class BenchGpu:
             depth=self.depth, drafter=self.drafter, num_speculative_tokens=self.k,
             max_tokens=self.tokens, temperature=0.6, top_p=0.95, top_k=20,  # Qwen3's recommendation
         )  # fmt: skip
-        dummies = [None if name is None else f"dummy:{name}" for name in (target, draft, judge)]
+        dummies = [
+            None if name is None else f"dummy:{name}" for name in (target, draft, judge)
+        ]
         dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
         at_once = len(self.modes) * len(self.drivers)  # every way keeps its caches
         longest = self.prompt + self.tokens
-        memory = memory_plan(dummies, layout, self.dtype, options, longest, share=at_once)
+        memory = memory_plan(
+            dummies, layout, self.dtype, options, longest, share=at_once
+        )
         out = show.console()
         out.print(memory_table(memory))
         memory.check()
@@ -465,15 +600,24 @@ class BenchGpu:
         out.print(gpu.report(found), highlight=False)
         out.print(GPU_NOTES, style="dim")
         kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
-        write_json(found | {"settings": show.settings_of(self), "memory": kept}, self.json)
+        write_json(
+            found | {"settings": show.settings_of(self), "memory": kept}, self.json
+        )
 
     def _synthetic(self) -> Synthetic:
-        """What decides acceptance: given numbers, else a calibration, else the paper's tables."""
-        from lr.lab.bench.synthetic import Synthetic
+        """What decides acceptance: given numbers, else a calibration, else the paper's
+        tables."""
+        from lr.measure.bench.synthetic import Synthetic
 
         file, column = self.calibration, (self.pair, self.dataset)
         known = paper_calibration(*column) if file is None else Calibration.load(file)
         found = Synthetic.of_calibration(known, Lognormal(self.step_tokens, 0.5))
         given = {"alpha1": self.alpha1, "alpha2": self.alpha2}
-        said: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-        return replace(found, **said, source=f"{found.source} but as given") if said else found
+        said: dict[str, Any] = {
+            name: one for name, one in given.items() if one is not None
+        }
+        return (
+            replace(found, **said, source=f"{found.source} but as given")
+            if said
+            else found
+        )

@@ -1,9 +1,9 @@
-"""The `lr` command: finds the command named on the command line, parses its flags with tyro, and
-prints user errors as one message.
+"""The `lr` command: finds the command named on the command line, parses its flags with
+tyro, and prints user errors as one message.
 
-Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags.
-Exit codes: 0 done, 2 an error that the user can fix (one message, no traceback), 130 interrupted,
-141 the reader of the output is gone."""
+Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are
+its flags. Exit codes: 0 done, 2 an error that the user can fix (one message, no
+traceback), 130 interrupted, 141 the reader of the output is gone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
     try:
-        code = _help_or_version(words) if name is None else _run(name, words[len(name) :])
+        code = (
+            _help_or_version(words) if name is None else _run(name, words[len(name) :])
+        )
         sys.stdout.flush()
         return code
     except LRError as error:
@@ -79,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
-    """Parse the flags and run the command. Under torchrun rank 0 does; the other ranks follow."""
+    """Parse the flags and run the command. Under torchrun rank 0 does; the other ranks
+    follow."""
     import tyro
 
     place = torchrun_place()
@@ -96,7 +99,9 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     if place is not None and "models" not in vars(made):  # it has no model to spread
-        raise SettingError(f"lr {' '.join(name)} runs in one process; start it without torchrun.")
+        raise SettingError(
+            f"lr {' '.join(name)} runs in one process; start it without torchrun."
+        )
     made.run()
     return 0
 
@@ -109,16 +114,25 @@ def _help_or_version(words: Sequence[str]) -> int:
         print(f"lr {__version__}")
         return 0
     group = words[0] if words and not words[0].startswith("-") else None
-    shown = {name: entry for name, entry in COMMANDS.items() if group is None or name[0] == group}
+    shown = {
+        name: entry
+        for name, entry in COMMANDS.items()
+        if group is None or name[0] == group
+    }
     if not words or (words[-1] in ("-h", "--help") and shown):
         print(_help(shown))
         return 0
-    wrong = f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}"
+    wrong = (
+        f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}"
+    )
     print(wrong, file=sys.stderr)
     return 2
 
 
 def _help(commands: Mapping[tuple[str, ...], tuple[str, str]]) -> str:
-    lines = [f"  lr {' '.join(name):<14} {summary}" for name, (_, summary) in commands.items()]
+    lines = [
+        f"  lr {' '.join(name):<14} {summary}"
+        for name, (_, summary) in commands.items()
+    ]
     head = "Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch.\n"
     return "\n".join([head, *lines, "\nlr COMMAND --help explains its flags."])

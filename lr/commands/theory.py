@@ -1,5 +1,5 @@
-"""The formulas, their inputs, and how well they predict: `lr theory`, `lr theory figures`,
-`lr calibrate`, `lr theory validation` and `lr plan`."""
+"""The formulas, their inputs, and how well they predict: `lr theory`, `lr theory
+figures`, `lr calibrate`, `lr theory validation` and `lr plan`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ import tyro
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
 from lr.errors import SettingError
-from lr.lab.bench.report import conditions, in_turn, write_json
-from lr.lab.viz.style import require_matplotlib
-from lr.lab.viz.theory_figures import draw_all, draw_validation
+from lr.measure.bench.report import conditions, in_turn, write_json
 from lr.options import Driver
 from lr.spec.protocol import Schedule
 from lr.theory import predicted
@@ -34,6 +32,8 @@ from lr.theory.trace_metrics import Answers, Seen, Timed
 from lr.tiny.language import Split
 from lr.tiny.languages import DATASETS
 from lr.types import require
+from lr.watch.figures.style import require_matplotlib
+from lr.watch.figures.theory_figures import draw_all, draw_validation
 
 if TYPE_CHECKING:
     from lr.reasoner import Reasoner
@@ -41,18 +41,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Theory:
-    """Print formulas next to the real scheduler on a simulated clock, at given parameters, or the
-    gain of variants of the method on that clock. Times are in target steps."""
+    """Print formulas next to the real scheduler on a simulated clock, at given
+    parameters, or the gain of variants of the method on that clock. Times are in target
+    steps."""
 
-    formula: str = "all"  # Which formulas: a name or its beginning, such as lr_async; all.
-    variant: tuple[str, ...] = ()  # Simulate these variants instead; names as in lr generate.
+    formula: str = (
+        "all"  # Which formulas: a name or its beginning, such as lr_async; all.
+    )
+    variant: tuple[
+        str, ...
+    ] = ()  # Simulate these variants instead; names as in lr generate.
     at: Point = field(default_factory=Point)
 
     def run(self) -> None:
         at = self.at
         at_least(at, k=1, width=1, steps=400, k2=1, c=0, v=0, b=0, beta=0)
         small = at.k <= 200 and at.width <= 8
-        require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
+        require(
+            small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation"
+        )
         require(at.beta > 0, "beta", at.beta, "a number > 0")
         if self.variant:
             from lr.variants import clock
@@ -61,15 +68,27 @@ class Theory:
             console().print(table(clock.COLUMNS, [row for row, _ in made], text=2))
             notes = [clock.NOTES, *(note for _, more in made for note in more)]
             return console().print(*notes, sep="\n", style="dim")
-        chosen = [f for f in FORMULAS if self.formula == "all" or f.name.startswith(self.formula)]
+        chosen = [
+            f
+            for f in FORMULAS
+            if self.formula == "all" or f.name.startswith(self.formula)
+        ]
         names = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))
-        require(bool(chosen), "formula", self.formula, f"all or the beginning of one of {names}")
+        require(
+            bool(chosen),
+            "formula",
+            self.formula,
+            f"all or the beginning of one of {names}",
+        )
         probability("alpha", at.alpha)
         rows: list[Sequence[object]] = []
         outside: dict[str, DomainError] = {}
         for one in chosen:
             try:
-                value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
+                value, seen = (
+                    float(one.value(at)),
+                    one.simulated(at) if one.simulated else None,
+                )
             except DomainError as error:
                 outside[one.name] = error
                 continue
@@ -79,7 +98,14 @@ class Theory:
         if not rows:
             raise next(iter(outside.values()))
         out = console()
-        columns = ("function", "formula", "value:.4f", "simulated:.4f", "± s.e.:.4f", "off:+.1f")
+        columns = (
+            "function",
+            "formula",
+            "value:.4f",
+            "simulated:.4f",
+            "± s.e.:.4f",
+            "off:+.1f",
+        )
         out.print(table(columns, rows, text=2))
         said = "off: in standard errors. No figure: no schedule does what the formula describes."
         out.print(said, style="dim")
@@ -89,9 +115,12 @@ class Theory:
 
 @dataclass(frozen=True)
 class TheoryFigures:
-    """Draw speedup against draft length, the schedules, the region where the hybrid wins, width."""
+    """Draw speedup against draft length, the schedules, the region where the hybrid
+    wins, width."""
 
-    folder: Path = Path("docs/figures")  # An existing folder for them. Needs the extra `plot`.
+    folder: Path = Path(
+        "docs/figures"
+    )  # An existing folder for them. Needs the extra `plot`.
 
     def run(self) -> None:
         require(self.folder.is_dir(), "folder", str(self.folder), "an existing folder")
@@ -105,7 +134,10 @@ MEASURED = {
     "alpha2": ("draft tokens accepted / tried", 1),
     "second_chance": ("second alternative accepted after the first was not", 1),
     "plain_token": ("ms, a token of plain decoding", 1000),
-    "target_first": ("ms, a target pass of one row and token, with speculation ...", 1000),
+    "target_first": (
+        "ms, a target pass of one row and token, with speculation ...",
+        1000,
+    ),
     "target_row": ("ms, ... each further row", 1000),
     "target_token": ("ms, ... each token more than one per row", 1000),
     "draft_first": ("ms, the same for the draft ...", 1000),
@@ -126,25 +158,29 @@ DERIVED = {
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Measure acceptance, speed ratio, batching and judge latency of a pair of models from traces
-    of real runs, for `lr plan`."""
+    """Measure acceptance, speed ratio, batching and judge latency of a pair of models
+    from traces of real runs, for `lr plan`."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     problems: int = 24
-    """How many problems, at least 4. Each runs six times: plain, lookahead, two alternatives, token
-    level twice, both levels."""
-    questions: Path | None = None  # One per line in this file; None: tiny training problems.
+    """How many problems, at least 4. Each runs six times: plain, lookahead, two
+    alternatives, token level twice, both levels."""
+    questions: Path | None = (
+        None  # One per line in this file; None: tiny training problems.
+    )
     dataset: Literal["tiny", "stories"] = "tiny"  # Short or long problems.
     depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4
-    """How many tokens the draft model proposes per round of the token-level run, at least 2; a
-    second run proposes one."""
+    """How many tokens the draft model proposes per round of the token-level run, at
+    least 2; a second run proposes one."""
     max_tokens: int | None = None  # Longest answer. None: 400; the context for stories.
-    temperature: float | None = None  # Of both models; 0 is greedy. None: as the models recommend.
+    temperature: float | None = (
+        None  # Of both models; 0 is greedy. None: as the models recommend.
+    )
     seed: int = 1  # Same seed, same answers.
     clock: Literal["auto", "cpu", "wall"] = "auto"
-    """cpu: processor time of this process, which other processes do not disturb; wall: the time
-    that a user waits. auto: cpu if the models run on the CPU."""
+    """cpu: processor time of this process, which other processes do not disturb; wall:
+    the time that a user waits. auto: cpu if the models run on the CPU."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
@@ -154,10 +190,17 @@ class Calibrate:
         found, rows = self.measure(self.models.load(needs_draft=True), asked), []
         for name, (meaning, unit) in MEASURED.items():
             one = getattr(found, name)
-            rows.append((name, one.value * unit, one.low * unit, one.high * unit, meaning))
-        rows += [(n, getattr(found, n), None, None, meaning) for n, meaning in DERIVED.items()]
+            rows.append(
+                (name, one.value * unit, one.low * unit, one.high * unit, meaning)
+            )
+        rows += [
+            (n, getattr(found, n), None, None, meaning)
+            for n, meaning in DERIVED.items()
+        ]
         title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
-        shown = table(("", "value:.4g", "from:.4g", "to:.4g", "meaning"), rows, title=title)
+        shown = table(
+            ("", "value:.4g", "from:.4g", "to:.4g", "meaning"), rows, title=title
+        )
         shown.columns[-1].justify = "left"
         out.print(shown)
         if self.output is not None:
@@ -182,17 +225,25 @@ class Calibrate:
     def see(self, reasoner: Reasoner, question: str) -> Seen:
         """Run one question six times."""
         limit = None if self.dataset == "stories" else 400
-        own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens or limit}
+        own: dict[str, Any] = {
+            "seed": self.seed,
+            "max_tokens": self.max_tokens or limit,
+        }
         own["temperature"] = self.temperature
         events = partial(timed, reasoner, question, self.clock, **own)
         seen = Seen()
         seen.plain.add(events(mode="ar"))
         seen.lookahead.add(events(mode="lr", schedule="sync", depth=self.depth))
         for k in (self.num_speculative_tokens, 1):
-            seen.tokens.add(events(mode="sd", drafter="draft", num_speculative_tokens=k))
+            seen.tokens.add(
+                events(mode="sd", drafter="draft", num_speculative_tokens=k)
+            )
         seen.pairs.add(events(mode="lr", schedule="sync", depth=1, width=2))
         # the draft's passes over several rows, which are rare in the other runs
-        speculating = {"drafter": "draft", "num_speculative_tokens": self.num_speculative_tokens}
+        speculating = {
+            "drafter": "draft",
+            "num_speculative_tokens": self.num_speculative_tokens,
+        }
         seen.both.add(events(mode="lr+sd", depth=2, width=2, **speculating))
         return seen
 
@@ -215,7 +266,11 @@ class Calibrate:
 def clock_for(name: str, reasoner: Reasoner) -> Callable[[], float]:
     """The clock of that name for these models."""
     on_cpu = reasoner.models.target.device.type == "cpu"
-    return time.process_time if name == "cpu" or (name == "auto" and on_cpu) else time.perf_counter
+    return (
+        time.process_time
+        if name == "cpu" or (name == "auto" and on_cpu)
+        else time.perf_counter
+    )
 
 
 def timed(reasoner: Reasoner, question: str, clock: str, **options: Any) -> list[Timed]:
@@ -233,77 +288,144 @@ only. off: expected relative to measured. ±: standard error over problems."""
 
 @dataclass(frozen=True)
 class TheoryValidation:
-    """Compare the predictions of a calibration with what the models do on other problems: in a
-    fixed list of ways to run them or, with --draw, in random ways drawn after the calibration."""
+    """Compare the predictions of a calibration with what the models do on other
+    problems: in a fixed list of ways to run them or, with --draw, in random ways drawn
+    after the calibration."""
 
     draw: int = 0
-    """Draw this many ways after the calibration instead of using the list: mode, schedule, depth,
-    width 1 to 3, tokens, temperature and, unless it is given, driver."""
+    """Draw this many ways after the calibration instead of using the list: mode,
+    schedule, depth, width 1 to 3, tokens, temperature and, unless it is given,
+    driver."""
     temperatures: tuple[float, ...] = (0.0, 0.6, 1.0)
     """With --draw: calibrate at each of these, and draw one of them for every way."""
     calibration: Path | None = None
-    """A file from `lr calibrate --output`, of the same models on the same machine; all ways use its
-    temperature. None: calibrate first, on the same number of training problems."""
+    """A file from `lr calibrate --output`, of the same models on the same machine; all
+    ways use its temperature. None: calibrate first, on the same number of training
+    problems."""
     save_calibration: Path | None = None
-    """Write the calibration of this run to this file; with --draw one file per temperature, which
-    is added to the name."""
+    """Write the calibration of this run to this file; with --draw one file per
+    temperature, which is added to the name."""
     problems: int = 16  # Held-out problems, each solved in every way.
     dataset: Literal["tiny", "stories"] = "tiny"  # Short or long problems.
     depths: tuple[int, ...] = (1, 2, 4, 8)  # Lookahead depths.
-    tokens: tuple[int, ...] = (1, 2, 4)  # Draft tokens of token-level speculation alone.
+    tokens: tuple[int, ...] = (
+        1,
+        2,
+        4,
+    )  # Draft tokens of token-level speculation alone.
     inner: int = 4  # Draft tokens where both are combined; 0: do not combine them.
-    schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")  # To try.
+    schedules: tuple[Literal["sync", "paper", "depth"], ...] = (
+        "sync",
+        "depth",
+    )  # To try.
     driver: Driver | None = None
-    """overlapped: the draft in its own process, wall-clock time, and predictions for one machine
-    per model. It needs idle cores and a calibration by the same clock. None: lockstep; with --draw
-    either of the two, both by the wall clock."""
-    seed: int = 2  # Same seed, same answers, and the same ways from the same calibration.
+    """overlapped: the draft in its own process, wall-clock time, and predictions for
+    one machine per model. It needs idle cores and a calibration by the same clock.
+    None: lockstep; with --draw either of the two, both by the wall clock."""
+    seed: int = (
+        2  # Same seed, same answers, and the same ways from the same calibration.
+    )
     clock: Literal["auto", "cpu", "wall"] = "auto"  # As in `lr calibrate`.
     json: Path | None = None  # Also write every figure to this file.
-    figure: Path | None = None  # Also draw the figures, as PNG and SVG. Needs the extra `plot`.
+    figure: Path | None = (
+        None  # Also draw the figures, as PNG and SVG. Needs the extra `plot`.
+    )
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        least = 4 if self.calibration is None else 2  # intervals need 4, a standard error 2
+        least = (
+            4 if self.calibration is None else 2
+        )  # intervals need 4, a standard error 2
         at_least(self, problems=least)
         require(0 <= self.draw <= 64, "draw", self.draw, "0 (none) to 64 ways")
-        require(len(self.temperatures) > 0, "temperatures", self.temperatures, "at least one")
+        require(
+            len(self.temperatures) > 0,
+            "temperatures",
+            self.temperatures,
+            "at least one",
+        )
         if self.draw:
             listed = ("depths", "tokens", "inner", "schedules")
-            named = [f"--{n}" for n in listed if getattr(self, n) != getattr(TheoryValidation, n)]
+            named = [
+                f"--{n}"
+                for n in listed
+                if getattr(self, n) != getattr(TheoryValidation, n)
+            ]
             none = f"0 with {' and '.join(named)}: drawn ways come from no list"
             require(not named, "draw", self.draw, none)
         usual = self.temperatures == TheoryValidation.temperatures
         drawn = self.draw > 0 and self.calibration is None
         none = "the default: it counts with --draw alone, and not with --calibration"
         require(usual or drawn, "temperatures", self.temperatures, none)
-        saved, none = self.save_calibration, "none with --calibration: nothing new is measured"
-        require(saved is None or self.calibration is None, "save_calibration", str(saved), none)
+        saved, none = (
+            self.save_calibration,
+            "none with --calibration: nothing new is measured",
+        )
+        require(
+            saved is None or self.calibration is None,
+            "save_calibration",
+            str(saved),
+            none,
+        )
         require_files(json=self.json, figure=self.figure, save_calibration=saved)
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
         out = console()
-        columns = ("way", "closed form", "expected", "replayed", "measured", "±", "off:+.1%")
-        names = "way.name", "formula", "expected", "replayed", "measured", "error", "gap"
+        columns = (
+            "way",
+            "closed form",
+            "expected",
+            "replayed",
+            "measured",
+            "±",
+            "off:+.1%",
+        )
+        names = (
+            "way.name",
+            "formula",
+            "expected",
+            "replayed",
+            "measured",
+            "error",
+            "gap",
+        )
         cells = map(attrgetter(*names), rows)
-        how = f"; ways drawn after the calibration, seed {self.seed}" if self.draw else ""
+        how = (
+            f"; ways drawn after the calibration, seed {self.seed}" if self.draw else ""
+        )
         out.print(table(columns, cells, title=f"speedup over plain decoding{how}"))
         out.print(NOTES, style="dim")
         gaps = [row.gap for row in rows], [1 / row.measured - 1 for row in rows]
         blind, trivial = (fmean(map(abs, one)) for one in gaps)
         near = sum(abs(row.gap) <= 0.1 for row in rows)
-        out.print(f"off on average: expected {blind:.1%}; 1.00 for every way {trivial:.1%}")
+        out.print(
+            f"off on average: expected {blind:.1%}; 1.00 for every way {trivial:.1%}"
+        )
         out.print(f"expected is within 10 % in {near} of {len(rows)} ways")
-        document: dict[str, Any] = {"driver": self.driver, "draw": self.draw, "seed": self.seed}
-        document |= {"calibration": next(iter(found.values())).name, "same_run": given is None}
-        document |= {"off": {"expected": blind, "1.00": trivial}, "conditions": conditions()}
-        document["rows"] = [asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows]
+        document: dict[str, Any] = {
+            "driver": self.driver,
+            "draw": self.draw,
+            "seed": self.seed,
+        }
+        document |= {
+            "calibration": next(iter(found.values())).name,
+            "same_run": given is None,
+        }
+        document |= {
+            "off": {"expected": blind, "1.00": trivial},
+            "conditions": conditions(),
+        }
+        document["rows"] = [
+            asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows
+        ]
         if saved is not None:
             for at, one in found.items():
                 path = saved.with_stem(f"{saved.stem}_{at:g}") if self.draw else saved
                 path.write_text(one.to_json(), encoding="utf-8")
         write_json(document, self.json)
-        for path in draw_validation(document, self.figure) if self.figure is not None else ():
+        for path in (
+            draw_validation(document, self.figure) if self.figure is not None else ()
+        ):
             out.print(f"drawn: {path}")
 
     def ways(self, at: float | None) -> list[Tried]:
@@ -322,11 +444,16 @@ class TheoryValidation:
         if given is None:
             sizes: dict[str, Any] = {"problems": self.problems, "dataset": self.dataset}
             for at in self.temperatures if self.draw else (None,):
-                one = Calibrate(**sizes, temperature=at, clock=self._clock(), models=self.models)
+                one = Calibrate(
+                    **sizes, temperature=at, clock=self._clock(), models=self.models
+                )
                 found[at] = one.measure(reasoner, one.asked())
         else:
             clock = clock_for(self._clock(), reasoner).__name__
-            its, wanted = given.conditions.get("clock", clock), f"{clock} (--clock, --driver)"
+            its, wanted = (
+                given.conditions.get("clock", clock),
+                f"{clock} (--clock, --driver)",
+            )
             require(its == clock, "the clock of the calibration", its, wanted)
             found[given.conditions.get("temperature")] = given
         ways = drawn_ways(self.draw, self.seed, list(found.values()), self.driver)
@@ -349,11 +476,17 @@ class TheoryValidation:
             own, base = found[way.temperature], plain[way]
             measured, error = predicted.ratio_with_error(spent[base], spent[way])
             start = own.start.value
-            works = [answers[each].load(lookup=False, start=start) for each in (way, base)]
+            works = [
+                answers[each].load(lookup=False, start=start) for each in (way, base)
+            ]
             forwards = None if way.driver == "overlapped" else predicted.DRAFT_FORWARDS
             expected = predicted.predicted_speedup(way, own, forwards)
-            replayed = predicted.predicted_speedup(way, own, forwards, (works[0], works[1]))
-            rows.append(Compared(way, measured, error, way.formula(own), expected, replayed))
+            replayed = predicted.predicted_speedup(
+                way, own, forwards, (works[0], works[1])
+            )
+            rows.append(
+                Compared(way, measured, error, way.formula(own), expected, replayed)
+            )
         return rows, found
 
     def _clock(self) -> Literal["auto", "cpu", "wall"]:
@@ -363,9 +496,19 @@ class TheoryValidation:
 
     def _run(self, reasoner: Reasoner, number: int, way: Tried) -> list[Timed]:
         modes = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}
-        how: dict[str, Any] = {"mode": modes[way.depth > 0, way.tokens > 0], "drafter": "draft"}
-        how |= {"depth": way.depth or 1, "width": way.width, "schedule": way.schedule.value}
-        how |= {"num_speculative_tokens": way.tokens or 1, "temperature": way.temperature}
+        how: dict[str, Any] = {
+            "mode": modes[way.depth > 0, way.tokens > 0],
+            "drafter": "draft",
+        }
+        how |= {
+            "depth": way.depth or 1,
+            "width": way.width,
+            "schedule": way.schedule.value,
+        }
+        how |= {
+            "num_speculative_tokens": way.tokens or 1,
+            "temperature": way.temperature,
+        }
         how |= {"driver": way.driver, "seed": self.seed}
         question = DATASETS[self.dataset](Split.TEST, number, 0).question
         return timed(reasoner, question, self._clock(), **how)
@@ -373,23 +516,34 @@ class TheoryValidation:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """Choose schedule, depth, width and draft tokens for a pair of models within a budget of token
-    positions per target pass."""
+    """Choose schedule, depth, width and draft tokens for a pair of models within a
+    budget of token positions per target pass."""
 
     from_: Annotated[str, tyro.conf.arg(name="from")] = "paper"
-    """A file from `lr calibrate --output`, or `paper`: values from its tables, mostly fitted (see
-    docs/theory.md)."""
-    budget: int = 16  # M: token positions per target pass, target rows times (draft tokens + 1).
-    pair: Literal["r1", "qwen3"] = "r1"  # With `paper`: which pair of models of Table 1.
+    """A file from `lr calibrate --output`, or `paper`: values from its tables, mostly
+    fitted (see docs/theory.md)."""
+    budget: int = (
+        16  # M: token positions per target pass, target rows times (draft tokens + 1).
+    )
+    pair: Literal["r1", "qwen3"] = (
+        "r1"  # With `paper`: which pair of models of Table 1.
+    )
     dataset: str = "GSM8K"  # With `paper`: which data set of Table 1.
     gpus: int | None = None  # Compare with giving this many GPUs to the target.
     calibrated_on: int = 1  # GPUs of the target during calibration.
     for_draft: int = 1  # GPUs that draft and judge take from the target.
-    serial: float = 0.1  # Share of a target pass that GPUs do not speed up; measure yours.
+    serial: float = (
+        0.1  # Share of a target pass that GPUs do not speed up; measure yours.
+    )
     json: Path | None = None  # Also write the plans to this file.
 
     def run(self) -> None:
-        require(1 <= self.budget <= 256, "budget", self.budget, "1 to 256: every choice is tried")
+        require(
+            1 <= self.budget <= 256,
+            "budget",
+            self.budget,
+            "1 to 256: every choice is tried",
+        )
         at_least(self, calibrated_on=1, for_draft=0)
         require_files(json=self.json)
         if self.from_ == "paper":
@@ -404,17 +558,32 @@ class PlanRun:
         kinds = {
             "best": advice.best,
             "runner-up": advice.runner_up,
-            "lookahead alone": next((p for p in advice.plans if p.depth and not p.tokens), None),
-            "tokens alone": next((p for p in advice.plans if p.tokens and not p.depth), None),
+            "lookahead alone": next(
+                (p for p in advice.plans if p.depth and not p.tokens), None
+            ),
+            "tokens alone": next(
+                (p for p in advice.plans if p.tokens and not p.depth), None
+            ),
             "width > 1": next((p for p in advice.plans if p.width > 1), None),
         }  # plans are sorted, best first
-        shown = [(title, one, simulated(found, one)) for title, one in kinds.items() if one]
-        rows = [(t, one.name, one.rows, one.positions, one.speedup, s) for t, one, s in shown]
-        columns, out = ("", "plan", "rows", "positions", "predicted", "simulated"), console()
-        out.print(table(columns, rows, text=2, title=f"{found.name}; M = {self.budget}"))
+        shown = [
+            (title, one, simulated(found, one)) for title, one in kinds.items() if one
+        ]
+        rows = [
+            (t, one.name, one.rows, one.positions, one.speedup, s)
+            for t, one, s in shown
+        ]
+        columns, out = (
+            ("", "plan", "rows", "positions", "predicted", "simulated"),
+            console(),
+        )
+        out.print(
+            table(columns, rows, text=2, title=f"{found.name}; M = {self.budget}")
+        )
         out.print(*_sentences(found, advice), sep="\n")
         plans = [
-            asdict(one) | {"schedule": one.schedule.value, "title": title, "simulated": clock}
+            asdict(one)
+            | {"schedule": one.schedule.value, "title": title, "simulated": clock}
             for title, one, clock in shown
         ]
         document = {"calibration": found.name, "budget": self.budget, "plans": plans}
@@ -425,7 +594,12 @@ class PlanRun:
                 f"{both.all_for_target:.2f}; next to a draft {both.left_for_target:.2f} plain, "
                 f"{both.with_speculation:.2f} with {both.advice.best.name}. So: {verdict}."
             )
-            names = ("all_for_target", "left_for_target", "with_speculation", "speculate")
+            names = (
+                "all_for_target",
+                "left_for_target",
+                "with_speculation",
+                "speculate",
+            )
             document["gpus"] = {name: getattr(both, name) for name in names}
         write_json(document, self.json)
 

@@ -1,8 +1,9 @@
-"""`lr trace` checks, replays and converts a trace; `lr play` and `lr draw` show it; `lr step` steps
-through it, or through an answer while it is made, and forks what-ifs.
+"""`lr trace` checks, replays and converts a trace; `lr play` and `lr draw` show it; `lr
+step` steps through it, or through an answer while it is made, and forks what-ifs.
 
-The prompt of `lr step` reads line by line, so that it works at a terminal and over a pipe. The
-moves are in `lab/stepper/session.py`, the display is in `lab/stepper/view.py`."""
+The prompt of `lr step` reads line by line, so that it works at a terminal and over a
+pipe. The moves are in `lab/stepper/session.py`, the display is in
+`lab/stepper/view.py`."""
 
 from __future__ import annotations
 
@@ -26,21 +27,21 @@ from rich.text import Text
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import AS_IT_IS, console, require_files, summary
 from lr.errors import LRError
-from lr.lab.player.live import Live, LiveServer
-from lr.lab.player.page import player_page, setting_of, title_of
-from lr.lab.stepper.session import Session
-from lr.lab.stepper.sources import Recorded, Source, StepperError
-from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
-from lr.lab.trace.file import TraceFile, read_trace, write_lines
-from lr.lab.trace.state import state_at
-from lr.lab.trace.virtual import replay_virtual
-from lr.lab.viz.cache import cache_figure, most_sharing
-from lr.lab.viz.clock import timeline_figure
-from lr.lab.viz.perfetto import perfetto
-from lr.lab.viz.style import require_matplotlib, write
-from lr.lab.viz.tree import fullest_tree, tree_figure
 from lr.options import GenerateOptions
 from lr.types import require
+from lr.watch.figures.cache import cache_figure, most_sharing
+from lr.watch.figures.clock import timeline_figure
+from lr.watch.figures.perfetto import perfetto
+from lr.watch.figures.style import require_matplotlib, write
+from lr.watch.figures.tree import fullest_tree, tree_figure
+from lr.watch.player.live import Live, LiveServer
+from lr.watch.player.page import player_page, setting_of, title_of
+from lr.watch.stepper.session import Session
+from lr.watch.stepper.sources import Recorded, Source, StepperError
+from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
+from lr.watch.trace.file import TraceFile, read_trace, write_lines
+from lr.watch.trace.state import state_at
+from lr.watch.trace.virtual import replay_virtual
 
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
@@ -50,8 +51,8 @@ class Shown:
     """What `lr play` and `lr step` show: a trace, or the answer to a question."""
 
     what: tyro.conf.Positional[str | None] = None
-    """A trace from --trace (a name that ends in .jsonl, or an existing file), or a question to
-    answer. Left out: a sample problem."""
+    """A trace from --trace (a name that ends in .jsonl, or an existing file), or a
+    question to answer. Left out: a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     own: VariantChoice = field(default_factory=VariantChoice)
@@ -66,7 +67,7 @@ class Shown:
 
     def live_sources(self) -> Callable[[str | None], Source]:
         """Load the models. Returns a function that begins to answer a question."""
-        from lr.lab.stepper.live import LiveSource
+        from lr.watch.stepper.live import LiveSource
 
         reasoner, options = self.models.load(needs_draft=True), asdict(self.generation)
         variant, question = self.own.load(reasoner), self.models.question
@@ -78,19 +79,34 @@ class TraceCommand:
     """Check a trace from --trace; print a summary of it, or which line is wrong."""
 
     file: tyro.conf.Positional[Path]  # The trace: JSON lines, see docs/trace.md.
-    perfetto: Path | None = None  # Write Chrome trace events to this file, for ui.perfetto.dev.
-    replay: bool = False  # Run it again, up to the first difference (which gives exit code 2).
-    recorded: bool = False  # With --replay: use the trace's verdicts instead of the verifier.
+    perfetto: Path | None = (
+        None  # Write Chrome trace events to this file, for ui.perfetto.dev.
+    )
+    replay: bool = (
+        False  # Run it again, up to the first difference (which gives exit code 2).
+    )
+    recorded: bool = (
+        False  # With --replay: use the trace's verdicts instead of the verifier.
+    )
     device: str | None = None  # With --replay: use this device instead of the trace's.
 
     def run(self) -> None:
         if self.perfetto is not None:
             other = self.perfetto.resolve() != self.file.resolve()
-            require(other, "perfetto", str(self.perfetto), "another file than the trace itself")
+            require(
+                other,
+                "perfetto",
+                str(self.perfetto),
+                "another file than the trace itself",
+            )
         trace, out = read_trace(self.file), console()
-        state_at(trace, len(trace.records))  # raises if an event contradicts those before it
+        state_at(
+            trace, len(trace.records)
+        )  # raises if an event contradicts those before it
         header, stats = trace.header, trace.stats
-        out.print(f"{len(trace.records)} events: {title_of(header)}\n{setting_of(header)}")
+        out.print(
+            f"{len(trace.records)} events: {title_of(header)}\n{setting_of(header)}"
+        )
         if header.question is not None:
             out.print(f"question: {header.question}")
         if header.clock == "virtual":
@@ -101,12 +117,16 @@ class TraceCommand:
             out.print(summary(stats))
         if trace.records:
             counted = Counter(record.kind for record in trace.records).most_common()
-            kinds = Columns([f"{name} {n}" for name, n in counted], padding=(0, 2, 0, 0))
+            kinds = Columns(
+                [f"{name} {n}" for name, n in counted], padding=(0, 2, 0, 0)
+            )
             out.print("", kinds, "")
         for note in trace.notes:
             out.print(f"note: {note}", style="yellow")
         if self.perfetto is not None:
-            write_lines(self.perfetto, [json.dumps(perfetto(trace), ensure_ascii=False)])
+            write_lines(
+                self.perfetto, [json.dumps(perfetto(trace), ensure_ascii=False)]
+            )
             out.print(f"written for ui.perfetto.dev: {self.perfetto}", soft_wrap=True)
         if self.replay:
             self._replay(trace, out)
@@ -115,14 +135,16 @@ class TraceCommand:
         if trace.header.clock == "virtual":
             found = replay_virtual(trace)
         else:
-            from lr.lab.trace.replay import replay
+            from lr.watch.trace.replay import replay
 
             found = replay(trace, recorded=self.recorded, device=self.device)
         what, until = "the output and the common steps and verdicts are", ""
         if found.ordered:
             what = "every event, in order, is"
         whole = trace.complete and trace.records[-1].data["done"]
-        cut = None if whole else len(trace.records) - trace.complete  # the events before its end
+        cut = (
+            None if whole else len(trace.records) - trace.complete
+        )  # the events before its end
         if found.ordered and found.difference is not None and found.compared == cut:
             until = ", up to where the trace was cut"
         elif found.difference is not None:
@@ -133,20 +155,29 @@ class TraceCommand:
 
 @dataclass(frozen=True)
 class Play(Shown):
-    """Write one page that shows an answer event by event: the tree, the text, the clock, the cache.
-    It needs nothing but a browser. With --live the page is served on this machine while the answer
-    is made: type or draw a problem, run, pause, step, force a verdict, fork a what-if."""
+    """Write one page that shows an answer event by event: the tree, the text, the
+    clock, the cache. It needs nothing but a browser. With --live the page is served on
+    this machine while the answer is made: type or draw a problem, run, pause, step,
+    force a verdict, fork a what-if."""
 
-    output: Output = None  # The page to write; None: the trace's name with .html, or answer.html.
-    live: bool = False  # Serve the page to this machine alone, while the answer is made.
+    output: Output = (
+        None  # The page to write; None: the trace's name with .html, or answer.html.
+    )
+    live: bool = (
+        False  # Serve the page to this machine alone, while the answer is made.
+    )
     port: int = 0  # With --live: the port to serve on; 0: a free one.
 
     def run(self) -> None:
         file = self.file()
         require(0 <= self.port <= 65535, "port", self.port, "0 (a free one) to 65535")
         if self.live:
-            require(file is None, "live", str(file), "a question; lr step takes a trace")
-            require(self.output is None, "output", str(self.output), "nothing with --live")
+            require(
+                file is None, "live", str(file), "a question; lr step takes a trace"
+            )
+            require(
+                self.output is None, "output", str(self.output), "nothing with --live"
+            )
             return self._serve()
         require(self.port == 0, "port", self.port, "nothing without --live")
         if file is not None:
@@ -155,10 +186,14 @@ class Play(Shown):
             require(other, "output", str(output), "another file than the trace itself")
         else:
             from lr.engine.engine import Run
-            from lr.lab.trace.replay import trace_of
+            from lr.watch.trace.replay import trace_of
 
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
-                asked = (self.models.question(self.what), self.generation, self.own.load(reasoner))
+                asked = (
+                    self.models.question(self.what),
+                    self.generation,
+                    self.own.load(reasoner),
+                )
                 run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=True)
                 run.finish()
             trace, output = trace_of(run), self.output or Path("answer.html")
@@ -172,7 +207,10 @@ class Play(Shown):
     def _serve(self) -> None:
         begin, numbers = self.live_sources(), count()
         draw = self.models.sample
-        live = Live(lambda asked: begin(draw(next(numbers)) if asked is None else asked), self.what)
+        live = Live(
+            lambda asked: begin(draw(next(numbers)) if asked is None else asked),
+            self.what,
+        )
         try:
             with LiveServer(live, self.port) as server:
                 console().print(f"open {server.address} in a browser; Ctrl-C ends it")
@@ -189,22 +227,24 @@ SNAPSHOTS = {"tree": (fullest_tree, tree_figure), "cache": (most_sharing, cache_
 
 @dataclass(frozen=True)
 class DrawCommand:
-    """Draw a trace as SVG and PNG: who worked when, the tree at one moment, who held which block.
-    Needs matplotlib (the extra `plot`)."""
+    """Draw a trace as SVG and PNG: who worked when, the tree at one moment, who held
+    which block. Needs matplotlib (the extra `plot`)."""
 
     trace: tyro.conf.Positional[Path]  # A trace from `--trace`.
     output: Output = None
-    """How the file names begin, such as slides/run for slides/run-tree.svg. None: the trace's name
-    without its suffix."""
+    """How the file names begin, such as slides/run for slides/run-tree.svg. None: the
+    trace's name without its suffix."""
     pictures: tuple[str, ...] = PICTURES  # What to draw: timeline, tree, cache.
     event: int | None = None
-    """Draw tree and cache after this many events. None: where there is most to see, the tree with
-    the most steps and verdicts and the cache with the most shared blocks."""
+    """Draw tree and cache after this many events. None: where there is most to see, the
+    tree with the most steps and verdicts and the cache with the most shared blocks."""
 
     def run(self) -> None:
         require_matplotlib()
         for name in self.pictures:
-            require(name in PICTURES, "pictures", name, f"some of {', '.join(PICTURES)}")
+            require(
+                name in PICTURES, "pictures", name, f"some of {', '.join(PICTURES)}"
+            )
         trace = read_trace(self.trace)
         last = len(trace.records)
         there = self.event is None or 0 <= self.event <= last
@@ -228,8 +268,8 @@ class DrawCommand:
 
 @dataclass(frozen=True)
 class StepCommand(Shown):
-    """Step through an answer: forward, back, to the next rejection, into nodes, tokens and cache;
-    force verdicts and fork what-ifs."""
+    """Step through an answer: forward, back, to the next rejection, into nodes, tokens
+    and cache; force verdicts and fork what-ifs."""
 
     def run(self) -> None:
         out, file = Console(highlight=False, **AS_IT_IS), self.file()
@@ -250,20 +290,21 @@ class StepCommand(Shown):
 
 
 def remaking(trace: TraceFile) -> Callable[[], Source] | None:
-    """A function that begins the run of a trace again; None if the run cannot be repeated."""
+    """A function that begins the run of a trace again; None if the run cannot be
+    repeated."""
     header, question = trace.header, trace.header.question
     if header.clock == "virtual" or question is None or header.driver != "lockstep":
         return None
-    from lr.lab.stepper.live import LiveSource
-    from lr.lab.trace.replay import options_of, reasoner_of, variant_of
+    from lr.watch.stepper.live import LiveSource
+    from lr.watch.trace.replay import options_of, reasoner_of, variant_of
 
     how, reasoner = options_of(header), cache(lambda: reasoner_of(header))
     return lambda: LiveSource(reasoner(), question, how, variant_of(header, reasoner()))
 
 
 def _reader(out: Console) -> Callable[[str], str]:
-    """A function that reads a line: from the keyboard with history, from a pipe with an echo after
-    the prompt, so that the output reads like a session."""
+    """A function that reads a line: from the keyboard with history, from a pipe with an
+    echo after the prompt, so that the output reads like a session."""
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # gives input() its history
@@ -297,7 +338,9 @@ signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
          ✕ cancelled   ∅ none came"""
 """What `?` shows."""
 FIRST = "? explains the letters; Enter goes on."
-LETTERS = "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
+LETTERS = (
+    "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
+)
 """The letters shown below every screen on a terminal."""
 MOVES = {
     "n": "next", "b": "back", "e": "event", "s": "step", "r": "rejection", "v": "verdict",
@@ -307,10 +350,12 @@ MOST = 10_000  # The most moves that one line may ask for.
 
 
 class StepperPrompt:
-    """One session at a terminal or over a pipe. `read` returns a line, given the prompt, and raises
-    `EOFError` at the end of the input."""
+    """One session at a terminal or over a pipe. `read` returns a line, given the
+    prompt, and raises `EOFError` at the end of the input."""
 
-    def __init__(self, session: Session, read: Callable[[str], str], out: Console) -> None:
+    def __init__(
+        self, session: Session, read: Callable[[str], str], out: Console
+    ) -> None:
         self.session, self.read, self.out = session, read, out
 
     def run(self) -> None:
@@ -323,7 +368,9 @@ class StepperPrompt:
             if len(self.session.sides) == 1:
                 how = f"f forks, then {how}"
             try:
-                words = self.read(f"verdict due on {due} ({how}) > " if due else "> ").split()
+                words = self.read(
+                    f"verdict due on {due} ({how}) > " if due else "> "
+                ).split()
                 words = words or ["n"]
             except EOFError:
                 return
@@ -338,8 +385,8 @@ class StepperPrompt:
                 self._say(f"! {error}")
 
     def obey(self, letter: str, rest: list[str]) -> None:
-        """Obey one line. Raises `StepperError`, without any change, for a line that it does not
-        understand, and what the session raises."""
+        """Obey one line. Raises `StepperError`, without any change, for a line that it
+        does not understand, and what the session raises."""
         session, out, said = self.session, self.out, ""
         word = rest[0] if rest else None
         if len(rest) > 1:
@@ -351,7 +398,11 @@ class StepperPrompt:
             while moved < count and session.go(MOVES[letter]):
                 moved += 1
             if not moved:
-                end = "This is the beginning." if letter == "b" else "This is the end; b goes back."
+                end = (
+                    "This is the beginning."
+                    if letter == "b"
+                    else "This is the end; b goes back."
+                )
                 return self._say(end)
         elif letter == "g":
             session.to(_number(word, "g takes the number of an event, such as g 120."))
@@ -366,7 +417,9 @@ class StepperPrompt:
             session.move(letter)
         elif letter == "w":
             if word is None:
-                raise StepperError("w takes the name of a file, such as w what-if.jsonl.")
+                raise StepperError(
+                    "w takes the name of a file, such as w what-if.jsonl."
+                )
             return self._say(session.save(word))
         elif letter in ("?", "h", "help"):
             return out.print(HELP, soft_wrap=True)
@@ -374,7 +427,9 @@ class StepperPrompt:
             return out.print(node_view(session.active, word or _telling(session)))
         elif letter == "c":
             wanted = "c takes the number of a block, such as c 3."
-            return out.print(cache_view(session, None if word is None else _number(word, wanted)))
+            return out.print(
+                cache_view(session, None if word is None else _number(word, wanted))
+            )
         elif letter == "t":
             for side in session.sides:
                 if len(session.sides) > 1:
@@ -405,7 +460,9 @@ def _telling(session: Session) -> str:
     return name if name in session.active.state.nodes else session.active.state.root
 
 
-def _number(word: str | None, wanted: str, least: int = 0, most: float = math.inf) -> int:
+def _number(
+    word: str | None, wanted: str, least: int = 0, most: float = math.inf
+) -> int:
     if word is None or not word.isdecimal() or not least <= int(word) <= most:
         raise StepperError(wanted)
     return int(word)

@@ -1,8 +1,9 @@
 """The draft's side of a request: its branches, and the steps that it writes.
 
-It knows nodes only by name and steps only as token ids, so the model can be in another process.
-`RemoteDrafts` has the same methods as `LocalDrafts` and forwards the calls to a `LocalDrafts` in
-the worker (`worker.py`), so both write the same steps. Read next: `spec/write.py`.
+It knows nodes only by name and steps only as token ids, so the model can be in another
+process. `RemoteDrafts` has the same methods as `LocalDrafts` and forwards the calls to
+a `LocalDrafts` in the worker (`worker.py`), so both write the same steps. Read next:
+`spec/write.py`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
     from lr.engine.worker import RemoteRun
 
 AHEAD = 2
-"""Steps that a worker may write unasked. Each node has room for one, and there are at least two."""
+"""Steps that a worker may write unasked. Each node has room for one, and there are at
+least two."""
 
 
 @dataclass(frozen=True)
 class Streams:
-    """The randomness of one question. With `coupling` shared, the first alternative of each draft
-    step is drawn with the target's noise; the others never are. `ahead`: the limits of steps that
-    the draft may write before they are asked for, one per position; None: it may not.
+    """The randomness of one question. With `coupling` shared, the first alternative of
+    each draft step is drawn with the target's noise; the others never are. `ahead`: the
+    limits of steps that the draft may write before they are asked for, one per
+    position; None: it may not.
     """
 
     target: Stream
@@ -46,8 +49,9 @@ class Streams:
 
 
 class Written(NamedTuple):
-    """A finished draft step (None: it will not come), the node that it leads to and, if they are
-    kept, its tokens' log-probabilities and mean entropy under the draft's sampling distribution.
+    """A finished draft step (None: it will not come), the node that it leads to and, if
+    they are kept, its tokens' log-probabilities and mean entropy under the draft's
+    sampling distribution.
     """
 
     node: NodeId
@@ -58,8 +62,9 @@ class Written(NamedTuple):
 
 @dataclass
 class LocalDrafts:
-    """The draft's side of a request, with the model in this process. Requests share the `writer`,
-    which writes when its `poll` is called. Methods only begin work; `take` collects the results.
+    """The draft's side of a request, with the model in this process. Requests share the
+    `writer`, which writes when its `poll` is called. Methods only begin work; `take`
+    collects the results.
     """
 
     writer: StepWriter
@@ -72,13 +77,15 @@ class LocalDrafts:
     _tip: NodeId | None = None  # the node to which the last step that was taken leads
 
     def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
-        """Open the first branch, for `node`, with these tokens (at least one), and set streams."""
+        """Open the first branch, for `node`, with these tokens (at least one), and set
+        streams."""
         self._give(node, self.writer.runner.open(tokens, shared=True), None)
         self.streams, self._prompt = streams, len(tokens)
 
     def write_ahead(self) -> None:
-        """Begin the step that is asked for next unless a draft is rejected. Its name, randomness
-        and limit are known, so the draft need not wait for the end of the target's forward.
+        """Begin the step that is asked for next unless a draft is rejected. Its name,
+        randomness and limit are known, so the draft need not wait for the end of the
+        target's forward.
         """
         tip, limits = self._tip, self.streams.ahead
         if limits is None or tip not in self._places or len(self._unasked) >= AHEAD:
@@ -92,10 +99,14 @@ class LocalDrafts:
             self._unasked[node] = self.jobs[node]
 
     def draft(
-        self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
+        self,
+        parent: NodeId,
+        limit: int,
+        children: Sequence[NodeId],
+        steps: Mapping[NodeId, Step],
     ) -> None:
-        """Fork the parent's branch for each child and begin the step that leads to the child, at
-        most `limit` tokens long, or append the step given in `steps`.
+        """Fork the parent's branch for each child and begin the step that leads to the
+        child, at most `limit` tokens long, or append the step given in `steps`.
         """
         above = self._places[parent][0]
         if len(children) > 1:  # compute once what every child needs
@@ -103,7 +114,9 @@ class LocalDrafts:
         for sibling, node in enumerate(children):
             stream = self.streams.of_draft(parent.index, sibling)
             if (job := self._unasked.pop(node, None)) is not None:
-                assert (job.limit, job.stream) == (limit, stream), "not what was to be asked for"
+                assert (job.limit, job.stream) == (limit, stream), (
+                    "not what was to be asked for"
+                )
                 self.trace.events += job.trace.events
                 job.trace = self.trace
             elif node in steps:
@@ -118,7 +131,9 @@ class LocalDrafts:
     ) -> None:
         branch = self.writer.runner.fork(self._places[parent][0])
         self._give(node, branch, parent)
-        self.jobs[node] = job = StepJob(branch, parent.index, limit, stream, trace, node)
+        self.jobs[node] = job = StepJob(
+            branch, parent.index, limit, stream, trace, node
+        )
         self.writer.begin([job])
 
     def cancel(self, node: NodeId) -> None:
@@ -137,16 +152,23 @@ class LocalDrafts:
     def close(self, node: NodeId) -> None:
         """Close the branch of `node`. Closing twice changes nothing.
 
-        Steps are written on forks, so a parent does not compute its own uncomputed tokens; it takes
-        their cache from a child that is closed. Example: a prompt of 50 tokens is uncomputed on the
-        root. Its child computes it, writes 7 tokens and is rejected. The root gets its first 49.
+        Steps are written on forks, so a parent does not compute its own uncomputed
+        tokens; it takes their cache from a child that is closed. Example: a prompt of
+        50 tokens is uncomputed on the root. Its child computes it, writes 7 tokens and
+        is rejected. The root gets its first 49.
         """
         self._drop_unasked(node)
         branch, above = self._places.pop(node, (None, None))
         if branch is None:
             return
-        parent = self._places[above][0] if above is not None and above in self._places else None
-        shared = 0 if parent is None else min(branch.num_computed_tokens, len(parent) - 1)
+        parent = (
+            self._places[above][0]
+            if above is not None and above in self._places
+            else None
+        )
+        shared = (
+            0 if parent is None else min(branch.num_computed_tokens, len(parent) - 1)
+        )
         if parent is not None and parent.num_computed_tokens < shared:
             runner, tokens = self.writer.runner, parent.tokens
             fork = runner.fork(branch)
@@ -186,8 +208,9 @@ class LocalDrafts:
 
 @dataclass
 class RemoteDrafts:
-    """As `LocalDrafts`, but calls go to a worker. `awaited`: nodes whose steps were asked for and
-    not taken. `arrived`: finished steps that were not taken; some were not asked for yet.
+    """As `LocalDrafts`, but calls go to a worker. `awaited`: nodes whose steps were
+    asked for and not taken. `arrived`: finished steps that were not taken; some were
+    not asked for yet.
     """
 
     run: RemoteRun
@@ -197,13 +220,19 @@ class RemoteDrafts:
     arrived: dict[NodeId, Written] = field(default_factory=dict)
 
     def _call(self, method: str, *arguments: Any) -> None:
-        self.run.calls.append((self.run.number, "call", self.number, method, *arguments))
+        self.run.calls.append(
+            (self.run.number, "call", self.number, method, *arguments)
+        )
 
     def open(self, node: NodeId, tokens: Sequence[int], streams: Streams) -> None:
         self._call("open", node, tokens, streams)
 
     def draft(
-        self, parent: NodeId, limit: int, children: Sequence[NodeId], steps: Mapping[NodeId, Step]
+        self,
+        parent: NodeId,
+        limit: int,
+        children: Sequence[NodeId],
+        steps: Mapping[NodeId, Step],
     ) -> None:
         self.awaited |= set(children) - set(steps)
         self._call("draft", parent, limit, children, steps)

@@ -1,15 +1,18 @@
 """A question while it is being answered: its scheduler, its branches, its steps so far.
 
-A node where the target writes has a branch of the target. It ends in the node's prefix or, once
-the step is written, in that step (with rule "match" perhaps in the next one); all but the last
-token is cached. The draft has a branch per node, which ends in the prefix. So if the verifier needs
-target steps, the new root already has its branches: no model runs and no block is copied.
+A node where the target writes has a branch of the target. It ends in the node's prefix
+or, once the step is written, in that step (with rule "match" perhaps in the next one);
+all but the last token is cached. The draft has a branch per node, which ends in the
+prefix. So if the verifier needs target steps, the new root already has its branches: no
+model runs and no block is copied.
 
-Example: at root R, draft step a leads to node A, and b from there to B. The target wrote s after R,
-and a is rejected. R's target branch holds "... s", cached except for the last token, and becomes
-the new root's. R's draft branch gets s as uncomputed tokens. A and B are closed.
+Example: at root R, draft step a leads to node A, and b from there to B. The target
+wrote s after R, and a is rejected. R's target branch holds "... s", cached except for
+the last token, and becomes the new root's. R's draft branch gets s as uncomputed
+tokens. A and B are closed.
 
-Read next: `spec/protocol.py` and `spec/scheduler.py`, which decide; `drafts.py`, the draft's side.
+Read next: `spec/protocol.py` and `spec/scheduler.py`, which decide; `drafts.py`, the
+draft's side.
 """
 
 from __future__ import annotations
@@ -33,13 +36,14 @@ from lr.trace import StepWritten, Trace
 from lr.types import EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
-    from lr.parts.steering import Corrections, Steering
+    from lr.engine.steering import Corrections, Steering
 
 
 @dataclass
 class RequestNode:
-    """A node: the tokens of its prefix; the target's branch, once it is needed; the draft step that
-    leads here, with its log-probabilities; the judged pairs of its children.
+    """A node: the tokens of its prefix; the target's branch, once it is needed; the
+    draft step that leads here, with its log-probabilities; the judged pairs of its
+    children.
     """
 
     tokens: tuple[int, ...]
@@ -52,13 +56,14 @@ class RequestNode:
 
 @dataclass(eq=False)
 class Request:
-    """One question. `emitted`: its steps so far. `asked`: pairs that wait for the verifier, by the
-    node that the draft step leads to. `jobs`: the steps that the target is writing.
+    """One question. `emitted`: its steps so far. `asked`: pairs that wait for the
+    verifier, by the node that the draft step leads to. `jobs`: the steps that the
+    target is writing.
 
-    `drafts` is None for plain decoding (a scheduler of depth 0). `variant`: its `may_follow`
-    decides whether drafts may follow a draft step; its `corrector` how the target writes after a
-    rejection. `controller` sets the depth after every step (`parts/steering.py` runs both).
-    `proposals`: draft steps that no model writes.
+    `drafts` is None for plain decoding (a scheduler of depth 0). `variant`: its
+    `may_follow` decides whether drafts may follow a draft step; its `corrector` how the
+    target writes after a rejection. `controller` sets the depth after every step
+    (`parts/steering.py` runs both). `proposals`: draft steps that no model writes.
     """
 
     prompt: Sequence[int]
@@ -83,13 +88,15 @@ class Request:
         self.corrections: Corrections | None = None
         self.steering: Steering | None = None
         if corrector is not None:
-            self.corrections = find("lr.parts.steering:Corrections")(self, corrector)
+            self.corrections = find("lr.engine.steering:Corrections")(self, corrector)
         if self.controller is not None:
-            self.steering = find("lr.parts.steering:Steering")(self, self.controller)
+            self.steering = find("lr.engine.steering:Steering")(self, self.controller)
         speculation = self.target.config.speculation
         self.drafter = None if speculation is None else speculation.drafter
         # A detailed trace shows every round as part of a single step.
-        self.goes_on = bool(speculation and speculation.goes_on and not self.trace.detailed)
+        self.goes_on = bool(
+            speculation and speculation.goes_on and not self.trace.detailed
+        )
         follows = None if self.variant.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
 
@@ -101,9 +108,13 @@ class Request:
         """Open the prompt on both sides and carry out the first commands."""
         root, config = self.scheduler.root.id, self.scheduler.config
         if self.drafts is not None:
-            # A worker may write steps unasked if it is to write all steps. Not for a detailed
-            # trace, which shows only steps that were asked for.
-            plain = self.proposals is None and self.variant.may_follow is None and config.width == 1
+            # A worker may write steps unasked if it is to write all steps. Not for a
+            # detailed trace, which shows only steps that were asked for.
+            plain = (
+                self.proposals is None
+                and self.variant.may_follow is None
+                and config.width == 1
+            )
             ahead = config.limits if plain and not self.trace.detailed else None
             self.drafts.open(root, self.prompt, replace(self.streams, ahead=ahead))
         self.nodes[root] = RequestNode(tuple(self.prompt))
@@ -111,10 +122,13 @@ class Request:
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
-        """Report finished steps to the scheduler (it ignores cancelled ones). Whether any came."""
+        """Report finished steps to the scheduler (it ignores cancelled ones). Whether
+        any came."""
         drafts = [] if self.drafts is None else self.drafts.take()
         if self._proposed:
-            drafts = [Written(node, step, ()) for node, step in self._proposed.items()] + drafts
+            drafts = [
+                Written(node, step, ()) for node, step in self._proposed.items()
+            ] + drafts
             self._proposed.clear()
         written = [node for node, job in self.jobs.items() if job.finish is not None]
         for node, step, logprobs, entropy in drafts:
@@ -129,7 +143,9 @@ class Request:
         for node in written:
             # An earlier report may have cancelled this job.
             job = self.jobs.get(node)
-            if job is not None and (self.corrections is None or self.corrections.keeps(job)):
+            if job is not None and (
+                self.corrections is None or self.corrections.keeps(job)
+            ):
                 del self.jobs[node]
                 if self.steering is not None:
                     self.steering.entropies[Role.TARGET, node] = job.entropy
@@ -153,7 +169,9 @@ class Request:
         """The chooser's choice, given the pairs that the verifier saw."""
         judged = self.nodes[place.node].judged
         pairs = tuple(map(judged.get, place.children))
-        return self.chooser.choose(replace(place, pairs=pairs, note=self.trace.at(place.node)))
+        return self.chooser.choose(
+            replace(place, pairs=pairs, note=self.trace.at(place.node))
+        )
 
     def close(self) -> None:
         """Stop all work and close all branches, in any state of the request."""
@@ -184,10 +202,19 @@ class Request:
                 case messages.Target(node, limit):
                     self._begin_target(node, limit)
                 case messages.Judge(node, parent, draft, target):
-                    prefix, logprobs = self.nodes[parent].tokens, self.nodes[node].logprobs
-                    stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
-                    pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
-                    self.asked[node] = replace(pair, note=self.trace.at(node), index=parent.index)
+                    prefix, logprobs = (
+                        self.nodes[parent].tokens,
+                        self.nodes[node].logprobs,
+                    )
+                    stream = self.streams.target.fold_in(
+                        parent.index, "verdict", node.number
+                    )
+                    pair = Pair(
+                        prefix, draft, target, draft_sampling=logprobs, stream=stream
+                    )
+                    self.asked[node] = replace(
+                        pair, note=self.trace.at(node), index=parent.index
+                    )
                 case messages.Cancel((messages.WorkKind.DRAFT, node)):
                     assert self.drafts is not None
                     if self._proposed.pop(node, None) is None:
@@ -210,8 +237,13 @@ class Request:
                         self.target.close(state.target)
 
     def _begin_drafts(self, command: messages.Draft) -> None:
-        """Put proposed steps on the draft's branches, and let the draft write the other ones."""
-        parent, limit, tokens = command.node, command.limit, self.nodes[command.node].tokens
+        """Put proposed steps on the draft's branches, and let the draft write the other
+        ones."""
+        parent, limit, tokens = (
+            command.node,
+            command.limit,
+            self.nodes[command.node].tokens,
+        )
         assert self.drafts is not None
         proposed: list[Step | None] = []
         if self.proposals is not None:
@@ -230,12 +262,19 @@ class Request:
         self._proposed |= steps
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
-        branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
+        branch, stream = (
+            self._target_branch(node),
+            self.streams.target.fold_in(node.index),
+        )
         job = StepJob(branch, node.index, limit, stream, self.trace, node)
-        job.max_draft_tokens = None if self.steering is None else self.steering.max_draft_tokens
+        job.max_draft_tokens = (
+            None if self.steering is None else self.steering.max_draft_tokens
+        )
         if self.corrections is not None:
             self.corrections.begin(job)
-        elif self.goes_on:  # the last round may have left the first tokens on the root's branch
+        elif (
+            self.goes_on
+        ):  # the last round may have left the first tokens on the root's branch
             job.tokens = branch.tokens[len(self.nodes[node].tokens) :]
             job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job
@@ -246,7 +285,8 @@ class Request:
                     self._offer(other)
 
     def _follows(self, node: NodeId) -> bool:
-        """Whether drafts may follow the draft step to `node`. The variant is asked only once."""
+        """Whether drafts may follow the draft step to `node`. The variant is asked only
+        once."""
         state = self.nodes[node]
         if state.follow is None:
             may_follow = self.variant.may_follow
@@ -256,7 +296,8 @@ class Request:
         return state.follow
 
     def _offer(self, node: NodeId) -> None:
-        """Offer the draft step to `node`, if it is a first alternative, to the target's drafter."""
+        """Offer the draft step to `node`, if it is a first alternative, to the target's
+        drafter."""
         if self.drafter is None or node.number % self.scheduler.config.width:
             return
         rival = self.nodes[self.parent(node)]
@@ -265,7 +306,8 @@ class Request:
             self.drafter.offer(rival.target, start, self.nodes[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
-        """The target's branch of `node`: a fork of its parent's, with the draft step uncomputed."""
+        """The target's branch of `node`: a fork of its parent's, with the draft step
+        uncomputed."""
         state = self.nodes[node]
         if state.target is None:
             parent = self.parent(node)
@@ -276,11 +318,12 @@ class Request:
         return state.target
 
     def fork(self, node: NodeId, length: int) -> Branch:
-        """A fork of the target's branch of `node`, cut back to `length` tokens. First the branch
-        computes the uncomputed part of the node's prefix, except for the last token, so that forks
-        share it; if a row is being written there, the target's pass is run now. Example: two draft
-        steps arrive together. The row after the first begins at once, in the same batch as all
-        other rows; the row after the second begins one pass later.
+        """A fork of the target's branch of `node`, cut back to `length` tokens. First
+        the branch computes the uncomputed part of the node's prefix, except for the
+        last token, so that forks share it; if a row is being written there, the
+        target's pass is run now. Example: two draft steps arrive together. The row
+        after the first begins at once, in the same batch as all other rows; the row
+        after the second begins one pass later.
         """
         origin, known = self._target_branch(node), len(self.nodes[node].tokens) - 1
         if node in self.jobs and origin.num_computed_tokens < known:
@@ -297,9 +340,12 @@ class Request:
         return branch
 
     def _move_root(self, node: NodeId, root: NodeId, step: Step) -> None:
-        """Give the new root its branches: those of the accepted node, or the old root's."""
+        """Give the new root its branches: those of the accepted node, or the old
+        root's."""
         if node == root:
-            self._target_branch(node)  # fork it now, because its parent is about to be closed
+            self._target_branch(
+                node
+            )  # fork it now, because its parent is about to be closed
             return
         state = self.nodes.pop(node)
         assert state.target is not None

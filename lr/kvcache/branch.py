@@ -1,10 +1,11 @@
-"""A branch: one sequence of tokens, and the blocks of the cache that hold its keys and values.
+"""A branch: one sequence of tokens, and the blocks of the cache that hold its keys and
+values.
 
 A `BlockTable` is a list of block ids and a `length`. Position t (from 0) is in block
-`blocks[t // block_size]` at offset `t % block_size`. Its *slot* is its number among all positions
-of the cache: `block * block_size + offset`. Only the first `length` positions are valid; the rest
-of the last block is stale and must be masked. A table holds no more blocks than it needs, so
-`len(blocks) == blocks_for(length, block_size)` at all times.
+`blocks[t // block_size]` at offset `t % block_size`. Its *slot* is its number among all
+positions of the cache: `block * block_size + offset`. Only the first `length` positions
+are valid; the rest of the last block is stale and must be masked. A table holds no more
+blocks than it needs, so `len(blocks) == blocks_for(length, block_size)` at all times.
 
 Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
 
@@ -12,8 +13,9 @@ Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
     block      7  7  7  7  |  2  2   2    2
     slot      28 29 30 31  |  8  9  10   11
 
-Tokens that are not in the cache yet are *uncomputed*; the runner computes them (`engine/runner.py`
-has an example). Only the cache changes a table. Read next: `cache.py`.
+Tokens that are not in the cache yet are *uncomputed*; the runner computes them
+(`engine/runner.py` has an example). Only the cache changes a table. Read next:
+`cache.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ BLOCK_SIZE = 16  # tokens per block, by default
 
 
 def blocks_for(length: int, block_size: int) -> int:
-    """How many blocks hold `length` tokens: 0 for 0, 1 for 1 to `block_size`, and so on."""
+    """How many blocks hold `length` tokens: 0 for 0, 1 for 1 to `block_size`, and so
+    on."""
     return -(-length // block_size)
 
 
@@ -45,15 +48,21 @@ class BlockTable:
         return len(self.blocks) * self.block_size - self.length
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """The slots of positions start, ..., stop - 1; `slots(3, 6)` is `[31, 8, 9]` above. Raises
-        `ProtocolError` unless 0 <= start <= stop <= length.
+        """The slots of positions start, ..., stop - 1; `slots(3, 6)` is `[31, 8, 9]`
+        above. Raises `ProtocolError` unless 0 <= start <= stop <= length.
         """
         if not 0 <= start <= stop <= self.length:
-            raise ProtocolError(f"positions {start} to {stop}: this branch has {self.length}.")
+            raise ProtocolError(
+                f"positions {start} to {stop}: this branch has {self.length}."
+            )
         size, found = self.block_size, list[int]()
         for index in range(start // size, blocks_for(stop, size)):
-            shift = (self.blocks[index] - index) * size  # slot minus position within this block
-            found += range(max(start, index * size) + shift, min(stop, (index + 1) * size) + shift)
+            shift = (
+                self.blocks[index] - index
+            ) * size  # slot minus position within this block
+            found += range(
+                max(start, index * size) + shift, min(stop, (index + 1) * size) + shift
+            )
         return found
 
 
@@ -61,19 +70,26 @@ Tables = Sequence[BlockTable]
 
 
 def block_rows(tables: Tables) -> list[list[int]]:
-    """The blocks of several tables as a rectangle [b, nb], short rows filled up with their own
-    last block, to be masked away: a free block may contain NaN, which no mask removes. Example:
-    tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. `ProtocolError` if a table is empty.
+    """The blocks of several tables as a rectangle [b, nb], short rows filled up with
+    their own last block, to be masked away: a free block may contain NaN, which no mask
+    removes. Example: tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]].
+    `ProtocolError` if a table is empty.
     """
     longest = max((len(table.blocks) for table in tables), default=0)
     if not all(table.blocks for table in tables):
-        raise ProtocolError("a branch without tokens has no blocks to read; append to it first.")
-    return [table.blocks + table.blocks[-1:] * (longest - len(table.blocks)) for table in tables]
+        raise ProtocolError(
+            "a branch without tokens has no blocks to read; append to it first."
+        )
+    return [
+        table.blocks + table.blocks[-1:] * (longest - len(table.blocks))
+        for table in tables
+    ]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Branch:
-    """A sequence of `tokens` (ids), and the `table` of the blocks that cache the first of them."""
+    """A sequence of `tokens` (ids), and the `table` of the blocks that cache the first
+    of them."""
 
     tokens: list[int]
     table: BlockTable
@@ -105,7 +121,8 @@ class Branch:
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the longest common prefix, by bisection, since slices compare fast."""
+    """The length of the longest common prefix, by bisection, since slices compare
+    fast."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -119,18 +136,26 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class CacheObserver:
-    """Called after every change of a cache's tables. This class does nothing; `lab/trace/cache.py`
-    has one that records. The calls determine which table holds which block.
+    """Called after every change of a cache's tables. This class does nothing;
+    `lab/trace/cache.py` has one that records. The calls determine which table holds
+    which block.
 
-    `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
-    `dropped`: blocks that a table gave up; `freed`: those among them that no table holds any more.
+    `moved`: the tables that left a shared block; `copies`: for each, (that block, its
+    copy). `dropped`: blocks that a table gave up; `freed`: those among them that no
+    table holds any more.
     """
 
     def opened(self, table: BlockTable) -> None: ...
     def forked(self, table: BlockTable, source: BlockTable) -> None: ...
-    def grew(self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]) -> None: ...
-    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
-    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
+    def grew(
+        self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]
+    ) -> None: ...
+    def cut(
+        self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
+    ) -> None: ...
+    def closed(
+        self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
+    ) -> None: ...
 
     def restored(self, tables: Tables) -> None:
         """The batch that grew has failed; its tables are as they were before it."""

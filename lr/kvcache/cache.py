@@ -1,6 +1,7 @@
 """The keys and values of all branches of one model, in one pool of blocks.
 
-A branch is a `BlockTable`. The cache tracks its live tables, and only the cache changes them.
+A branch is a `BlockTable`. The cache tracks its live tables, and only the cache changes
+them.
 
 **What a block contains.** Every block is zeroed, or filled by a copy, when it is allocated. So data
 after a live table's length is stale but finite, and an attention that gathers whole blocks and
@@ -17,8 +18,8 @@ would overwrite tokens that longer ones need again if the batch is undone. Worke
     B blocks [5] length 1        B gets a copy, block 6              slot 6*4 + 1 = 25
     slots = [23, 25], copies = [(5, 6)]
 
-A cache belongs to one thread at a time. Tensor-parallel followers own a cache for their slice of
-the heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
+A cache belongs to one thread at a time. Tensor-parallel followers own a cache for their
+slice of the heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 """
 
 from collections import Counter
@@ -38,7 +39,12 @@ from lr.types import require
 
 
 def bytes_per_block(
-    *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+    *,
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
 ) -> int:
     """Bytes of one block, for the keys and values of all layers."""
     return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
@@ -47,20 +53,24 @@ def bytes_per_block(
 def integers(
     values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
-    """A tensor of the (nested) whole numbers `values` on `device`. A plain `.to("cuda")` would wait
-    for all queued work; from pinned memory, which PyTorch keeps until then, the copy is queued too.
+    """A tensor of the (nested) whole numbers `values` on `device`. A plain
+    `.to("cuda")` would wait for all queued work; from pinned memory, which PyTorch
+    keeps until then, the copy is queued too.
     """
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype).to(device)
-    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(
+        device, non_blocking=True
+    )
 
 
 class PagedKVCache:
-    """All K/V memory of one model: `keys` and `values` [l, nb, block_size, k, d]. `pages[i]`: those
-    of layer i, two views [nb, block_size, k, d]. Free blocks may hold NaN. `live_tables` came from
-    `new` or `fork` and are not released. `copied_blocks`: how many blocks `prepare` has copied,
-    also for undone appends. `observer` is told of every change of a table. Raises `SettingError`
-    for a size below 1 or a dtype that is not a float.
+    """All K/V memory of one model: `keys` and `values` [l, nb, block_size, k, d].
+    `pages[i]`: those of layer i, two views [nb, block_size, k, d]. Free blocks may hold
+    NaN. `live_tables` came from `new` or `fork` and are not released. `copied_blocks`:
+    how many blocks `prepare` has copied, also for undone appends. `observer` is told of
+    every change of a table. Raises `SettingError` for a size below 1 or a dtype that is
+    not a float.
     """
 
     def __init__(
@@ -75,34 +85,52 @@ class PagedKVCache:
         device: torch.device | str,
         poison_freed: bool = False,
     ) -> None:
-        sizes = {"num_layers": num_layers, "num_blocks": num_blocks, "block_size": block_size}
+        sizes = {
+            "num_layers": num_layers,
+            "num_blocks": num_blocks,
+            "block_size": block_size,
+        }
         sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
         for name, size in sizes.items():
             require(size >= 1, name, size, "at least 1")
         require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
-        self.num_blocks, self.block_size, self.poison_freed = num_blocks, block_size, poison_freed
+        self.num_blocks, self.block_size, self.poison_freed = (
+            num_blocks,
+            block_size,
+            poison_freed,
+        )
         self.pool = BlockPool(num_blocks)
-        self.open_append: list[tuple[int, int]] | None = None  # the copies of the open append
+        self.open_append: list[tuple[int, int]] | None = (
+            None  # the copies of the open append
+        )
         self.observer = CacheObserver()
         self.copied_blocks = 0
         self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
         shape = (num_layers, num_kv_heads, num_blocks, block_size, head_dim)
-        # In memory, heads come before blocks. Neighbouring blocks of one head are contiguous, so
-        # the attention of a single row reads its keys in one piece. Code that selects blocks works
-        # on `_memory` itself: index_select of a permuted tensor would first copy all of it.
-        # Tensors made outside inference mode may be written inside and outside of it.
+        # In memory, heads come before blocks. Neighbouring blocks of one head are
+        # contiguous, so the attention of a single row reads its keys in one piece. Code
+        # that selects blocks works on `_memory` itself: index_select of a permuted
+        # tensor would first copy all of it. Tensors made outside inference mode may be
+        # written inside and outside of it.
         with torch.inference_mode(False):
             try:
-                self._memory = [torch.empty(shape, dtype=dtype, device=device) for _ in range(2)]
+                self._memory = [
+                    torch.empty(shape, dtype=dtype, device=device) for _ in range(2)
+                ]
             except RuntimeError as error:  # out of memory
                 gib = 2 * prod(shape) * dtype.itemsize / 2**30
-                fewer = f"fewer: they take {gib:.1f} GiB, which {device} does not have free"
-                raise SettingError(f"num_blocks is {num_blocks}, expected {fewer}.") from error
+                fewer = (
+                    f"fewer: they take {gib:.1f} GiB, which {device} does not have free"
+                )
+                raise SettingError(
+                    f"num_blocks is {num_blocks}, expected {fewer}."
+                ) from error
             self.keys, self.values = (m.permute(0, 2, 3, 1, 4) for m in self._memory)
             if poison_freed:
                 self._fill(range(num_blocks), torch.nan)
-            # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size, k, d].
+            # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size,
+            # k, d].
             self.pages = list(zip(self.keys, self.values, strict=True))
             self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self.pages]
             # [l, 1, k, nb * block_size, d]: neighbouring blocks in one piece.
@@ -118,7 +146,8 @@ class PagedKVCache:
         return table
 
     def fork(self, table: BlockTable) -> BlockTable:
-        """A branch with the same tokens that shares every block of `table`; nothing is copied."""
+        """A branch with the same tokens that shares every block of `table`; nothing is
+        copied."""
         self._require_changeable(table)
         for block in table.blocks:
             self.pool.share(block)
@@ -128,7 +157,8 @@ class PagedKVCache:
         return copy
 
     def truncate(self, table: BlockTable, length: int) -> None:
-        """Keep the first `length` tokens of `table`. Raises `ProtocolError` if it has fewer."""
+        """Keep the first `length` tokens of `table`. Raises `ProtocolError` if it has
+        fewer."""
         self._require_changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(
@@ -146,23 +176,35 @@ class PagedKVCache:
 
     @contextmanager
     def append(self, tables: Tables, counts: Sequence[int]) -> Iterator[list[int]]:
-        """Make room for `counts[i]` more tokens in `tables[i]`. `with cache.append(tables, counts)
-        as slots:` yields the slots of the new tokens, in batch order, for the body to `write`; the
-        tables have their new lengths there. If the body raises, everything is restored, even the
-        order of future block ids. Entering raises `OutOfBlocks`, or `ProtocolError` for an
-        impossible batch, and then changes nothing.
+        """Make room for `counts[i]` more tokens in `tables[i]`. `with
+        cache.append(tables, counts) as slots:` yields the slots of the new tokens, in
+        batch order, for the body to `write`; the tables have their new lengths there.
+        If the body raises, everything is restored, even the order of future block ids.
+        Entering raises `OutOfBlocks`, or `ProtocolError` for an impossible batch, and
+        then changes nothing.
         """
         tables, counts = tuple(tables), tuple(counts)
         self._require_changeable(*tables)
         if len(tables) != len(counts):
-            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts.")
+            raise ProtocolError(
+                f"{len(tables)} tables were given with {len(counts)} counts."
+            )
         if len(tables) > 1 and len(set(tables)) != len(tables):
-            raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
+            raise ProtocolError(
+                "a table comes twice in one batch; add up its counts, or fork it."
+            )
         if counts and min(counts) < 0:
-            raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
-        more, shared = [], []  # new blocks per table; tables that write into a shared block
+            raise ProtocolError(
+                f"{min(counts)} tokens cannot be appended; truncate shortens."
+            )
+        more, shared = (
+            [],
+            [],
+        )  # new blocks per table; tables that write into a shared block
         for table, count in zip(tables, counts, strict=True):
-            more.append(blocks_for(table.length + count, self.block_size) - len(table.blocks))
+            more.append(
+                blocks_for(table.length + count, self.block_size) - len(table.blocks)
+            )
             if count and table.room and self.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
         moved = self._leaving(shared) if shared else []
@@ -187,7 +229,8 @@ class PagedKVCache:
                 self.prepare(fresh, copies)
             yield slots
         except BaseException:
-            # Shorten the tables, return shared blocks to the tables that left, free new blocks.
+            # Shorten the tables, return shared blocks to the tables that left, free new
+            # blocks.
             for table, count in zip(tables, counts, strict=True):
                 table.length -= count
                 del table.blocks[blocks_for(table.length, self.block_size) :]
@@ -203,7 +246,8 @@ class PagedKVCache:
     # Tensors
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
-        """In all layers: zero the blocks `fresh`; copy block a to b for each (a, b) in `copies`."""
+        """In all layers: zero the blocks `fresh`; copy block a to b for each (a, b) in
+        `copies`."""
         if fresh:
             self._fill(fresh, 0)
         if copies:
@@ -213,26 +257,38 @@ class PagedKVCache:
         self.copied_blocks += len(copies)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64), without gradients."""
+        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64), without
+        gradients."""
         keys, values = self._slots[layer]
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)
 
     def stretch(self, first: int, slots: int) -> list[tuple[Tensor, ...]]:
-        """Keys and values of `slots` slots from `first` on: a view [1, k, slots, d] per layer."""
+        """Keys and values of `slots` slots from `first` on: a view [1, k, slots, d] per
+        layer."""
         return [memory.narrow(3, first, slots).unbind() for memory in self._heads]
 
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer in the blocks `block_ids` [b, nb] (from `block_rows`), as
-        two new tensors [b, nb * block_size, k, d]. Column t of row i is position t of branch i;
-        mask the columns after the branch's length.
+        """Keys and values of one layer in the blocks `block_ids` [b, nb] (from
+        `block_rows`), as two new tensors [b, nb * block_size, k, d]. Column t of row i
+        is position t of branch i; mask the columns after the branch's length.
         """
-        keys, values = (m[layer].index_select(1, block_ids.flatten()) for m in self._memory)
-        shape = (keys.shape[0], len(block_ids), -1, keys.shape[-1])  # [k, b, nb * block_size, d]
-        return keys.view(shape).permute(1, 2, 0, 3), values.view(shape).permute(1, 2, 0, 3)
+        keys, values = (
+            m[layer].index_select(1, block_ids.flatten()) for m in self._memory
+        )
+        shape = (
+            keys.shape[0],
+            len(block_ids),
+            -1,
+            keys.shape[-1],
+        )  # [k, b, nb * block_size, d]
+        return keys.view(shape).permute(1, 2, 0, 3), values.view(shape).permute(
+            1, 2, 0, 3
+        )
 
     def clear_free(self, blocks: Collection[int]) -> None:
-        """Zero the free ones among `blocks`, so that an attention may read and mask them."""
+        """Zero the free ones among `blocks`, so that an attention may read and mask
+        them."""
         free = [b for b in blocks if not self.pool.refcount(b) and b not in self._clean]
         if free:
             self._fill(free, 0)
@@ -243,14 +299,18 @@ class PagedKVCache:
     def _require_changeable(self, *tables: BlockTable) -> None:
         """Raise `ProtocolError` unless these are live tables and no append is open."""
         if self.open_append is not None:
-            raise ProtocolError("an append is open on this cache; leave its `with` first.")
+            raise ProtocolError(
+                "an append is open on this cache; leave its `with` first."
+            )
         for table in tables:
             if table not in self.live_tables:
-                raise ProtocolError(f"released, or not a live table of this cache: {table}")
+                raise ProtocolError(
+                    f"released, or not a live table of this cache: {table}"
+                )
 
     def _leaving(self, shared: Tables) -> Tables:
-        """The tables that must copy their shared last block: all of `shared` but, where all owners
-        of a block write into it, the longest.
+        """The tables that must copy their shared last block: all of `shared` but, where
+        all owners of a block write into it, the longest.
         """
         moved, leaving = list[BlockTable](), Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):
@@ -260,7 +320,8 @@ class PagedKVCache:
         return moved
 
     def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
-        """Keep `length` tokens. Returns the dropped blocks, last first, and the freed ones."""
+        """Keep `length` tokens. Returns the dropped blocks, last first, and the freed
+        ones."""
         keep = blocks_for(length, self.block_size)
         dropped = table.blocks[keep:][::-1]
         del table.blocks[keep:]
@@ -268,7 +329,8 @@ class PagedKVCache:
         return dropped, self._drop(dropped)
 
     def _drop(self, blocks: Sequence[int]) -> list[int]:
-        """Remove one owner of each block, in this order; returns the blocks that became free."""
+        """Remove one owner of each block, in this order; returns the blocks that became
+        free."""
         freed = [block for block in blocks if self.pool.drop(block)]
         self._clean.difference_update(freed)
         if self.poison_freed and freed:

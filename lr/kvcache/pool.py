@@ -1,12 +1,13 @@
 """Block ids and their reference counts.
 
-The memory of a paged KV cache is divided into `num_blocks` equal blocks. The refcount of a block is
-the number of branches that hold it; a block with refcount 0 is free. Forking a branch only adds one
-to the refcount of each of its blocks. Read next: `branch.py`, one branch's list of blocks.
+The memory of a paged KV cache is divided into `num_blocks` equal blocks. The refcount
+of a block is the number of branches that hold it; a block with refcount 0 is free.
+Forking a branch only adds one to the refcount of each of its blocks. Read next:
+`branch.py`, one branch's list of blocks.
 
-The free blocks are a stack: the block freed last is allocated first. So the same calls always give
-the same ids, and dropping blocks in the reverse order of their allocation restores the pool,
-including the order of future ids.
+The free blocks are a stack: the block freed last is allocated first. So the same calls
+always give the same ids, and dropping blocks in the reverse order of their allocation
+restores the pool, including the order of future ids.
 
 Worked example, `BlockPool(4)`::
 
@@ -23,7 +24,8 @@ from lr.types import require
 
 
 class BlockPool:
-    """`num_blocks` block ids with their reference counts. Raises `SettingError` below 1."""
+    """`num_blocks` block ids with their reference counts. Raises `SettingError` below
+    1."""
 
     __slots__ = ("_free", "_refcounts", "num_blocks")
 
@@ -44,7 +46,8 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def allocate(self, n: int) -> list[int]:
-        """Take `n` free blocks, now with refcount 1. Raises `OutOfBlocks` before any change."""
+        """Take `n` free blocks, now with refcount 1. Raises `OutOfBlocks` before any
+        change."""
         require(n >= 0, "the number of blocks to allocate", n, "0 or more")
         if n > len(self._free):
             raise OutOfBlocks(n, len(self._free), self.num_blocks)
@@ -59,7 +62,8 @@ class BlockPool:
         self._refcounts[block] += 1
 
     def drop(self, block: int) -> bool:
-        """Remove an owner of `block`; returns whether it became free. `ProtocolError` if it was."""
+        """Remove an owner of `block`; returns whether it became free. `ProtocolError`
+        if it was."""
         self._held(block)
         self._refcounts[block] -= 1
         if self._refcounts[block]:
@@ -68,15 +72,21 @@ class BlockPool:
         return True
 
     def restart(self) -> None:
-        """Allocate in ascending order from now on, like a new pool: the next run gets equal ids."""
+        """Allocate in ascending order from now on, like a new pool: the next run gets
+        equal ids."""
         self._free.sort(reverse=True)
 
     def refcount(self, block: int) -> int:
-        """How many branches hold `block` (0: it is free). Raises `ProtocolError` for other ids."""
+        """How many branches hold `block` (0: it is free). Raises `ProtocolError` for
+        other ids."""
         if not 0 <= block < self.num_blocks:
-            raise ProtocolError(f"there is no block {block}: ids are 0 to {self.num_blocks - 1}.")
+            raise ProtocolError(
+                f"there is no block {block}: ids are 0 to {self.num_blocks - 1}."
+            )
         return self._refcounts[block]
 
     def _held(self, block: int) -> None:
         if not self.refcount(block):
-            raise ProtocolError(f"block {block} is free: it was dropped more often than shared.")
+            raise ProtocolError(
+                f"block {block} is free: it was dropped more often than shared."
+            )

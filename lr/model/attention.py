@@ -1,4 +1,5 @@
-"""Attention over a paged cache: one interface with several kinds, which tests hold equal.
+"""Attention over a paged cache: one interface with several kinds, which tests hold
+equal.
 
 **The batch.** The new tokens of several sequences are concatenated, without padding. Three
 sequences with 1, 4 and 2 new tokens are a batch of n = 7 rows; `counts` is (1, 4, 2). A table's
@@ -14,9 +15,10 @@ its own position; the mask compares absolute positions, because a chunk after a 
   are tested against it.
 * `sdpa_attention` is PyTorch's fused attention on gathered pages, for any device.
 
-On CUDA, the kernel in `attention_triton.py` reads the pages in place. `attention_choice.py` decides
-which kind a model gets. Axes: n tokens of a batch (its rows), t new positions of a sequence, s key
-positions, h query heads, k KV heads, d head size, nb blocks.
+On CUDA, the kernel in `attention_triton.py` reads the pages in place.
+`attention_choice.py` decides which kind a model gets. Axes: n tokens of a batch (its
+rows), t new positions of a sequence, s key positions, h query heads, k KV heads, d head
+size, nb blocks.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ from lr.model.layers import Attend
 class RaggedBatch:
     """What one forward needs to know besides the cache.
 
-    `rows` [3, n] holds `tokens` [n], `positions` [n] and `slots` [n], the cache slots of the new
-    K/V. `counts` and `tables` have one entry per sequence. `logit_rows` [m]: the rows that need
-    logits (None: all). `source`: the arguments of `build`.
+    `rows` [3, n] holds `tokens` [n], `positions` [n] and `slots` [n], the cache slots
+    of the new K/V. `counts` and `tables` have one entry per sequence. `logit_rows` [m]:
+    the rows that need logits (None: all). `source`: the arguments of `build`.
     """
 
     rows: Tensor
@@ -66,29 +68,38 @@ class RaggedBatch:
         device: torch.device,
     ) -> RaggedBatch:
         """Feed `tokens[i]` to `tables[i]`, whose length already includes them (inside
-        `cache.append`), with logits after the last `wanted[i]` tokens. Example: counts (3, 1) and
-        wanted (2, 1) give the logits of rows 1, 2 and 3.
+        `cache.append`), with logits after the last `wanted[i]` tokens. Example: counts
+        (3, 1) and wanted (2, 1) give the logits of rows 1, 2 and 3.
         """
         counts = tuple(map(len, tokens))
         ids = [token for row in tokens for token in row]
-        new = [range(t.length - n, t.length) for t, n in zip(tables, counts, strict=True)]
+        new = [
+            range(t.length - n, t.length) for t, n in zip(tables, counts, strict=True)
+        ]
         positions = [position for some in new for position in some]
         logit_rows = None
         if sum(wanted) < len(ids):
             ends = zip(wanted, accumulate(counts), strict=True)
-            logit_rows = integers([row for n, end in ends for row in range(end - n, end)], device)
-        rows, source = integers((ids, positions, slots), device), (tables, tokens, slots, wanted)
+            logit_rows = integers(
+                [row for n, end in ends for row in range(end - n, end)], device
+            )
+        rows, source = (
+            integers((ids, positions, slots), device),
+            (tables, tokens, slots, wanted),
+        )
         flat, at, where = rows.unbind(0)
         return cls(rows, flat, at, where, counts, tuple(tables), logit_rows, source)
 
 
 @dataclass(frozen=True)
 class RowPages:
-    """n rows with their own pages: `positions` and `slots` [n] (int64), `blocks` [n, nb] (int32).
+    """n rows with their own pages: `positions` and `slots` [n] (int64), `blocks` [n,
+    nb] (int32).
 
-    A forward stores its keys before any row reads them. So a row at position p sees the first p + 1
-    places of its pages, whichever other rows of its sequence are in the batch. Every index is a
-    tensor, and the shapes depend only on n and nb, as a CUDA graph needs (example: `graphs.py`).
+    A forward stores its keys before any row reads them. So a row at position p sees the
+    first p + 1 places of its pages, whichever other rows of its sequence are in the
+    batch. Every index is a tensor, and the shapes depend only on n and nb, as a CUDA
+    graph needs (example: `graphs.py`).
     """
 
     positions: Tensor
@@ -106,8 +117,9 @@ class RowPages:
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """One way to compute attention over the cache. `ragged` takes any batch. `rows`, if given,
-    takes rows with their own pages, and runs only kernels that a CUDA graph can record.
+    """One way to compute attention over the cache. `ragged` takes any batch. `rows`, if
+    given, takes rows with their own pages, and runs only kernels that a CUDA graph can
+    record.
     """
 
     name: str
@@ -116,20 +128,26 @@ class AttentionKind:
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """softmax(q k^T / sqrt(d)) v, one sequence at a time, with an explicit causal mask."""
+    """softmax(q k^T / sqrt(d)) v, one sequence at a time, with an explicit causal
+    mask."""
     device, counts = batch.tokens.device, batch.counts
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
         mixed, places = [], batch.positions.split(counts)
-        for rows, positions, table in zip(q.split(counts), places, batch.tables, strict=True):
+        for rows, positions, table in zip(
+            q.split(counts), places, batch.tables, strict=True
+        ):
             pages = cache.gather(layer, torch.tensor([table.blocks], device=device))
             group = q.shape[1] // k.shape[1]
             keys, values = (  # [s, h, d]: query heads share a KV head
-                page[0, : table.length].repeat_interleave(group, dim=1) for page in pages
+                page[0, : table.length].repeat_interleave(group, dim=1)
+                for page in pages
             )
             scores = torch.einsum("thd,shd->hts", rows, keys) / math.sqrt(q.shape[-1])
-            later = torch.arange(table.length, device=device) > positions[:, None]  # [t, s]
+            later = (
+                torch.arange(table.length, device=device) > positions[:, None]
+            )  # [t, s]
             weights = scores.masked_fill(later, -math.inf).softmax(-1)
             mixed.append(torch.einsum("hts,shd->thd", weights, values))
         return torch.cat(mixed)
@@ -138,8 +156,9 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
 
 
 def without_cudnn(device: torch.device) -> None:
-    """On CUDA, switch off cuDNN's attention, which PyTorch prefers on new GPUs. It makes a new plan
-    for each length of the keys, in 23 to 37 ms, and is wrong for few KV heads on some cards.
+    """On CUDA, switch off cuDNN's attention, which PyTorch prefers on new GPUs. It
+    makes a new plan for each length of the keys, in 23 to 37 ms, and is wrong for few
+    KV heads on some cards.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -155,7 +174,9 @@ def without_cudnn(device: torch.device) -> None:
 # 0-3 and 4-6, B sees 0-3 and 8-9.
 
 CALL = 4096  # looks (of a row at a column) that take as long as another fused call, on a CPU
-MOST_LOOKS = 1 << 20  # the mask has a number per look, and a larger one would waste memory
+MOST_LOOKS = (
+    1 << 20
+)  # the mask has a number per look, and a larger one would waste memory
 LONG = 16  # with at least this many new tokens, a sequence may form its own group
 
 
@@ -183,11 +204,15 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     return attend
 
 
-def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], list[int]]]:
-    """The groups of a batch, each with the numbers of its sequences and the blocks that they read.
+def _groups(
+    batch: RaggedBatch, cache: PagedKVCache
+) -> list[tuple[list[int], list[int]]]:
+    """The groups of a batch, each with the numbers of its sequences and the blocks that
+    they read.
 
-    Sequences with the same first block are forks of one prompt. A sequence with many new tokens has
-    its own group, which needs no mask. All groups become one if that is less work.
+    Sequences with the same first block are forks of one prompt. A sequence with many
+    new tokens has its own group, which needs no mask. All groups become one if that is
+    less work.
     """
     families: dict[int, list[int]] = {}
     for i, (count, table) in enumerate(zip(batch.counts, batch.tables, strict=True)):
@@ -197,24 +222,34 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
     together = [(everybody, _blocks(batch, cache, everybody))]
 
     def looks(groups: list[tuple[list[int], list[int]]]) -> int:
-        sizes = ((sum(batch.counts[i] for i in some), len(blocks)) for some, blocks in groups)
+        sizes = (
+            (sum(batch.counts[i] for i in some), len(blocks)) for some, blocks in groups
+        )
         return sum(rows * nb * cache.block_size for rows, nb in sizes)
 
     calls = CALL * len(families)
     if len(families) == 1 or (work := looks(together)) <= min(MOST_LOOKS, calls):
         return together
-    groups = [(members, _blocks(batch, cache, members)) for members in families.values()]
+    groups = [
+        (members, _blocks(batch, cache, members)) for members in families.values()
+    ]
     return together if work <= min(MOST_LOOKS, 2 * looks(groups) + calls) else groups
 
 
-def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> list[int]:
-    """The blocks that these sequences read. If they are close together, the blocks between them are
-    read too: then all can be read in place, without gathering. The mask hides other sequences'
-    blocks; free ones, which may contain NaN, are cleared.
+def _blocks(
+    batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]
+) -> list[int]:
+    """The blocks that these sequences read. If they are close together, the blocks
+    between them are read too: then all can be read in place, without gathering. The
+    mask hides other sequences' blocks; free ones, which may contain NaN, are cleared.
     """
     own, alone = batch.tables[members[0]].blocks, len(members) == 1
-    maskless = batch.tokens.is_cuda and batch.counts[members[0]] >= LONG  # for FlashAttention
-    if alone and (maskless or (own[-1] - own[0] == len(own) - 1 and own == sorted(own))):
+    maskless = (
+        batch.tokens.is_cuda and batch.counts[members[0]] >= LONG
+    )  # for FlashAttention
+    if alone and (
+        maskless or (own[-1] - own[0] == len(own) - 1 and own == sorted(own))
+    ):
         return own
     blocks = {block for i in members for block in batch.tables[i].blocks}
     whole = list(range(min(blocks), max(blocks) + 1))
@@ -225,10 +260,14 @@ def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> 
 
 
 def _read(
-    batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
+    batch: RaggedBatch,
+    cache: PagedKVCache,
+    members: Sequence[int],
+    blocks: Sequence[int],
 ) -> Callable[[int, Tensor], Tensor]:
-    """Returns look(layer, q [n, h, d]) -> [n, h, d] for the n rows of a group, over the columns of
-    its blocks. One sequence that reads only its own blocks needs no column after its last token.
+    """Returns look(layer, q [n, h, d]) -> [n, h, d] for the n rows of a group, over the
+    columns of its blocks. One sequence that reads only its own blocks needs no column
+    after its last token.
     """
     first, device = blocks[0], batch.tokens.device
     alone = len(members) == 1 and blocks is batch.tables[members[0]].blocks
@@ -237,8 +276,12 @@ def _read(
     long = alone and count >= LONG
     causal = long and count == span  # a prompt with nothing before it
     bias: Tensor | None = None
-    if long and not causal and device.type == "cuda":  # FlashAttention takes no other mask
-        from torch.nn.attention.bias import causal_lower_right  # importing it takes a second
+    if (
+        long and not causal and device.type == "cuda"
+    ):  # FlashAttention takes no other mask
+        from torch.nn.attention.bias import (
+            causal_lower_right,  # importing it takes a second
+        )
 
         bias = causal_lower_right(count, span)
     elif not causal and not (alone and count == 1):
@@ -255,7 +298,9 @@ def _read(
         if pages is None:
             keys, values = views[0][layer], views[1][layer]  # [1, k, s, d]
         else:
-            keys, values = (page[:, :span].transpose(1, 2) for page in cache.gather(layer, pages))
+            keys, values = (
+                page[:, :span].transpose(1, 2) for page in cache.gather(layer, pages)
+            )
         k = keys.shape[1]
         if long:
             heads = q.transpose(0, 1)[None]  # [1, h, n, d]
@@ -263,7 +308,8 @@ def _read(
                 heads, keys, values, attn_mask=bias, is_causal=causal, enable_gqa=True
             )
             return mixed[0].transpose(0, 1)
-        # Few rows: the query heads of a KV head become rows of one matrix, [1, k, n * h/k, d].
+        # Few rows: the query heads of a KV head become rows of one matrix, [1, k, n *
+        # h/k, d].
         if n == 1:
             rows = q.view(1, k, -1, d)
             mixed = F.scaled_dot_product_attention(rows, keys, values, attn_mask=bias)
@@ -278,16 +324,23 @@ def _read(
 
 
 def _bias(
-    batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
+    batch: RaggedBatch,
+    cache: PagedKVCache,
+    members: Sequence[int],
+    blocks: Sequence[int],
 ) -> Tensor:
-    """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf elsewhere."""
+    """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf
+    elsewhere."""
     size, place = cache.block_size, {block: index for index, block in enumerate(blocks)}
-    # [b, nb]: how many places of a block, and of those after it, a sequence's first new token sees;
-    # below 1: none, from `size` on: all
+    # [b, nb]: how many places of a block, and of those after it, a sequence's first new
+    # token sees; below 1: none, from `size` on: all
     counts = [batch.counts[i] for i in members]
     seen = []
     for i in members:
-        row, first = [-(1 << 62)] * len(blocks), batch.tables[i].length - batch.counts[i]
+        row, first = (
+            [-(1 << 62)] * len(blocks),
+            batch.tables[i].length - batch.counts[i],
+        )
         for index, block in enumerate(batch.tables[i].blocks):
             row[place[block]] = first + 1 - index * size
         seen.append(row)
@@ -296,7 +349,9 @@ def _bias(
         later = [n for count in counts for n in range(count)]
         rows = rows.repeat(counts, axis=0) + np.array(later)[:, None]
     hidden = (np.arange(size) >= rows[:, :, None]).reshape(len(rows), -1)
-    bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, pin_memory=batch.tokens.is_cuda)
+    bias = torch.zeros(
+        hidden.shape, dtype=cache.keys.dtype, pin_memory=batch.tokens.is_cuda
+    )
     bias.masked_fill_(torch.from_numpy(hidden), -math.inf)  # NumPy is faster here
     return bias.to(batch.tokens.device, non_blocking=True)
 

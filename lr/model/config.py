@@ -1,9 +1,10 @@
-"""A model's sizes and options, read from a Hugging Face `config.json`. Anything that this project
-does not compute is refused by name.
+"""A model's sizes and options, read from a Hugging Face `config.json`. Anything that
+this project does not compute is refused by name.
 
-Two architectures are supported: Qwen3ForCausalLM (norm over queries and keys) and Qwen2ForCausalLM
-(bias on q, k and v; also Qwen2.5 and DeepSeek-R1-Distill-Qwen). Optional keys default to the values
-of transformers; sizes are required. No torch here. Read next: `weights.py`.
+Two architectures are supported: Qwen3ForCausalLM (norm over queries and keys) and
+Qwen2ForCausalLM (bias on q, k and v; also Qwen2.5 and DeepSeek-R1-Distill-Qwen).
+Optional keys default to the values of transformers; sizes are required. No torch here.
+Read next: `weights.py`.
 """
 
 from __future__ import annotations
@@ -27,22 +28,32 @@ SIZES = {
     "max_position_embeddings": "max_position_embeddings",
 }
 """Our name of each size, and its key, which is required."""
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok")
+_EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "num_experts_per_tok",
+)
 _NOT_HERE = {
     "hidden_act": "'silu'",
     "use_sliding_window": "false (every layer attends to the whole prefix)",
     "use_mrope": "false (text positions only)",
     "quantization_config": "weights that are not quantised",
-    **dict.fromkeys((*_EXPERTS, "moe_intermediate_size"), "a dense model, without experts"),
+    **dict.fromkeys(
+        (*_EXPERTS, "moe_intermediate_size"), "a dense model, without experts"
+    ),
 }
-"""Keys of networks that are not computed here, and what is expected instead, or null or false."""
+"""Keys of networks that are not computed here, and what is expected instead, or null or
+false."""
 MOST, MOST_LAYERS = 1 << 27, 4096
-"""The largest accepted size and number of layers, checked before any loop counts that far."""
+"""The largest accepted size and number of layers, checked before any loop counts that
+far."""
 
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (Peng et al., arXiv 2309.00071), with the keys of `rope_parameters` of type "yarn"."""
+    """YaRN (Peng et al., arXiv 2309.00071), with the keys of `rope_parameters` of type
+    "yarn"."""
 
     factor: float
     original_max_position_embeddings: int
@@ -58,10 +69,11 @@ class YarnScaling:
 class ModelConfig:
     """A dense decoder of the Qwen family.
 
-    Sizes: `hidden_size` e, `num_layers` l, `num_heads` h, `num_kv_heads` k (h is a multiple of k),
-    `head_dim` d, `intermediate_size` of the MLP, `vocab_size` v (rows of the embedding, including
-    padding), `max_position_embeddings` in tokens. `qkv_bias`: q, k and v projections have a bias.
-    `qk_norm`: RMSNorm over every query and key head. `yarn`: None for plain rotary embeddings.
+    Sizes: `hidden_size` e, `num_layers` l, `num_heads` h, `num_kv_heads` k (h is a
+    multiple of k), `head_dim` d, `intermediate_size` of the MLP, `vocab_size` v (rows
+    of the embedding, including padding), `max_position_embeddings` in tokens.
+    `qkv_bias`: q, k and v projections have a bias. `qk_norm`: RMSNorm over every query
+    and key head. `yarn`: None for plain rotary embeddings.
     """
 
     vocab_size: int
@@ -81,7 +93,8 @@ class ModelConfig:
 
 
 def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
-    """The model of a config.json (its file, directory or content). Raises CheckpointError."""
+    """The model of a config.json (its file, directory or content). Raises
+    CheckpointError."""
     if isinstance(source, Mapping):
         raw = dict(source)
     else:
@@ -90,7 +103,9 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     kind = _kind(raw)
     if missing := [key for key in SIZES.values() if key not in raw]:
         lacks = f"config.json lacks {', '.join(missing)}"
-        raise CheckpointError(f"{lacks}. Use the config.json that came with the weights.")
+        raise CheckpointError(
+            f"{lacks}. Use the config.json that came with the weights."
+        )
     if raw["num_key_value_heads"] is None:
         raw["num_key_value_heads"] = raw["num_attention_heads"]
     sizes = {ours: _count(key, raw[key]) for ours, key in SIZES.items()}
@@ -99,10 +114,15 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     _expect(heads % kv_heads == 0, "num_key_value_heads", kv_heads, expected)
     theta, yarn = _rope(raw)
     if yarn is not None:
-        # Qwen's recipe for YaRN leaves max_position_embeddings as it is: 40960 with factor 4 over
-        # an original context of 32768 means a context of 131072.
+        # Qwen's recipe for YaRN leaves max_position_embeddings as it is: 40960 with
+        # factor 4 over an original context of 32768 means a context of 131072.
         stretched = yarn.factor * yarn.original_max_position_embeddings
-        _expect(stretched <= MOST, "factor", yarn.factor, f"a context of at most {MOST} tokens")
+        _expect(
+            stretched <= MOST,
+            "factor",
+            yarn.factor,
+            f"a context of at most {MOST} tokens",
+        )
         longest = max(sizes["max_position_embeddings"], int(stretched))
         sizes["max_position_embeddings"] = longest
     return ModelConfig(
@@ -112,13 +132,16 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
         rope_theta=theta,
         qkv_bias=kind == "qwen2",
         qk_norm=kind == "qwen3",
-        tie_word_embeddings=_flag("tie_word_embeddings", raw.get("tie_word_embeddings", False)),
+        tie_word_embeddings=_flag(
+            "tie_word_embeddings", raw.get("tie_word_embeddings", False)
+        ),
         yarn=yarn,
     )
 
 
 def _kind(raw: Mapping[str, Any]) -> str:
-    """ "qwen3" or "qwen2". Refuses contradictions and networks that are not computed here."""
+    """ "qwen3" or "qwen2". Refuses contradictions and networks that are not computed
+    here."""
     model_type = raw.get("model_type")
     named = raw.get("architectures") or [ARCHITECTURES.get(str(model_type), model_type)]
     what = named[0] if isinstance(named, list) and len(named) == 1 else named
@@ -130,32 +153,55 @@ def _kind(raw: Mapping[str, Any]) -> str:
     for key, expected in _NOT_HERE.items():
         _expect(raw.get(key) in (None, False, "silu"), key, raw.get(key), expected)
     types = raw.get("layer_types") or []
-    _expect(isinstance(types, list), "layer_types", types, "a list of kinds of attention, or null")
+    _expect(
+        isinstance(types, list),
+        "layer_types",
+        types,
+        "a list of kinds of attention, or null",
+    )
     windowed = sorted({str(t) for t in types if t != "full_attention"})
-    _expect(not windowed, "layer_types", ", ".join(windowed), "'full_attention' everywhere")
+    _expect(
+        not windowed, "layer_types", ", ".join(windowed), "'full_attention' everywhere"
+    )
     bias = kind == "qwen3" and raw.get("attention_bias")
-    _expect(not bias, "attention_bias", bias, "false (in Qwen3 it also puts a bias on o_proj)")
+    _expect(
+        not bias,
+        "attention_bias",
+        bias,
+        "false (in Qwen3 it also puts a bias on o_proj)",
+    )
     return kind
 
 
 def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
-    """The head size; if absent, 128 for Qwen3 and hidden_size / heads for Qwen2 (transformers)."""
-    stated, size = raw.get("head_dim", 128 if kind == "qwen3" else None), raw["hidden_size"]
+    """The head size; if absent, 128 for Qwen3 and hidden_size / heads for Qwen2
+    (transformers)."""
+    stated, size = (
+        raw.get("head_dim", 128 if kind == "qwen3" else None),
+        raw["hidden_size"],
+    )
     if stated is None and kind == "qwen2":
         expected = f"a divisor of hidden_size ({size}) where head_dim is absent"
         _expect(size % heads == 0, "num_attention_heads", heads, expected)
         stated = size // heads
-    head_dim, even = _count("head_dim", stated), "an even number (rotary embeddings turn pairs)"
+    head_dim, even = (
+        _count("head_dim", stated),
+        "an even number (rotary embeddings turn pairs)",
+    )
     _expect(head_dim % 2 == 0, "head_dim", head_dim, even)
     return head_dim
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
-    """The base of the rotary embeddings and their scaling: from `rope_theta` and `rope_scaling`,
-    from `rope_parameters` (transformers 5), or from both if they agree.
+    """The base of the rotary embeddings and their scaling: from `rope_theta` and
+    `rope_scaling`, from `rope_parameters` (transformers 5), or from both if they agree.
     """
     new, old = (_stated(raw, key) for key in ("rope_parameters", "rope_scaling"))
-    bases = (raw.get("rope_theta"), new.pop("rope_theta", None), old.pop("rope_theta", None))
+    bases = (
+        raw.get("rope_theta"),
+        new.pop("rope_theta", None),
+        old.pop("rope_theta", None),
+    )
     thetas = {_positive("rope_theta", base) for base in bases if base is not None}
     expected = "one value; rope_theta and rope_parameters contradict each other"
     _expect(len(thetas) <= 1, "rope_theta", sorted(thetas), expected)
@@ -164,7 +210,10 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     rope = new or old
     kind = rope.pop("rope_type", "default")
     _expect(kind in ("default", "yarn"), "rope_type", kind, "'default' or 'yarn'")
-    for turned in (rope.pop("partial_rotary_factor", None), raw.get("partial_rotary_factor")):
+    for turned in (
+        rope.pop("partial_rotary_factor", None),
+        raw.get("partial_rotary_factor"),
+    ):
         whole = "1 (every dimension of a head turns)"
         _expect(turned in (None, 1.0), "partial_rotary_factor", turned, whole)
     known = {field.name for field in fields(YarnScaling)} if kind == "yarn" else set()
@@ -187,20 +236,28 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
 
 
 def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A rope dictionary without nulls, its type as `rope_type` (`type` is an older spelling)."""
+    """A rope dictionary without nulls, its type as `rope_type` (`type` is an older
+    spelling)."""
     value = raw.get(key) or {}
     _expect(isinstance(value, Mapping), key, value, "an object or null")
     stated = {name: entry for name, entry in value.items() if entry is not None}
     if (oldest := stated.pop("type", None)) is not None:
         kind = stated.setdefault("rope_type", oldest)
-        _expect(kind == oldest, f"{key}.type", oldest, f"the same as rope_type ({kind!r})")
+        _expect(
+            kind == oldest, f"{key}.type", oldest, f"the same as rope_type ({kind!r})"
+        )
     return stated
 
 
 def _count(key: str, value: Any) -> int:
     most = MOST_LAYERS if key == "num_hidden_layers" else MOST
     whole = isinstance(value, int) and not isinstance(value, bool)
-    _expect(whole and 1 <= value <= most, key, value, f"a positive whole number, at most {most}")
+    _expect(
+        whole and 1 <= value <= most,
+        key,
+        value,
+        f"a positive whole number, at most {most}",
+    )
     return int(value)
 
 
@@ -216,7 +273,8 @@ def _flag(key: str, value: Any) -> bool:
 
 
 def _expect(holds: bool, key: str, value: object, expected: str) -> None:
-    """Raise `CheckpointError` for this entry of config.json unless the condition holds."""
+    """Raise `CheckpointError` for this entry of config.json unless the condition
+    holds."""
     if not holds:
         shown = repr(value) if len(repr(value)) <= 200 else repr(value)[:200] + "..."
         raise CheckpointError(

@@ -1,5 +1,5 @@
-"""Devices: finding one by name, and `DeviceMap`, the devices of target, draft and judge. In the
-paper the target is on GPUs 0 and 1, the draft on 2 and the judge on 3.
+"""Devices: finding one by name, and `DeviceMap`, the devices of target, draft and
+judge. In the paper the target is on GPUs 0 and 1, the draft on 2 and the judge on 3.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
 
 @dataclass(frozen=True)
 class Torchrun:
-    """This process under torchrun: its rank among `size` processes, its number on its machine, and
-    its `device`. Given instead of the target's devices, since each process has one of them.
+    """This process under torchrun: its rank among `size` processes, its number on its
+    machine, and its `device`. Given instead of the target's devices, since each process
+    has one of them.
     """
 
     rank: int
@@ -41,9 +42,10 @@ Device = str | torch.device | Sequence[str | torch.device] | Torchrun
 
 @dataclass(frozen=True)
 class DeviceMap:
-    """The devices of the three models. A target that is split over ranks has several; this process
-    is rank 0, on the first. Under `torchrun` each rank knows only its own. Raises `SettingError`
-    for a draft or judge on a GPU that belongs to another rank of the target.
+    """The devices of the three models. A target that is split over ranks has several;
+    this process is rank 0, on the first. Under `torchrun` each rank knows only its own.
+    Raises `SettingError` for a draft or judge on a GPU that belongs to another rank of
+    the target.
     """
 
     target: tuple[torch.device, ...]
@@ -68,15 +70,18 @@ class DeviceMap:
 
     @classmethod
     def of(cls, device: Device | Mapping[str, Device] | DeviceMap = "cpu") -> DeviceMap:
-        """From one device for all models, or from a mapping of roles. Roles that are left out are
-        on the target's first device: `{"target": ["cuda:0", "cuda:1"], "draft": "cuda:2"}` puts the
-        judge on cuda:0. Raises `SettingError` for a role or a device that does not exist.
+        """From one device for all models, or from a mapping of roles. Roles that are
+        left out are on the target's first device: `{"target": ["cuda:0", "cuda:1"],
+        "draft": "cuda:2"}` puts the judge on cuda:0. Raises `SettingError` for a role
+        or a device that does not exist.
         """
         if isinstance(device, DeviceMap):
             return device
         named = dict(device) if isinstance(device, Mapping) else {"target": device}
         if unknown := sorted(set(named) - {"target", "draft", "judge"}):
-            raise SettingError(f"device has {', '.join(unknown)}, expected target, draft, judge.")
+            raise SettingError(
+                f"device has {', '.join(unknown)}, expected target, draft, judge."
+            )
         first = named.get("target", "cpu")
         target = tuple(map(find_device, _several(first)))
         if not target:
@@ -85,17 +90,24 @@ class DeviceMap:
         for role in ("draft", "judge"):
             found = [find_device(one) for one in _several(named.get(role, target[0]))]
             if len(found) != 1:  # only a target can be spread over ranks
-                raise SettingError(f"the {role} is to be on {len(found)} devices, expected one.")
+                raise SettingError(
+                    f"the {role} is to be on {len(found)} devices, expected one."
+                )
             places[role] = found[0]
-        return cls(target, **places, torchrun=first if isinstance(first, Torchrun) else None)
+        return cls(
+            target, **places, torchrun=first if isinstance(first, Torchrun) else None
+        )
 
     @property
     def shares_gpu(self) -> bool:
-        """Whether the draft is on the GPU that this process uses for the target. Then its worker is
-        a thread with the same weights and its own CUDA stream, else a process: without NVIDIA's MPS
-        service, kernels of two processes take turns on a GPU; those of two streams do not.
+        """Whether the draft is on the GPU that this process uses for the target. Then
+        its worker is a thread with the same weights and its own CUDA stream, else a
+        process: without NVIDIA's MPS service, kernels of two processes take turns on a
+        GPU; those of two streams do not.
         """
-        return self.draft.type == "cuda" and _number(self.draft) == _number(self.target[0])
+        return self.draft.type == "cuda" and _number(self.draft) == _number(
+            self.target[0]
+        )
 
 
 def _several(device: Device) -> Sequence[str | torch.device]:
@@ -110,17 +122,23 @@ def _number(device: torch.device) -> tuple[str, int]:
 
 
 @contextmanager
-def own_stream(device: torch.device) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
-    """Yields a function. In the contexts that it returns, this thread's work on a CUDA device runs
-    on a separate stream: after the thread's work before the `with`, and before that after it.
+def own_stream(
+    device: torch.device,
+) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+    """Yields a function. In the contexts that it returns, this thread's work on a CUDA
+    device runs on a separate stream: after the thread's work before the `with`, and
+    before that after it.
 
-    The default stream blocks all others. With the target on it, a draft took 18 ms per token; with
-    the target on a separate stream, 6 ms (32B and 1.7B on one H200).
+    The default stream blocks all others. With the target on it, a draft took 18 ms per
+    token; with the target on a separate stream, 6 ms (32B and 1.7B on one H200).
     """
     if device.type != "cuda":
         yield nullcontext
         return
-    stream, usual = _stream(device, threading.get_ident()), torch.cuda.current_stream(device)
+    stream, usual = (
+        _stream(device, threading.get_ident()),
+        torch.cuda.current_stream(device),
+    )
     stream.wait_stream(usual)
     try:
         yield partial(torch.cuda.stream, stream)
@@ -134,10 +152,13 @@ def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device `name`, tested; "auto": CUDA, else MPS, else the CPU. Raises SettingError."""
+    """The device `name`, tested; "auto": CUDA, else MPS, else the CPU. Raises
+    SettingError."""
     if name == "auto":
         mps = torch.backends.mps.is_available()
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+        )
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -155,17 +176,24 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def start_process(work: Callable[..., object], *arguments: object, name: str) -> SpawnProcess:
-    """Start a process that runs `work`. It is spawned, since a fork of a threaded torch may hang.
-    It does not import the user's script, which would run again without the guard `if __name__ ==
-    "__main__"`. Ctrl-C is blocked until the process can ignore it.
+def start_process(
+    work: Callable[..., object], *arguments: object, name: str
+) -> SpawnProcess:
+    """Start a process that runs `work`. It is spawned, since a fork of a threaded torch
+    may hang. It does not import the user's script, which would run again without the
+    guard `if __name__ == "__main__"`. Ctrl-C is blocked until the process can ignore
+    it.
     """
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=work, args=arguments, name=name, daemon=True)
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     blockable = hasattr(signal, "pthread_sigmask")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blockable else set()
+    before = (
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        if blockable
+        else set()
+    )
     try:
         process.start()
     finally:

@@ -1,7 +1,8 @@
 """The parts of a decoder layer. They know nothing of caches, sequences or batches.
 
-x is [n, e], whichever sequences the n tokens belong to. The `attend` function that a layer gets
-decides which token attends to which (`attention.py`). GLOSSARY.md has the letters of the shapes.
+x is [n, e], whichever sequences the n tokens belong to. The `attend` function that a
+layer gets decides which token attends to which (`attention.py`). GLOSSARY.md has the
+letters of the shapes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from torch.nn import functional as F
 from lr.model.config import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store k and v, then attend."""
+"""attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store k and v,
+then attend."""
 
 
 class Module(nn.Module):
-    """An `nn.Module` that calls `forward` directly if it has no hooks, and whose parameters and
-    submodules are also ordinary attributes.
+    """An `nn.Module` that calls `forward` directly if it has no hooks, and whose
+    parameters and submodules are also ordinary attributes.
 
-    Without both, a forward of the tiny models takes 15 to 27 % longer (docs/results/step.md). Hooks
-    of one module run, hooks for all modules (`register_module_forward_hook`) do not. With `kernels`
-    (`fused.py`) each small operation is one kernel, except in modules with hooks.
+    Without both, a forward of the tiny models takes 15 to 27 % longer
+    (docs/results/step.md). Hooks of one module run, hooks for all modules
+    (`register_module_forward_hook`) do not. With `kernels` (`fused.py`) each small
+    operation is one kernel, except in modules with hooks.
     """
 
     kernels: Any = None
@@ -49,7 +52,8 @@ class Module(nn.Module):
         return self
 
     def use_kernels(self, kernels: ModuleType | None) -> None:
-        """Use these kernels (`fused.py`) here and in all submodules; None: plain PyTorch."""
+        """Use these kernels (`fused.py`) here and in all submodules; None: plain
+        PyTorch."""
         for module in self.modules():
             if isinstance(module, Module):
                 module.kernels = kernels
@@ -61,7 +65,9 @@ class Module(nn.Module):
         return bool(self._forward_hooks or self._forward_pre_hooks or backward)
 
     def __call__(self, *args: Any) -> Any:
-        hooks = self._forward_hooks or self._forward_pre_hooks  # `hooked`, without its call
+        hooks = (
+            self._forward_hooks or self._forward_pre_hooks
+        )  # `hooked`, without its call
         if hooks or self._backward_hooks or self._backward_pre_hooks:
             return super().__call__(*args)
         return self.forward(*args)
@@ -76,10 +82,12 @@ class Embedding(Module, nn.Embedding):
 
 
 class RMSNorm(Module):
-    """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467).
+    """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv
+    1910.07467).
 
-    The mean is in fp32 for every dtype, as in Hugging Face, so that an fp64 model agrees with it to
-    1e-12. For fp32 on a CPU the formula is written out, which is faster for few tokens.
+    The mean is in fp32 for every dtype, as in Hugging Face, so that an fp64 model
+    agrees with it to 1e-12. For fp32 on a CPU the formula is written out, which is
+    faster for few tokens.
     """
 
     def __init__(self, size: int, eps: float) -> None:
@@ -96,7 +104,9 @@ class RMSNorm(Module):
 
     def scaled(self, x: Tensor, weight: Tensor) -> Tensor:
         """The formula with this weight [..., size]."""
-        if x.dtype is torch.float32 and x.is_cpu:  # eps + mean(x^2) = sum(eps / size + x^2 / size)
+        if (
+            x.dtype is torch.float32 and x.is_cpu
+        ):  # eps + mean(x^2) = sum(eps / size + x^2 / size)
             shares = torch.addcmul(self.share, x, x, value=1 / x.shape[-1])
             return (x * shares.sum(-1, keepdim=True).rsqrt_()).mul_(weight)
         if x.dtype is torch.float64:
@@ -107,7 +117,8 @@ class RMSNorm(Module):
 
 
 class HeadNorm(RMSNorm):
-    """RMSNorm of query and key heads together; `weight` [2 d]: q_norm, k_norm of a checkpoint."""
+    """RMSNorm of query and key heads together; `weight` [2 d]: q_norm, k_norm of a
+    checkpoint."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.head_dim, config.rms_norm_eps)
@@ -116,10 +127,13 @@ class HeadNorm(RMSNorm):
         self.kept: tuple[Tensor, int, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [n, h + k, d] -> the same. In inference mode `rows` is kept until `weight` changes."""
+        """x [n, h + k, d] -> the same. In inference mode `rows` is kept until `weight`
+        changes."""
         weight, kept = self.weight, self.kept
         if weight.is_inference() or not torch.is_inference_mode_enabled():
-            return self.scaled(x, self.rows())  # an inference tensor does not count its changes
+            return self.scaled(
+                x, self.rows()
+            )  # an inference tensor does not count its changes
         if kept is None or kept[0] is not weight or kept[1] != weight._version:
             kept = self.kept = (weight, weight._version, self.rows())
         return self.scaled(x, kept[2])
@@ -143,18 +157,26 @@ class Attention(Module):
         self.out = Linear(config.num_heads * d, config.hidden_size, bias=False)
         self.qk_norm = HeadNorm(config) if config.qk_norm else None
 
-    def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
+    ) -> Tensor:
         return self.out(self.mix(self.qkv(x), cos, signed_sin, attend))
 
-    def mix(self, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
+    def mix(
+        self, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
+    ) -> Tensor:
         """Everything between the projections: [n, (h + 2 k) d] -> [n, h d]."""
         n, h, k = qkv.shape[0], self.num_heads, self.num_kv_heads
         heads, norm = qkv.view(n, h + 2 * k, self.head_dim), self.qk_norm
         if self.kernels is None or (norm is not None and norm.hooked):
-            both, values = heads.split_with_sizes((h + k, k), dim=1)  # queries and keys; values
+            both, values = heads.split_with_sizes(
+                (h + k, k), dim=1
+            )  # queries and keys; values
             if norm is not None:
                 both = norm(both)
-            queries, keys = rotate(both, cos, signed_sin).split_with_sizes((h, k), dim=1)
+            queries, keys = rotate(both, cos, signed_sin).split_with_sizes(
+                (h, k), dim=1
+            )
         else:
             weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
             self.kernels.norm_rotate(heads, h, k, weight, eps, cos, signed_sin)
@@ -163,11 +185,14 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)); gate, up are one matrix."""
+    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)); gate, up are one
+    matrix."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.gate_up = Linear(
+            config.hidden_size, 2 * config.intermediate_size, bias=False
+        )
         self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -187,20 +212,30 @@ class DecoderLayer(Module):
         self.mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
+    ) -> Tensor:
         if self.kernels is not None and len(x) == 1 and self.ordinary:
             return self.one_row(x, cos, signed_sin, attend)
-        mixed, norm = self.attention(self.attention_norm(x), cos, signed_sin, attend), self.mlp_norm
+        mixed, norm = (
+            self.attention(self.attention_norm(x), cos, signed_sin, attend),
+            self.mlp_norm,
+        )
         if self.kernels is not None and not norm.hooked:
             x, normed = self.kernels.add_norm(x, mixed, norm.weight, norm.eps)
             return x + self.mlp(normed)
         x = x + mixed
         return x + self.mlp(norm(x))
 
-    def one_row(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        """`forward` of a single row x [1, e], in one kernel per matrix and one before `attend`."""
+    def one_row(
+        self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
+    ) -> Tensor:
+        """`forward` of a single row x [1, e], in one kernel per matrix and one before
+        `attend`."""
         linear, attention, mlp = self.kernels.linear, self.attention, self.mlp
-        first, second = ((one.weight, one.eps) for one in (self.attention_norm, self.mlp_norm))
+        first, second = (
+            (one.weight, one.eps) for one in (self.attention_norm, self.mlp_norm)
+        )
         qkv = linear(x, attention.qkv.weight, attention.qkv.bias, first)
         x = linear(attention.mix(qkv, cos, signed_sin, attend), attention.out.weight, x)
         gated = linear(x, mlp.gate_up.weight, None, second, gated=True)
@@ -208,29 +243,36 @@ class DecoderLayer(Module):
 
     @property
     def ordinary(self) -> bool:
-        """Whether no part is replaced, hooked or split over ranks, and matrices are contiguous."""
+        """Whether no part is replaced, hooked or split over ranks, and matrices are
+        contiguous."""
         attention, mlp = self.attention, self.mlp
         matrices = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
         return (
             all(type(one) is Linear and one.weight.is_contiguous() for one in matrices)
-            and all(type(one) is RMSNorm for one in (self.attention_norm, self.mlp_norm))
-            and not any(one._forward_hooks or one._forward_pre_hooks for one in self.modules())
+            and all(
+                type(one) is RMSNorm for one in (self.attention_norm, self.mlp_norm)
+            )
+            and not any(
+                one._forward_hooks or one._forward_pre_hooks for one in self.modules()
+            )
         )
 
 
-# Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the half-split layout
-# of Qwen. Angles are always fp32, as in Hugging Face. No table: a forward makes its cosines once.
+# Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the
+# half-split layout of Qwen. Angles are always fp32, as in Hugging Face. No table: a
+# forward makes its cosines once.
 
 
 def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """The angle per position, fp32 [d] with equal halves, and the factor on cos and sin. Dimensions
-    i and i + d/2 form a rotation plane.
+    """The angle per position, fp32 [d] with equal halves, and the factor on cos and
+    sin. Dimensions i and i + d/2 form a rotation plane.
 
-    YaRN (Peng et al., arXiv 2309.00071), section 3.2: fast planes keep their frequency, that of
-    slow ones is divided by `factor`, with a ramp between. A plane turns r times over the original
-    context if its index is d/2 * log(context / (2 pi r)) / log(theta); the ramp runs from the index
-    for `beta_fast` to that for `beta_slow` turns. The factor on cos and sin (section 3.4: 0.1
-    ln(factor) + 1) scales attention logits by its square.
+    YaRN (Peng et al., arXiv 2309.00071), section 3.2: fast planes keep their frequency,
+    that of slow ones is divided by `factor`, with a ramp between. A plane turns r times
+    over the original context if its index is d/2 * log(context / (2 pi r)) /
+    log(theta); the ramp runs from the index for `beta_fast` to that for `beta_slow`
+    turns. The factor on cos and sin (section 3.4: 0.1 ln(factor) + 1) scales attention
+    logits by its square.
     """
     d, theta, yarn = config.head_dim, config.rope_theta, config.yarn
     powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d).repeat(2)
@@ -252,7 +294,8 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
         high += 0.001  # avoids division by zero
     plane = torch.arange(d // 2, dtype=torch.float32).repeat(2)
     kept = 1 - ((plane - low) / (high - low)).clamp(0, 1)
-    # (1 - kept) has one rounding more than the ramp, as in Hugging Face; far positions magnify it
+    # (1 - kept) has one rounding more than the ramp, as in Hugging Face; far positions
+    # magnify it
     frequencies = 1.0 / (yarn.factor * powers) * (1 - kept) + 1.0 / powers * kept
     if yarn.attention_factor is not None:
         return frequencies, yarn.attention_factor
@@ -262,9 +305,10 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
 
 
 class Rotary:
-    """Computes cosines and signed sines, both [n, 1, d], of positions [n]. `frequencies`: fp32 [d].
-    The first half of the signed sines is negated, because `rotate` turns (x1, x2) into (x1 cos -
-    x2 sin, x2 cos + x1 sin) = (x1, x2) * cos + (x2, x1) * (-sin, sin).
+    """Computes cosines and signed sines, both [n, 1, d], of positions [n].
+    `frequencies`: fp32 [d]. The first half of the signed sines is negated, because
+    `rotate` turns (x1, x2) into (x1 cos - x2 sin, x2 cos + x1 sin) = (x1, x2) * cos +
+    (x2, x1) * (-sin, sin).
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -1,9 +1,10 @@
 """The decoder: embedding, layers, norm, head. Qwen3 and Qwen2 differ in two flags.
 
-`CausalLM.forward` computes a ragged batch on a cache. `trunk` is the same network with any rule of
-which token attends to which (training uses plain causal rows). To see hidden states, register
-forward hooks: on `model.norm` for the final ones [n, e], on `model.layers[i]` for a layer's. CUDA
-graphs run no Python, so no hooks inside the model. Read next: `layers.py`, `attention.py`.
+`CausalLM.forward` computes a ragged batch on a cache. `trunk` is the same network with
+any rule of which token attends to which (training uses plain causal rows). To see
+hidden states, register forward hooks: on `model.norm` for the final ones [n, e], on
+`model.layers[i]` for a layer's. CUDA graphs run no Python, so no hooks inside the
+model. Read next: `layers.py`, `attention.py`.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ Replay = Callable[[RaggedBatch], Tensor | None]
 
 
 class Askers(WeakSet[Any]):
-    """The runners that verifiers and other parts use on a model. A copy of the model has none."""
+    """The runners that verifiers and other parts use on a model. A copy of the model
+    has none."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Askers, ()
 
 
 class CausalLM(Module):
-    """A dense Qwen decoder, all weights in one dtype on one device, random or from a checkpoint
-    (`lr.load_model`). `attention`: its kind (`attention_choice.py`); `graphs`: allow CUDA graphs.
+    """A dense Qwen decoder, all weights in one dtype on one device, random or from a
+    checkpoint (`lr.load_model`). `attention`: its kind (`attention_choice.py`);
+    `graphs`: allow CUDA graphs.
     """
 
     __call__ = nn.Module.__call__  # also accepts keyword arguments
@@ -48,20 +51,27 @@ class CausalLM(Module):
         self.asked = Askers()
         v, e = config.vocab_size, config.hidden_size
         table = torch.empty(v, e)
-        if not table.is_meta:  # there it would import PyTorch's compiler, which takes seconds
+        if (
+            not table.is_meta
+        ):  # there it would import PyTorch's compiler, which takes seconds
             nn.init.normal_(table)
         self.embedding = Embedding(v, e, _weight=table)
-        self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, l) for l in range(config.num_layers)
+        )
         self.norm = RMSNorm(e, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
-        with torch.device("cpu"):  # no checkpoint has it, so it needs values in a "meta" model too
+        with torch.device(
+            "cpu"
+        ):  # no checkpoint has it, so it needs values in a "meta" model too
             self.rotary = Rotary(config)
 
     @classmethod
     def materialised(
         cls, make: Callable[[], Network], dtype: torch.dtype, device: torch.device
     ) -> Network:
-        """The model that `make` returns, frozen, in eval mode, with uninitialised weights."""
+        """The model that `make` returns, frozen, in eval mode, with uninitialised
+        weights."""
         with torch.device("meta"):  # no storage until the dtype is right
             model = make().to(dtype)
         # `to_empty` would import PyTorch's compiler
@@ -79,7 +89,11 @@ class CausalLM(Module):
     @property
     def replayable(self) -> bool:
         """Whether small forwards should be replayed from CUDA graphs (`graphs.py`)."""
-        return self.graphs and self.device.type == "cuda" and self.attention.rows is not None
+        return (
+            self.graphs
+            and self.device.type == "cuda"
+            and self.attention.rows is not None
+        )
 
     def close(self) -> None:
         """End the processes of the other ranks (`ranks.py`); here there are none."""
@@ -97,8 +111,11 @@ class CausalLM(Module):
         return self.embedding(tokens)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [m, v] of the token after each hidden state [m, e]."""
-        return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
+        """Unnormalised log-probabilities [m, v] of the token after each hidden state
+        [m, e]."""
+        return F.linear(
+            hidden, self.embedding.weight if self.head is None else self.head.weight
+        )
 
     def forward(
         self,
@@ -107,22 +124,29 @@ class CausalLM(Module):
         attention: AttentionKind | None = None,
         replay: Replay | None = None,
     ) -> Tensor:
-        """Write the K/V of a ragged batch into the cache, at the batch's slots, and return the
-        logits [m, v] of its logit rows. `attention` replaces the model's own. `replay` is tried
-        first; it returns the logits if it has a CUDA graph for this number of rows, else None.
+        """Write the K/V of a ragged batch into the cache, at the batch's slots, and
+        return the logits [m, v] of its logit rows. `attention` replaces the model's
+        own. `replay` is tried first; it returns the logits if it has a CUDA graph for
+        this number of rows, else None.
         """
         if replay is not None and (replayed := replay(batch)) is not None:
             return replayed
         attend = (attention or self.attention).ragged(batch, cache)
         hidden = self.trunk(batch.tokens, batch.positions, attend)
-        return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
+        return self.logits(
+            hidden if batch.logit_rows is None else hidden[batch.logit_rows]
+        )
 
-    def recording(self, graphs: Any, rows: Sequence[int]) -> AbstractContextManager[object]:
-        """The context in which these `StepGraphs` record; other ranks record the same in it."""
+    def recording(
+        self, graphs: Any, rows: Sequence[int]
+    ) -> AbstractContextManager[object]:
+        """The context in which these `StepGraphs` record; other ranks record the same
+        in it."""
         return nullcontext()
 
     def agreed(self, failure: str | None) -> str | None:
-        """Why a recording failed, here or on another rank (`ranks.py`); None: it did not."""
+        """Why a recording failed, here or on another rank (`ranks.py`); None: it did
+        not."""
         return failure
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
@@ -132,6 +156,9 @@ class CausalLM(Module):
 
     @property
     def cache_shape(self) -> dict[str, Any]:
-        """Layers, KV heads (of this rank only), head size and dtype of the model's cache."""
+        """Layers, KV heads (of this rank only), head size and dtype of the model's
+        cache."""
         names = ("num_layers", "num_kv_heads", "head_dim")
-        return {name: getattr(self.part, name) for name in names} | {"dtype": self.dtype}
+        return {name: getattr(self.part, name) for name in names} | {
+            "dtype": self.dtype
+        }

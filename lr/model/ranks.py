@@ -1,5 +1,6 @@
-"""Tensor parallelism: one model over several processes, its *ranks*, each with its slices of the
-weights and of the KV cache (Megatron-LM, arXiv 1909.08053). `docs/parallel.md` lists them.
+"""Tensor parallelism: one model over several processes, its *ranks*, each with its
+slices of the weights and of the KV cache (Megatron-LM, arXiv 1909.08053).
+`docs/parallel.md` lists them.
 
 **Slices.** Example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has query heads 6 and 7, which use
 KV head 1; rank 2 has KV head 1 too. A vocabulary of 61 is padded to 64, and rank 3 has rows 48..63.
@@ -11,10 +12,11 @@ it from CUDA graphs, and what its cache has prepared since the last message. Exa
 share block 5 and each gets a token. Rank 0's cache copies block 5 to 6, and the message says: fresh
 (), copies ((5, 6),); blocks [5] and [6], slots 23 and 25.
 
-The ranks are started here, or by torchrun. Messages use a group of `torch.distributed` (gloo) in
-which only rank 0 has a time limit, because other ranks may be idle; sums use another group. Both
-fail when a rank dies, or hangs for `patience` seconds. A rank that has only lost another one ends
-silently. Rank 0 finds the rank that failed, ends all and raises `WorkerError`, now and later.
+The ranks are started here, or by torchrun. Messages use a group of `torch.distributed`
+(gloo) in which only rank 0 has a time limit, because other ranks may be idle; sums use
+another group. Both fail when a rank dies, or hangs for `patience` seconds. A rank that
+has only lost another one ends silently. Rank 0 finds the rank that failed, ends all and
+raises `WorkerError`, now and later.
 """
 
 from __future__ import annotations
@@ -52,23 +54,30 @@ from lr.model.qwen import CausalLM, Replay
 from lr.model.weights import Piece, config_of, load_pieces, pieces
 from lr.registry import is_dummy
 
-PATIENCE = 20.0  # seconds that any rank waits in a sum, and rank 0 for a message to be sent
+PATIENCE = (
+    20.0  # seconds that any rank waits in a sum, and rank 0 for a message to be sent
+)
 STARTS = 10  # times `patience`: how long a rank may take to start
 FOR_EVER = timedelta(days=365)
-AFTERMATH = 3.0  # seconds in which ranks that only lost another end; one that still runs hangs
+AFTERMATH = (
+    3.0  # seconds in which ranks that only lost another end; one that still runs hangs
+)
 WATCHDOG = "ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC"
-"""Settings of PyTorch's NCCL watchdog. When a sum fails, it takes a minute for a dump and then ends
-the process. They are off on rank 0, which keeps its own time limit and names the lost rank."""
+"""Settings of PyTorch's NCCL watchdog. When a sum fails, it takes a minute for a dump
+and then ends the process. They are off on rank 0, which keeps its own time limit and
+names the lost rank."""
 
 
 class WorkerError(LRError):
-    """A rank of a tensor-parallel model died, hung or failed. The text gives rank and reason."""
+    """A rank of a tensor-parallel model died, hung or failed. The text gives rank and
+    reason."""
 
 
 @dataclass
 class Ranks:
-    """This process: number `rank` of the `size` that share a model. All make the same calls in the
-    same order, on two groups of `torch.distributed`: `sums` and `messages`. Raises `RankLost`.
+    """This process: number `rank` of the `size` that share a model. All make the same
+    calls in the same order, on two groups of `torch.distributed`: `sums` and
+    `messages`. Raises `RankLost`.
     """
 
     rank: int
@@ -98,9 +107,12 @@ def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> A
 
 
 def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
-    """The sizes of one rank's network. Raises `SettingError` for an impossible number of ranks."""
+    """The sizes of one rank's network. Raises `SettingError` for an impossible number
+    of ranks."""
     h, k, width = config.num_heads, config.num_kv_heads, config.intermediate_size
-    fits = [n for n in range(1, h + 1) if not (h % n or width % n or max(k, n) % min(k, n))]
+    fits = [
+        n for n in range(1, h + 1) if not (h % n or width % n or max(k, n) % min(k, n))
+    ]
     if ranks not in fits:
         raise SettingError(
             f"tensor_parallel is {ranks}. It must divide this model's query heads ({h}) and MLP "
@@ -117,15 +129,19 @@ def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
 
 
 def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
-    """The part of each tensor of a checkpoint that a rank reads. Raises as `part_of` does.
+    """The part of each tensor of a checkpoint that a rank reads. Raises as `part_of`
+    does.
 
-    An axis has whole / part pieces, and the rank takes piece rank * pieces // ranks. Of 2 pieces
-    (KV heads), 4 ranks take 0, 0, 1, 1. An axis that is not divided is one piece.
+    An axis has whole / part pieces, and the rank takes piece rank * pieces // ranks. Of
+    2 pieces (KV heads), 4 ranks take 0, 0, 1, 1. An axis that is not divided is one
+    piece.
     """
     part = part_of(config, ranks)
     padded = replace(config, vocab_size=part.vocab_size * ranks)
     found = []
-    for whole, long, mine in zip(pieces(config), pieces(padded), pieces(part), strict=True):
+    for whole, long, mine in zip(
+        pieces(config), pieces(padded), pieces(part), strict=True
+    ):
         taken = []
         for end, total, size in zip(whole.shape, long.shape, mine.shape, strict=True):
             start = rank * (total // size) // ranks * size
@@ -135,24 +151,31 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
 
 
 class RankLM(CausalLM):
-    """One rank's part of a model. `config`: of the whole model; `part`: of this rank."""
+    """One rank's part of a model. `config`: of the whole model; `part`: of this
+    rank."""
 
     def __init__(self, config: ModelConfig, ranks: Ranks) -> None:
         super().__init__(part_of(config, ranks.size))
         self.config, self.ranks = config, ranks
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
-            for one in (layer.attention.out, layer.mlp.down):  # y = sum over the ranks of W_r x_r
+            for one in (
+                layer.attention.out,
+                layer.mlp.down,
+            ):  # y = sum over the ranks of W_r x_r
                 one.register_forward_hook(lambda _, x, y: ranks.sum(y))
 
     @classmethod
-    def load(cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None) -> Self:
+    def load(
+        cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None
+    ) -> Self:
         """Read this rank's slices only. Raises as `load_model` and `part_of`."""
         take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
 
     def agreed(self, failure: str | None) -> str | None:
-        """Why a recording failed, on all ranks. Raises `RankLost` if it failed only on some."""
+        """Why a recording failed, on all ranks. Raises `RankLost` if it failed only on
+        some."""
         failures: list[str | None] = [None] * self.ranks.size
         together(dist.all_gather_object, failures, failure, group=self.ranks.messages)
         for rank, one in enumerate(failures):
@@ -161,8 +184,9 @@ class RankLM(CausalLM):
         return failures[0]
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens [n] -> [n, e]: the sum over the ranks, where all but one contribute zero. Of rows
-        48..63, token 50 is row 2; token 7 belongs to another rank: row 0 is read, then zeroed.
+        """Tokens [n] -> [n, e]: the sum over the ranks, where all but one contribute
+        zero. Of rows 48..63, token 50 is row 2; token 7 belongs to another rank: row 0
+        is read, then zeroed.
         """
         here = tokens - self.ranks.rank * self.part.vocab_size
         elsewhere = (here < 0) | (here >= self.part.vocab_size)
@@ -172,16 +196,25 @@ class RankLM(CausalLM):
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [m, v] of the whole vocabulary on rank 0; [m, 0] on the others."""
         mine, ranks = super().logits(hidden).contiguous(), self.ranks
-        parts = [torch.empty_like(mine) for _ in range(ranks.size)] if ranks.rank == 0 else None
+        parts = (
+            [torch.empty_like(mine) for _ in range(ranks.size)]
+            if ranks.rank == 0
+            else None
+        )
         together(dist.gather, mine, parts, dst=0, group=ranks.sums)
-        return torch.cat(parts, dim=-1)[:, : self.config.vocab_size] if parts else hidden[:, :0]
+        return (
+            torch.cat(parts, dim=-1)[:, : self.config.vocab_size]
+            if parts
+            else hidden[:, :0]
+        )
 
 
 # The processes
 
 
 def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
-    """A device per rank: consecutive GPUs that begin with `device`, or always the same CPU."""
+    """A device per rank: consecutive GPUs that begin with `device`, or always the same
+    CPU."""
     device = find_device(device)
     if device.type != "cuda":
         return (device,) * ranks
@@ -201,17 +234,18 @@ def load_parallel(
     torchrun: Torchrun | None = None,
     patience: float = PATIENCE,
 ) -> LeaderLM:
-    """Load a model over one process per device, of which this is the first, or over torchrun's.
-    Raises as `load_model` and `RankGroup`; `SettingError` if the model cannot be divided.
+    """Load a model over one process per device, of which this is the first, or over
+    torchrun's. Raises as `load_model` and `RankGroup`; `SettingError` if the model
+    cannot be divided.
     """
     part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
     return RankGroup(devices, torchrun, patience).load(source, dtype)
 
 
 class RankGroup:
-    """Rank 0's side: the other ranks, and all models and caches that are spread over them. Ends by
-    `close`, by the garbage collector, at exit, or when a rank is lost (`WorkerError`). Raises
-    `SettingError` for impossible devices or a second group.
+    """Rank 0's side: the other ranks, and all models and caches that are spread over
+    them. Ends by `close`, by the garbage collector, at exit, or when a rank is lost
+    (`WorkerError`). Raises `SettingError` for impossible devices or a second group.
     """
 
     def __init__(
@@ -232,14 +266,25 @@ class RankGroup:
                 "model first (Reasoner.close), or load this one on its group."
             )
         size = len(devices) if torchrun is None else torchrun.size
-        places = [Torchrun(rank, size, one.index or 0) for rank, one in enumerate(devices)]
+        places = [
+            Torchrun(rank, size, one.index or 0) for rank, one in enumerate(devices)
+        ]
         self.error: WorkerError | None = None
-        self.numbers, self.recorded = count(), weakref.WeakSet[StepGraphs]()  # of models and caches
+        self.numbers, self.recorded = (
+            count(),
+            weakref.WeakSet[StepGraphs](),
+        )  # of models and caches
         self.caches = weakref.WeakValueDictionary[int, LeaderCache]()
-        self.lock, self.processes, self.patience = threading.RLock(), list[SpawnProcess](), patience
+        self.lock, self.processes, self.patience = (
+            threading.RLock(),
+            list[SpawnProcess](),
+            patience,
+        )
         self._store: dist.Store | None = None
         if torchrun is None:
-            self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            self._store = dist.TCPStore(
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False
+            )
             for place in places[1:]:
                 name, port = f"lr rank {place.rank}", self._store.port
                 self.processes.append(start_process(_process, place, port, name=name))
@@ -254,7 +299,8 @@ class RankGroup:
             _join(self.ranks, places[0], self._store, settings)
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
-        """Load a model on this group. Under torchrun, each machine looks for `source` itself."""
+        """Load a model on this group. Under torchrun, each machine looks for `source`
+        itself."""
         part_of(config_of(source), self.ranks.size)
         if self.processes and not is_dummy(source):
             source = resolve(source).resolve()
@@ -267,8 +313,8 @@ class RankGroup:
 
     @contextmanager
     def together(self, *call: Any) -> Iterator[None]:
-        """Send a call, if given, and the live caches' numbers; rank 0 does its part in the `with`.
-        An error there ends the group. Raises `WorkerError` for a lost rank.
+        """Send a call, if given, and the live caches' numbers; rank 0 does its part in
+        the `with`. An error there ends the group. Raises `WorkerError` for a lost rank.
         """
         with self.lock:
             if error := self.error:
@@ -286,20 +332,26 @@ class RankGroup:
                 ) from error
             except BaseException as error:
                 interrupted = isinstance(error, KeyboardInterrupt)
-                what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
-                self.close(f"a pass of this spread model {what}, so its ranks are out of step.")
+                what = (
+                    "was interrupted" if interrupted else f"failed on rank 0 ({error})"
+                )
+                self.close(
+                    f"a pass of this spread model {what}, so its ranks are out of step."
+                )
                 raise
 
     def close(self, why: str = "this tensor-parallel model was closed.") -> WorkerError:
-        """End the other ranks and leave the group. Returns the error that its models now raise."""
+        """End the other ranks and leave the group. Returns the error that its models
+        now raise."""
         with self.lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
             return self.error
 
     def finish(self) -> None:
-        """Wait until this GPU has finished the pass. NCCL alone would wait for ever for a rank that
-        is gone or hangs, and if it is stopped, the logits are garbage. Raises `RankLost`.
+        """Wait until this GPU has finished the pass. NCCL alone would wait for ever for
+        a rank that is gone or hangs, and if it is stopped, the logits are garbage.
+        Raises `RankLost`.
         """
         if self.ranks.device.type == "cuda":  # on a CPU, gloo has waited already
             done = torch.cuda.Event()
@@ -309,14 +361,18 @@ class RankGroup:
     def _wait(self, done: Callable[[], bool], seconds: float, pause: float) -> None:
         late = time.monotonic() + seconds
         while not done():
-            if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
+            if time.monotonic() > late or any(
+                p.exitcode is not None for p in self.processes
+            ):
                 raise RankLost("a rank did not answer in time")
             time.sleep(pause)
 
     def _cause(self) -> str:
         """Which process started here failed or hangs, and how; "" if none."""
         deadline, running = time.monotonic() + AFTERMATH, list[str]()
-        while time.monotonic() < deadline and not any(one.exitcode for one in self.processes):
+        while time.monotonic() < deadline and not any(
+            one.exitcode for one in self.processes
+        ):
             time.sleep(0.05)
         for rank, process in enumerate(self.processes, 1):
             name, code = f"rank {rank} (process {process.pid})", process.exitcode
@@ -328,11 +384,16 @@ class RankGroup:
                 return f"{name} was killed by {signal.Signals(-code).name}"
             elif code:
                 return f"{name} ended by itself with exit code {code}"
-        return f"{' or '.join(running)} hangs: it did not join the others" if running else ""
+        return (
+            f"{' or '.join(running)} hangs: it did not join the others"
+            if running
+            else ""
+        )
 
 
 def _end(owner: int, processes: Sequence[SpawnProcess], *left: Any) -> None:
-    """Kill the ranks that were started here, which have nothing to save, and leave the group."""
+    """Kill the ranks that were started here, which have nothing to save, and leave the
+    group."""
     if os.getpid() != owner:
         return  # a fork of rank 0 ends, and the ranks are not its children
     for process in processes:
@@ -353,10 +414,13 @@ def _leave(recorded: Iterable[StepGraphs], ranks: Ranks) -> None:
 
 
 def _join(
-    ranks: Ranks, place: Torchrun, store: dist.Store | None, settings: tuple[Any, ...] | None = None
+    ranks: Ranks,
+    place: Torchrun,
+    store: dist.Store | None,
+    settings: tuple[Any, ...] | None = None,
 ) -> None:
-    """Form the groups, through `store` or torchrun's. Rank 0 sends its `settings` to the others:
-    whether they use GPUs, the number of threads, and `patience`.
+    """Form the groups, through `store` or torchrun's. Rank 0 sends its `settings` to
+    the others: whether they use GPUs, the number of threads, and `patience`.
     """
     where = {"store": store, "rank": place.rank, "world_size": place.size}
     together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
@@ -382,7 +446,8 @@ def _join(
 
 
 class LeaderCache(PagedKVCache):
-    """The cache of rank 0's KV heads. `prepared`: what the other ranks' caches must repeat."""
+    """The cache of rank 0's KV heads. `prepared`: what the other ranks' caches must
+    repeat."""
 
     def __init__(self, number: int, **settings: Any) -> None:
         super().__init__(**settings)
@@ -394,7 +459,8 @@ class LeaderCache(PagedKVCache):
 
 
 class LeaderLM(RankLM):
-    """Rank 0's part of a spread model: a `CausalLM` for callers, with caches from `make_cache`."""
+    """Rank 0's part of a spread model: a `CausalLM` for callers, with caches from
+    `make_cache`."""
 
     group: RankGroup
     number: int  # of this model, on all ranks of the group
@@ -419,20 +485,34 @@ class LeaderLM(RankLM):
         replay: Replay | None = None,
     ) -> Tensor:
         """As in `CausalLM`, on all ranks. Raises `WorkerError`."""
-        with self._with_others(cache, "feed", batch.source, attention, replay is not None):
+        with self._with_others(
+            cache, "feed", batch.source, attention, replay is not None
+        ):
             return super().forward(batch, cache, attention, replay)
 
-    def recording(self, graphs: StepGraphs, rows: Sequence[int]) -> AbstractContextManager[object]:
+    def recording(
+        self, graphs: StepGraphs, rows: Sequence[int]
+    ) -> AbstractContextManager[object]:
         """All ranks record the same forwards, including sums and gathering."""
         self.group.recorded.add(graphs)
         return self._with_others(graphs.cache, "record", rows, graphs.padding)
 
     @contextmanager
-    def _with_others(self, cache: PagedKVCache, what: str, *arguments: Any) -> Iterator[None]:
-        """The other ranks do `what` too, after their caches repeat what this one has prepared."""
+    def _with_others(
+        self, cache: PagedKVCache, what: str, *arguments: Any
+    ) -> Iterator[None]:
+        """The other ranks do `what` too, after their caches repeat what this one has
+        prepared."""
         if not isinstance(cache, LeaderCache):
-            raise ProtocolError("a tensor-parallel model needs a cache from its own make_cache.")
-        into = cache.number, (cache.num_blocks, cache.block_size), cache.prepared, self.attention
+            raise ProtocolError(
+                "a tensor-parallel model needs a cache from its own make_cache."
+            )
+        into = (
+            cache.number,
+            (cache.num_blocks, cache.block_size),
+            cache.prepared,
+            self.attention,
+        )
         with self.group.together(what, self.number, into, *arguments):
             cache.prepared = []
             yield
@@ -440,13 +520,18 @@ class LeaderLM(RankLM):
 
 
 def _process(place: Torchrun, port: int) -> None:
-    """The main function of a rank that was started here. If it fails, it leaves a report."""
+    """The main function of a rank that was started here. If it fails, it leaves a
+    report."""
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     store.set(f"started {place.rank}", "")
     try:
         follow(place, store)
     except BaseException as error:
-        lines = [str(error)] if isinstance(error, LRError) else traceback.format_exception(error)
+        lines = (
+            [str(error)]
+            if isinstance(error, LRError)
+            else traceback.format_exception(error)
+        )
         store.set(f"failed {place.rank}", "".join(lines))
         os._exit(1)
     os._exit(0)
@@ -454,12 +539,14 @@ def _process(place: Torchrun, port: int) -> None:
 
 @torch.inference_mode()
 def follow(place: Torchrun, store: dist.Store | None = None) -> None:
-    """Carry out rank 0's calls on another rank until any rank is gone. A cache that rank 0 has
-    dropped is dropped here at the next call, with its recordings.
+    """Carry out rank 0's calls on another rank until any rank is gone. A cache that
+    rank 0 has dropped is dropped here at the next call, with its recordings.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 handles Ctrl-C
     models: dict[int, RankLM] = {}
-    caches: dict[int, tuple[PagedKVCache, StepGraphs | None]] = {}  # with their recordings
+    caches: dict[
+        int, tuple[PagedKVCache, StepGraphs | None]
+    ] = {}  # with their recordings
     ranks = Ranks(place.rank, place.size, torch.device("cpu"))
     try:
         _join(ranks, place, store)
@@ -481,15 +568,21 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
 
 
 def _follow(
-    model: RankLM, caches: dict[int, Any], what: str, into: tuple[Any, ...], *arguments: Any
+    model: RankLM,
+    caches: dict[int, Any],
+    what: str,
+    into: tuple[Any, ...],
+    *arguments: Any,
 ) -> None:
-    """Do a call of `LeaderLM._with_others`. A separate function, so that no local variable of
-    `follow` holds a dropped cache.
+    """Do a call of `LeaderLM._with_others`. A separate function, so that no local
+    variable of `follow` holds a dropped cache.
     """
     number, sizes, prepared, kind = into
     if number not in caches:
         cache = model.make_cache(*sizes)
-        cache.pool.allocate(cache.num_blocks)  # rank 0 counts owners; here any may be read
+        cache.pool.allocate(
+            cache.num_blocks
+        )  # rank 0 counts owners; here any may be read
         cache.keys.zero_()
         cache.values.zero_()
         caches[number] = cache, None

@@ -1,9 +1,11 @@
-"""Loading a checkpoint: which of its tensors fills which rows of which parameter of `CausalLM`.
+"""Loading a checkpoint: which of its tensors fills which rows of which parameter of
+`CausalLM`.
 
-Attention and MLP use fused matrices; a checkpoint stores their parts separately. Worked example: 4
-query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows. q_proj fills rows 0..31,
-k_proj rows 32..47, v_proj rows 48..63. Loading copies the `pieces`, tensor parallelism slices them,
-saving (`tiny/saving.py`) reads them in reverse. Files and downloads: `files.py`.
+Attention and MLP use fused matrices; a checkpoint stores their parts separately. Worked
+example: 4 query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows.
+q_proj fills rows 0..31, k_proj rows 32..47, v_proj rows 48..63. Loading copies the
+`pieces`, tensor parallelism slices them, saving (`tiny/saving.py`) reads them in
+reverse. Files and downloads: `files.py`.
 """
 
 from __future__ import annotations
@@ -24,18 +26,25 @@ from lr.model.qwen import CausalLM, Network
 from lr.registry import find, is_dummy
 from lr.types import require
 
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+}
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 HARMLESS_SUFFIX = "rotary_emb.inv_freq"
-"""Old checkpoints store the rotary frequencies, which are computed from the configuration here."""
+"""Old checkpoints store the rotary frequencies, which are computed from the
+configuration here."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One tensor of a checkpoint: `key`, of `shape`, fills rows first .. first + shape[0] - 1 of
-    `parameter`. `taken`: the slices to read of its axes, all of it or a rank's part.
+    """One tensor of a checkpoint: `key`, of `shape`, fills rows first .. first +
+    shape[0] - 1 of `parameter`. `taken`: the slices to read of its axes, all of it or a
+    rank's part.
     """
 
     key: str
@@ -65,9 +74,25 @@ def pieces(config: ModelConfig) -> list[Piece]:
             if config.qkv_bias:
                 add(key + "bias", ours + "attention.qkv.bias", first * d, rows)
         if config.qk_norm:
-            add(theirs + "self_attn.q_norm.weight", ours + "attention.qk_norm.weight", 0, d)
-            add(theirs + "self_attn.k_norm.weight", ours + "attention.qk_norm.weight", d, d)
-        add(theirs + "self_attn.o_proj.weight", ours + "attention.out.weight", 0, e, h * d)
+            add(
+                theirs + "self_attn.q_norm.weight",
+                ours + "attention.qk_norm.weight",
+                0,
+                d,
+            )
+            add(
+                theirs + "self_attn.k_norm.weight",
+                ours + "attention.qk_norm.weight",
+                d,
+                d,
+            )
+        add(
+            theirs + "self_attn.o_proj.weight",
+            ours + "attention.out.weight",
+            0,
+            e,
+            h * d,
+        )
         add(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, e)
         add(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, inner, e)
         add(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, inner, e)
@@ -86,21 +111,25 @@ def load_model(
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
-    `name_or_path`: a directory in Hugging Face layout, a hub id, or a tiny model's name. "dummy:"
-    before the name of a shape or the directory of a config.json gives random weights. `dtype` None:
-    the stored one. Raises CheckpointError for a network that is not computed exactly here and for
-    missing or unexpected tensors; SettingError for an impossible device or dtype.
+    `name_or_path`: a directory in Hugging Face layout, a hub id, or a tiny model's
+    name. "dummy:" before the name of a shape or the directory of a config.json gives
+    random weights. `dtype` None: the stored one. Raises CheckpointError for a network
+    that is not computed exactly here and for missing or unexpected tensors;
+    SettingError for an impossible device or dtype.
     """
     place = find_device(device)
     possible = (*_DTYPES.values(), None)
-    require(dtype in possible, "dtype", dtype, f"one of {', '.join(map(str, possible))}")
+    require(
+        dtype in possible, "dtype", dtype, f"one of {', '.join(map(str, possible))}"
+    )
     return load_pieces(name_or_path, place, dtype, CausalLM)
 
 
 def config_of(source: str | Path) -> ModelConfig:
-    """The configuration of a checkpoint's model or of a dummy. Raises CheckpointError."""
+    """The configuration of a checkpoint's model or of a dummy. Raises
+    CheckpointError."""
     if is_dummy(source):
-        return find("lr.lab.dummy:shape")(source)
+        return find("lr.model.dummy:shape")(source)
     return read_config(resolve(source))
 
 
@@ -111,17 +140,20 @@ def load_pieces(
     network: Callable[[ModelConfig], Network],
     take: Callable[[ModelConfig], list[Piece]] = pieces,
 ) -> Network:
-    """As `load_model`, for the network that `network` makes and the pieces that `take` lists."""
+    """As `load_model`, for the network that `network` makes and the pieces that `take`
+    lists."""
     directory = Path(source) if is_dummy(source) else resolve(source)
     config = config_of(directory)
     make, taken = partial(network, config), take(config)
     if is_dummy(source):
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
-        find("lr.lab.dummy:fill_dummy")(model)
+        find("lr.model.dummy:fill_dummy")(model)
         return lay_out(model)
     tensors = open_tensors(directory)
     account(config, tensors, directory, taken[0].taken[0])
-    model = CausalLM.materialised(make, dtype or checkpoint_dtype(directory, tensors), device)
+    model = CausalLM.materialised(
+        make, dtype or checkpoint_dtype(directory, tensors), device
+    )
     parameters = dict(model.named_parameters())
     unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
     for piece in taken:
@@ -130,7 +162,9 @@ def load_pieces(
         parameter[piece.first : end] = stored
         del stored  # one tensor at a time
         if piece.key in (EMBEDDING_KEY, HEAD_KEY):
-            parameter[end:] = 0  # a rank's padding rows of the vocabulary, which no file has
+            parameter[end:] = (
+                0  # a rank's padding rows of the vocabulary, which no file has
+            )
             end = len(parameter)
         unfilled[piece.parameter] -= end - piece.first
     assert not any(unfilled.values()), f"rows without a source: {unfilled}"
@@ -138,8 +172,9 @@ def load_pieces(
 
 
 def lay_out(model: Network) -> Network:
-    """Store the matrices of a model on the CPU in column order. In fp32 and at the sizes of the
-    tiny models this makes products with one row faster, and with a few rows at least as fast.
+    """Store the matrices of a model on the CPU in column order. In fp32 and at the
+    sizes of the tiny models this makes products with one row faster, and with a few
+    rows at least as fast.
     """
     if model.device.type == "cpu":
         for module in model.modules():
@@ -148,22 +183,30 @@ def lay_out(model: Network) -> Network:
     return model
 
 
-def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice) -> None:
-    """Raise CheckpointError unless a checkpoint holds exactly the tensors that `config` needs, in
-    the right shapes. A stored head that should equal the embedding is compared with it, in the
-    `rows` that the caller is going to read.
+def account(
+    config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice
+) -> None:
+    """Raise CheckpointError unless a checkpoint holds exactly the tensors that `config`
+    needs, in the right shapes. A stored head that should equal the embedding is
+    compared with it, in the `rows` that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
     shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
     dtypes = {key: tensors[key].get_dtype() for key in shapes}
-    tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
+    tied_head = (
+        config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
+    )
     known = {*needed, HEAD_KEY} if tied_head else set(needed)
-    unexpected = [k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)]
+    unexpected = [
+        k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)
+    ]
     misshapen = [key for key, shape in shapes.items() if shape != needed[key]]
     found = {
         "missing": [key for key in needed if key not in tensors],
         "unexpected": sorted(unexpected),
-        "of another shape": [f"{k} is {shapes[k]}, expected {needed[k]}" for k in misshapen],
+        "of another shape": [
+            f"{k} is {shapes[k]}, expected {needed[k]}" for k in misshapen
+        ],
         f"of a dtype other than {', '.join(_DTYPES)}": [
             f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
         ],
@@ -171,14 +214,18 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
     lists = ""
     for what, items in found.items():
         more = f", and {len(items) - 10} more" if len(items) > 10 else ""
-        lists += f" {len(items)} {what}: {', '.join(items[:10])}{more}." if items else ""
+        lists += (
+            f" {len(items)} {what}: {', '.join(items[:10])}{more}." if items else ""
+        )
     if lists:
         raise CheckpointError(
             f"the tensors of {directory} are not those its config.json describes.{lists} Check "
             "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "
             "sizes) and that the weights are neither adapters nor quantised."
         )
-    if tied_head and not torch.equal(tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]):
+    if tied_head and not torch.equal(
+        tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]
+    ):
         raise CheckpointError(
             f"{directory} says tie_word_embeddings, but {HEAD_KEY} differs from {EMBEDDING_KEY}. "
             "If the head has its own weights, set tie_word_embeddings to false in config.json."
@@ -186,7 +233,8 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
 
 
 def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype:
-    """The dtype in config.json (`dtype`, formerly `torch_dtype`), else that of the embedding."""
+    """The dtype in config.json (`dtype`, formerly `torch_dtype`), else that of the
+    embedding."""
     raw = read_json(directory / "config.json")
     stored = _DTYPES[tensors[EMBEDDING_KEY].get_dtype()]
     name = raw.get("dtype") or raw.get("torch_dtype") or stored

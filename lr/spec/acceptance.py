@@ -1,12 +1,14 @@
 """Acceptance rules: which draft tokens stay, and which token follows them.
 
-A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs over all of it
-in one forward. An acceptance rule then makes a `Decision`: a path of accepted nodes from the root
-down, and one more token. `p` is the target's distribution, `q` the draft's.
+A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs
+over all of it in one forward. An acceptance rule then makes a `Decision`: a path of
+accepted nodes from the root down, and one more token. `p` is the target's distribution,
+`q` the draft's.
 
-A rule lists every way a round can end, with its probability (`outcomes`). The program runs on this
-list: a round draws one uniform number, selects the outcome on which it falls, and draws the last
-token. So `lr/lab/exact.py`, which sums over the outcomes, checks the program itself, not a copy.
+A rule lists every way a round can end, with its probability (`outcomes`). The program
+runs on this list: a round draws one uniform number, selects the outcome on which it
+falls, and draws the last token. So `lr/theory/exact.py`, which sums over the outcomes,
+checks the program itself, not a copy.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ ROOT = -1
 
 
 class KnownProbs(NamedTuple):
-    """p and q of every token of a proposal, read from these tables and valid only for them."""
+    """p and q of every token of a proposal, read from these tables and valid only for
+    them."""
 
     p_rows: Tensor
     q: Tensor | None
@@ -43,17 +46,20 @@ class KnownProbs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Draft tokens for one branch: a tree whose siblings are tried in order, often just a chain.
+    """Draft tokens for one branch: a tree whose siblings are tried in order, often just
+    a chain.
 
-    `parents[i]` is the node before node i, or `ROOT` for a token right after the branch's end;
-    parents come before their children. `q` [n, v]: row i is the distribution from which token i was
-    drawn, given its path and its earlier siblings. (For siblings drawn without replacement, each
-    row lacks the earlier ones and still sums to one.) `q` None: nothing was drawn and the tokens
-    were certain (n-gram lookup, greedy or top-k drafts), which is equivalent to one-hot rows.
-    `known`: values already read from the tables, for many branches at once.
+    `parents[i]` is the node before node i, or `ROOT` for a token right after the
+    branch's end; parents come before their children. `q` [n, v]: row i is the
+    distribution from which token i was drawn, given its path and its earlier siblings.
+    (For siblings drawn without replacement, each row lacks the earlier ones and still
+    sums to one.) `q` None: nothing was drawn and the tokens were certain (n-gram
+    lookup, greedy or top-k drafts), which is equivalent to one-hot rows. `known`:
+    values already read from the tables, for many branches at once.
 
-    Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second choice for
-    the first position. Raises `ProtocolError` if the parts do not fit together.
+    Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second
+    choice for the first position. Raises `ProtocolError` if the parts do not fit
+    together.
     """
 
     tokens: tuple[int, ...]
@@ -63,14 +69,18 @@ class Proposal:
 
     def __post_init__(self) -> None:
         n, parents = len(self.tokens), self.parents
-        if len(parents) != n or not all(ROOT <= one < node for node, one in enumerate(parents)):
+        if len(parents) != n or not all(
+            ROOT <= one < node for node, one in enumerate(parents)
+        ):
             raise ProtocolError(
                 f"a proposal of {n} tokens has parents {parents}; expected one per token, "
                 f"{ROOT} (the root) or an earlier node."
             )
         if self.q is not None and (self.q.dim() != 2 or len(self.q) != n):
             shape = tuple(self.q.shape)
-            raise ProtocolError(f"q has shape {shape}; expected [{n}, v], a row per token.")
+            raise ProtocolError(
+                f"q has shape {shape}; expected [{n}, v], a row per token."
+            )
 
     @classmethod
     def chain(cls, tokens: Sequence[int], q: Tensor | None = None) -> Proposal:
@@ -85,8 +95,9 @@ class Proposal:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def families(self) -> list[list[int]]:
-        """The children of every node, in the order in which they are tried. Entries are numbered as
-        the target's rows: 0 is the root (the branch's end), i + 1 is node i.
+        """The children of every node, in the order in which they are tried. Entries are
+        numbered as the target's rows: 0 is the root (the branch's end), i + 1 is node
+        i.
         """
         families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
@@ -98,7 +109,8 @@ class Proposal:
         return () if node == ROOT else (*self.path(self.parents[node]), node)
 
     def depths(self) -> list[int]:
-        """The number of draft tokens before each of the target's rows: 0, then one per node."""
+        """The number of draft tokens before each of the target's rows: 0, then one per
+        node."""
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent + 1] + 1)
@@ -111,7 +123,8 @@ EMPTY = Proposal((), ())
 
 @dataclass(frozen=True)
 class Decision:
-    """The accepted nodes from the root down, the token that follows, and a note for the trace."""
+    """The accepted nodes from the root down, the token that follows, and a note for the
+    trace."""
 
     nodes: tuple[int, ...]
     token: int
@@ -120,10 +133,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Draws:
-    """The randomness of one branch in one round: the target's `stream` for this step, and `offset`,
-    the step's tokens before the round, so every key is used once. The three purposes have separate
-    keys, since the draft may have drawn with the target's own (coupling "shared"). `after`: after
-    how many tokens the step ends, and the stream of the next step; None: it does not end.
+    """The randomness of one branch in one round: the target's `stream` for this step,
+    and `offset`, the step's tokens before the round, so every key is used once. The
+    three purposes have separate keys, since the draft may have drawn with the target's
+    own (coupling "shared"). `after`: after how many tokens the step ends, and the
+    stream of the next step; None: it does not end.
     """
 
     stream: Stream
@@ -131,28 +145,32 @@ class Draws:
     after: tuple[int, Stream] | None = None
 
     def sample_key(self, depth: int) -> int:
-        """The key with which plain decoding draws the token after `depth` more tokens."""
+        """The key with which plain decoding draws the token after `depth` more
+        tokens."""
         if self.after is not None and depth >= self.after[0]:
             return self.after[1].key(depth - self.after[0])
         return self.stream.key(self.offset + depth)
 
     @property
     def uniform_key(self) -> int:
-        """The key of the round's uniform number in [0, 1), which selects the outcome."""
+        """The key of the round's uniform number in [0, 1), which selects the
+        outcome."""
         return self.stream.fold_in("accept").key(self.offset)
 
     def residual_key(self, depth: int) -> int:
-        """The key of the token that replaces rejected drafts after `depth` more tokens."""
+        """The key of the token that replaces rejected drafts after `depth` more
+        tokens."""
         return self.stream.fold_in("residual").key(self.offset + depth)
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One way a round can end: its probability given the drafts, the accepted nodes, and the
-    distribution [v] of the token after them.
+    """One way a round can end: its probability given the drafts, the accepted nodes,
+    and the distribution [v] of the token after them.
 
-    `untouched`: no draft was tried at that token's position, so it is drawn from the target's own
-    row with the key of plain decoding. `note`: fields for the trace if this outcome occurs.
+    `untouched`: no draft was tried at that token's position, so it is drawn from the
+    target's own row with the key of plain decoding. `note`: fields for the trace if
+    this outcome occurs.
     """
 
     probability: float
@@ -165,10 +183,11 @@ class Outcome:
 class AcceptanceRule(ABC):
     """A rule, defined by its outcomes. A subclass sets `name` and writes `outcomes`.
 
-    `lossless`: the output has the target's distribution if the drafts have theirs; each rule's
-    docstring has the proof. `trees`: it can verify trees, not only chains. `needs_fresh_noise`: its
-    decision depends on drafts *after* the position where it stops, so the next round must not draw
-    with the same noise (`BlockRule` explains). `draws_uniform`: a number selects the outcome.
+    `lossless`: the output has the target's distribution if the drafts have theirs; each
+    rule's docstring has the proof. `trees`: it can verify trees, not only chains.
+    `needs_fresh_noise`: its decision depends on drafts *after* the position where it
+    stops, so the next round must not draw with the same noise (`BlockRule` explains).
+    `draws_uniform`: a number selects the outcome.
     """
 
     name: str
@@ -181,7 +200,8 @@ class AcceptanceRule(ABC):
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """Every way the round can end, given the drafts. The probabilities sum to one.
 
-        `p_rows` [n + 1, v]: the target's distributions at the branch's end and after each node.
+        `p_rows` [n + 1, v]: the target's distributions at the branch's end and after
+        each node.
         """
 
     def verify(
@@ -189,24 +209,38 @@ class AcceptanceRule(ABC):
     ) -> list[Decision]:
         """Decide for each branch, independently of the others.
 
-        `probs` [sum of (n + 1), v] holds for each branch the target's row at its end, then one row
-        after each node, in order. Raises `ProtocolError` if the sizes do not fit.
+        `probs` [sum of (n + 1), v] holds for each branch the target's row at its end,
+        then one row after each node, in order. Raises `ProtocolError` if the sizes do
+        not fit.
         """
         chosen, keys = [], []
         rows = rows_of(probs, proposals, draws, trees=self.trees)
-        known = read_probs(rows, proposals) if any(map(len, proposals)) else [None] * len(rows)
-        for p_rows, proposal, read, draw in zip(rows, proposals, known, draws, strict=True):
+        known = (
+            read_probs(rows, proposals)
+            if any(map(len, proposals))
+            else [None] * len(rows)
+        )
+        for p_rows, proposal, read, draw in zip(
+            rows, proposals, known, draws, strict=True
+        ):
             outcome = untried(p_rows)
             if proposal.tokens:
                 one = replace(proposal, known=read)
                 outcome = pick(self.outcomes(p_rows, one), uniform(draw.uniform_key))
             depth = len(outcome.nodes)
             chosen.append(outcome)
-            keys.append(draw.sample_key(depth) if outcome.untouched else draw.residual_key(depth))
+            keys.append(
+                draw.sample_key(depth)
+                if outcome.untouched
+                else draw.residual_key(depth)
+            )
         if not chosen:
             return []
         tokens = sample(torch.stack([outcome.next_probs() for outcome in chosen]), keys)
-        return [Decision(one.nodes, t, one.note) for one, t in zip(chosen, tokens, strict=True)]
+        return [
+            Decision(one.nodes, t, one.note)
+            for one, t in zip(chosen, tokens, strict=True)
+        ]
 
 
 def untried(p_rows: Tensor) -> Outcome:
@@ -215,8 +249,9 @@ def untried(p_rows: Tensor) -> Outcome:
 
 
 def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
-    """The outcome on which a number in [0, 1) falls if each covers an interval as long as its
-    probability, in order. Example: of probabilities (0.5, 0, 0.5), 0.5 falls on the third.
+    """The outcome on which a number in [0, 1) falls if each covers an interval as long
+    as its probability, in order. Example: of probabilities (0.5, 0, 0.5), 0.5 falls on
+    the third.
     """
     covered = 0.0
     for outcome in outcomes:
@@ -228,7 +263,8 @@ def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
 
 
 class RejectRule(AcceptanceRule):
-    """Rejection sampling: keep a draft with probability min(1, p/q), else draw from the residual.
+    """Rejection sampling: keep a draft with probability min(1, p/q), else draw from the
+    residual.
 
     *Why it is correct.* x is emitted as an accepted draft with probability q(x) min(1, p(x)/q(x)) =
     min(p(x), q(x)), and as a replacement with P(rejected) * (p(x) - min(p(x), q(x))) / P(rejected),
@@ -236,11 +272,12 @@ class RejectRule(AcceptanceRule):
     every later position, given the tokens before it (Leviathan et al., arXiv 2211.17192, appendix
     A.1; Chen et al., arXiv 2302.01318).
 
-    Several candidates for one position (a tree) are tried in order. After a rejection the target
-    distribution is no longer p but the residual, so the next candidate, drawn from its own q, is
-    tried against *that*: the argument above holds with the residual in place of p (SpecInfer, Miao
-    et al., arXiv 2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is
-    a tree with one candidate per position. Drafts after the position where it stops have no effect.
+    Several candidates for one position (a tree) are tried in order. After a rejection
+    the target distribution is no longer p but the residual, so the next candidate,
+    drawn from its own q, is tried against *that*: the argument above holds with the
+    residual in place of p (SpecInfer, Miao et al., arXiv 2305.09781, section 4; without
+    replacement: Sequoia, arXiv 2402.12374). A chain is a tree with one candidate per
+    position. Drafts after the position where it stops have no effect.
     """
 
     name = "reject"
@@ -248,11 +285,13 @@ class RejectRule(AcceptanceRule):
     trees = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """One outcome per node, including the root: the walk ends there, all children rejected."""
+        """One outcome per node, including the root: the walk ends there, all children
+        rejected."""
         families = proposal.families()
         chances = acceptance_chances(p_rows, proposal, families)
         outcomes = []
-        # reach[row]: the probability that the walk gets there. Parents come before their children.
+        # reach[row]: the probability that the walk gets there. Parents come before
+        # their children.
         reach = [1.0] + [0.0] * len(proposal)
         for row, family in enumerate(families):
             left = reach[row]
@@ -260,16 +299,20 @@ class RejectRule(AcceptanceRule):
                 reach[node + 1] = left * chances[node]
                 left *= 1.0 - chances[node]
             probs = partial(replacement, p_rows[row], proposal, family)
-            outcomes.append(Outcome(left, proposal.path(row + ROOT), probs, untouched=not family))
+            outcomes.append(
+                Outcome(left, proposal.path(row + ROOT), probs, untouched=not family)
+            )
         return outcomes
 
 
 def acceptance_chances(
     p_rows: Tensor, proposal: Proposal, families: Sequence[Sequence[int]]
 ) -> list[float]:
-    """For each node, the probability of accepting it once it is tried, after its earlier siblings.
+    """For each node, the probability of accepting it once it is tried, after its
+    earlier siblings.
 
-    Example: p = (0.5, 0.3, 0.2), siblings 0 and 1, both certain: 0.5, then 0.3 / 0.5 = 0.6.
+    Example: p = (0.5, 0.3, 0.2), siblings 0 and 1, both certain: 0.5, then 0.3 / 0.5 =
+    0.6.
     """
     ps, qs = probs_of_tokens(p_rows, proposal)
     tokens, chances = proposal.tokens, [0.0] * len(proposal)
@@ -278,19 +321,25 @@ def acceptance_chances(
         for node in family:
             if len(family) == 1:
                 chances[node] = accept_prob(ps[node], qs[node])
-            elif proposal.q is not None:  # against what the earlier rejections left of p
+            elif (
+                proposal.q is not None
+            ):  # against what the earlier rejections left of p
                 chances[node] = accept_prob(float(p[tokens[node]]), qs[node])
                 p = residual(p, proposal.q[node])
-            elif tokens[node] not in tried:  # p without the earlier ones: p / (1 - theirs)
+            elif (
+                tokens[node] not in tried
+            ):  # p without the earlier ones: p / (1 - theirs)
                 chances[node] = accept_prob(ps[node], left)
                 left -= ps[node]
                 tried.add(tokens[node])
     return chances
 
 
-def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], list[float]]:
-    """p and q of every draft token, which is all that a chain needs of the [n, v] tables. Raises
-    `NumericalError` if one is not a finite number.
+def probs_of_tokens(
+    p_rows: Tensor, proposal: Proposal
+) -> tuple[list[float], list[float]]:
+    """p and q of every draft token, which is all that a chain needs of the [n, v]
+    tables. Raises `NumericalError` if one is not a finite number.
     """
     known = proposal.known
     if known is None or known.p_rows is not p_rows or known.q is not proposal.q:
@@ -298,8 +347,11 @@ def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], li
     return known.ps, known.qs
 
 
-def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[KnownProbs]:
-    """p and q of the tokens of all proposals, with a single transfer from the device."""
+def read_probs(
+    rows: Sequence[Tensor], proposals: Sequence[Proposal]
+) -> list[KnownProbs]:
+    """p and q of the tokens of all proposals, with a single transfer from the
+    device."""
     sizes = [len(one) for one in proposals]
     before = [parent + 1 for one in proposals for parent in one.parents]
     tokens = [token for one in proposals for token in one.tokens]
@@ -317,18 +369,25 @@ def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Kn
     return known
 
 
-def replacement(p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0) -> Tensor:
-    """The distribution [v] of the next token after all of `tried` were rejected, in this order."""
+def replacement(
+    p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0
+) -> Tensor:
+    """The distribution [v] of the next token after all of `tried` were rejected, in
+    this order."""
     if proposal.q is None:
-        return residual_certain(p, [proposal.tokens[node] for node in tried]) if tried else p
+        return (
+            residual_certain(p, [proposal.tokens[node] for node in tried])
+            if tried
+            else p
+        )
     for node in tried:
         p = residual(p, proposal.q[node], weight)
     return p
 
 
 def accept_prob(p: float, q: float) -> float:
-    """min(1, p / q): the probability that a token with target probability p and draft probability q
-    stays. A token with q = 0 cannot have been drawn; it stays iff p > 0.
+    """min(1, p / q): the probability that a token with target probability p and draft
+    probability q stays. A token with q = 0 cannot have been drawn; it stays iff p > 0.
     """
     if q <= 0:
         return 1.0 if p > 0 else 0.0
@@ -336,12 +395,14 @@ def accept_prob(p: float, q: float) -> float:
 
 
 def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
-    """(weight p - q)+ / sum: the distribution [v] after a rejection; p if the sum is 0."""
+    """(weight p - q)+ / sum: the distribution [v] after a rejection; p if the sum is
+    0."""
     return _normalised((p * weight).sub_(q).clamp_min_(0.0), otherwise=p)
 
 
 def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
-    """The residual if all `tokens` were certain drafts: p without them, renormalised."""
+    """The residual if all `tokens` were certain drafts: p without them,
+    renormalised."""
     left = p.index_fill(0, integers(tokens, p.device), 0.0)
     return _normalised(left, otherwise=p)
 
@@ -352,13 +413,15 @@ def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
 
 
 class MatchRule(AcceptanceRule):
-    """Sample matching: the target draws at every position, and a draft stays iff it is that token.
+    """Sample matching: the target draws at every position, and a draft stays iff it is
+    that token.
 
-    The target draws with the keys of plain decoding. So not only the distribution but every token
-    is that of plain decoding, whatever was drafted and in whatever batch (fp64); the draft only
-    affects speed. With independent noise, draft and target agree with probability sum of p q, which
-    is tiny at high temperature. With the target's keys (coupling "shared"), the same noise mostly
-    selects the same token (`lr/lab/exact.py`).
+    The target draws with the keys of plain decoding. So not only the distribution but
+    every token is that of plain decoding, whatever was drafted and in whatever batch
+    (fp64); the draft only affects speed. With independent noise, draft and target agree
+    with probability sum of p q, which is tiny at high temperature. With the target's
+    keys (coupling "shared"), the same noise mostly selects the same token
+    (`lr/theory/exact.py`).
     """
 
     name = "match"
@@ -367,8 +430,9 @@ class MatchRule(AcceptanceRule):
     draws_uniform = False
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """As for certain drafts, if the drafts' noise is independent of the target's: child x stays
-        with probability p(x), else the token is drawn from p without the children.
+        """As for certain drafts, if the drafts' noise is independent of the target's:
+        child x stays with probability p(x), else the token is drawn from p without the
+        children.
         """
         return RejectRule().outcomes(p_rows, replace(proposal, q=None))
 
@@ -384,18 +448,27 @@ class MatchRule(AcceptanceRule):
         draws: Sequence[Draws],
         draw: Callable[[list[int]], list[int]],
     ) -> list[Decision]:
-        """The decisions from the target's own draws; `draw` maps one key per row to tokens."""
+        """The decisions from the target's own draws; `draw` maps one key per row to
+        tokens."""
         pairs = zip(proposals, draws, strict=True)
-        keys = [one.sample_key(depth) for proposal, one in pairs for depth in proposal.depths()]
+        keys = [
+            one.sample_key(depth)
+            for proposal, one in pairs
+            for depth in proposal.depths()
+        ]
         tokens = iter(draw(keys) if keys else [])
-        return [follow(one, [next(tokens) for _ in range(len(one) + 1)]) for one in proposals]
+        return [
+            follow(one, [next(tokens) for _ in range(len(one) + 1)])
+            for one in proposals
+        ]
 
 
 def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
-    """Walk from the root to the child that equals the token drawn there, as long as one does.
+    """Walk from the root to the child that equals the token drawn there, as long as one
+    does.
 
-    `drawn` [n + 1]: the target's own token at the branch's end, then after each node. Of equal
-    siblings the first is taken.
+    `drawn` [n + 1]: the target's own token at the branch's end, then after each node.
+    Of equal siblings the first is taken.
     """
     nodes, families, node = list[int](), proposal.families(), ROOT
     while True:
@@ -408,9 +481,14 @@ def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
 
 
 def rows_of(
-    probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws], *, trees: bool = True
+    probs: Tensor,
+    proposals: Sequence[Proposal],
+    draws: Sequence[Draws],
+    *,
+    trees: bool = True,
 ) -> Sequence[Tensor]:
-    """The rows [n + 1, v] of each proposal in `probs`. Raises `ProtocolError` if sizes misfit."""
+    """The rows [n + 1, v] of each proposal in `probs`. Raises `ProtocolError` if sizes
+    misfit."""
     sizes = [len(proposal) + 1 for proposal in proposals]
     if len(draws) != len(proposals) or probs.dim() != 2 or len(probs) != sum(sizes):
         raise ProtocolError(
@@ -439,6 +517,6 @@ def rows_of(
 RULES: dict[str, Callable[[], AcceptanceRule]] = {
     "match": MatchRule,
     "reject": RejectRule,
-    "block": lambda: find("lr.parts.block_rule:BlockRule")(),
+    "block": lambda: find("lr.spec.block_rule:BlockRule")(),
 }
 """The rules by name, all checked by `tests/spec/test_acceptance_contract.py`."""

@@ -6,9 +6,9 @@
                     Emit                                  this step joins the answer
                     Release                               this node has left the tree
 
-A **node** is a prefix: the steps emitted so far plus a path of draft steps. A draft step is named
-after the node that it leads to, a target step after the node that it starts from.
-`docs/scheduler.md` says when nodes come and go, and how a driver responds.
+A **node** is a prefix: the steps emitted so far plus a path of draft steps. A draft
+step is named after the node that it leads to, a target step after the node that it
+starts from. `docs/scheduler.md` says when nodes come and go, and how a driver responds.
 
 *Keys of randomness.* Alternative j of `Draft(node)` may draw with the key (node.index, j),
 `Target(node)` with (node.index). The key needs no path, because each index emits at most one step.
@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
 
 class NodeId(NamedTuple):
-    """The name of a node: "stem:index.number" (".0" is left out), unique in any order of events.
+    """The name of a node: "stem:index.number" (".0" is left out), unique in any order
+    of events.
 
-    `index`: number of the step that follows. `stem`: the index at which its tree began. `number`:
-    its position in its level, from the left; child j of node n has number n * width + j.
+    `index`: number of the step that follows. `stem`: the index at which its tree began.
+    `number`: its position in its level, from the left; child j of node n has number n *
+    width + j.
 
-    Example, width 2: the two steps after the prompt, `0:0`, lead to `0:1` and `0:1.1`, those after
-    `0:1.1` to `0:2.2` and `0:2.3`. If the target corrects step 0, the next root is `1:1`.
+    Example, width 2: the two steps after the prompt, `0:0`, lead to `0:1` and `0:1.1`,
+    those after `0:1.1` to `0:2.2` and `0:2.3`. If the target corrects step 0, the next
+    root is `1:1`.
     """
 
     stem: int
@@ -44,11 +47,13 @@ class NodeId(NamedTuple):
     number: int = 0
 
     def child(self, sibling: int, width: int) -> NodeId:
-        """The node to which alternative `sibling` (0 to width - 1) of the next step leads."""
+        """The node to which alternative `sibling` (0 to width - 1) of the next step
+        leads."""
         return NodeId(self.stem, self.index + 1, self.number * width + sibling)
 
     def parent(self, width: int) -> NodeId:
-        """The node before this one. The first node of a tree (index = stem) has none."""
+        """The node before this one. The first node of a tree (index = stem) has
+        none."""
         return NodeId(self.stem, self.index - 1, self.number // width)
 
     def __str__(self) -> str:
@@ -64,7 +69,8 @@ class WorkKind(StrEnum):
 
 
 class Work(NamedTuple):
-    """One piece of work. A `Draft` for W children is W pieces, one named after each child."""
+    """One piece of work. A `Draft` for W children is W pieces, one named after each
+    child."""
 
     kind: WorkKind
     node: NodeId
@@ -75,8 +81,8 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The draft writes one step from `node` to each of `children`, each at most `limit` tokens
-    long. Answers: one `Drafted` per child, in any order.
+    """The draft writes one step from `node` to each of `children`, each at most `limit`
+    tokens long. Answers: one `Drafted` per child, in any order.
     """
 
     node: NodeId
@@ -86,7 +92,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target writes its step after `node`, at most `limit` tokens long. Answer: `Targeted`."""
+    """The target writes its step after `node`, at most `limit` tokens long. Answer:
+    `Targeted`."""
 
     node: NodeId
     limit: int
@@ -94,9 +101,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Compare `draft`, the step from `parent` to `node`, with `target`, the target's step after
-    `parent`. Answer: `Judged`. Without `target` the draft step is judged alone, from the target's
-    prefill of it; if the verifier is unsure, the target writes its step and a second `Judge` comes.
+    """Compare `draft`, the step from `parent` to `node`, with `target`, the target's
+    step after `parent`. Answer: `Judged`. Without `target` the draft step is judged
+    alone, from the target's prefill of it; if the verifier is unsure, the target writes
+    its step and a second `Judge` comes.
     """
 
     node: NodeId
@@ -114,13 +122,15 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """A step joins the answer. `verdicts` are the reasons, in the order of the siblings: for an
-    accepted draft step the last one is its own; for a correction all are unaligned.
+    """A step joins the answer. `verdicts` are the reasons, in the order of the
+    siblings: for an accepted draft step the last one is its own; for a correction all
+    are unaligned.
 
-    An accepted draft step leads to `node`; a target step was written after `node`. `root` is the
-    new root (None: the answer is complete) and takes over the branches of `node`. After a draft
-    step it is `node` itself, and `Release` of the old root follows. After a target step it has a
-    new name: the target's branch already ends in that step, the draft's gets its tokens uncomputed.
+    An accepted draft step leads to `node`; a target step was written after `node`.
+    `root` is the new root (None: the answer is complete) and takes over the branches of
+    `node`. After a draft step it is `node` itself, and `Release` of the old root
+    follows. After a target step it has a new name: the target's branch already ends in
+    that step, the draft's gets its tokens uncomputed.
     """
 
     emitted: EmittedStep
@@ -131,7 +141,8 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`node` has left the tree: close its branches. Its work has been cancelled already."""
+    """`node` has left the tree: close its branches. Its work has been cancelled
+    already."""
 
     node: NodeId
 
@@ -143,7 +154,8 @@ Command = Draft | Target | Judge | Cancel | Emit | Release
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The draft step that leads to `node`; None: no draft step will come, go on without it."""
+    """The draft step that leads to `node`; None: no draft step will come, go on without
+    it."""
 
     node: NodeId
     step: Step | None
@@ -159,7 +171,8 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on the draft step to `node`; None: it cannot be judged without the target's."""
+    """The verdict on the draft step to `node`; None: it cannot be judged without the
+    target's."""
 
     node: NodeId
     verdict: Verdict | None
@@ -176,8 +189,8 @@ Message = Command | Event
 class Limits:
     """How long an answer and its steps may become, in tokens.
 
-    `ignore_half_sentence`: never draft the step after a cut one, since it starts in mid-sentence
-    (the rule of the official code, where steps are cut at 100 tokens).
+    `ignore_half_sentence`: never draft the step after a cut one, since it starts in
+    mid-sentence (the rule of the official code, where steps are cut at 100 tokens).
     """
 
     max_tokens: int
@@ -193,7 +206,8 @@ class Limits:
         return max(0, min(self.max_step_tokens, self.max_tokens - written))
 
     def may_be_drafted(self, previous: Step | None) -> bool:
-        """Whether the step after `previous` (None: the prompt) can be accepted as a draft."""
+        """Whether the step after `previous` (None: the prompt) can be accepted as a
+        draft."""
         cut = previous is not None and previous.finish is Finish.LENGTH
         return not (cut and self.ignore_half_sentence)
 
@@ -201,9 +215,10 @@ class Limits:
 class Schedule(Enum):
     """When drafts and target steps may be written (`docs/scheduler.md` has a table).
 
-    `sync`: Algorithm 1 of the paper (arXiv 2506.19830); g drafts, then g + 1 target steps, of which
-    the last is the bonus. `paper`: the asynchronous process of Appendix B; k pairs of draft and
-    target step in flight. `depth`: the process of the official code; at most D unverified drafts.
+    `sync`: Algorithm 1 of the paper (arXiv 2506.19830); g drafts, then g + 1 target
+    steps, of which the last is the bonus. `paper`: the asynchronous process of Appendix
+    B; k pairs of draft and target step in flight. `depth`: the process of the official
+    code; at most D unverified drafts.
     """
 
     SYNC = "sync"
@@ -216,23 +231,26 @@ class Router(Protocol):
 
     def who_writes(self, index: int, previous: Step | None) -> Role:
         """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it.
-        `Role.TARGET`: only the target writes it. `previous` is the step before it, accepted or
-        still a draft (None: the prompt). Must be a pure function; calls repeat, in any order.
+        `Role.TARGET`: only the target writes it. `previous` is the step before it,
+        accepted or still a draft (None: the prompt). Must be a pure function; calls
+        repeat, in any order.
         """
         ...
 
 
 class Note(Protocol):
-    """Records a variant's own event in the trace; stepper and player show it with its fields.
+    """Records a variant's own event in the trace; stepper and player show it with its
+    fields.
 
-    `Pair`, `Place`, `Correction` and a drafter's `Context` have one; an `Outcome` has its fields.
-    `may_follow` and the methods of a router, proposer or controller get one if they have a
-    parameter `note` (write `note=silent`).
+    `Pair`, `Place`, `Correction` and a drafter's `Context` have one; an `Outcome` has
+    its fields. `may_follow` and the methods of a router, proposer or controller get one
+    if they have a parameter `note` (write `note=silent`).
     """
 
     def __call__(self, name: str, **fields: object) -> None:
-        """`fields`: numbers, strings, booleans, None, and lists of these. Without a detailed trace
-        it does nothing. Do not call it after the method that received it has returned.
+        """`fields`: numbers, strings, booleans, None, and lists of these. Without a
+        detailed trace it does nothing. Do not call it after the method that received it
+        has returned.
         """
         ...
 
@@ -252,11 +270,13 @@ WAIT = Wait.WAIT
 
 @dataclass(frozen=True)
 class Place:
-    """The alternatives of one step, in the order of the siblings, up to the first one without a
-    verdict; `more` follow. Later verdicts are hidden, so their order of arrival cannot matter.
+    """The alternatives of one step, in the order of the siblings, up to the first one
+    without a verdict; `more` follow. Later verdicts are hidden, so their order of
+    arrival cannot matter.
 
-    `pairs`: what the verifier saw of each alternative (see its `requires`); None if the form of the
-    steps decided, or if no models run (scripts, simulations). `note` records in the trace.
+    `pairs`: what the verifier saw of each alternative (see its `requires`); None if the
+    form of the steps decided, or if no models run (scripts, simulations). `note`
+    records in the trace.
     """
 
     node: NodeId
@@ -269,14 +289,16 @@ class Place:
 
 
 class Chooser(Protocol):
-    """Chooses among the alternatives of a step (`lr/variants/choosers.py` has two more)."""
+    """Chooses among the alternatives of a step (`lr/variants/choosers.py` has two
+    more)."""
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """The index in `place.drafts` of the alternative to accept; None: emit the target's step;
-        `WAIT`: ask again with one more alternative (not allowed if `place.more` is 0).
+        """The index in `place.drafts` of the alternative to accept; None: emit the
+        target's step; `WAIT`: ask again with one more alternative (not allowed if
+        `place.more` is 0).
 
-        Must be a pure function. It is called with one alternative, then with two, and so on, until
-        it does not wait. Only an aligned alternative can be chosen.
+        Must be a pure function. It is called with one alternative, then with two, and
+        so on, until it does not wait. Only an aligned alternative can be chosen.
         """
         ...
 
@@ -295,12 +317,13 @@ class FirstAligned:
 class SchedulerConfig:
     """The settings of a `LookaheadScheduler`; `GenerateOptions` explains most of them.
 
-    `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `max_target_rows`
-    also counts draft steps that are judged alone; nodes near the root come first.
-    `needs_target_step`: False if the verifier judges draft steps alone; then the target writes only
-    where none is accepted or the verifier is unsure. `router` None: the draft always writes ahead.
-    `may_follow`: whether drafts may follow the draft step that leads to a node before that step is
-    accepted (with a barrier: before the cycle ends).
+    `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding.
+    `max_target_rows` also counts draft steps that are judged alone; nodes near the root
+    come first. `needs_target_step`: False if the verifier judges draft steps alone;
+    then the target writes only where none is accepted or the verifier is unsure.
+    `router` None: the draft always writes ahead. `may_follow`: whether drafts may
+    follow the draft step that leads to a node before that step is accepted (with a
+    barrier: before the cycle ends).
     """
 
     limits: Limits
@@ -320,17 +343,20 @@ class SchedulerConfig:
         require_whole("width", self.width, 1)
         require_whole("max_target_rows", 1 if rows is None else rows, 1)
         possible = self.schedule is Schedule.DEPTH and self.needs_target_step
-        expected = 'wait: "reject" needs schedule "depth" and a verifier that sees both steps'
+        expected = (
+            'wait: "reject" needs schedule "depth" and a verifier that sees both steps'
+        )
         require(possible or not self.reject_late, "late_drafts", "reject", expected)
 
     @property
     def barrier(self) -> bool:
-        """Whether drafts, target steps and verdicts are separate stages, one after another."""
+        """Whether drafts, target steps and verdicts are separate stages, one after
+        another."""
         return self.schedule is Schedule.SYNC
 
     def drafts_at(self, level: int) -> bool:
-        """Whether drafts may follow a node of this level. Levels count from the root (the window
-        slides) or, with a barrier, from the node where the cycle began.
+        """Whether drafts may follow a node of this level. Levels count from the root
+        (the window slides) or, with a barrier, from the node where the cycle began.
         """
         return level < self.depth
 
@@ -339,7 +365,8 @@ class SchedulerConfig:
         return level < self.depth or self.schedule is not Schedule.PAPER
 
     def width_at(self, level: int) -> int:
-        """How many alternatives follow a node, 1 to `width`. Here levels count from the node where
-        the tree began, since a tree must not depend on when a sliding window's root moved.
+        """How many alternatives follow a node, 1 to `width`. Here levels count from the
+        node where the tree began, since a tree must not depend on when a sliding
+        window's root moved.
         """
         return self.width

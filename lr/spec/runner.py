@@ -1,5 +1,6 @@
-"""The protocol through which speculation uses a model: open, fork, run, rewind and close branches.
-`engine/runner.py` implements it. Nothing in `lr/spec` imports the model.
+"""The protocol through which speculation uses a model: open, fork, run, rewind and
+close branches. `engine/runner.py` implements it. Nothing in `lr/spec` imports the
+model.
 """
 
 from __future__ import annotations
@@ -23,22 +24,30 @@ class Runner(Protocol):
     def close(self, branch: Branch) -> None: ...
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None: ...
     def forward(
-        self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
+        self,
+        branches: Sequence[Branch],
+        logits: Literal["last", "all"] | Sequence[int] = "last",
     ) -> list[Tensor]: ...
 
 
 WORTH_A_FORWARD = 16
-"""The least number of shared tokens to compute once, in a forward of their own, before a fork."""
+"""The least number of shared tokens to compute once, in a forward of their own, before
+a fork."""
 
 
 def fork_longest(
     runner: Runner, branches: Iterable[Branch], tokens: list[int], wanted: int = 1
 ) -> Branch:
-    """A branch of `tokens`, at least the last `wanted` of them uncomputed: a fork of the one in
-    `branches` with the longest common prefix, if any. That prefix is computed first if it is long.
+    """A branch of `tokens`, at least the last `wanted` of them uncomputed: a fork of
+    the one in `branches` with the longest common prefix, if any. That prefix is
+    computed first if it is long.
     """
-    best = max(branches, key=lambda one: common_length(one.tokens, tokens), default=None)
-    shared = min(common_length(best.tokens, tokens), len(tokens) - wanted) if best else 0
+    best = max(
+        branches, key=lambda one: common_length(one.tokens, tokens), default=None
+    )
+    shared = (
+        min(common_length(best.tokens, tokens), len(tokens) - wanted) if best else 0
+    )
     if best is None or shared <= 0:
         return runner.open(tokens)
     both = min(shared, len(best) - 1)
@@ -51,7 +60,8 @@ def fork_longest(
 
 
 def read_up_to(runner: Runner, branch: Branch, length: int) -> None:
-    """Compute the first `length` tokens, unless they are computed already, for forks to share."""
+    """Compute the first `length` tokens, unless they are computed already, for forks to
+    share."""
     if branch.num_computed_tokens < length:
         rest = branch.tokens[length:]
         del branch.tokens[length:]

@@ -1,11 +1,12 @@
 """From logits to *the* distribution, and from a distribution and a key to a token.
 
-Temperature, top-k, top-p and min-p act only in `distribution`; sampling and acceptance both start
-from its result. `sample` draws with keyed noise: every token gets an exponential number E, computed
-from (key, token id) alone. argmin E / p has distribution p: of several exponential clocks with
-rates p, clock i rings first with probability p_i. With g = -log E this is the Gumbel trick
-argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the batch, the
-device or other draws, and two models with the same key share their noise.
+Temperature, top-k, top-p and min-p act only in `distribution`; sampling and acceptance
+both start from its result. `sample` draws with keyed noise: every token gets an
+exponential number E, computed from (key, token id) alone. argmin E / p has distribution
+p: of several exponential clocks with rates p, clock i rings first with probability p_i.
+With g = -log E this is the Gumbel trick argmax(log p + g) (Maddison et al., arXiv
+1411.0030). So a draw does not depend on the batch, the device or other draws, and two
+models with the same key share their noise.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ HEAD = 64  # the number of likeliest tokens that top-p tries before it sorts the
 
 
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Probabilities [b, v], at least fp32, of logits [b, v] (unchanged). One-hot at temperature 0.
+    """Probabilities [b, v], at least fp32, of logits [b, v] (unchanged). One-hot at
+    temperature 0.
 
-    The filters are those of Hugging Face, in the same order: temperature, top-k, top-p, min-p. Ties
-    at the edge of top-k are all kept. Raises NumericalError if the largest logit of a row is not
-    finite. On CUDA that check would make the host wait: the probabilities become NaN instead, and
-    `sample` raises.
+    The filters are those of Hugging Face, in the same order: temperature, top-k, top-p,
+    min-p. Ties at the edge of top-k are all kept. Raises NumericalError if the largest
+    logit of a row is not finite. On CUDA that check would make the host wait: the
+    probabilities become NaN instead, and `sample` raises.
     """
     if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
         raise not_finite()
@@ -51,39 +53,48 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
         scores = scores.masked_fill(scores < values[..., -1:], -torch.inf)
     probs = scores.softmax(-1)
     if params.top_p < 1:
-        probs = _keep_top_p(probs, params.top_p, None if best is None else probs.gather(-1, best))
+        probs = _keep_top_p(
+            probs, params.top_p, None if best is None else probs.gather(-1, best)
+        )
     if params.min_p > 0:
-        probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
+        probs = probs.masked_fill(
+            probs < params.min_p * probs.amax(-1, keepdim=True), 0.0
+        )
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
 
 @lru_cache(maxsize=64)
 def _scalar(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a tensor. On the CPU, PyTorch divides by a tensor three times as fast."""
+    """A number as a tensor. On the CPU, PyTorch divides by a tensor three times as
+    fast."""
     with torch.inference_mode(False):  # a caller may need gradients
         return torch.tensor(number, dtype=dtype, device=device)
 
 
 def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
-    """Zero all but the smallest set of likeliest tokens whose sum reaches `top_p`; renormalise.
-    Ties at its edge are all kept. `ordered`: what top-k kept, in order (without ties of the last).
+    """Zero all but the smallest set of likeliest tokens whose sum reaches `top_p`;
+    renormalise. Ties at its edge are all kept. `ordered`: what top-k kept, in order
+    (without ties of the last).
 
-    Example: probs (0.5, 0.3, 0.2), top_p 0.6. The sums before each token are 0, 0.5 and 0.8, so the
-    first two stay: (0.625, 0.375, 0).
+    Example: probs (0.5, 0.3, 0.2), top_p 0.6. The sums before each token are 0, 0.5 and
+    0.8, so the first two stay: (0.625, 0.375, 0).
     """
     if ordered is None:  # the head is nearly always enough, and far cheaper than a sort
         ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
         if probs.shape[-1] > HEAD and bool((ordered.cumsum(-1)[..., -1] < top_p).any()):
             ordered = probs.sort(dim=-1, descending=True).values
     upto = ordered.cumsum(-1)
-    edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(-1, keepdim=True)
+    edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(
+        -1, keepdim=True
+    )
     kept = probs.masked_fill(probs < edge, 0.0)
     return kept / kept.sum(-1, keepdim=True)
 
 
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """One token id per row of probs [b, v], drawn with its key: the largest `perturbed` score."""
+    """One token id per row of probs [b, v], drawn with its key: the largest `perturbed`
+    score."""
     if probs.is_cuda:
         return sample_at_once(probs, keys)
     left = int(probs.count_nonzero())
@@ -93,23 +104,29 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
         return perturbed(probs, keys).argmax(-1).tolist()
     # Top-k and top-p leave few tokens; only those need noise.
     rows, ids = probs.nonzero(as_tuple=True)
-    scores = torch.full(probs.shape, -torch.inf, dtype=torch.float64, device=probs.device)
+    scores = torch.full(
+        probs.shape, -torch.inf, dtype=torch.float64, device=probs.device
+    )
     scores[rows, ids] = _noise(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
     return scores.argmax(-1).tolist()
 
 
 def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """As `sample`, with a single transfer from the device. Raises NumericalError for NaN."""
+    """As `sample`, with a single transfer from the device. Raises NumericalError for
+    NaN."""
     finite = probs.sum().isfinite().view(1)
-    *ids, fine = torch.cat((perturbed(probs, keys).argmax(-1), finite.to(torch.int64))).tolist()
+    *ids, fine = torch.cat(
+        (perturbed(probs, keys).argmax(-1), finite.to(torch.int64))
+    ).tolist()
     if not fine:
         raise not_finite()
     return ids
 
 
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
-    """`sample(distribution(logits, params), keys)`. On CUDA, if top-k or top-p leaves few tokens, a
-    single kernel reads only the HEAD likeliest, provided that no other token is left.
+    """`sample(distribution(logits, params), keys)`. On CUDA, if top-k or top-p leaves
+    few tokens, a single kernel reads only the HEAD likeliest, provided that no other
+    token is left.
     """
     few = 0 < params.top_k < HEAD or (params.top_k == 0 and params.top_p < 1)
     few = few and not params.greedy and logits.shape[-1] > HEAD
@@ -127,11 +144,14 @@ def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[in
 
 @cache
 def drawing_kernel(device: torch.device) -> Callable[..., list[int] | None] | str:
-    """`draw_from_head`, tested on the device, or the reason why it does not run. Raises nothing."""
+    """`draw_from_head`, tested on the device, or the reason why it does not run. Raises
+    nothing."""
     if device.type != "cuda":
         return "it needs a device of type cuda"
     try:
-        kernel: Callable[..., list[int] | None] = find("lr.spec.sampling_triton:draw_from_head")
+        kernel: Callable[..., list[int] | None] = find(
+            "lr.kernels.sampling:draw_from_head"
+        )
         logits = torch.zeros(1, HEAD, device=device)
         kernel(logits, SamplingParams(1.0, top_k=1), _words([0], device))
     except Exception as error:  # a kernel that does not fit may raise anything
@@ -140,14 +160,18 @@ def drawing_kernel(device: torch.device) -> Callable[..., list[int] | None] | st
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
-    """The natural log-probabilities of t `tokens`, from the logits [t, v] before each of them."""
+    """The natural log-probabilities of t `tokens`, from the logits [t, v] before each
+    of them."""
     chosen = integers(tokens, logits.device)[:, None]
-    picked: list[float] = torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
+    picked: list[float] = (
+        torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
+    )
     return tuple(picked)
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities; NaN in rows whose largest logit is not finite. The host does not wait."""
+    """The probabilities; NaN in rows whose largest logit is not finite. The host does
+    not wait."""
     return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
 
 
@@ -165,7 +189,8 @@ def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     if not probs.is_cpu:
         ids = torch.arange(size, device=probs.device)
         return _noise(_words(keys, probs.device)[:, None], ids) / probs
-    # The same numbers as `_noise`, bit for bit. NumPy has unsigned words, and its calls cost less.
+    # The same numbers as `_noise`, bit for bit. NumPy has unsigned words, and its calls
+    # cost less.
     x = np.array(keys, dtype=np.uint64)[:, None] + _steps(size)
     x ^= x >> np.uint64(30)
     x *= np.uint64(MIX1)
@@ -173,7 +198,9 @@ def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     x *= np.uint64(MIX2)
     x ^= x >> np.uint64(31)
     x >>= np.uint64(12)
-    x |= np.uint64(0x3FF << 52)  # the exponent of 1.0: the bits are now a number in [1, 2)
+    x |= np.uint64(
+        0x3FF << 52
+    )  # the exponent of 1.0: the bits are now a number in [1, 2)
     uniform = x.view(np.float64)
     uniform -= 1 - 2.0**-53
     return torch.from_numpy(uniform).log_().div_(probs)
@@ -190,19 +217,23 @@ def _noise(words: Tensor, ids: Tensor) -> Tensor:
     (both int64, broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
     """
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
-    uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
+    uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(
+        2.0**-52
+    )  # in (0, 1)
     return uniform.log_()
 
 
 def _mix64(x: Tensor) -> Tensor:
-    """`rng.mix64` on int64 tensors: products wrap around; right shifts are made logical."""
+    """`rng.mix64` on int64 tensors: products wrap around; right shifts are made
+    logical."""
     x = _xor_shifted(x, 30).mul_(_signed(MIX1))
     x = _xor_shifted(x, 27).mul_(_signed(MIX2))
     return _xor_shifted(x, 31)
 
 
 def _xor_shifted(x: Tensor, by: int) -> Tensor:
-    """x ^ (x >> by) on unsigned words. The sign bits that an int64 shifts in are masked."""
+    """x ^ (x >> by) on unsigned words. The sign bits that an int64 shifts in are
+    masked."""
     return (x >> by).bitwise_and_((1 << (64 - by)) - 1).bitwise_xor_(x)
 
 

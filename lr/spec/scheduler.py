@@ -1,13 +1,15 @@
-"""Lookahead Reasoning as events in, commands out (arXiv 2506.19830, sections 3.1, 3.2, appendix B).
+"""Lookahead Reasoning as events in, commands out (arXiv 2506.19830, sections 3.1, 3.2,
+appendix B).
 
 The **root** is the end of what has been emitted. A tree of nodes hangs below it:
 
     root ── draft a ──> node A ── draft c ──> node C        the target's step after root: s
          └─ draft b ──> node B                              the target's step after A: t
 
-After each node the draft writes W steps, each leading to a child, and the target writes one. Once a
-node's target step and a child's draft step are complete, the verifier judges the pair: here a and b
-against s, and c against t. Decisions are made only at the root:
+After each node the draft writes W steps, each leading to a child, and the target writes
+one. Once a node's target step and a child's draft step are complete, the verifier
+judges the pair: here a and b against s, and c against t. Decisions are made only at the
+root:
 
 - A child is **accepted** if it is aligned and the siblings before it are not. (A `Chooser` may
   choose otherwise among aligned ones.) Its draft step is emitted and it becomes the root. Work
@@ -15,11 +17,13 @@ against s, and c against t. Decisions are made only at the root:
 - If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
 - If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
-Work that can no longer be emitted is cancelled at once. A decision depends only on steps and
-verdicts, and waits for them, so the order of events changes no answer (except with `reject_late`).
+Work that can no longer be emitted is cancelled at once. A decision depends only on
+steps and verdicts, and waits for them, so the order of events changes no answer (except
+with `reject_late`).
 
-No clock, tensor, tokenizer or thread is used: the engine runs this on models, tests on scripts,
-theory on a simulated clock. Messages: `protocol.py`. A transcript: `docs/scheduler.md`.
+No clock, tensor, tokenizer or thread is used: the engine runs this on models, tests on
+scripts, theory on a simulated clock. Messages: `protocol.py`. A transcript:
+`docs/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -51,7 +55,11 @@ from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require_whole
 
 MEMORY = 1000  # for how many steps cancelled work is remembered; events for older work are stale
-_COMPLETES = {Drafted: WorkKind.DRAFT, Targeted: WorkKind.TARGET, Judged: WorkKind.JUDGE}
+_COMPLETES = {
+    Drafted: WorkKind.DRAFT,
+    Targeted: WorkKind.TARGET,
+    Judged: WorkKind.JUDGE,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -62,20 +70,26 @@ class Node:
     written: int  # tokens of the answer up to here (up to the parent until `draft` is written)
     limit: int  # the longest step that may follow, in tokens; 0: none
     previous: Step | None = None  # the step before this node; None: the prompt
-    draft: Step | None = None  # the draft step that leads here; the first node of a tree has none
-    unsure: bool = False  # judged alone, `draft` got no verdict: compare it with the target's step
+    draft: Step | None = (
+        None  # the draft step that leads here; the first node of a tree has none
+    )
+    unsure: bool = (
+        False  # judged alone, `draft` got no verdict: compare it with the target's step
+    )
     verdict: Verdict | None = None  # on `draft`
     target: Step | None = None  # the target's own step from here
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
-    open: bool = True  # steps may follow: `draft` is written, not rejected, and leaves room
+    open: bool = (
+        True  # steps may follow: `draft` is written, not rejected, and leaves room
+    )
     released: bool = False
 
 
 class LookaheadScheduler:
-    """The scheduler of one answer. Call `start` once and `handle` for every event; carry out the
-    commands that they return, in order. `root`: the end of what has been emitted, with the tree
-    below it. `work`: what was commanded and is not finished, in order. `done`: the answer is
-    complete, no work is left, every node is released.
+    """The scheduler of one answer. Call `start` once and `handle` for every event;
+    carry out the commands that they return, in order. `root`: the end of what has been
+    emitted, with the tree below it. `work`: what was commanded and is not finished, in
+    order. `done`: the answer is complete, no work is left, every node is released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -89,29 +103,40 @@ class LookaheadScheduler:
 
     @property
     def rows(self) -> int:
-        """Rows of the target in work: target steps, and draft steps that are judged alone."""
+        """Rows of the target in work: target steps, and draft steps that are judged
+        alone."""
         return sum(
-            kind is WorkKind.TARGET or (kind is WorkKind.JUDGE and self._judged_alone(node))
+            kind is WorkKind.TARGET
+            or (kind is WorkKind.JUDGE and self._judged_alone(node))
             for (kind, _), node in self.work.items()
         )
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
         if self.work or self.done:
-            raise ProtocolError("start() was called twice: make one scheduler per answer.")
+            raise ProtocolError(
+                "start() was called twice: make one scheduler per answer."
+            )
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
         """The commands that follow from `event`; none if its work was cancelled.
 
-        An impossible event raises `ProtocolError` and changes nothing: its work was never commanded
-        or is finished, its step is empty or too long, it has no verdict although both steps exist.
+        An impossible event raises `ProtocolError` and changes nothing: its work was
+        never commanded or is finished, its step is empty or too long, it has no verdict
+        although both steps exist.
         """
         work = Work(_COMPLETES[type(event)], event.node)
         node = self.work.get(work)
         if node is None:
-            if work not in self._cancelled and work.node.index >= self.root.id.index - MEMORY:
-                in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self.work) or "nothing"
+            if (
+                work not in self._cancelled
+                and work.node.index >= self.root.id.index - MEMORY
+            ):
+                in_work = (
+                    ", ".join(f"{w.kind.value} {w.node}" for w in self.work)
+                    or "nothing"
+                )
                 raise ProtocolError(
                     f"an event reports the {work.kind.value} work for node {work.node}, which was "
                     f"never commanded or is already done. Unfinished work: {in_work}."
@@ -120,12 +145,16 @@ class LookaheadScheduler:
             return []
         why = ""
         match event:
-            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if not 0 < len(t) <= node.limit:
+            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if (
+                not 0 < len(t) <= node.limit
+            ):
                 why = f"its step has {len(t)} tokens, expected 1 to {node.limit}"
             case Judged(_, None) if not self._judged_alone(node):
                 why = "the verifier had both steps, so it must decide"
         if why:
-            raise ProtocolError(f"{type(event).__name__} for {event.node} is impossible: {why}.")
+            raise ProtocolError(
+                f"{type(event).__name__} for {event.node} is impossible: {why}."
+            )
         del self.work[work]
         match event:
             case Drafted(_, None):
@@ -144,14 +173,16 @@ class LookaheadScheduler:
         return self._advance()
 
     def set_depth(self, depth: int) -> None:
-        """Look `depth` steps ahead from the next event on. Work that has begun continues."""
+        """Look `depth` steps ahead from the next event on. Work that has begun
+        continues."""
         self.config = replace(self.config, depth=depth)
 
     # After every event: judge, decide and start whatever is possible
 
     def _advance(self) -> list[Command]:
         if self.config.barrier and self.work:
-            # Algorithm 1 has stages. Draft follows draft; all else waits for the stage to end.
+            # Algorithm 1 has stages. Draft follows draft; all else waits for the stage
+            # to end.
             self._start_drafts()
         else:
             while not self.done:
@@ -172,15 +203,21 @@ class LookaheadScheduler:
         return commands
 
     def _judge_pairs(self) -> None:
-        """Reject draft steps whose form decides, and send the other pairs to the verifier."""
+        """Reject draft steps whose form decides, and send the other pairs to the
+        verifier."""
         for node in _open_nodes(self.root):
             for child in node.children:
                 if not node.open:  # a rejection in this loop has released it
                     break
-                if child.draft is None or child.verdict is not None or not self._unjudged(child):
+                if (
+                    child.draft is None
+                    or child.verdict is not None
+                    or not self._unjudged(child)
+                ):
                     continue
                 alone = self._judged_alone(child)
-                # Alone, only a cut step fails by its form: compare the step with itself.
+                # Alone, only a cut step fails by its form: compare the step with
+                # itself.
                 target = child.draft if alone else node.target
                 if target is None:
                     continue
@@ -192,13 +229,16 @@ class LookaheadScheduler:
                     self._begin(WorkKind.JUDGE, child, command)
 
     def _decide(self) -> bool:
-        """Emit the next step and move the root after it, if that is decided. Returns whether."""
+        """Emit the next step and move the root after it, if that is decided. Returns
+        whether."""
         root, settled, width = self.root, list[Node](), len(self.root.children)
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
             awaited = Work(WorkKind.DRAFT, child.id) in self.work
             if self.config.reject_late and awaited and root.target is not None:
-                self._settle(child, Verdict(aligned=False, why="the draft step was late"))
+                self._settle(
+                    child, Verdict(aligned=False, why="the draft step was late")
+                )
             if child.verdict is None:
                 if awaited or child.draft is not None:
                     return False
@@ -210,30 +250,46 @@ class LookaheadScheduler:
                 break
         if choice is Wait.WAIT:  # the last alternatives will not come
             choice = self._choose(settled, 0) if settled else None
-        verdicts = [child.verdict for child in settled if child.verdict and child is not choice]
+        verdicts = [
+            child.verdict for child in settled if child.verdict and child is not choice
+        ]
         if isinstance(choice, Node):
             assert choice.draft is not None and choice.verdict is not None
-            kept = EmittedStep(root.id.index, choice.draft, Origin.ACCEPTED, choice.verdict)
-            self._emit(kept, [*verdicts, choice.verdict], choice, choice if choice.open else None)
+            kept = EmittedStep(
+                root.id.index, choice.draft, Origin.ACCEPTED, choice.verdict
+            )
+            self._emit(
+                kept,
+                [*verdicts, choice.verdict],
+                choice,
+                choice if choice.open else None,
+            )
             return True
         for child in root.children:  # the chooser refused them
             self._prune(child)
         if root.target is None or self._may_draft(root):
             return False
-        # No child is accepted, or none can come: emit the target's step; a new tree follows it.
+        # No child is accepted, or none can come: emit the target's step; a new tree
+        # follows it.
         step, index = root.target, root.id.index
         if verdicts:
             verdicts = [
-                replace(v, aligned=False, why=f"aligned, not chosen: {v.why}") if v.aligned else v
+                replace(v, aligned=False, why=f"aligned, not chosen: {v.why}")
+                if v.aligned
+                else v
                 for v in verdicts
             ]
             rejected = settled[-1].draft
-            emitted = EmittedStep(index, step, Origin.CORRECTION, verdicts[-1], rejected)
+            emitted = EmittedStep(
+                index, step, Origin.CORRECTION, verdicts[-1], rejected
+            )
         else:
             bonus = self.config.barrier and index > self._cycle
             emitted = EmittedStep(index, step, Origin.BONUS if bonus else Origin.TARGET)
         written = root.written + len(step.tokens)
-        limit = 0 if step.finish is Finish.EOS else self.config.limits.step_limit(written)
+        limit = (
+            0 if step.finish is Finish.EOS else self.config.limits.step_limit(written)
+        )
         new = Node(NodeId(index + 1, index + 1), written, limit, previous=step)
         self._emit(emitted, verdicts, root, new if limit else None)
         return True
@@ -261,29 +317,42 @@ class LookaheadScheduler:
         )
 
     def _emit(
-        self, emitted: EmittedStep, verdicts: list[Verdict], node: Node, new: Node | None
+        self,
+        emitted: EmittedStep,
+        verdicts: list[Verdict],
+        node: Node,
+        new: Node | None,
     ) -> None:
-        """Emit a step. `new` is the new root, on the branches of `node`; None: the answer ends."""
+        """Emit a step. `new` is the new root, on the branches of `node`; None: the
+        answer ends."""
         old = self.root
-        self._commands.append(Emit(emitted, tuple(verdicts), node.id, new.id if new else None))
+        self._commands.append(
+            Emit(emitted, tuple(verdicts), node.id, new.id if new else None)
+        )
         self.done = new is None
         if new is not None:
             self.root = new
-            # A cycle ends at a target step, or at its last draft step if no target step is due.
+            # A cycle ends at a target step, or at its last draft step if no target step
+            # is due.
             if new is not node or not (self.config.needs_target_step or new.children):
                 self._cycle = new.id.index
         for child in old.children:
             if child is not new:
                 self._prune(child)
-        if new is None or new is node:  # otherwise the new root keeps the old one's branches
+        if (
+            new is None or new is node
+        ):  # otherwise the new root keeps the old one's branches
             old.children = []
             self._prune(old)
         if emitted.index % MEMORY == 0:
             oldest = emitted.index - MEMORY
-            self._cancelled = {work for work in self._cancelled if work.node.index >= oldest}
+            self._cancelled = {
+                work for work in self._cancelled if work.node.index >= oldest
+            }
 
     def _start_drafts(self) -> None:
-        """Begin W alternatives after every node where drafts may follow (section 3.1)."""
+        """Begin W alternatives after every node where drafts may follow (section
+        3.1)."""
         width = self.config.width
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
@@ -300,7 +369,8 @@ class LookaheadScheduler:
             self._commands.append(Draft(node.id, names, node.limit))
 
     def _start_rows(self) -> None:
-        """Begin target steps (section 3.2) and lone judgements while rows are free, root first."""
+        """Begin target steps (section 3.2) and lone judgements while rows are free,
+        root first."""
         most = self.config.max_target_rows
         free = inf if most is None else most - self.rows
         for node in _open_nodes(self.root):
@@ -311,42 +381,61 @@ class LookaheadScheduler:
                 alone = self._judged_alone(child) and self._unjudged(child)
                 if free > 0 and alone and child.draft is not None:
                     free -= 1
-                    self._begin(WorkKind.JUDGE, child, Judge(child.id, node.id, child.draft, None))
+                    self._begin(
+                        WorkKind.JUDGE,
+                        child,
+                        Judge(child.id, node.id, child.draft, None),
+                    )
 
     # What may happen at a node
 
     def _level(self, node: Node) -> int:
-        return node.id.index - (self._cycle if self.config.barrier else self.root.id.index)
+        return node.id.index - (
+            self._cycle if self.config.barrier else self.root.id.index
+        )
 
     def _may_draft(self, node: Node) -> bool:
         """Whether drafts after `node` may start and have not started yet."""
         level = self._level(node)  # memory is reserved for `depth` levels
-        if node.children or level >= self.config.depth or not self.config.drafts_at(level):
+        if (
+            node.children
+            or level >= self.config.depth
+            or not self.config.drafts_at(level)
+        ):
             return False
         if not self.config.limits.may_be_drafted(node.previous):
             return False
         may_follow, router = self.config.may_follow, self.config.router
-        ahead = node.draft is not None and (self.config.barrier or node is not self.root)
+        ahead = node.draft is not None and (
+            self.config.barrier or node is not self.root
+        )
         if ahead and may_follow is not None and not may_follow(node.id):
             return False
-        return router is None or router.who_writes(node.id.index, node.previous) is Role.DRAFT
+        return (
+            router is None
+            or router.who_writes(node.id.index, node.previous) is Role.DRAFT
+        )
 
     def _target_is_due(self, node: Node) -> bool:
-        """Whether the target's step after `node` may start and has not started yet. If the verifier
-        needs none, it starts where the verifier is unsure, and at a root without draft steps left.
+        """Whether the target's step after `node` may start and has not started yet. If
+        the verifier needs none, it starts where the verifier is unsure, and at a root
+        without draft steps left.
         """
         if node.target is not None or Work(WorkKind.TARGET, node.id) in self.work:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self._level(node))
         unsure = any(child.unsure for child in node.children)
-        return unsure or (node is self.root and all(child.released for child in node.children))
+        return unsure or (
+            node is self.root and all(child.released for child in node.children)
+        )
 
     def _judged_alone(self, child: Node) -> bool:
         return not self.config.needs_target_step and not child.unsure
 
     def _unjudged(self, child: Node) -> bool:
-        """Whether the verifier has yet to be asked about the draft step that leads here."""
+        """Whether the verifier has yet to be asked about the draft step that leads
+        here."""
         asked = Work(WorkKind.JUDGE, child.id) in self.work
         return not (asked or child.verdict or child.released)
 
@@ -362,7 +451,8 @@ class LookaheadScheduler:
             self._prune(child)
 
     def _prune(self, node: Node) -> None:
-        """Cancel and release `node` and everything below it, unless it is released already."""
+        """Cancel and release `node` and everything below it, unless it is released
+        already."""
         if node.released:
             return
         for work in [Work(kind, node.id) for kind in WorkKind]:

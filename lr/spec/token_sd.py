@@ -1,16 +1,18 @@
-"""Token-level speculation: a drafter proposes a few tokens after each branch, the target runs over
-all of them at once, and a rule decides which stay. `speculate` runs one round on any set of
-branches; `docs/token_level.md` explains it step by step, with an example.
+"""Token-level speculation: a drafter proposes a few tokens after each branch, the
+target runs over all of them at once, and a rule decides which stay. `speculate` runs
+one round on any set of branches; `docs/token_level.md` explains it step by step, with
+an example.
 
-Branches never influence each other. A step may end in the middle of a round's tokens. Then the
-caller drops the rest or, with rule "match", lets the next step begin with it (`write.py`). This
-module knows neither steps nor text.
+Branches never influence each other. A step may end in the middle of a round's tokens.
+Then the caller drops the rest or, with rule "match", lets the next step begin with it
+(`write.py`). This module knows neither steps nor text.
 
-The guarantees depend on two properties of a drafter. First, does its proposal depend only on the
-branch's own tokens? Then the output does not depend on the rest of the batch, whatever the rule.
-Second, from which distribution were the tokens drawn (`Proposal.q`; None if they were certain)? A
-wrong q biases the output; `lr/lab/counterexamples.py` shows how. The drafters are in
-`lr/parts/drafters.py`. Read next: `acceptance.py`.
+The guarantees depend on two properties of a drafter. First, does its proposal depend
+only on the branch's own tokens? Then the output does not depend on the rest of the
+batch, whatever the rule. Second, from which distribution were the tokens drawn
+(`Proposal.q`; None if they were certain)? A wrong q biases the output;
+`lr/theory/counterexamples.py` shows how. The drafters are in `lr/spec/drafters.py`.
+Read next: `acceptance.py`.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ from lr.types import Coupling, SamplingParams, require_whole
 
 @dataclass(frozen=True)
 class Context:
-    """A branch that needs a proposal at most `limit` deep, and the target's draws in this round.
-    `note` records in the trace. `after` maps the tokens that come next to `Draws.after`.
+    """A branch that needs a proposal at most `limit` deep, and the target's draws in
+    this round. `note` records in the trace. `after` maps the tokens that come next to
+    `Draws.after`.
     """
 
     branch: Branch
@@ -49,18 +52,25 @@ class Context:
 
     def along(self, tokens: Sequence[int]) -> Draws:
         """The draws if these tokens come next."""
-        return self.draws if self.after is None else replace(self.draws, after=self.after(tokens))
+        return (
+            self.draws
+            if self.after is None
+            else replace(self.draws, after=self.after(tokens))
+        )
 
     @property
     def tokens(self) -> list[int]:
-        """All tokens of the branch, including uncomputed ones. Do not change the list."""
+        """All tokens of the branch, including uncomputed ones. Do not change the
+        list."""
         return self.branch.tokens
 
 
 class Drafter(Protocol):
-    """Proposes tokens for branches of the model it serves. Subclass it to inherit the defaults.
+    """Proposes tokens for branches of the model it serves. Subclass it to inherit the
+    defaults.
 
-    `trees`: it may propose trees, not only chains. `coupling`: whether its noise is the target's.
+    `trees`: it may propose trees, not only chains. `coupling`: whether its noise is the
+    target's.
     """
 
     name: str
@@ -68,11 +78,13 @@ class Drafter(Protocol):
     coupling: Coupling = Coupling.INDEPENDENT
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for none."""
+        """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for
+        none."""
         ...
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """Learn what the draft model has written so far of the step that starts at `start`."""
+        """Learn what the draft model has written so far of the step that starts at
+        `start`."""
         return
 
     def forget(self, branches: Iterable[Branch]) -> None:
@@ -82,7 +94,8 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True)
 class Speculation:
-    """A drafter, a rule, and the most tokens per round. `SettingError` if they do not fit."""
+    """A drafter, a rule, and the most tokens per round. `SettingError` if they do not
+    fit."""
 
     drafter: Drafter
     rule: AcceptanceRule
@@ -105,16 +118,18 @@ class Speculation:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next step may begin with tokens that a round decided after a step's end. Rule
-        "match" draws the target's own tokens; but in a tree the end depends on the path.
+        """Whether the next step may begin with tokens that a round decided after a
+        step's end. Rule "match" draws the target's own tokens; but in a tree the end
+        depends on the path.
         """
         return type(self.rule) is MatchRule and not self.drafter.trees
 
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
-    tokens and one more. `depth`: of the proposal. `note`: the rule's fields for the trace.
+    """What a round decided for one branch: its next tokens, namely `accepted` of
+    `proposed` draft tokens and one more. `depth`: of the proposal. `note`: the rule's
+    fields for the trace.
     """
 
     tokens: tuple[int, ...]
@@ -133,31 +148,43 @@ def speculate(
     *,
     detailed: bool = False,
 ) -> list[RoundEnd]:
-    """Run one round on every context's branch. Afterwards each branch ends in its new tokens, the
-    last of them uncomputed. `detailed`: include the `detail` of every round.
+    """Run one round on every context's branch. Afterwards each branch ends in its new
+    tokens, the last of them uncomputed. `detailed`: include the `detail` of every
+    round.
     """
     made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
-    proposals = [p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)]
+    proposals = [
+        p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)
+    ]
     branches = [context.branch for context in contexts]
     starts = [len(branch) for branch in branches]
     runs, rule = run_target(runner, branches, proposals), speculation.rule
     rows = torch.cat([logits for logits, _ in runs])  # [sum of (n + 1), v]: logits
     # The draft model may be on another device.
-    proposals = [p if p.q is None else replace(p, q=p.q.to(rows.device)) for p in proposals]
-    draws = [context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)]
-    if type(rule) is MatchRule and not detailed:  # needs the target's tokens, not its probabilities
+    proposals = [
+        p if p.q is None else replace(p, q=p.q.to(rows.device)) for p in proposals
+    ]
+    draws = [
+        context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)
+    ]
+    if (
+        type(rule) is MatchRule and not detailed
+    ):  # needs the target's tokens, not its probabilities
         decisions = rule.follow_draws(proposals, draws, partial(draw, rows, sampling))
     else:
         rows = distribution(rows, sampling)  # the same shape: probabilities
         decisions = rule.verify(rows, proposals, draws)
 
-    describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
+    describe = find("lr.spec.rounds:round_detail") if detailed else None
     ends = []
-    p_rows = rows.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v] each
+    p_rows = rows.split(
+        [len(proposal) + 1 for proposal in proposals]
+    )  # [n + 1, v] each
     for branch, start, proposal, (_, forks), decision, drawn, p in zip(
         branches, starts, proposals, runs, decisions, draws, p_rows, strict=True
     ):
-        # The branch continues with the cache of a path that begins with the accepted nodes.
+        # The branch continues with the cache of a path that begins with the accepted
+        # nodes.
         accepted = len(decision.nodes)
         chosen = next(fork for fork, path in forks if path[:accepted] == decision.nodes)
         for fork, _ in forks[1:]:
@@ -171,25 +198,32 @@ def speculate(
         tokens = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
         depth = max(proposal.depths())
         detail = describe(rule, p, proposal, drawn, decision) if describe else None
-        ends.append(RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note))
+        ends.append(
+            RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note)
+        )
     return ends
 
 
 Forks = list[tuple[Branch, tuple[int, ...]]]
-"""The branches that hold a proposal, each with its path of nodes. The first is the original."""
+"""The branches that hold a proposal, each with its path of nodes. The first is the
+original."""
 
 
 def run_target(
     runner: Runner, branches: Sequence[Branch], proposals: Sequence[Proposal]
 ) -> list[tuple[Tensor, Forks]]:
-    """The target's logits [n + 1, v] for every proposal, in one forward, and the branches that now
-    hold the proposals. Row 0 is at the branch's end, row i + 1 after node i.
+    """The target's logits [n + 1, v] for every proposal, in one forward, and the
+    branches that now hold the proposals. Row 0 is at the branch's end, row i + 1 after
+    node i.
 
-    Example: the tree 7 -> 9, 7 -> 2 has two paths, each on a branch. The first one gives node 7.
+    Example: the tree 7 -> 9, 7 -> 2 has two paths, each on a branch. The first one
+    gives node 7.
     """
     spread: list[Forks] = []
     for branch, proposal in zip(branches, proposals, strict=True):
-        leaves = [node for node, family in enumerate(proposal.families()[1:]) if not family]
+        leaves = [
+            node for node, family in enumerate(proposal.families()[1:]) if not family
+        ]
         paths = [proposal.path(leaf) for leaf in leaves] or [()]
         if len(paths) > 1:
             read_up_to(runner, branch, len(branch) - 1)
@@ -200,7 +234,10 @@ def run_target(
     fed = [fork for forks in spread for fork, _ in forks]
     counts = [len(path) + 1 for forks in spread for _, path in forks]
     logits = iter(runner.forward(fed, logits=counts))
-    return [(_by_node([(next(logits), path) for _, path in forks]), forks) for forks in spread]
+    return [
+        (_by_node([(next(logits), path) for _, path in forks]), forks)
+        for forks in spread
+    ]
 
 
 def _by_node(rows: Sequence[tuple[Tensor, tuple[int, ...]]]) -> Tensor:

@@ -1,14 +1,16 @@
 """Writing steps on many branches at once, each up to its own boundary.
 
-Per ragged forward, a `StepWriter` writes one token (or one round of token-level speculation) on
-every branch. A finished job leaves the batch. Its branch then ends in the new step (with rule
-"match" perhaps in the next one), cached except for the last token, so deciding moves no cache.
+Per ragged forward, a `StepWriter` writes one token (or one round of token-level
+speculation) on every branch. A finished job leaves the batch. Its branch then ends in
+the new step (with rule "match" perhaps in the next one), cached except for the last
+token, so deciding moves no cache.
 
-A step ends at a blank line, as in the paper (`lr/parts/segmenters.py` has other rules). Boundaries
-are found in bytes, token by token: in Qwen's vocabulary hundreds of tokens contain a blank line,
-many of them with part of a word, and two line feeds also make one. The token that completes the
-boundary is the last of its step. No step ends before its first visible character. Tokens are never
-split, and text is never encoded again. Read next: `engine/runner.py`.
+A step ends at a blank line, as in the paper (`lr/spec/segmenters.py` has other rules).
+Boundaries are found in bytes, token by token: in Qwen's vocabulary hundreds of tokens
+contain a blank line, many of them with part of a word, and two line feeds also make
+one. The token that completes the boundary is the last of its step. No step ends before
+its first visible character. Tokens are never split, and text is never encoded again.
+Read next: `engine/runner.py`.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ BLANK_LINE = b"\n\n"
 
 
 class Segmenter(Protocol):
-    """Reads the tokens of one step in order; each step gets a new one. To write your own rule,
-    write a class like the one below and pass it as `Variant.segmenter`.
+    """Reads the tokens of one step in order; each step gets a new one. To write your
+    own rule, write a class like the one below and pass it as `Variant.segmenter`.
     """
 
     def feed(self, token: int) -> bool:
@@ -49,8 +51,9 @@ class Segmenter(Protocol):
 
 
 class BlankLineSegmenter:
-    r"""Ends a step at the first blank line after a visible character: a step is a paragraph.
-    Example: b"So", b" 4", b".\n", b"\nNext" end at the fourth token; leading b"\n\n" ends nothing.
+    r"""Ends a step at the first blank line after a visible character: a step is a
+    paragraph. Example: b"So", b" 4", b".\n", b"\nNext" end at the fourth token; leading
+    b"\n\n" ends nothing.
     """
 
     def __init__(self, token_bytes: TokenBytes) -> None:
@@ -70,13 +73,15 @@ class BlankLineSegmenter:
 
 @dataclass(eq=False)
 class StepJob:
-    """Step number `index`, to be written at the end of `branch`, at most `limit` tokens long.
+    """Step number `index`, to be written at the end of `branch`, at most `limit` tokens
+    long.
 
-    `stream` is the step's randomness: token t is drawn with the key (stream, t). `trace` records
-    the step under the name `node`. `tokens`: those written so far; the first ones may be on the
-    branch already. `finish` is None until the step is finished. `logprobs` and `entropies`: of the
-    drawn tokens and their sampling distributions, if the writer keeps them. `max_draft_tokens`: per
-    round (None: the run's number). `following`: the next step's stream, if that step may begin with
+    `stream` is the step's randomness: token t is drawn with the key (stream, t).
+    `trace` records the step under the name `node`. `tokens`: those written so far; the
+    first ones may be on the branch already. `finish` is None until the step is
+    finished. `logprobs` and `entropies`: of the drawn tokens and their sampling
+    distributions, if the writer keeps them. `max_draft_tokens`: per round (None: the
+    run's number). `following`: the next step's stream, if that step may begin with
     tokens of this one's last round. `segmenter` finds the boundary; the writer sets it.
     """
 
@@ -96,9 +101,12 @@ class StepJob:
 
     @property
     def room(self) -> int:
-        """How many tokens may be proposed now. A round also writes one token of the model's own."""
+        """How many tokens may be proposed now. A round also writes one token of the
+        model's own."""
         left = self.limit - len(self.tokens) - 1
-        return left if self.max_draft_tokens is None else min(left, self.max_draft_tokens)
+        return (
+            left if self.max_draft_tokens is None else min(left, self.max_draft_tokens)
+        )
 
     @property
     def entropy(self) -> float | None:
@@ -114,10 +122,11 @@ class StepJob:
 class WriterConfig:
     """How a model writes, as data that can be sent to another process.
 
-    `segmenter` makes a step's segmenter from the function that maps a token id to its bytes. With
-    `speculation` the tokens inside each step are drafted ahead; without it every token takes one
-    forward. `keeps_logprobs`, `keeps_entropies`: keep the drawn tokens' log-probabilities, and the
-    entropies, in nats, of the distributions they are drawn from.
+    `segmenter` makes a step's segmenter from the function that maps a token id to its
+    bytes. With `speculation` the tokens inside each step are drafted ahead; without it
+    every token takes one forward. `keeps_logprobs`, `keeps_entropies`: keep the drawn
+    tokens' log-probabilities, and the entropies, in nats, of the distributions they are
+    drawn from.
     """
 
     role: Role
@@ -131,8 +140,8 @@ class WriterConfig:
 
 @dataclass
 class StepWriter:
-    """A model that writes steps. Jobs join (`begin`) and leave (`cancel`) between two forwards
-    (`poll`); `write` writes jobs to their end. `live`: the unfinished jobs.
+    """A model that writes steps. Jobs join (`begin`) and leave (`cancel`) between two
+    forwards (`poll`); `write` writes jobs to their end. `live`: the unfinished jobs.
     """
 
     config: WriterConfig
@@ -152,7 +161,8 @@ class StepWriter:
         return [job.step for job in jobs]
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
-        """Add jobs for the next `poll`. The tokens that a job begins with may already finish it."""
+        """Add jobs for the next `poll`. The tokens that a job begins with may already
+        finish it."""
         for job in jobs:
             job.segmenter = self.config.segmenter(self.token_bytes)
             begun, job.tokens = job.tokens, []
@@ -170,7 +180,8 @@ class StepWriter:
 
     @torch.inference_mode()
     def poll(self, wait: float | None = 0.0) -> None:
-        """Run one forward or round for all jobs; finished ones leave. `wait`: for remote models."""
+        """Run one forward or round for all jobs; finished ones leave. `wait`: for
+        remote models."""
         if not self.live:
             return
         speculation = self.config.speculation
@@ -181,22 +192,35 @@ class StepWriter:
                 Context(
                     *(job.branch, job.room, Draws(job.stream, len(job.tokens))),
                     note=job.trace.at(job.node),
-                    after=partial(self._after, job, job.following) if job.following else None,
+                    after=partial(self._after, job, job.following)
+                    if job.following
+                    else None,
                 )
                 for job in self.live
             ]
             detailed = any(job.trace.detailed for job in self.live)
             sampling = self.config.sampling
-            ends = speculate(self.runner, sampling, speculation, contexts, detailed=detailed)
+            ends = speculate(
+                self.runner, sampling, speculation, contexts, detailed=detailed
+            )
             for job, end in zip(self.live, ends, strict=True):
                 offset = len(job.tokens)
                 taken = self._take(job, end.tokens, goes_on=job.following is not None)
                 if end.proposed:
                     detail = end.detail if job.trace.detailed else None
-                    how = (end.proposed, end.depth, end.accepted, taken, job.node, detail)
+                    how = (
+                        end.proposed,
+                        end.depth,
+                        end.accepted,
+                        taken,
+                        job.node,
+                        detail,
+                    )
                     job.trace.record(TokenRound(self.config.role, job.index, *how))
                 elif end.detail is not None:
-                    self._report(job, offset, end.tokens[0], end.detail.p, end.detail.key)
+                    self._report(
+                        job, offset, end.tokens[0], end.detail.p, end.detail.key
+                    )
                 if end.note:
                     job.trace.tell("rule", job.node, dict(end.note))
         self._part_with_finished()
@@ -206,7 +230,8 @@ class StepWriter:
         self.live = []
 
     def close(self, branch: Branch) -> None:
-        """Close a branch of this writer's runner, and free what a drafter keeps for it."""
+        """Close a branch of this writer's runner, and free what a drafter keeps for
+        it."""
         if self.config.speculation is not None:
             self.config.speculation.drafter.forget([branch])
         self.runner.close(branch)
@@ -228,7 +253,9 @@ class StepWriter:
                 self._report(job, len(job.tokens), token, p, key)
                 job.logprobs += [log(p)] if self.config.keeps_logprobs else []
         if self.config.keeps_entropies:
-            nats = torch.special.entr(probs).sum(-1).tolist()  # -p log p, 0 where p is 0
+            nats = (
+                torch.special.entr(probs).sum(-1).tolist()
+            )  # -p log p, 0 where p is 0
             for job, entropy in zip(self.live, nats, strict=True):
                 job.entropies.append(entropy)
         for job, token in zip(self.live, tokens, strict=True):
@@ -238,32 +265,46 @@ class StepWriter:
     def _part_with_finished(self) -> None:
         for job in [job for job in self.live if job.finish is not None]:
             self.live.remove(job)
-            job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
+            job.trace.record(
+                StepWritten(self.config.role, job.index, job.step, job.node)
+            )
 
     def _after(
         self, job: StepJob, following: Stream, proposed: Sequence[int]
     ) -> tuple[int, Stream] | None:
-        """After how many of the tokens `proposed` the step ends, and the next step's stream; None
-        if the step does not end, or the text ends."""
+        """After how many of the tokens `proposed` the step ends, and the next step's
+        stream; None if the step does not end, or the text ends."""
         segmenter = self.config.segmenter(self.token_bytes)
         for token in job.tokens:
             segmenter.feed(token)
-        end = next((n for n, token in enumerate(proposed, start=1) if segmenter.feed(token)), 0)
-        return (end, following) if end and self.config.eos_ids.isdisjoint(proposed[:end]) else None
+        end = next(
+            (n for n, token in enumerate(proposed, start=1) if segmenter.feed(token)), 0
+        )
+        return (
+            (end, following)
+            if end and self.config.eos_ids.isdisjoint(proposed[:end])
+            else None
+        )
 
-    def _report(self, job: StepJob, offset: int, token: int, p: float, key: int) -> None:
+    def _report(
+        self, job: StepJob, offset: int, token: int, p: float, key: int
+    ) -> None:
         """Record a token, its probability and its key in a detailed trace."""
         if job.trace.detailed:
             where = (self.config.role, job.node, job.index, offset)
             job.trace.record(TokenWritten(*where, token, p, key))
 
-    def _take(self, job: StepJob, tokens: Sequence[int], *, goes_on: bool = False) -> int:
-        """Add `tokens`, the last ones of its branch, to a step until it ends: at end of sequence, a
-        boundary, or its limit. Cut the branch back to the step's end, the last token uncomputed,
-        unless the next step may begin with the rest (`goes_on`). Returns how many tokens stay.
+    def _take(
+        self, job: StepJob, tokens: Sequence[int], *, goes_on: bool = False
+    ) -> int:
+        """Add `tokens`, the last ones of its branch, to a step until it ends: at end of
+        sequence, a boundary, or its limit. Cut the branch back to the step's end, the
+        last token uncomputed, unless the next step may begin with the rest (`goes_on`).
+        Returns how many tokens stay.
 
-        Example: a round added "a b \n\n c" to a branch of 10 tokens. The step ends at the third, so
-        the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
+        Example: a round added "a b \n\n c" to a branch of 10 tokens. The step ends at
+        the third, so the branch is cut back to 12 tokens and the boundary appended
+        again: 12 of 13 are cached.
         """
         taken = 0
         while taken < len(tokens) and job.finish is None:

@@ -1,4 +1,5 @@
-"""What the acceptance rate alpha depends on: alternatives per position, and errors of the verifier.
+"""What the acceptance rate alpha depends on: alternatives per position, and errors of
+the verifier.
 
 *Alternatives.* With W drafts per position, a position is accepted if any draft is. Then alpha_W
 replaces alpha in every formula:
@@ -6,17 +7,19 @@ replaces alpha in every formula:
     independent    alpha_W = 1 - (1 - alpha)^W
     correlated     alpha_W = 1 - product over i < W of (q + i) / (p + q + i)
 
-In the correlated case the rate A of a position is drawn from Beta(p, q), so that some positions are
-easy for all alternatives, and alpha_W = E[1 - (1 - A)^W]. The paper's Table 3 shows strong
-correlation (`paper.py`). A synchronous cycle of depth g has N = 1 + W + ... + W^g target rows.
+In the correlated case the rate A of a position is drawn from Beta(p, q), so that some
+positions are easy for all alternatives, and alpha_W = E[1 - (1 - A)^W]. The paper's
+Table 3 shows strong correlation (`paper.py`). A synchronous cycle of depth g has N = 1
++ W + ... + W^g target rows.
 
 *Errors.* A draft step is equivalent to the target's with probability p. The verifier rejects an
 equivalent step with probability fr and accepts a different step with probability fa:
 
     alpha = p (1 - fr) + (1 - p) fa        wrong steps in the output: (1 - p) fa
 
-False rejections only cost speed; false acceptances change the output. Source: the paper, section
-3.1, which describes alternatives without a formula and assumes a free and correct verifier."""
+False rejections only cost speed; false acceptances change the output. Source: the
+paper, section 3.1, which describes alternatives without a formula and assumes a free
+and correct verifier."""
 
 from __future__ import annotations
 
@@ -24,7 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from lr.theory.domain import Reals, geometric, nonnegative, plain, positive, probability, whole
+from lr.theory.domain import (
+    Reals,
+    geometric,
+    nonnegative,
+    plain,
+    positive,
+    probability,
+    whole,
+)
 
 
 def width_acceptance(alpha: Reals, width: Reals) -> Reals:
@@ -33,11 +44,15 @@ def width_acceptance(alpha: Reals, width: Reals) -> Reals:
 
 
 def beta_width_acceptance(p: Reals, q: Reals, width: Reals) -> Reals:
-    """1 - product over i < W of (q + i) / (p + q + i): alternatives share a rate from Beta(p, q).
+    """1 - product over i < W of (q + i) / (p + q + i): alternatives share a rate from
+    Beta(p, q).
 
-    W = 1 gives p / (p + q). Large p and q make alternatives independent, small ones make them
-    alike. Example: 0.636, 0.718, 0.781 for W = 1, 2, 4 and Beta(0.35, 0.20)."""
-    p, q, w = np.broadcast_arrays(positive("p", p), positive("q", q), whole("width", width, 1))
+    W = 1 gives p / (p + q). Large p and q make alternatives independent, small ones
+    make them alike. Example: 0.636, 0.718, 0.781 for W = 1, 2, 4 and Beta(0.35,
+    0.20)."""
+    p, q, w = np.broadcast_arrays(
+        positive("p", p), positive("q", q), whole("width", width, 1)
+    )
     failing: Any = np.ones(w.shape)
     for i in range(int(w.max(initial=0))):
         failing = np.where(i < w, failing * (q + i) / (p + q + i), failing)
@@ -45,18 +60,29 @@ def beta_width_acceptance(p: Reals, q: Reals, width: Reals) -> Reals:
 
 
 def tree_rows(width: Reals, draft_steps: Reals) -> Reals:
-    """N = 1 + W + ... + W^g: target rows of a synchronous cycle. Example: 7 for W = 2, g = 2."""
-    w, g = np.broadcast_arrays(whole("width", width, 1), whole("draft_steps", draft_steps, 0))
-    return plain(sum(np.where(j <= g, w**j, 0) for j in range(int(g.max(initial=0)) + 1)))
+    """N = 1 + W + ... + W^g: target rows of a synchronous cycle. Example: 7 for W = 2,
+    g = 2."""
+    w, g = np.broadcast_arrays(
+        whole("width", width, 1), whole("draft_steps", draft_steps, 0)
+    )
+    return plain(
+        sum(np.where(j <= g, w**j, 0) for j in range(int(g.max(initial=0)) + 1))
+    )
 
 
 def tree_cycle_time(
-    width: int, draft_steps: int, c: Reals, batch_overhead: Reals = 0.0, draft_overhead: Reals = 0.0
+    width: int,
+    draft_steps: int,
+    c: Reals,
+    batch_overhead: Reals = 0.0,
+    draft_overhead: Reals = 0.0,
 ) -> Reals:
-    """Time of a synchronous cycle: sum over j = 1..g of c (1 + b_d (W^j - 1)), plus 1 + b (N - 1).
+    """Time of a synchronous cycle: sum over j = 1..g of c (1 + b_d (W^j - 1)), plus 1 +
+    b (N - 1).
 
-    Each level is one draft batch. A further row costs b_d = `draft_overhead` of a draft step in a
-    draft batch and b = `batch_overhead` of a target step in the target batch."""
+    Each level is one draft batch. A further row costs b_d = `draft_overhead` of a draft
+    step in a draft batch and b = `batch_overhead` of a target step in the target
+    batch."""
     w, g = int(whole("width", width, 1)), int(whole("draft_steps", draft_steps, 0))
     c, b = nonnegative("c", c), nonnegative("batch_overhead", batch_overhead)
     b_d = nonnegative("draft_overhead", draft_overhead)
@@ -72,11 +98,17 @@ def tree_sync_speedup(
     batch_overhead: Reals = 0.0,
     draft_overhead: Reals = 0.0,
 ) -> Reals:
-    """G_(g+1)(alpha_W) / `tree_cycle_time`: speedup in convention B with W alternatives.
+    """G_(g+1)(alpha_W) / `tree_cycle_time`: speedup in convention B with W
+    alternatives.
 
-    Example: 1.8237381703 for alpha_2 = 0.75, W = 2, g = 2, c = 0.1, b = 0.01, b_d = 0.02."""
-    steps = geometric(probability("alpha_w", alpha_w), whole("draft_steps", draft_steps, 0) + 1)
-    return plain(steps / tree_cycle_time(width, draft_steps, c, batch_overhead, draft_overhead))
+    Example: 1.8237381703 for alpha_2 = 0.75, W = 2, g = 2, c = 0.1, b = 0.01, b_d =
+    0.02."""
+    steps = geometric(
+        probability("alpha_w", alpha_w), whole("draft_steps", draft_steps, 0) + 1
+    )
+    return plain(
+        steps / tree_cycle_time(width, draft_steps, c, batch_overhead, draft_overhead)
+    )
 
 
 def width_pays_sync(
@@ -87,7 +119,8 @@ def width_pays_sync(
     c: Reals,
     batch_overhead: Reals = 0.0,
 ) -> Any:
-    """Whether W alternatives beat one in a synchronous cycle. With free batches they always do."""
+    """Whether W alternatives beat one in a synchronous cycle. With free batches they
+    always do."""
     wide = tree_sync_speedup(alpha_w, width, draft_steps, c, batch_overhead)
     return wide > tree_sync_speedup(alpha, 1, draft_steps, c, batch_overhead)
 
@@ -95,36 +128,44 @@ def width_pays_sync(
 def width_pays_async(
     alpha: Reals, alpha_w: Reals, c: Reals, target_cost: Reals, draft_cost: Reals
 ) -> Any:
-    """Whether u_W (1 - alpha_W) + c_W alpha_W < (1 - alpha) + c alpha: W beats one, no window.
+    """Whether u_W (1 - alpha_W) + c_W alpha_W < (1 - alpha) + c alpha: W beats one, no
+    window.
 
-    `target_cost` u_W and `draft_cost` c_W are the times of a target step and a draft step in the
-    wider batch, in units of a target step that runs alone."""
+    `target_cost` u_W and `draft_cost` c_W are the times of a target step and a draft
+    step in the wider batch, in units of a target step that runs alone."""
     a, a_w = probability("alpha", alpha), probability("alpha_w", alpha_w)
-    u_w, c_w = positive("target_cost", target_cost), nonnegative("draft_cost", draft_cost)
+    u_w, c_w = (
+        positive("target_cost", target_cost),
+        nonnegative("draft_cost", draft_cost),
+    )
     return plain(u_w * (1 - a_w) + c_w * a_w < (1 - a) + nonnegative("c", c) * a)
 
 
 def judged_acceptance(p: Reals, false_reject: Reals, false_accept: Reals) -> Reals:
-    """alpha = p (1 - fr) + (1 - p) fa. Example: 0.65 for p = 0.7, fr = 0.2, fa = 0.3."""
+    """alpha = p (1 - fr) + (1 - p) fa. Example: 0.65 for p = 0.7, fr = 0.2, fa =
+    0.3."""
     p, fr = probability("p", p), probability("false_reject", false_reject)
     return plain(p * (1 - fr) + (1 - p) * probability("false_accept", false_accept))
 
 
 def wrong_share(p: Reals, false_accept: Reals) -> Reals:
-    """(1 - p) fa: share of wrong steps in asynchronous schedules, which judge every position."""
+    """(1 - p) fa: share of wrong steps in asynchronous schedules, which judge every
+    position."""
     return plain((1 - probability("p", p)) * probability("false_accept", false_accept))
 
 
 def wrong_share_sync(
     p: Reals, false_reject: Reals, false_accept: Reals, draft_steps: Reals
 ) -> Reals:
-    """(1 - p) fa G_g / G_(g+1): share of wrong steps in convention B: it judges no bonus step."""
+    """(1 - p) fa G_g / G_(g+1): share of wrong steps in convention B: it judges no
+    bonus step."""
     a = probability("alpha", judged_acceptance(p, false_reject, false_accept))
     g = whole("draft_steps", draft_steps, 0)
     return plain(wrong_share(p, false_accept) * geometric(a, g) / geometric(a, g + 1))
 
 
 def nothing_wrong(p: Reals, false_accept: Reals, steps: Reals) -> Reals:
-    """(1 - (1-p) fa)^steps: probability that none of `steps` asynchronous steps is wrong."""
+    """(1 - (1-p) fa)^steps: probability that none of `steps` asynchronous steps is
+    wrong."""
     wrong = probability("wrong", wrong_share(p, false_accept))
     return plain((1 - wrong) ** whole("steps", steps, 0))

@@ -1,8 +1,9 @@
 """Asynchronous Lookahead Reasoning: draft, target and verifier work at the same time.
 
-A *pair* is a draft step and the target's step for the same position. A *window* limits how far the
-draft may run ahead of the verdicts. In the tables a target step takes 1 and a draft step c, a draft
-step is accepted with probability a = alpha, and G_n = 1 + a + ... + a^(n-1):
+A *pair* is a draft step and the target's step for the same position. A *window* limits
+how far the draft may run ahead of the verdicts. In the tables a target step takes 1 and
+a draft step c, a draft step is accepted with probability a = alpha, and G_n = 1 + a +
+... + a^(n-1):
 
     window   what may be in flight                  most target steps at once
     -------  -------------------------------------  -------------------------
@@ -20,26 +21,30 @@ step is accepted with probability a = alpha, and G_n = 1 + a + ... + a^(n-1):
 
 If k c >= 1, the window never holds the draft up. For every sequence of verdicts
 
-    synchronous f(k) <= S_C(k) <= S_P(k) <= S_D(k) <= S_P(k + 1) <= S_1 <= min(1/(1-a), 1/c)
+synchronous f(k) <= S_C(k) <= S_P(k) <= S_D(k) <= S_P(k + 1) <= S_1 <= min(1/(1-a), 1/c)
 
-so asynchronous lookahead is never slower than plain decoding, and the best k is ceil(1/c).
+so asynchronous lookahead is never slower than plain decoding, and the best k is
+ceil(1/c).
 
-Derivation: draft and target restart together after each correction. This begins a *stage*, which
-ends when a pair is rejected. For pair j = 0, 1, 2, ... the target starts at t_j, the draft step is
-ready at d_j, and the verdict arrives at V_j. A verdict takes v; d_j = V_j = 0 for j < 0:
+Derivation: draft and target restart together after each correction. This begins a
+*stage*, which ends when a pair is rejected. For pair j = 0, 1, 2, ... the target starts
+at t_j, the draft step is ready at d_j, and the verdict arrives at V_j. A verdict takes
+v; d_j = V_j = 0 for j < 0:
 
     "paper"  t_j = max(d_(j-1), V_(j-k))    d_j = t_j + c
     "depth"  t_j = d_(j-1)                  d_j = max(d_(j-1), V_(j-k)) + c
     both     V_j = max(t_j + 1, d_j) + v
 
-A stage that accepts X drafts emits X + 1 steps and takes V_X, so the speedup is E[X + 1] / E[V_X].
+A stage that accepts X drafts emits X + 1 steps and takes V_X, so the speedup is E[X +
+1] / E[V_X].
 
-Assumptions: constant times, 0 <= c < 1, target steps that do not slow each other, a verifier for
-every pair, instant cancellation, independent acceptance. If times vary, the true speedup is lower.
+Assumptions: constant times, 0 <= c < 1, target steps that do not slow each other, a
+verifier for every pair, instant cancellation, independent acceptance. If times vary,
+the true speedup is lower.
 
-Sources: S_P is S2 and S_1 is S1 of the paper's Theorem 2 (Appendices B, C). "depth" is the rule of
-the official code. S_D and S_C are derived here. Two slips in the paper: k1 = gamma1 holds for
-"paper" only, and ParallelDim prints 1/c where 1/c1 is meant."""
+Sources: S_P is S2 and S_1 is S1 of the paper's Theorem 2 (Appendices B, C). "depth" is
+the rule of the official code. S_D and S_C are derived here. Two slips in the paper: k1
+= gamma1 holds for "paper" only, and ParallelDim prints 1/c where 1/c1 is meant."""
 
 from __future__ import annotations
 
@@ -64,10 +69,12 @@ Window = Literal["paper", "depth", "cycle"]
 
 
 def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Reals:
-    """S_1 = 1 / ((1+v)(1-alpha) + c alpha): no window, verifier latency v (Theorem 2, case 1).
+    """S_1 = 1 / ((1+v)(1-alpha) + c alpha): no window, verifier latency v (Theorem 2,
+    case 1).
 
-    The latency counts once per rejection, not once per step. Needs k c >= 1 + v, and not alpha = 1
-    with c = 0 (infinite speedup). Example: 2.1739130435 for alpha = 0.6, c = 0.1."""
+    The latency counts once per rejection, not once per step. Needs k c >= 1 + v, and
+    not alpha = 1 with c = 0 (infinite speedup). Example: 2.1739130435 for alpha = 0.6,
+    c = 0.1."""
     a, c = probability("alpha", alpha), ratio("c", c)
     v = nonnegative("verifier_latency", verifier_latency)
     time = (1 + v) * (1 - a) + c * a
@@ -77,15 +84,20 @@ def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Rea
 
 
 def lr_async_speedup(
-    alpha: Reals, k: Reals, c: Reals, window: Window = "paper", verifier_latency: Reals = 0.0
+    alpha: Reals,
+    k: Reals,
+    c: Reals,
+    window: Window = "paper",
+    verifier_latency: Reals = 0.0,
 ) -> Reals:
     """Speedup of a `window` of size k >= 1. The first table above says what k counts.
 
-    A pair keeps its place in the window until it is judged. So with verifier latency v the unit of
-    "paper" is 1 + v instead of 1: S_P(k; c/(1+v)) / (1+v) while k c < 1 + v, then `lr_async_limit`.
-    The same holds for "depth" while v <= (k-1) c. For larger v no closed form is known, and the
-    recurrence is summed. "cycle" adds v to each cycle. Examples for alpha = 0.6, k = 6, c = 0.1:
-    2.1375272644 ("paper"), 2.1523522309 ("depth"), 2.0937227673 ("cycle")."""
+    A pair keeps its place in the window until it is judged. So with verifier latency v
+    the unit of "paper" is 1 + v instead of 1: S_P(k; c/(1+v)) / (1+v) while k c < 1 +
+    v, then `lr_async_limit`. The same holds for "depth" while v <= (k-1) c. For larger
+    v no closed form is known, and the recurrence is summed. "cycle" adds v to each
+    cycle. Examples for alpha = 0.6, k = 6, c = 0.1: 2.1375272644 ("paper"),
+    2.1523522309 ("depth"), 2.0937227673 ("cycle")."""
     a, k, c, v = np.broadcast_arrays(
         probability("alpha", alpha),
         whole("k", k, 1),
@@ -100,7 +112,9 @@ def lr_async_speedup(
     windowed = steps / (1 + unit * (a * steps - k * a**n)) / (1 + v)
     held = k * c < 1 + v  # the window holds the draft up
     with np.errstate(divide="ignore"):  # alpha = 1 with c = 0 is always held
-        speedup: np.ndarray = np.array(np.where(held, windowed, 1 / ((1 + v) * (1 - a) + c * a)))
+        speedup: np.ndarray = np.array(
+            np.where(held, windowed, 1 / ((1 + v) * (1 - a) + c * a))
+        )
     if window == "depth":
         late = held & (v > (k - 1) * c)
         cases: Any = zip(*(np.asarray(x)[late] for x in (a, k, c, v)), strict=True)
@@ -130,10 +144,12 @@ def ceil_inverse(c: Any) -> Any:
 
 
 def async_work(alpha: Reals, c: Reals) -> tuple[Reals, Reals]:
-    """(target steps begun, target time used) per stage without a window; needs alpha < 1, c > 0.
+    """(target steps begun, target time used) per stage without a window; needs alpha <
+    1, c > 0.
 
-    With m = ceil(1/c): alpha/(1-alpha) + m steps, and alpha/(1-alpha) + m - c m (m-1)/2 time,
-    because cancelled steps stop early. Multiply by (1 - alpha) for values per emitted step."""
+    With m = ceil(1/c): alpha/(1-alpha) + m steps, and alpha/(1-alpha) + m - c m (m-1)/2
+    time, because cancelled steps stop early. Multiply by (1 - alpha) for values per
+    emitted step."""
     a, c = probability("alpha", alpha), ratio("c", c)
     inside(a < 1, "alpha", a, "a probability below 1")
     inside(c > 0, "c", c, "a ratio in (0, 1)")
@@ -143,18 +159,23 @@ def async_work(alpha: Reals, c: Reals) -> tuple[Reals, Reals]:
 
 
 def judge_latency_that_pays(alpha: Reals, c: Reals) -> Reals:
-    """alpha (1-c) / (1-alpha): below this verifier latency `lr_async_limit` is above 1."""
+    """alpha (1-c) / (1-alpha): below this verifier latency `lr_async_limit` is above
+    1."""
     a, c = probability("alpha", alpha), ratio("c", c)
     inside(a < 1, "alpha", a, "a probability below 1")
     return plain(a * (1 - c) / (1 - a))
 
 
 def crowded_step_time(batch_overhead: Reals, c: Reals) -> Reals:
-    """T' = (1-b) / (1-b/c): time of a target step when n rows slow each other by 1 + b (n - 1).
+    """T' = (1-b) / (1-b/c): time of a target step when n rows slow each other by 1 + b
+    (n - 1).
 
-    The steady state without a window, all drafts accepted: n = T'/c rows and T' = 1 + b (n - 1).
-    Raises `DomainError` unless 0 <= b < c: from b = c on, the batch grows without bound."""
-    b, c = np.broadcast_arrays(nonnegative("batch_overhead", batch_overhead), ratio("c", c))
+    The steady state without a window, all drafts accepted: n = T'/c rows and T' = 1 + b
+    (n - 1). Raises `DomainError` unless 0 <= b < c: from b = c on, the batch grows
+    without bound."""
+    b, c = np.broadcast_arrays(
+        nonnegative("batch_overhead", batch_overhead), ratio("c", c)
+    )
     inside(b < c, "batch_overhead", b, "less than c, or the batch grows for ever")
     return plain((1 - b) / (1 - b / c))
 
@@ -162,15 +183,22 @@ def crowded_step_time(batch_overhead: Reals, c: Reals) -> Reals:
 def stage_times(
     window: Window, k: int, c: float, length: int, verifier_latency: float = 0.0
 ) -> np.ndarray:
-    """V_0, ..., V_(length-1) [length]: how long a stage lasts with X = 0, 1, ... accepted drafts.
+    """V_0, ..., V_(length-1) [length]: how long a stage lasts with X = 0, 1, ...
+    accepted drafts.
 
-    Example, c = 0.2, k = 3: "paper" 1, 1.2, 1.4, 2, 2.2, 2.4, 3; "depth" 1, 1.2, 1.4, 1.6, 2.2.
-    c may be 1 or more. "cycle" has no such stages."""
+    Example, c = 0.2, k = 3: "paper" 1, 1.2, 1.4, 2, 2.2, 2.4, 3; "depth" 1, 1.2, 1.4,
+    1.6, 2.2. c may be 1 or more. "cycle" has no such stages."""
     if window not in ("paper", "depth"):
         raise DomainError("window", window, "paper or depth")
     k, n = int(whole("k", k, 1)), int(whole("length", length, 1))
-    c, v = float(nonnegative("c", c)), float(nonnegative("verifier_latency", verifier_latency))
-    judged, ready = [0.0] * n, 0.0  # access by item is much faster in a list than in an array
+    c, v = (
+        float(nonnegative("c", c)),
+        float(nonnegative("verifier_latency", verifier_latency)),
+    )
+    judged, ready = (
+        [0.0] * n,
+        0.0,
+    )  # access by item is much faster in a list than in an array
     for j in range(n):
         free = max(ready, judged[j - k] if j >= k else 0.0)
         start, ready = (free if window == "paper" else ready), free + c
@@ -181,10 +209,15 @@ def stage_times(
 def speedup_of_stages(alpha: float, times: np.ndarray) -> float:
     """E[X + 1] / E V_X for stage times V_0, V_1, ... [n] and alpha < 1.
 
-    E V_X = sum of (V_j - V_(j-1)) alpha^j. A stage with n or more accepted drafts (probability
-    alpha^n) counts as V_(n-1)."""
+    E V_X = sum of (V_j - V_(j-1)) alpha^j. A stage with n or more accepted drafts
+    (probability alpha^n) counts as V_(n-1)."""
     a = float(probability("alpha", alpha))
-    inside(np.asarray(a < 1), "alpha", np.asarray(a), "a probability below 1: stages must end")
+    inside(
+        np.asarray(a < 1),
+        "alpha",
+        np.asarray(a),
+        "a probability below 1: stages must end",
+    )
     gains = np.diff(times, prepend=0.0)
     return float(1 / (1 - a) / np.sum(gains * a ** np.arange(len(times))))
 
@@ -194,16 +227,21 @@ def recurrence_speedup(
 ) -> float:
     """The speedup summed over the recurrence, exact to 1e-12 for every c and v.
 
-    Long stages repeat: "paper" after k steps, "depth" after k + 1, or after k if drafts are late.
-    So all that follows three whole periods is a geometric series of the fourth."""
+    Long stages repeat: "paper" after k steps, "depth" after k + 1, or after k if drafts
+    are late. So all that follows three whole periods is a geometric series of the
+    fourth."""
     a, k = float(probability("alpha", alpha)), int(whole("k", k, 1))
     period = k * (k + 1)
-    enough = 2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2  # then alpha^n < 1e-15
+    enough = (
+        2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2
+    )  # then alpha^n < 1e-15
     if a < 1 and enough < 4 * period:
         return speedup_of_stages(a, stage_times(window, k, c, enough, verifier_latency))
     times = stage_times(window, k, c, 4 * period + 1, verifier_latency)
     if a == 1:
         return float(period / (times[-1] - times[-1 - period]))
     gains = np.diff(times, prepend=0.0) * a ** np.arange(len(times))
-    time = gains[:-period].sum() + gains[-period:].sum() / (1 - a) / geometric(a, period)
+    time = gains[:-period].sum() + gains[-period:].sum() / (1 - a) / geometric(
+        a, period
+    )
     return float(1 / (1 - a) / time)

@@ -1,10 +1,12 @@
-"""A calibration: all numbers about a pair of models that the formulas and the simulation need.
+"""A calibration: all numbers about a pair of models that the formulas and the
+simulation need.
 
 `lr calibrate` runs the models, `calibrate` computes the numbers from their traces
-(`trace_metrics.py`), `lr plan` and `lr theory validation` read the file. Times are seconds of the
-clock that `conditions` names; `c1`, `b` and the other letters of the formulas are ratios of times.
-The 95 % intervals are percentile bootstraps with 1000 draws over problems, because the steps of one
-answer are not independent. Read next: `predicted.py`, `planner.py`."""
+(`trace_metrics.py`), `lr plan` and `lr theory validation` read the file. Times are
+seconds of the clock that `conditions` names; `c1`, `b` and the other letters of the
+formulas are ratios of times. The 95 % intervals are percentile bootstraps with 1000
+draws over problems, because the steps of one answer are not independent. Read next:
+`predicted.py`, `planner.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ VERSION = 3
 
 
 class CalibrationError(LRError):
-    """A calibration file is missing, not JSON, of another version, or holds impossible numbers."""
+    """A calibration file is missing, not JSON, of another version, or holds impossible
+    numbers."""
 
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -56,14 +59,15 @@ def exactly(value: float) -> Estimate:
 class Calibration:
     """One pair of models on one machine. All times are in seconds.
 
-    `alpha1`, `alpha2`: share of judged draft steps, and of tried draft tokens, that was accepted.
-    `second_chance`: how often the second of two alternatives was accepted after the first was
-    rejected. `plain_token`: a token of plain decoding. `target_first`: a target pass of one row and
-    token in runs with speculation; `target_row`: each further row; `target_token`: each token
-    beyond the first of its row; likewise for the draft. `verdict`: per pair. `start`: the prompt,
-    for both models. `lookup`: draft tokens are looked up in the text and cost nothing.
-    `target_lengths`, `draft_lengths`: tokens per step (empty: every step has one token).
-    `chain_lengths`: steps per answer (empty: answers are endless)."""
+    `alpha1`, `alpha2`: share of judged draft steps, and of tried draft tokens, that was
+    accepted. `second_chance`: how often the second of two alternatives was accepted
+    after the first was rejected. `plain_token`: a token of plain decoding.
+    `target_first`: a target pass of one row and token in runs with speculation;
+    `target_row`: each further row; `target_token`: each token beyond the first of its
+    row; likewise for the draft. `verdict`: per pair. `start`: the prompt, for both
+    models. `lookup`: draft tokens are looked up in the text and cost nothing.
+    `target_lengths`, `draft_lengths`: tokens per step (empty: every step has one
+    token). `chain_lengths`: steps per answer (empty: answers are endless)."""
 
     name: str
     alpha1: Estimate
@@ -88,15 +92,21 @@ class Calibration:
     def __post_init__(self) -> None:
         for name in ("alpha1", "alpha2", "second_chance"):
             if getattr(self, name).value > 1:
-                raise ValueError(f"{name} is {getattr(self, name).value!r}, not a probability")
+                raise ValueError(
+                    f"{name} is {getattr(self, name).value!r}, not a probability"
+                )
 
     @property
     def target(self) -> PassCost:
-        return PassCost(self.target_first.value, self.target_row.value, self.target_token.value)
+        return PassCost(
+            self.target_first.value, self.target_row.value, self.target_token.value
+        )
 
     @property
     def draft(self) -> PassCost:
-        return PassCost(self.draft_first.value, self.draft_row.value, self.draft_token.value)
+        return PassCost(
+            self.draft_first.value, self.draft_row.value, self.draft_token.value
+        )
 
     @property
     def step_seconds(self) -> float:
@@ -106,7 +116,11 @@ class Calibration:
     @property
     def c1(self) -> float:
         """A draft step, in T."""
-        return fmean(self.draft_lengths or (1,)) * self.draft_first.value / self.step_seconds
+        return (
+            fmean(self.draft_lengths or (1,))
+            * self.draft_first.value
+            / self.step_seconds
+        )
 
     @property
     def c2(self) -> float:
@@ -130,10 +144,11 @@ class Calibration:
         return tokens * self.target_token.value / self.step_seconds
 
     def expected_load(self, tokens: int = 0) -> Load:
-        """The work of answers with `tokens` drafted tokens per round inside the target's steps.
+        """The work of answers with `tokens` drafted tokens per round inside the
+        target's steps.
 
-        Rounds per step are drawn at random, several times for each recorded length, since a batch
-        waits for the row that needs the most rounds."""
+        Rounds per step are drawn at random, several times for each recorded length,
+        since a batch waits for the row that needs the most rounds."""
         alpha, chance = self.alpha2.value, random.Random(0)
         draws = 1 + 400 // (len(self.target_lengths) or 1) if tokens else 1
         rounds = [
@@ -179,14 +194,16 @@ class Calibration:
             raise CalibrationError(f"{path} cannot be read ({error}). {hint}") from None
         except (ValueError, RecursionError) as error:
             hint = "Make it with lr calibrate --output FILE."
-            raise CalibrationError(f"{path} is not a calibration: {error}. {hint}") from None
+            raise CalibrationError(
+                f"{path} is not a calibration: {error}. {hint}"
+            ) from None
 
 
 def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int:
     """Draw how many rounds of k drafted tokens a step of `length` tokens takes.
 
-    A round writes 1 to k + 1 tokens; tokens beyond the end of the step are dropped. Example:
-    ceil(length / 4) for alpha = 1, k = 3."""
+    A round writes 1 to k + 1 tokens; tokens beyond the end of the step are dropped.
+    Example: ceil(length / 4) for alpha = 1, k = 3."""
     rounds = written = 0
     while written < length:
         rounds, written = rounds + 1, written + 1
@@ -196,13 +213,16 @@ def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> in
 
 
 def estimates(seen: Sequence[Seen]) -> dict[str, float]:
-    """The value of every estimate by name: ratios of sums over the problems, with 0 / 0 = 0."""
+    """The value of every estimate by name: ratios of sums over the problems, with 0 / 0
+    = 0."""
 
     def ratio(above: Iterable[float], below: Iterable[float]) -> float:
         trials = sum(below)
         return sum(above) / trials if trials else 0.0
 
-    plain = [one for s in seen for run in s.plain.passes for one in run[Role.TARGET].values()]
+    plain = [
+        one for s in seen for run in s.plain.passes for one in run[Role.TARGET].values()
+    ]
     looked, pairs = [s.lookahead for s in seen], [s.pairs for s in seen]
     rounds = [s.tokens.rounds[Role.TARGET] for s in seen]
     by_target = [way for s in seen for way in (s.lookahead, s.tokens, s.both)]
@@ -212,17 +232,24 @@ def estimates(seen: Sequence[Seen]) -> dict[str, float]:
     return {
         "alpha1": ratio((a.accepted[0] for a in looked), (a.judged[0] for a in looked)),
         "alpha2": ratio((r.accepted for r in rounds), (r.tried for r in rounds)),
-        "second_chance": ratio((p.accepted[1] for p in pairs), (p.judged[1] for p in pairs)),
+        "second_chance": ratio(
+            (p.accepted[1] for p in pairs), (p.judged[1] for p in pairs)
+        ),
         "plain_token": ratio((t for _, t in plain), (n for n, _ in plain)),
         **{f"target_{part}": seconds for part, seconds in asdict(target).items()},
         **{f"draft_{part}": seconds for part, seconds in asdict(draft).items()},
-        "verdict": ratio((a.verdict_seconds for a in looked), (a.pairs for a in looked)),
+        "verdict": ratio(
+            (a.verdict_seconds for a in looked), (a.pairs for a in looked)
+        ),
         "start": fmean(a.start for a in looked),
     }
 
 
-def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) -> Calibration:
-    """All parameters with their intervals. Raises `CalibrationError` for fewer than 4 problems."""
+def calibrate(
+    seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]
+) -> Calibration:
+    """All parameters with their intervals. Raises `CalibrationError` for fewer than 4
+    problems."""
     if len(seen) < 4:
         raise CalibrationError(
             f"there are {len(seen)} problems, expected at least 4, since intervals come from "

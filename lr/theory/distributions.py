@@ -1,8 +1,9 @@
-"""The random parts of a simulation: how long work takes, and which draft steps are accepted.
+"""The random parts of a simulation: how long work takes, and which draft steps are
+accepted.
 
-Every draw is a function of a key (`lr/rng.py`), so a simulation is repeatable and does not depend
-on the order of its draws. The formulas assume `Constant` times and `Bernoulli` acceptance. Read
-next: `simulate.py`."""
+Every draw is a function of a key (`lr/rng.py`), so a simulation is repeatable and does
+not depend on the order of its draws. The formulas assume `Constant` times and
+`Bernoulli` acceptance. Read next: `simulate.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from lr.types import require
 
 
 class Duration(Protocol):
-    """How long a piece of work takes, in the unit of the simulation (usually one target step)."""
+    """How long a piece of work takes, in the unit of the simulation (usually one target
+    step)."""
 
     def draw(self, key: int) -> float:
         """The duration for `key`, >= 0."""
@@ -46,7 +48,12 @@ class Lognormal:
 
     def __post_init__(self) -> None:
         require(0 < self.mean < math.inf, "mean", self.mean, "a finite number > 0")
-        require(0 <= self.variation < math.inf, "variation", self.variation, "a finite number >= 0")
+        require(
+            0 <= self.variation < math.inf,
+            "variation",
+            self.variation,
+            "a finite number >= 0",
+        )
 
     def draw(self, key: int) -> float:
         variance = math.log1p(self.variation**2)  # of the logarithm
@@ -72,12 +79,14 @@ class Acceptance(Protocol):
     """Whether a draft step is equivalent to the target's."""
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
-        """For draft step `index`. `position` is the key of its parent, `sibling` its own key."""
+        """For draft step `index`. `position` is the key of its parent, `sibling` its
+        own key."""
 
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Each draft step is equivalent with probability `alpha`, independently of all others."""
+    """Each draft step is equivalent with probability `alpha`, independently of all
+    others."""
 
     alpha: float
 
@@ -100,19 +109,24 @@ class BetaSiblings:
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
         chance, size = random.Random(position), self.p + self.q
-        if size < 0.01:  # all or none; `betavariate` would round its gamma variates to 0
+        if (
+            size < 0.01
+        ):  # all or none; `betavariate` would round its gamma variates to 0
             return chance.random() < self.p / size
         return uniform(sibling) < chance.betavariate(self.p, self.q)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Recorded outcomes by step number, repeated cyclically. Siblings share the outcome."""
+    """Recorded outcomes by step number, repeated cyclically. Siblings share the
+    outcome."""
 
     outcomes: Sequence[bool]
 
     def __post_init__(self) -> None:
-        require(len(self.outcomes) > 0, "outcomes", self.outcomes, "at least one outcome")
+        require(
+            len(self.outcomes) > 0, "outcomes", self.outcomes, "at least one outcome"
+        )
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
         return self.outcomes[index % len(self.outcomes)]
@@ -120,14 +134,29 @@ class Replay:
 
 @dataclass(frozen=True)
 class JudgeErrors:
-    """How often the verifier rejects an equivalent step, and accepts a different one."""
+    """How often the verifier rejects an equivalent step, and accepts a different
+    one."""
 
     false_reject: float = 0.0
     false_accept: float = 0.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.false_reject <= 1, "false_reject", self.false_reject, "a probability")
-        require(0 <= self.false_accept <= 1, "false_accept", self.false_accept, "a probability")
+        require(
+            0 <= self.false_reject <= 1,
+            "false_reject",
+            self.false_reject,
+            "a probability",
+        )
+        require(
+            0 <= self.false_accept <= 1,
+            "false_accept",
+            self.false_accept,
+            "a probability",
+        )
 
     def says_aligned(self, equivalent: bool, key: int) -> bool:
-        return uniform(key) >= self.false_reject if equivalent else uniform(key) < self.false_accept
+        return (
+            uniform(key) >= self.false_reject
+            if equivalent
+            else uniform(key) < self.false_accept
+        )

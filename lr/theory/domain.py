@@ -2,9 +2,10 @@
 
     G_n(a) = 1 + a + ... + a^(n-1) = (1 - a^n) / (1 - a),    G_n(1) = n
 
-Arguments are numbers, or numpy arrays that broadcast against each other. Plain numbers give a plain
-float. All formulas of this package raise `DomainError`, with name and value, for an argument
-outside their domain; none returns nan. Read next: `synchronous.py`."""
+Arguments are numbers, or numpy arrays that broadcast against each other. Plain numbers
+give a plain float. All formulas of this package raise `DomainError`, with name and
+value, for an argument outside their domain; none returns nan. Read next:
+`synchronous.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Reals: TypeAlias = "float | np.ndarray"
 
 
 class DomainError(SettingError):
-    """An argument of a formula lies outside its domain. `value` is the first bad value."""
+    """An argument of a formula lies outside its domain. `value` is the first bad
+    value."""
 
     def __init__(self, name: str, value: object, expected: str) -> None:
         self.name, self.value, self.expected = name, value, expected
@@ -38,7 +40,8 @@ def numbers(name: str, value: Reals) -> Any:
 
 
 def inside(good: Any, name: str, value: Any, expected: str) -> Any:
-    """Return `value` if all of it is `good`; else raise `DomainError` with the first bad value."""
+    """Return `value` if all of it is `good`; else raise `DomainError` with the first
+    bad value."""
     bad = ~np.broadcast_to(good, np.shape(value))
     if np.any(bad):
         raise DomainError(name, np.asarray(value)[bad].flat[0].item(), expected)
@@ -64,7 +67,8 @@ def positive(name: str, value: Reals) -> Any:
 
 
 def ratio(name: str, value: Reals) -> Any:
-    """Time of a draft over time of a target, in [0, 1): the asynchronous formulas need c < 1."""
+    """Time of a draft over time of a target, in [0, 1): the asynchronous formulas need
+    c < 1."""
     x = numbers(name, value)
     expected = "a ratio in [0, 1): the draft is faster than the target"
     return inside((x >= 0) & (x < 1), name, x, expected)
@@ -87,10 +91,14 @@ def plain(value: Any) -> Reals:
 def geometric(a: Any, n: Any) -> Any:
     """G_n(a), to full precision even if a is close to 1. Example: G_3(0.5) = 1.75.
 
-    If P(X >= i) = a^i, then E min(X, n - 1) + 1 = G_n(a): the mean number of steps (or tokens) that
-    a cycle emits if it can emit at most n."""
-    a, n = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(n, dtype=np.float64))
+    If P(X >= i) = a^i, then E min(X, n - 1) + 1 = G_n(a): the mean number of steps (or
+    tokens) that a cycle emits if it can emit at most n."""
+    a, n = np.broadcast_arrays(
+        np.asarray(a, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    )
     inner = np.where((a > 0) & (a < 1), a, 0.5)
     sums = np.expm1(n * np.log(inner)) / (inner - 1)
-    edge = np.where(a >= 1, n, np.minimum(n, 1.0))  # a = 1: n ones; a = 0: the first term alone
+    edge = np.where(
+        a >= 1, n, np.minimum(n, 1.0)
+    )  # a = 1: n ones; a = 0: the first term alone
     return np.where((a > 0) & (a < 1), sums, edge)

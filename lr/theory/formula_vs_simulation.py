@@ -1,8 +1,9 @@
 """Every formula next to a simulation of it, at any parameters: what `lr theory` prints.
 
-A `Formula` has a value at a `Point`, and a way to run the scheduler that should give the same
-number. There is no simulation if no schedule does what the formula describes (N1, N2, the cycle,
-the product). The error of a simulated rate is computed from its stages, which are independent."""
+A `Formula` has a value at a `Point`, and a way to run the scheduler that should give
+the same number. There is no simulation if no schedule does what the formula describes
+(N1, N2, the cycle, the product). The error of a simulated rate is computed from its
+stages, which are independent."""
 
 from __future__ import annotations
 
@@ -25,13 +26,16 @@ class Point:
     """Where the formulas are evaluated. Times are in target steps."""
 
     alpha: float = 0.6
-    """Acceptance rate of draft steps (of tokens in sd_...; p in judged_acceptance, wrong_share)."""
+    """Acceptance rate of draft steps (of tokens in sd_...; p in judged_acceptance,
+    wrong_share)."""
     c: float = 0.1  # Time of a draft step.
     k: int = 4  # Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens.
     v: float = 0.0  # Time of a verdict.
     b: float = 0.0  # Time that each further row adds to a synchronous batch.
     width: int = 2  # Alternatives per position.
-    beta: float = 0.6  # p + q of the siblings' Beta(p, q). Small: alike, large: independent.
+    beta: float = (
+        0.6  # p + q of the siblings' Beta(p, q). Small: alike, large: independent.
+    )
     false_reject: float = 0.1  # How often the verifier rejects an equivalent step.
     false_accept: float = 0.1  # How often the verifier accepts a different step.
     k2: int = 4  # Positions per target pass (hybrid).
@@ -49,7 +53,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula's `value` at a point, and the `simulated` value if the scheduler can run it."""
+    """A formula's `value` at a point, and the `simulated` value if the scheduler can
+    run it."""
 
     name: str
     text: str
@@ -108,7 +113,8 @@ def siblings(at: Point) -> tuple[float, float]:
 
 
 def cycles(at: Point, depth: int) -> SimulationOutcome:
-    """Run synchronous cycles of `depth` drafts with a free verifier and free batches."""
+    """Run synchronous cycles of `depth` drafts with a free verifier and free
+    batches."""
     return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
 
 

@@ -1,23 +1,26 @@
-"""Steps and tokens together: the product of both speedups, under a budget of M positions.
+"""Steps and tokens together: the product of both speedups, under a budget of M
+positions.
 
     h(k1, k2) = f(k1) g(k2),    ParallelDim_f(k1) k2 <= M
 
-k1 target steps are in flight, each with k2 positions per pass. ParallelDim_f is k1 for the
-synchronous f and min(ceil(1/c1), k1) for the asynchronous f (`paper` window). k1 = 1 is token-level
-speculation alone, k2 = 1 is lookahead alone.
+k1 target steps are in flight, each with k2 positions per pass. ParallelDim_f is k1 for
+the synchronous f and min(ceil(1/c1), k1) for the asynchronous f (`paper` window). k1 =
+1 is token-level speculation alone, k2 = 1 is lookahead alone.
 
-h = f g holds if draft *and* target speculate inside their steps, so that c1 stays the same. If only
-the target does, c1 grows by the factor g: h = g f(k1; c1 g). With random token acceptance a
-synchronous cycle waits for its slowest row, so the measured product is smaller.
+h = f g holds if draft *and* target speculate inside their steps, so that c1 stays the
+same. If only the target does, c1 grows by the factor g: h = g f(k1; c1 g). With random
+token acceptance a synchronous cycle waits for its slowest row, so the measured product
+is smaller.
 
-Theorems 3 and 4 say when both together beat each alone; tests check them by trying all integers.
-Beyond the paper: Theorem 4 holds from M = 12 on, M = 10 has counterexamples. Most acceptance rates
-in the paper's Table 1 are below Theorem 4's 0.52, and the hybrid mostly wins there as well.
+Theorems 3 and 4 say when both together beat each alone; tests check them by trying all
+integers. Beyond the paper: Theorem 4 holds from M = 12 on, M = 10 has counterexamples.
+Most acceptance rates in the paper's Table 1 are below Theorem 4's 0.52, and the hybrid
+mostly wins there as well.
 
-Source: the paper, section 3.3, Appendices B and C. It has three slips. k1 = gamma1 is wrong: the
-synchronous f has k1 - 1 drafts. The proof of Theorem 4, step 1 case 2, asks for
-(1+a1)/(1+c1) >= 1.157, which fails at a1 -> 0.52, c1 -> 1/3 (1.14); what it needs is
-(1+a)/(1 + c a (1-a)) >= 1.403. Case 2 of both proofs halves an odd number."""
+Source: the paper, section 3.3, Appendices B and C. It has three slips. k1 = gamma1 is
+wrong: the synchronous f has k1 - 1 drafts. The proof of Theorem 4, step 1 case 2, asks
+for (1+a1)/(1+c1) >= 1.157, which fails at a1 -> 0.52, c1 -> 1/3 (1.14); what it needs
+is (1+a)/(1 + c a (1-a)) >= 1.403. Case 2 of both proofs halves an odd number."""
 
 from __future__ import annotations
 
@@ -43,11 +46,13 @@ from lr.theory.synchronous import lr_sync_speedup, sd_speedup_of_positions
 ScheduleKind = Literal["sync", "async"]
 Inner = Literal["both", "target"]
 THRESHOLD = 1.157
-"""Condition (6) asks for more than this: the maximum of `lemma6`, 1.1562281731, rounded up."""
+"""Condition (6) asks for more than this: the maximum of `lemma6`, 1.1562281731, rounded
+up."""
 
 
 def step_speedup(alpha1: Reals, k1: Reals, c1: Reals, schedule: ScheduleKind) -> Reals:
-    """f(k1) with k1 >= 1 target steps in flight: f_sync as printed, or the async `paper` window."""
+    """f(k1) with k1 >= 1 target steps in flight: f_sync as printed, or the async
+    `paper` window."""
     if schedule not in ("sync", "async"):
         raise DomainError("schedule", schedule, "sync or async")
     if schedule == "sync":
@@ -65,7 +70,8 @@ def hybrid_speedup(
     schedule: ScheduleKind = "sync",
     inner: Inner = "both",
 ) -> Reals:
-    """h(k1, k2) = f(k1) g(k2). `inner` "target": only the target speculates, h = g f(k1; c1 g).
+    """h(k1, k2) = f(k1) g(k2). `inner` "target": only the target speculates, h = g
+    f(k1; c1 g).
 
     With "target" the asynchronous f needs c1 g < 1. Example, async: 3.1468492801 for
     alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2 = 4."""
@@ -80,8 +86,8 @@ def hybrid_speedup(
 class RowSplit:
     """The best split of a budget: `k1` steps in flight, `k2` positions per pass.
 
-    Of equal speedups, the smallest k1. `token_only_speedup` (k1 = 1) and `step_only_speedup`
-    (k2 = 1) are the best of each level alone."""
+    Of equal speedups, the smallest k1. `token_only_speedup` (k1 = 1) and
+    `step_only_speedup` (k2 = 1) are the best of each level alone."""
 
     k1: int
     k2: int
@@ -96,12 +102,18 @@ class RowSplit:
 
 
 def best_split(
-    alpha1: float, alpha2: float, c1: float, c2: float, budget: int, schedule: ScheduleKind = "sync"
+    alpha1: float,
+    alpha2: float,
+    c1: float,
+    c2: float,
+    budget: int,
+    schedule: ScheduleKind = "sync",
 ) -> RowSplit:
-    """The integers k1, k2 >= 1 that maximise h under ParallelDim_f(k1) k2 <= `budget`. Tries all.
+    """The integers k1, k2 >= 1 that maximise h under ParallelDim_f(k1) k2 <= `budget`.
+    Tries all.
 
-    Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: k1 = k2 = 4 with speedup
-    3.1468492801, token only 1.6738461538, step only 1.9230769231."""
+    Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: k1 = k2 = 4
+    with speedup 3.1468492801, token only 1.6738461538, step only 1.9230769231."""
     for name, value in (("alpha1", alpha1), ("alpha2", alpha2), ("c1", c1), ("c2", c2)):
         if np.ndim(value):
             raise DomainError(name, value, "one number")
@@ -111,14 +123,19 @@ def best_split(
     g = np.asarray(sd_speedup_of_positions(alpha2, k, c2))
     parallel: Any = async_parallelism(k, ratio("c1", c1)) if schedule == "async" else k
     h = np.where(parallel[:, None] * k[None, :] <= m, f[:, None] * g[None, :], -np.inf)
-    h = np.round(h, 13)  # f is constant beyond ceil(1/c1); take the first of equal values
+    h = np.round(
+        h, 13
+    )  # f is constant beyond ceil(1/c1); take the first of equal values
     i, j = np.unravel_index(int(np.argmax(h)), h.shape)
     token_only, step_only = f[0] * g[np.argmax(h[0])], f[np.argmax(h[:, 0])] * g[0]
-    return RowSplit(int(i) + 1, int(j) + 1, float(f[i] * g[j]), float(token_only), float(step_only))
+    return RowSplit(
+        int(i) + 1, int(j) + 1, float(f[i] * g[j]), float(token_only), float(step_only)
+    )
 
 
 def lemma6(y: Reals) -> Reals:
-    """2 - y + (y - 2 + 1/y) ln(1 - y), 0 < y < 1: at most 1.1562281731, at y = 0.5693971."""
+    """2 - y + (y - 2 + 1/y) ln(1 - y), 0 < y < 1: at most 1.1562281731, at y =
+    0.5693971."""
     y = numbers("y", y)
     inside((y > 0) & (y < 1), "y", y, "a number in (0, 1)")
     return plain(2 - y + (y - 2 + 1 / y) * np.log1p(-y))
@@ -135,10 +152,10 @@ def halving_ratio(alpha: Reals, c: Reals, budget: Reals) -> Reals:
 class Theorem3:
     """The conditions of Theorem 3, at one point or at many (arrays).
 
-    `premise`: condition (6) and an even M >= 4; without it the other two mean nothing. `seven`:
-    (1+a1)/(1+c1) >= D_2(M), i.e. h(2, M/2) >= h(1, M): token-level speculation alone is not
-    optimal. `eight`: (1+a2)/(1+c2) >= D_1(M), i.e. h(M/2, 2) >= h(M, 1): lookahead alone is not
-    optimal. At least one of `seven` and `eight` holds."""
+    `premise`: condition (6) and an even M >= 4; without it the other two mean nothing.
+    `seven`: (1+a1)/(1+c1) >= D_2(M), i.e. h(2, M/2) >= h(1, M): token-level speculation
+    alone is not optimal. `eight`: (1+a2)/(1+c2) >= D_1(M), i.e. h(M/2, 2) >= h(M, 1):
+    lookahead alone is not optimal. At least one of `seven` and `eight` holds."""
 
     premise: Any
     seven: Any
@@ -146,32 +163,44 @@ class Theorem3:
 
     @property
     def hybrid(self) -> Any:
-        """Whether the theorem applies and says that both together strictly beat each alone."""
+        """Whether the theorem applies and says that both together strictly beat each
+        alone."""
         return plain(np.asarray(self.premise) & self.seven & self.eight)
 
 
-def theorem3(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Theorem3:
+def theorem3(
+    alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals
+) -> Theorem3:
     """The conditions of Theorem 3 (h = f_sync g)."""
     m = whole("budget", budget, 2)
     first = (1 + probability("alpha1", alpha1)) / (1 + nonnegative("c1", c1))
     second = (1 + probability("alpha2", alpha2)) / (1 + nonnegative("c2", c2))
     premise = (m >= 4) & (m % 2 == 0) & (np.minimum(first, second) > THRESHOLD)
-    seven, eight = first >= halving_ratio(alpha2, c2, m), second >= halving_ratio(alpha1, c1, m)
+    seven, eight = (
+        first >= halving_ratio(alpha2, c2, m),
+        second >= halving_ratio(alpha1, c1, m),
+    )
     return Theorem3(plain(premise), plain(seven), plain(eight))
 
 
-def theorem3_holds(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Any:
-    """Whether Theorem 3 promises that the synchronous hybrid beats both: premise, (7) and (8).
+def theorem3_holds(
+    alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals
+) -> Any:
+    """Whether Theorem 3 promises that the synchronous hybrid beats both: premise, (7)
+    and (8).
 
-    The camera-ready version numbers the conditions (8) and (9). False if nothing is promised."""
+    The camera-ready version numbers the conditions (8) and (9). False if nothing is
+    promised."""
     return theorem3(alpha1, alpha2, c1, c2, budget).hybrid
 
 
-def theorem4_conditions(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Any:
+def theorem4_conditions(
+    alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals
+) -> Any:
     """Whether 0.52 < alpha1, alpha2 < 0.8, c1 < 1/3, c2 < 1/5 and M >= 16 is even.
 
-    Then the asynchronous h is maximal only with k1 >= 2 and k2 >= 2 (Theorem 4; only the appendix
-    says "even")."""
+    Then the asynchronous h is maximal only with k1 >= 2 and k2 >= 2 (Theorem 4; only
+    the appendix says "even")."""
     a1, a2 = probability("alpha1", alpha1), probability("alpha2", alpha2)
     c1, c2, m = nonnegative("c1", c1), nonnegative("c2", c2), whole("budget", budget, 1)
     rates = (a1 > 0.52) & (a1 < 0.8) & (a2 > 0.52) & (a2 < 0.8)

@@ -1,14 +1,16 @@
 """The paper's measurements as data, fits to them, and a calibration made of both.
 
-`TABLE_1` and `TABLE_3` are Tables 1 and 3 as printed (arXiv 2506.19830 v1). The paper states
-neither c1 nor c2 nor lengths of steps. The rest is fitted, and a good fit does not make it true:
+`TABLE_1` and `TABLE_3` are Tables 1 and 3 as printed (arXiv 2506.19830 v1). The paper
+states neither c1 nor c2 nor lengths of steps. The rest is fitted, and a good fit does
+not make it true:
 
     Table 1    speedup of lookahead = 1 / ((1+v)(1-alpha) + c alpha), one c and v per model pair
     Table 3    acceptance with W alternatives = Beta(p, q) siblings; G_3(alpha_W) / speedup is the
                implied time of a cycle, a straight line in its target rows
 
-Here c and v include everything that costs like a draft step or like a verdict. With v = 0 no
-common c fits. "SD" in Table 1 is prompt lookup of 8 tokens. Read next: `planner.py`."""
+Here c and v include everything that costs like a draft step or like a verdict. With v =
+0 no common c fits. "SD" in Table 1 is prompt lookup of 8 tokens. Read next:
+`planner.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from lr.theory.calibration import Calibration, exactly
 from lr.theory.domain import DomainError, Reals, geometric
 from lr.theory.synchronous import sd_tokens
 
-DATASETS = ("AIME24", "AMC23", "GSM8K", "HumanEval", "GPQA", "MT-Bench", "LiveCodeBench")
+DATASETS = (
+    "AIME24",
+    "AMC23",
+    "GSM8K",
+    "HumanEval",
+    "GPQA",
+    "MT-Bench",
+    "LiveCodeBench",
+)
 LOOKUP_TOKENS = 8
 
 
@@ -89,19 +99,32 @@ class SpeedFit:
 
 
 def fit_speedups(pair: ModelPair) -> SpeedFit:
-    """The c and v that best explain the lookahead speedups of a pair, given its acceptance."""
-    alpha, printed, most = np.array(pair.acceptance), np.array(pair.lookahead), (0.999, np.inf)
-    (c, v), _ = curve_fit(lr_async_limit, alpha, printed, (0.3, 0.2), bounds=(0, most), xtol=1e-12)
+    """The c and v that best explain the lookahead speedups of a pair, given its
+    acceptance."""
+    alpha, printed, most = (
+        np.array(pair.acceptance),
+        np.array(pair.lookahead),
+        (0.999, np.inf),
+    )
+    (c, v), _ = curve_fit(
+        lr_async_limit, alpha, printed, (0.3, 0.2), bounds=(0, most), xtol=1e-12
+    )
     predicted: Any = lr_async_limit(alpha, c, v)
-    r_squared = 1 - np.square(predicted - printed).sum() / np.square(printed - printed.mean()).sum()
+    r_squared = (
+        1
+        - np.square(predicted - printed).sum()
+        / np.square(printed - printed.mean()).sum()
+    )
     return SpeedFit(float(c), float(v), tuple(predicted.tolist()), float(r_squared))
 
 
 @dataclass(frozen=True)
 class WidthFit:
-    """The fit to a row of Table 3: siblings from Beta(`p`, `q`), and a line through cycle times.
+    """The fit to a row of Table 3: siblings from Beta(`p`, `q`), and a line through
+    cycle times.
 
-    The times are G_3(alpha_W) / speedup: `base_time` with one alternative, `per_row` per row more.
+    The times are G_3(alpha_W) / speedup: `base_time` with one alternative, `per_row`
+    per row more.
     """
 
     p: float
@@ -112,13 +135,16 @@ class WidthFit:
 
 
 def fit_width(row: WidthRow) -> WidthFit:
-    """Fit the correlation of siblings in one row of Table 3, and the cost of its target rows."""
+    """Fit the correlation of siblings in one row of Table 3, and the cost of its target
+    rows."""
 
     def accepted(widths: Reals, p: float, q: float) -> Any:
         return beta_width_acceptance(p, q, widths)
 
     printed, bounds = np.array(row.acceptance), (1e-9, np.inf)
-    (p, q), _ = curve_fit(accepted, WIDTHS, printed, (0.4, 0.3), bounds=bounds, xtol=1e-12)
+    (p, q), _ = curve_fit(
+        accepted, WIDTHS, printed, (0.4, 0.3), bounds=bounds, xtol=1e-12
+    )
     times = geometric(printed, TABLE_3_DEPTH + 1) / np.array(row.speedup)
     extra = np.asarray(tree_rows(np.array(WIDTHS), TABLE_3_DEPTH)) - (TABLE_3_DEPTH + 1)
     per_row, base = np.polyfit(extra, times, 1)
@@ -127,10 +153,12 @@ def fit_width(row: WidthRow) -> WidthFit:
 
 
 def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
-    """A pair of Table 1 ("r1", "qwen3") on a data set, in units of a target step of one token.
+    """A pair of Table 1 ("r1", "qwen3") on a data set, in units of a target step of one
+    token.
 
-    alpha1 is printed. c1 and v are fitted to Table 1, b and the correlation of siblings to Table 3.
-    alpha2 is the rate at which 8 free draft tokens give the printed SD speedup."""
+    alpha1 is printed. c1 and v are fitted to Table 1, b and the correlation of siblings
+    to Table 3. alpha2 is the rate at which 8 free draft tokens give the printed SD
+    speedup."""
     if pair not in TABLE_1:
         raise DomainError("pair", pair, " or ".join(TABLE_1))
     if dataset not in DATASETS:
@@ -138,7 +166,9 @@ def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
     table, column = TABLE_1[pair], DATASETS.index(dataset)
     fitted, widths = fit_speedups(table), [fit_width(row) for row in TABLE_3]
     alpha1, speedup = table.acceptance[column], table.tokens[column]
-    alpha2 = brentq(lambda a: float(sd_tokens(a, LOOKUP_TOKENS)) - speedup, 0, 1, xtol=1e-14)
+    alpha2 = brentq(
+        lambda a: float(sd_tokens(a, LOOKUP_TOKENS)) - speedup, 0, 1, xtol=1e-14
+    )
     correlation = fmean(w.p + w.q for w in widths)
     zero, one = exactly(0.0), exactly(1.0)
     return Calibration(

@@ -1,16 +1,19 @@
-"""Which schedule, depth, width and number of draft tokens fit a budget, and is a draft worth it?
+"""Which schedule, depth, width and number of draft tokens fit a budget, and is a draft
+worth it?
 
-Closed forms predict every choice within M token positions per target pass; the best choices can
-then be simulated. There is no closed form for asynchronous windows if batches are not free. There
-every row is assumed as slow as in the fullest batch. That is pessimistic, so differences of a few
-percent between schedules mean nothing without a simulation. Only the target speculates on tokens,
-so c1 grows (`hybrid.py`).
+Closed forms predict every choice within M token positions per target pass; the best
+choices can then be simulated. There is no closed form for asynchronous windows if
+batches are not free. There every row is assumed as slow as in the fullest batch. That
+is pessimistic, so differences of a few percent between schedules mean nothing without a
+simulation. Only the target speculates on tokens, so c1 grows (`hybrid.py`).
 
-A target batch has 1 + W + ... + W^g rows in sync. In paper and depth it has the rows of the levels
-that the draft can keep open, at most ceil(1/c). With k + 1 positions per row, rows (k + 1) <= M.
+A target batch has 1 + W + ... + W^g rows in sync. In paper and depth it has the rows of
+the levels that the draft can keep open, at most ceil(1/c). With k + 1 positions per
+row, rows (k + 1) <= M.
 
-`compare` asks the fair question: would the same GPUs gain more if all of them served the target
-(tensor parallelism, `pass_time`)? A faster target makes draft and verifier relatively slower."""
+`compare` asks the fair question: would the same GPUs gain more if all of them served
+the target (tensor parallelism, `pass_time`)? A faster target makes draft and verifier
+relatively slower."""
 
 from __future__ import annotations
 
@@ -28,12 +31,15 @@ from lr.theory.predicted import Way, predicted_speedup, siblings
 WIDTHS = (1, 2, 3, 4)
 MOST_TOKENS, DEEPEST = 16, 32
 WORTH_IT = 1.02  # a predicted speedup below this is not worth a draft model
-SERIAL = 0.1  # the share of a target pass that more GPUs do not speed up, if not measured
+SERIAL = (
+    0.1  # the share of a target pass that more GPUs do not speed up, if not measured
+)
 
 
 @dataclass(frozen=True)
 class Plan(Way):
-    """A way of decoding with the `rows` of its target batch and its speedup over plain decoding."""
+    """A way of decoding with the `rows` of its target batch and its speedup over plain
+    decoding."""
 
     rows: int = 1
     speedup: float = 1.0
@@ -79,20 +85,23 @@ class Advice:
 
     @property
     def width_gain(self) -> float:
-        """Best speedup with W > 1 over best speedup with W = 1. Above 1, alternatives pay."""
+        """Best speedup with W > 1 over best speedup with W = 1. Above 1, alternatives
+        pay."""
         wide = max((p.speedup for p in self.plans if p.width > 1), default=0.0)
         return wide / max(p.speedup for p in self.plans if p.width == 1)
 
 
 def plan(found: Calibration, budget: int) -> Advice:
-    """All ways to use `budget` >= 1 token positions per target pass. Raises `DomainError`."""
+    """All ways to use `budget` >= 1 token positions per target pass. Raises
+    `DomainError`."""
     most = int(whole("budget", budget, 1))
     plans = sorted(_plans(found, most), key=lambda p: (-p.speedup, p.positions))
     return Advice(tuple(plans))
 
 
 def token_gain(found: Calibration, tokens: int) -> float:
-    """G_(k+1) / time of a round: speedup of one row by k draft tokens, without ends of steps."""
+    """G_(k+1) / time of a round: speedup of one row by k draft tokens, without ends of
+    steps."""
     if not tokens:
         return 1.0
     drafting = 0.0 if found.lookup else tokens * found.draft.first
@@ -102,7 +111,8 @@ def token_gain(found: Calibration, tokens: int) -> float:
 
 
 def simulated(found: Calibration, plan: Plan) -> float:
-    """The simulated speedup of a plan with lookahead, with separate machines for draft and target.
+    """The simulated speedup of a plan with lookahead, with separate machines for draft
+    and target.
 
     A plan without lookahead keeps its predicted speedup."""
     return predicted_speedup(plan, found, None) if plan.depth else plan.speedup
@@ -127,7 +137,8 @@ def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
 
 
 def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan | None:
-    """The plan of `way`, whose tokens alone gain `gain`; None if no formula covers it."""
+    """The plan of `way`, whose tokens alone gain `gain`; None if no formula covers
+    it."""
     depth, width, v, b = way.depth, way.width, found.v * gain, found.b
     if way.schedule is Schedule.SYNC:
         # each row of a cycle begins one pass after the row before it
@@ -152,18 +163,21 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
 
 
 def pass_time(gpus: int, serial: float = SERIAL) -> float:
-    """s + (1 - s) / t: time of a target pass on t = `gpus` GPUs, in units of its time on one GPU.
+    """s + (1 - s) / t: time of a target pass on t = `gpus` GPUs, in units of its time
+    on one GPU.
 
-    s is the share that more GPUs do not speed up. Example: s = 0.1 gives 0.325 on 4 GPUs, 0.2125
-    on 8."""
+    s is the share that more GPUs do not speed up. Example: s = 0.1 gives 0.325 on 4
+    GPUs, 0.2125 on 8."""
     s = float(probability("serial", serial))
     return s + (1 - s) / int(whole("gpus", gpus, 1))
 
 
 def share_from(few: int, many: int, gain: float) -> float:
-    """The share s at which `many` GPUs are `gain` times as fast as `few`. Raises `DomainError`.
+    """The share s at which `many` GPUs are `gain` times as fast as `few`. Raises
+    `DomainError`.
 
-    (s + (1-s)/few) = gain (s + (1-s)/many). Example: 0.1 for a gain of 3.08 from 1 to 4 GPUs."""
+    (s + (1-s)/few) = gain (s + (1-s)/many). Example: 0.1 for a gain of 3.08 from 1 to 4
+    GPUs."""
     few, many = int(whole("few", few, 1)), int(whole("many", many, 1))
     above, below = 1 / few - gain / many, gain - 1 + 1 / few - gain / many
     if few >= many or below == 0 or not 0 <= above / below <= 1:
@@ -176,8 +190,9 @@ def share_from(few: int, many: int, gain: float) -> float:
 class Comparison:
     """Speedups over plain decoding on `calibrated_on` GPUs.
 
-    `all_for_target`, `left_for_target`: plain decoding on all GPUs, and without those of the draft.
-    `with_speculation`: the best plan on the latter. `advice` is relative to `left_for_target`."""
+    `all_for_target`, `left_for_target`: plain decoding on all GPUs, and without those
+    of the draft. `with_speculation`: the best plan on the latter. `advice` is relative
+    to `left_for_target`."""
 
     all_for_target: float
     left_for_target: float
@@ -200,8 +215,8 @@ def compare(
 ) -> Comparison:
     """Compare the best plan on `gpus` GPUs with plain decoding on all of them.
 
-    The plan gives `for_draft` GPUs to draft and judge. The target was calibrated on `calibrated_on`
-    GPUs. Raises `DomainError` if no GPU is left for the target."""
+    The plan gives `for_draft` GPUs to draft and judge. The target was calibrated on
+    `calibrated_on` GPUs. Raises `DomainError` if no GPU is left for the target."""
     least = for_draft + 1
     if gpus < least:
         expected = f"at least {least}: {for_draft} for the draft, one for the target"

@@ -1,16 +1,18 @@
-"""How fast would it be on this machine? The scheduler, simulated at the measured cost of a pass.
+"""How fast would it be on this machine? The scheduler, simulated at the measured cost
+of a pass.
 
-`seconds_per_step` combines the work of the answers (`Load`: acceptance, lengths of steps and
-chains), one cost line per model (`PassCost`), and the scheduler on a simulated clock. Anything else
-shows as a difference from the measurement. In the lockstep driver draft and target share a thread.
-Then the clock counts ticks, each one pass of the target, if it has rows, and up to `draft_forwards`
-passes of the draft; ticks are converted to seconds at the end. In the overlapped driver each model
-has a machine of its own, and the clock counts seconds. docs/theory.md explains the cost line and
-the cost of reading.
+`seconds_per_step` combines the work of the answers (`Load`: acceptance, lengths of
+steps and chains), one cost line per model (`PassCost`), and the scheduler on a
+simulated clock. Anything else shows as a difference from the measurement. In the
+lockstep driver draft and target share a thread. Then the clock counts ticks, each one
+pass of the target, if it has rows, and up to `draft_forwards` passes of the draft;
+ticks are converted to seconds at the end. In the overlapped driver each model has a
+machine of its own, and the clock counts seconds. docs/theory.md explains the cost line
+and the cost of reading.
 
-Example: a target pass takes 4 ms for one row and 0.5 ms per further row. With steps of 20 tokens
-and three rows in flight on average, a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next:
-`planner.py`."""
+Example: a target pass takes 4 ms for one row and 0.5 ms per further row. With steps of
+20 tokens and three rows in flight on average, a step takes 20 (4 + 2 * 0.5) = 100 ms.
+Read next: `planner.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from lr.options import Driver
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig, WorkKind
 from lr.theory.acceptance import beta_width_acceptance
 from lr.theory.asynchronous import lr_async_speedup
-from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, Resampled
+from lr.theory.distributions import (
+    Acceptance,
+    Bernoulli,
+    BetaSiblings,
+    Constant,
+    Resampled,
+)
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
 from lr.theory.trace_metrics import Load, PassCost
@@ -42,7 +50,8 @@ DEEPEST = {1: 8, 2: 4, 3: 3}
 
 @dataclass(frozen=True)
 class Way:
-    """A way of decoding. `depth` 0: no lookahead. `tokens` 0: no token-level speculation."""
+    """A way of decoding. `depth` 0: no lookahead. `tokens` 0: no token-level
+    speculation."""
 
     schedule: Schedule = Schedule.SYNC
     depth: int = 0
@@ -58,7 +67,8 @@ class Way:
         return " + ".join(parts) or "ar"
 
     def formula(self, found: Calibration) -> float:
-        """The closed form with the calibrated values, if only the target speculates on tokens."""
+        """The closed form with the calibrated values, if only the target speculates on
+        tokens."""
         tokens = float(sd_speedup(found.alpha2.value, self.tokens, found.c2))
         if self.depth == 0:
             return tokens
@@ -73,7 +83,8 @@ class Way:
 
 @dataclass(frozen=True)
 class Tried(Way):
-    """A way to run, with further settings. `temperature` None: the checkpoint's own value."""
+    """A way to run, with further settings. `temperature` None: the checkpoint's own
+    value."""
 
     driver: Driver = "lockstep"
     temperature: float | None = None
@@ -89,17 +100,21 @@ class Tried(Way):
 def drawn_ways(
     count: int, seed: int, found: Sequence[Calibration], driver: Driver | None = None
 ) -> list[Tried]:
-    """Draw `count` different ways, each with the temperature of one of the calibrations.
+    """Draw `count` different ways, each with the temperature of one of the
+    calibrations.
 
-    The draw is a function of `seed` and of all digits of the calibrations (docs/theory.md, the
-    blind test). `driver` None: the driver is drawn too."""
+    The draw is a function of `seed` and of all digits of the calibrations
+    (docs/theory.md, the blind test). `driver` None: the driver is drawn too."""
     chance = random.Random(f"{seed} {[one.to_json() for one in found]}")
     ways: dict[Tried, None] = {}
     while len(ways) < count:
         at = chance.choice(found).conditions.get("temperature")
         mode, width = chance.choice(("sd", "lr", "lr+sd")), chance.choice(list(DEEPEST))
         tokens = 0 if mode == "lr" else chance.randint(1, 6)
-        schedule, depth = chance.choice(list(Schedule)), chance.randint(1, DEEPEST[width])
+        schedule, depth = (
+            chance.choice(list(Schedule)),
+            chance.randint(1, DEEPEST[width]),
+        )
         where: Driver = chance.choice(get_args(Driver)) if driver is None else driver
         way = Tried(schedule, depth, tokens, width, where, at)
         ways[Tried(tokens=tokens, temperature=at) if mode == "sd" else way] = None
@@ -107,11 +122,12 @@ def drawn_ways(
 
 
 def siblings(alpha: float, again: float) -> tuple[float, float]:
-    """(p, q) of the Beta distribution with mean `alpha` and P(second | first not) = `again`.
+    """(p, q) of the Beta distribution with mean `alpha` and P(second | first not) =
+    `again`.
 
-    `again` is the probability that the second alternative is accepted after the first was rejected:
-    p / (p + q + 1) = alpha s / (s + 1) with s = p + q, clipped to 10^-3 (all alike) and 10^6
-    (independent)."""
+    `again` is the probability that the second alternative is accepted after the first
+    was rejected: p / (p + q + 1) = alpha s / (s + 1) with s = p + q, clipped to 10^-3
+    (all alike) and 10^6 (independent)."""
     a = min(max(alpha, 1e-6), 1 - 1e-6)
     s = again / (a - again) if again < a else 1e6
     s = min(max(s, 1e-3), 1e6)
@@ -127,10 +143,11 @@ def seconds_per_step(
     acceptance: Acceptance | None = None,
     steps: int = 2000,
 ) -> float:
-    """Seconds per emitted step, from about `steps` simulated steps. `costs` is (target, draft).
+    """Seconds per emitted step, from about `steps` simulated steps. `costs` is (target,
+    draft).
 
-    `draft_forwards` None: each model has its own machine. `acceptance` replaces independent draft
-    steps at the rate of `load`."""
+    `draft_forwards` None: each model has its own machine. `acceptance` replaces
+    independent draft steps at the rate of `load`."""
     target, draft = costs
     first = target.seconds(1, load.proposed) + load.draft_passes * draft.first
     row = target.row + target.token * load.proposed + load.draft_passes * draft.row
@@ -143,14 +160,18 @@ def seconds_per_step(
     later = target.first if way.schedule is Schedule.SYNC and length else 0.0
     unit = first if draft_forwards is not None else 1.0  # seconds of a tick
     writing = draft.seconds(1, load.looked_up)  # a pass of the draft that writes a step
-    token = (1 / draft_forwards if draft_forwards is not None else writing) / load.draft_tokens
+    token = (
+        1 / draft_forwards if draft_forwards is not None else writing
+    ) / load.draft_tokens
     world = World(
         acceptance or Bernoulli(load.acceptance),
         target=Resampled([n * first / unit for n in load.target_passes]),
         draft=Resampled([n * token for n in load.draft_lengths or (1,)]),
         judge=Constant(0.0 if draft_forwards is not None else load.verdict),
         target_overhead=0.0 if draft_forwards is not None else row / first,
-        draft_overhead=draft.row / draft.first if draft.first and draft_forwards is None else 0.0,
+        draft_overhead=draft.row / draft.first
+        if draft.first and draft_forwards is None
+        else 0.0,
         reading=reading / unit,
         reading_before=later / unit,
         draft_workers=None if way.width > 1 else 1,
@@ -165,7 +186,10 @@ def seconds_per_step(
             seconds += run.seconds
         else:
             reads, writes = run.workers[WorkKind.TARGET], run.workers[WorkKind.DRAFT]
-            seconds += reads.occupied * each.seconds(reads.mean_rows) + run.judged * load.verdict
+            seconds += (
+                reads.occupied * each.seconds(reads.mean_rows)
+                + run.judged * load.verdict
+            )
             pass_seconds = draft.seconds(writes.mean_rows) + writing - draft.first
             seconds += writes.occupied * draft_forwards * pass_seconds
         seconds += load.start if chain else 0.0
@@ -174,10 +198,14 @@ def seconds_per_step(
 
 
 def plain_seconds(found: Calibration, load: Load | None = None) -> float:
-    """Seconds per step of plain decoding. Its prompt takes about half of both models' prompts."""
+    """Seconds per step of plain decoding. Its prompt takes about half of both models'
+    prompts."""
     work = found.expected_load() if load is None else load
     chain = fmean(work.chain_lengths) if work.chain_lengths else float("inf")
-    return fmean(work.target_passes) * found.plain_token.value + found.start.value / 2 / chain
+    return (
+        fmean(work.target_passes) * found.plain_token.value
+        + found.start.value / 2 / chain
+    )
 
 
 def predicted_speedup(
@@ -188,8 +216,8 @@ def predicted_speedup(
 ) -> float:
     """Speedup over plain decoding.
 
-    `loads`: the work of the actual answers, in this way and by plain decoding; None: the work that
-    the calibration expects."""
+    `loads`: the work of the actual answers, in this way and by plain decoding; None:
+    the work that the calibration expects."""
     load, plain = loads or (found.expected_load(way.tokens), None)
     alike = BetaSiblings(*siblings(load.acceptance, found.second_chance.value))
     drawn = alike if way.width > 1 else None
@@ -204,8 +232,12 @@ def what_if(
     costs: tuple[PassCost, PassCost],
     draft_forwards: int | None = DRAFT_FORWARDS,
 ) -> dict[str, float]:
-    """Seconds per step if one thing were different, and if all were: where the time goes."""
-    long, instant = replace(load, chain_lengths=[LONG_CHAIN]), replace(load, verdict=0.0)
+    """Seconds per step if one thing were different, and if all were: where the time
+    goes."""
+    long, instant = (
+        replace(load, chain_lengths=[LONG_CHAIN]),
+        replace(load, verdict=0.0),
+    )
     flat = PassCost(costs[0].first), PassCost(costs[1].first)
     cases = {
         "as measured": (load, costs),
@@ -222,10 +254,12 @@ def what_if(
 
 @dataclass(frozen=True)
 class Compared:
-    """One way: measured speedup with its standard error, closed form, prediction and replay.
+    """One way: measured speedup with its standard error, closed form, prediction and
+    replay.
 
-    `expected` comes from the calibration, which was made on other problems. `replayed` uses the
-    acceptance and the lengths of the measured answers, so that only times are predicted."""
+    `expected` comes from the calibration, which was made on other problems. `replayed`
+    uses the acceptance and the lengths of the measured answers, so that only times are
+    predicted."""
 
     way: Way
     measured: float
@@ -240,7 +274,9 @@ class Compared:
         return self.expected / self.measured - 1
 
 
-def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+def ratio_with_error(
+    above: Sequence[float], below: Sequence[float]
+) -> tuple[float, float]:
     """sum(above) / sum(below) over at least two problems, and its standard error."""
 
     def ratio(pairs: Sequence[tuple[float, float]]) -> float:
@@ -250,7 +286,9 @@ def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[fl
     return ratio(problems), standard_error(ratio, problems)
 
 
-def standard_error(estimate: Callable[[Sequence[T]], float], problems: Sequence[T]) -> float:
+def standard_error(
+    estimate: Callable[[Sequence[T]], float], problems: Sequence[T]
+) -> float:
     """The standard error of an estimate over independent problems, by the jackknife."""
     n = len(problems)
     without = [estimate([*problems[:i], *problems[i + 1 :]]) for i in range(n)]

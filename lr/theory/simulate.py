@@ -1,16 +1,18 @@
-"""The scheduler on a simulated clock: how long does an answer take, given the times of steps?
+"""The scheduler on a simulated clock: how long does an answer take, given the times of
+steps?
 
-This is the same scheduler that runs on models. Here its commands go to three workers: draft, target
-and verifier. How long they work and which drafts are accepted is drawn from distributions. With
-constant times and independent acceptance the results equal the closed forms; other cases may have
-no closed form.
+This is the same scheduler that runs on models. Here its commands go to three workers:
+draft, target and verifier. How long they work and which drafts are accepted is drawn
+from distributions. With constant times and independent acceptance the results equal the
+closed forms; other cases may have no closed form.
 
     world = World(Bernoulli(0.6), draft=Constant(0.2))
     simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3), world, steps=10_000).rate
 
-By default one draft model writes the alternatives of one node at a time, all target rows progress
-in parallel, and verdicts are immediate. Every step has one token. The unit of time is that of
-`World`, usually one target step. This module knows no model and no closed form."""
+By default one draft model writes the alternatives of one node at a time, all target
+rows progress in parallel, and verdicts are immediate. Every step has one token. The
+unit of time is that of `World`, usually one target step. This module knows no model and
+no closed form."""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ REJECTED = Verdict(aligned=False, why="rejected")
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
 Control = Callable[[Stats], tuple[int, int | None]]
-"""Called after every step; returns (depth, width) from then on. Width None: that of the config."""
+"""Called after every step; returns (depth, width) from then on. Width None: that of the
+config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class WorkSpan:
-    """A simulated worker worked on `work` from `start` to now; not `completed`: cancelled."""
+    """A simulated worker worked on `work` from `start` to now; not `completed`:
+    cancelled."""
 
     work: Work
     start: float
@@ -71,15 +75,17 @@ class _Row:
 class Workers:
     """A model with a batch, or a verifier, on the simulated clock.
 
-    At most `slots` jobs run; other jobs wait in order. All n running rows progress at the rate
-    1 / (1 + overhead (n - 1)), so n equal rows take 1 + overhead (n - 1) times as long as one.
+    At most `slots` jobs run; other jobs wait in order. All n running rows progress at
+    the rate 1 / (1 + overhead (n - 1)), so n equal rows take 1 + overhead (n - 1) times
+    as long as one.
 
-    Example, overhead 0.5: row x of length 1 begins at 0, row y of length 1 at 0.4. By 0.4, x alone
-    has progressed 0.4. Then both run at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y
-    has progressed 0.6; alone again, it ends at 1.3 + 0.4 = 1.7.
+    Example, overhead 0.5: row x of length 1 begins at 0, row y of length 1 at 0.4. By
+    0.4, x alone has progressed 0.4. Then both run at rate 1 / 1.5, so x ends at 0.4 +
+    0.6 * 1.5 = 1.3. By then y has progressed 0.6; alone again, it ends at 1.3 + 0.4 =
+    1.7.
 
-    `peak`: most rows at a time; `busy`: total time of the rows that ended; `occupied`: time with at
-    least one row; `begun`, `completed`: numbers of rows."""
+    `peak`: most rows at a time; `busy`: total time of the rows that ended; `occupied`:
+    time with at least one row; `begun`, `completed`: numbers of rows."""
 
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
         good = slots is None or slots >= 1
@@ -88,8 +94,12 @@ class Workers:
         self.peak = self.begun = self.completed = 0
         self.busy = self.occupied = self._time = 0.0
         self._slots, self._overhead = math.inf if slots is None else slots, overhead
-        self._queue: deque[dict[Work, float]] = deque()  # waiting jobs: rows with their lengths
-        self._rows: dict[Work, _Row] = {}  # running rows, in the order in which they began
+        self._queue: deque[dict[Work, float]] = (
+            deque()
+        )  # waiting jobs: rows with their lengths
+        self._rows: dict[
+            Work, _Row
+        ] = {}  # running rows, in the order in which they began
         self._number = 0
 
     @property
@@ -103,7 +113,8 @@ class Workers:
         self._fill(now)
 
     def cancel(self, now: float, work: Work) -> WorkSpan | None:
-        """Remove a row. Returns its span up to `now`, or None if it was still waiting."""
+        """Remove a row. Returns its span up to `now`, or None if it was still
+        waiting."""
         if work in self._rows:
             return self._end(now, work, completed=False)
         for job in self._queue:
@@ -112,7 +123,8 @@ class Workers:
         return None
 
     def next_time(self) -> float:
-        """When the next row will complete if nothing else happens; infinity without rows."""
+        """When the next row will complete if nothing else happens; infinity without
+        rows."""
         if not self._rows:
             return math.inf
         least = min([row.left for row in self._rows.values()])
@@ -152,7 +164,9 @@ class Workers:
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
         self._move(now)
-        while self._queue and len({row.job for row in self._rows.values()}) < self._slots:
+        while (
+            self._queue and len({row.job for row in self._rows.values()}) < self._slots
+        ):
             self._number += 1
             for work, length in self._queue.popleft().items():
                 self._rows[work] = _Row(now, length, self._number)
@@ -164,13 +178,13 @@ class Workers:
 class World:
     """What the scheduler runs on. Durations are for a row that is alone in its batch.
 
-    `target_overhead`, `draft_overhead`: n rows together take 1 + overhead (n - 1) times as long.
-    `draft_workers`: nodes whose alternatives are written at the same time (None: no limit);
-    `judge_workers`: pairs judged at the same time. `score`: a target prefill, for verifiers that
-    need no target step. `errors`: those of the verifier. `reading`: extra time of a target step
-    after a draft step, which the target must read first. `reading_before`: extra time for each
-    further draft step since the last correction, if rows begin one after another. The same `seed`
-    gives the same run."""
+    `target_overhead`, `draft_overhead`: n rows together take 1 + overhead (n - 1) times
+    as long. `draft_workers`: nodes whose alternatives are written at the same time
+    (None: no limit); `judge_workers`: pairs judged at the same time. `score`: a target
+    prefill, for verifiers that need no target step. `errors`: those of the verifier.
+    `reading`: extra time of a target step after a draft step, which the target must
+    read first. `reading_before`: extra time for each further draft step since the last
+    correction, if rows begin one after another. The same `seed` gives the same run."""
 
     acceptance: Acceptance
     target: Duration = TARGET_STEP
@@ -188,7 +202,8 @@ class World:
 
 
 class Stage(NamedTuple):
-    """From one emitted target step to the next: a synchronous cycle, or up to the next rejection.
+    """From one emitted target step to the next: a synchronous cycle, or up to the next
+    rejection.
 
     It emits `accepted` + 1 steps."""
 
@@ -198,7 +213,8 @@ class Stage(NamedTuple):
 
 @dataclass
 class SimulationOutcome:
-    """The result. `seconds`: time of the last step. `wrong`: accepted, but not equivalent."""
+    """The result. `seconds`: time of the last step. `wrong`: accepted, but not
+    equivalent."""
 
     seconds: float = 0.0
     origins: Counter[Origin] = field(default_factory=Counter)
@@ -214,7 +230,8 @@ class SimulationOutcome:
 
     @property
     def rate(self) -> float:
-        """Steps per unit of time. This is the speedup if a target step takes one unit."""
+        """Steps per unit of time. This is the speedup if a target step takes one
+        unit."""
         return self.steps / self.seconds
 
     @property
@@ -232,15 +249,16 @@ def simulate(
 ) -> SimulationOutcome:
     """Emit `steps` steps, or fewer if the limits of `config` end the chain.
 
-    `control` acts for a controller: it gets the counts and the time after every step. `trace`
-    records all events by the simulated clock, including all work (`WorkSpan`) and all emitted steps
-    (`Emit`). Raises `SettingError` for steps < 1."""
+    `control` acts for a controller: it gets the counts and the time after every step.
+    `trace` records all events by the simulated clock, including all work (`WorkSpan`)
+    and all emitted steps (`Emit`). Raises `SettingError` for steps < 1."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
     return _Simulation(config, world, trace, control).run(steps)
 
 
 def record_event(record: Callable[[Any], None], event: messages.Event) -> None:
-    """Record an event for a scheduler without models, after the finished step that it reports.
+    """Record an event for a scheduler without models, after the finished step that it
+    reports.
 
     A model records its own steps."""
     match event:
@@ -253,12 +271,18 @@ def record_event(record: Callable[[Any], None], event: messages.Event) -> None:
 
 class _Simulation:
     def __init__(
-        self, config: SchedulerConfig, world: World, trace: Trace | None, control: Control | None
+        self,
+        config: SchedulerConfig,
+        world: World,
+        trace: Trace | None,
+        control: Control | None,
     ) -> None:
         self.scheduler, self.control = LookaheadScheduler(config), control
         self.most, self.width, self.world = config.depth, config.width, world
         self.widths: dict[int, int | None] = {}  # by index of the new root
-        self.declined: dict[NodeId, None] = {}  # alternatives beyond the controller's width
+        self.declined: dict[
+            NodeId, None
+        ] = {}  # alternatives beyond the controller's width
         self.record: Callable[[Any], None] = lambda event: None
         if trace is not None:
             self.record = trace.record
@@ -266,12 +290,21 @@ class _Simulation:
         self.now = self.stage_began = 0.0
         self.stage_accepted = 0
         draft = Workers(world.draft_workers, world.draft_overhead)
-        target, judge = Workers(None, world.target_overhead), Workers(world.judge_workers)
+        target, judge = (
+            Workers(None, world.target_overhead),
+            Workers(world.judge_workers),
+        )
         # among simultaneous completions, those that make room for others come first
         self.outcome = SimulationOutcome(
-            workers={WorkKind.JUDGE: judge, WorkKind.TARGET: target, WorkKind.DRAFT: draft}
+            workers={
+                WorkKind.JUDGE: judge,
+                WorkKind.TARGET: target,
+                WorkKind.DRAFT: draft,
+            }
         )
-        alone = not config.needs_target_step  # drafts are judged by a prefill of the target
+        alone = (
+            not config.needs_target_step
+        )  # drafts are judged by a prefill of the target
         self.kinds = {
             WorkKind.DRAFT: (draft, world.draft),
             WorkKind.TARGET: (target, world.target),
@@ -314,9 +347,14 @@ class _Simulation:
             self.record(command)
             match command:
                 case messages.Draft(parent, children):
-                    # as in `Request`: the controller's last answer before this node could begin
-                    width = self.widths.get(max(parent.stem, parent.index - self.most + 1))
-                    self._submit(*(Work(WorkKind.DRAFT, child) for child in children[:width]))
+                    # as in `Request`: the controller's last answer before this node
+                    # could begin
+                    width = self.widths.get(
+                        max(parent.stem, parent.index - self.most + 1)
+                    )
+                    self._submit(
+                        *(Work(WorkKind.DRAFT, child) for child in children[:width])
+                    )
                     self.declined |= dict.fromkeys(children[width:] if width else ())
                 case messages.Target(node):
                     self._submit(Work(WorkKind.TARGET, node))
@@ -348,13 +386,17 @@ class _Simulation:
     def _event(self, work: Work) -> messages.Event:
         node = work.node
         if work.kind is not WorkKind.JUDGE:
-            done = messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
+            done = (
+                messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
+            )
             return done(node, STEP)
         parent = node.parent(self.width)
         keys = self._key("position", parent), self._key("sibling", node)
         equivalent = self.world.acceptance.equivalent(parent.index, *keys)
         self.record(Draw("equivalent", node, keys[1], float(equivalent)))
-        aligned = self.world.errors.says_aligned(equivalent, self._key("judge's error", node))
+        aligned = self.world.errors.says_aligned(
+            equivalent, self._key("judge's error", node)
+        )
         accepted = RIGHTLY if equivalent else WRONGLY
         return messages.Judged(node, accepted if aligned else REJECTED)
 
@@ -370,9 +412,16 @@ class _Simulation:
         if origin is Origin.ACCEPTED:
             self.stage_accepted += 1
         else:
-            outcome.stages.append(Stage(self.stage_accepted, self.now - self.stage_began))
+            outcome.stages.append(
+                Stage(self.stage_accepted, self.now - self.stage_began)
+            )
             self.stage_began, self.stage_accepted = self.now, 0
         if self.control is not None:
-            counts = outcome.steps, outcome.steps, outcome.origins[Origin.ACCEPTED], outcome.judged
+            counts = (
+                outcome.steps,
+                outcome.steps,
+                outcome.origins[Origin.ACCEPTED],
+                outcome.judged,
+            )
             depth, self.widths[outcome.steps] = self.control(Stats(self.now, *counts))
             self.scheduler.set_depth(depth)

@@ -1,7 +1,8 @@
 """Synchronous cycles: write g drafts, then let the target check all of them at once.
 
-The unit of time is one target step. A draft step takes c; X, the number of drafts accepted before
-the first rejection, has P(X >= i) = alpha^i. There are three conventions for a cycle:
+The unit of time is one target step. A draft step takes c; X, the number of drafts
+accepted before the first rejection, has P(X >= i) = alpha^i. There are three
+conventions for a cycle:
 
     name  drafts  target steps  cycle                                 emits          time
     ----  ------  ------------  ------------------------------------  -------------  ------------
@@ -11,15 +12,18 @@ the first rejection, has P(X >= i) = alpha^i. There are three conventions for a 
 
     speedup    B: G_(g+1) / (1 + c g)    N1: G_g / (1 + c g)    N2: G_g / (1 + c (g-1))
 
-The paper's f_sync(k) (Theorem 1) is B with k = g + 1, or N2 with k = g. Its text says k1 = gamma1,
-which is wrong for Algorithm 1: it has gamma1 + 1 target steps. The scheduler follows B.
+The paper's f_sync(k) (Theorem 1) is B with k = g + 1, or N2 with k = g. Its text says
+k1 = gamma1, which is wrong for Algorithm 1: it has gamma1 + 1 target steps. The
+scheduler follows B.
 
-Token-level speculative decoding is the same cycle in tokens: gamma drafted tokens, one target pass
-over gamma + 1 positions, speedup G_(gamma+1) / (1 + gamma c) (Leviathan et al., arXiv 2211.17192).
-`gamma` counts drafted tokens; the paper's k2 counts positions, k2 = gamma + 1.
+Token-level speculative decoding is the same cycle in tokens: gamma drafted tokens, one
+target pass over gamma + 1 positions, speedup G_(gamma+1) / (1 + gamma c) (Leviathan et
+al., arXiv 2211.17192). `gamma` counts drafted tokens; the paper's k2 counts positions,
+k2 = gamma + 1.
 
-Assumptions: constant times, steps of equal length, a batch as fast as one row, a free verifier,
-independent acceptance, one alternative per position. Read next: `asynchronous.py`."""
+Assumptions: constant times, steps of equal length, a batch as fast as one row, a free
+verifier, independent acceptance, one alternative per position. Read next:
+`asynchronous.py`."""
 
 from __future__ import annotations
 
@@ -44,8 +48,9 @@ Convention = Literal["B", "N1", "N2"]
 def lr_sync_speedup(alpha: Reals, k: Reals, c: Reals) -> Reals:
     """f_sync(k) = (1 - alpha^k) / ((1 - alpha)(1 - c + c k)), as printed in Theorem 1.
 
-    k >= 1 counts target steps in flight: Algorithm 1 with k - 1 drafts (B), or N2 with k. f(1) = 1
-    is plain decoding. Example: f(6) = 1.5889066667 for alpha = 0.6, c = 0.1."""
+    k >= 1 counts target steps in flight: Algorithm 1 with k - 1 drafts (B), or N2 with
+    k. f(1) = 1 is plain decoding. Example: f(6) = 1.5889066667 for alpha = 0.6, c =
+    0.1."""
     return lr_sync_cycle_speedup(alpha, whole("k", k, 1) - 1, c)
 
 
@@ -58,12 +63,13 @@ def lr_sync_cycle_speedup(
     batch_overhead: Reals = 0.0,
     verifier_latency: Reals = 0.0,
 ) -> Reals:
-    """Speedup of a cycle of g = `draft_steps` drafts, in the conventions of the table above.
+    """Speedup of a cycle of g = `draft_steps` drafts, in the conventions of the table
+    above.
 
-    `batch_overhead` b: n target rows take 1 + b (n - 1). `verifier_latency` v: all verdicts of a
-    cycle arrive together after v. So B is G_(g+1) / (1 + c g + b g + v), as if a draft took c + b.
-    g >= 0 for B (0 is plain decoding), g >= 1 for N1 and N2. Example: alpha = 0.6, g = 6, c = 0.1
-    give 1.51876 (B) and 1.4896 (N1)."""
+    `batch_overhead` b: n target rows take 1 + b (n - 1). `verifier_latency` v: all
+    verdicts of a cycle arrive together after v. So B is G_(g+1) / (1 + c g + b g + v),
+    as if a draft took c + b. g >= 0 for B (0 is plain decoding), g >= 1 for N1 and N2.
+    Example: alpha = 0.6, g = 6, c = 0.1 give 1.51876 (B) and 1.4896 (N1)."""
     if convention not in ("B", "N1", "N2"):
         raise DomainError("convention", convention, "B (Algorithm 1), N1 or N2")
     g = whole("draft_steps", draft_steps, 0 if convention == "B" else 1)
@@ -76,8 +82,11 @@ def lr_sync_cycle_speedup(
 
 
 def sync_judged(alpha: Reals, draft_steps: Reals) -> Reals:
-    """G_g: verdicts per cycle (B) up to the first rejection. The share alpha of them accepts."""
-    return plain(geometric(probability("alpha", alpha), whole("draft_steps", draft_steps, 0)))
+    """G_g: verdicts per cycle (B) up to the first rejection. The share alpha of them
+    accepts."""
+    return plain(
+        geometric(probability("alpha", alpha), whole("draft_steps", draft_steps, 0))
+    )
 
 
 def sync_draft_share(alpha: Reals, draft_steps: Reals) -> Reals:
@@ -87,7 +96,8 @@ def sync_draft_share(alpha: Reals, draft_steps: Reals) -> Reals:
 
 
 def sync_bonus(alpha: Reals, draft_steps: Reals) -> Reals:
-    """alpha^g: share of cycles (B) in which all drafts are accepted and a bonus step follows."""
+    """alpha^g: share of cycles (B) in which all drafts are accepted and a bonus step
+    follows."""
     return plain(probability("alpha", alpha) ** whole("draft_steps", draft_steps, 0))
 
 
@@ -100,12 +110,16 @@ def sync_wasted(alpha: Reals, draft_steps: Reals) -> Reals:
 def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
     """The k in 1..`most` that maximises f_sync(k); Algorithm 1 then drafts k - 1 steps.
 
-    f_sync is unimodal (Lemma 3) and grows at k iff alpha^k (1 + c (k - 1)) > c G_k. So the best k
-    is 1 (do not speculate) iff alpha <= c, and `most` if alpha = 1 or c = 0."""
+    f_sync is unimodal (Lemma 3) and grows at k iff alpha^k (1 + c (k - 1)) > c G_k. So
+    the best k is 1 (do not speculate) iff alpha <= c, and `most` if alpha = 1 or c =
+    0."""
     a, each = float(probability("alpha", alpha)), float(nonnegative("c", c))
     most = int(whole("most", most, 1))
     tie = 1 + 1e-12  # equal values do not count as growth
-    for k in (np.arange(1, min(most, 64)), np.arange(64, most)):  # the best k is usually small
+    for k in (
+        np.arange(1, min(most, 64)),
+        np.arange(64, most),
+    ):  # the best k is usually small
         grows = a**k * (1 + each * (k - 1)) > each * geometric(a, k) * tie
         if not np.all(grows):
             return int(k[np.argmin(grows)])
@@ -115,31 +129,37 @@ def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
 def sd_tokens(alpha: Reals, gamma: Reals) -> Reals:
     """E N = G_(gamma+1): mean tokens per round of `gamma` >= 0 drafted tokens.
 
-    P(N > i) = alpha^i for i <= gamma (Leviathan et al., eq. 1). Example: 3.68928 for alpha = 0.8,
-    gamma = 5."""
+    P(N > i) = alpha^i for i <= gamma (Leviathan et al., eq. 1). Example: 3.68928 for
+    alpha = 0.8, gamma = 5."""
     return plain(geometric(probability("alpha", alpha), whole("gamma", gamma, 0) + 1))
 
 
 def sd_speedup(alpha: Reals, gamma: Reals, c: Reals) -> Reals:
-    """G_(gamma+1) / (1 + gamma c): speedup of token-level speculation, at most 1 / (1 - alpha).
+    """G_(gamma+1) / (1 + gamma c): speedup of token-level speculation, at most 1 / (1 -
+    alpha).
 
-    A drafted token takes c target passes; a pass takes as long for gamma + 1 positions as for one
-    (Leviathan et al., Theorem 3.8). Example: 2.45952 for alpha = 0.8, gamma = 5, c = 0.1."""
+    A drafted token takes c target passes; a pass takes as long for gamma + 1 positions
+    as for one (Leviathan et al., Theorem 3.8). Example: 2.45952 for alpha = 0.8, gamma
+    = 5, c = 0.1."""
     return lr_sync_cycle_speedup(alpha, whole("gamma", gamma, 0), c)
 
 
 def sd_speedup_of_positions(alpha2: Reals, k2: Reals, c2: Reals) -> Reals:
-    """g(k2) = (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)): `sd_speedup` with k2 = gamma + 1.
+    """g(k2) = (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)): `sd_speedup` with k2 =
+    gamma + 1.
 
-    This is the paper's form (section 3.3, which prints c for c2 in the denominator). g(1) = 1."""
+    This is the paper's form (section 3.3, which prints c for c2 in the denominator).
+    g(1) = 1."""
     return sd_speedup(alpha2, whole("k2", k2, 1) - 1, c2)
 
 
 def token_acceptance(p: Reals, q: Reals) -> float:
-    """sum over x of min(p(x), q(x)): how often speculative sampling accepts a token drafted from q.
+    """sum over x of min(p(x), q(x)): how often speculative sampling accepts a token
+    drafted from q.
 
-    `p` and `q` [v] are the target's and the draft's distribution (Leviathan et al., Corollary 3.6).
-    Raises `DomainError` unless both are distributions over the same tokens."""
+    `p` and `q` [v] are the target's and the draft's distribution (Leviathan et al.,
+    Corollary 3.6). Raises `DomainError` unless both are distributions over the same
+    tokens."""
     both = [numbers(name, x) for name, x in (("p", p), ("q", q))]
     for name, x in zip("pq", both, strict=True):
         good = x.ndim == 1 and x.shape == both[0].shape

@@ -1,12 +1,14 @@
-"""The evaluation of the tiny models on held-out problems of their language: `lr tiny eval`.
+"""The evaluation of the tiny models on held-out problems of their language: `lr tiny
+eval`.
 
-Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own
-solutions of sum_x min(p(x), q(x)), the probability that the rejection rule keeps a token drawn from
-the draft (Leviathan et al., arXiv 2211.17192, section 3.2). Step acceptance: a chain grows from the
-prompt. At every position both models write one step from the same prefix, and the oracle judges.
-The draft's step joins the chain if it means the same, else the target's step does. The result is
-alpha_1 of Lookahead Reasoning. The layer ablation leaves out one layer of the target at a time: a
-layer whose absence costs nothing is useless.
+Accuracy: each model solves the problems alone. Token acceptance: the mean over the
+target's own solutions of sum_x min(p(x), q(x)), the probability that the rejection rule
+keeps a token drawn from the draft (Leviathan et al., arXiv 2211.17192, section 3.2).
+Step acceptance: a chain grows from the prompt. At every position both models write one
+step from the same prefix, and the oracle judges. The draft's step joins the chain if it
+means the same, else the target's step does. The result is alpha_1 of Lookahead
+Reasoning. The layer ablation leaves out one layer of the target at a time: a layer
+whose absence costs nothing is useless.
 
 `lr bench decode` measures speed."""
 
@@ -49,10 +51,11 @@ Tokens = tuple[int, ...]  # of a step
 class StepSums:
     """Sums over steps of one kind, as counted on the judged chain.
 
-    `accepted`: the draft's step means the same as the target's; `exact`: it has the same tokens.
-    `self_accepted`, `self_exact`: the same for a second step of the target from the same prefix.
-    `tokens`, `draft_tokens`: lengths of the target's and the draft's steps. `positions`, `overlap`:
-    token positions and the sum of sum_x min(p, q) in the target's own solutions."""
+    `accepted`: the draft's step means the same as the target's; `exact`: it has the
+    same tokens. `self_accepted`, `self_exact`: the same for a second step of the target
+    from the same prefix. `tokens`, `draft_tokens`: lengths of the target's and the
+    draft's steps. `positions`, `overlap`: token positions and the sum of sum_x min(p,
+    q) in the target's own solutions."""
 
     steps: int = 0
     accepted: int = 0
@@ -79,7 +82,8 @@ class StepSums:
             "tokens per draft step": self.draft_tokens,
         }
         rates = {
-            name: count / self.steps if self.steps else math.nan for name, count in counts.items()
+            name: count / self.steps if self.steps else math.nan
+            for name, count in counts.items()
         }
         overlap = self.overlap / self.positions if self.positions else math.nan
         return rates | {"token acceptance": overlap}
@@ -98,7 +102,8 @@ class LayerSkipped:
 
 @dataclass(frozen=True)
 class TinyReport:
-    """The results of `evaluate`. `ablation`, if requested, begins with the whole target."""
+    """The results of `evaluate`. `ablation`, if requested, begins with the whole
+    target."""
 
     problems: int
     temperature: float
@@ -112,12 +117,17 @@ class TinyReport:
         return sum(self.tallies.values(), StepSums())
 
     def table(self) -> str:
-        """The report as Markdown: accuracy, then the rates by kind of step, then the ablation."""
-        columns = {"all": self.total} | {k: self.tallies[k] for k in KINDS if k in self.tallies}
+        """The report as Markdown: accuracy, then the rates by kind of step, then the
+        ablation."""
+        columns = {"all": self.total} | {
+            k: self.tallies[k] for k in KINDS if k in self.tallies
+        }
         rows = [["", *columns], ["---"] * (1 + len(columns))]
         rows.append(["steps", *(str(tally.steps) for tally in columns.values())])
         for name in self.total.rates():
-            rows.append([name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())])
+            rows.append(
+                [name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())]
+            )
         target, draft = (
             f"{right / self.problems:.3f} ({right}/{self.problems})"
             for right in (self.target_right, self.draft_right)
@@ -128,10 +138,14 @@ class TinyReport:
             *(f"| {' | '.join(row)} |" for row in rows),
         ]
         if self.ablation:
-            names = ["none" if one.layer is None else str(one.layer) for one in self.ablation]
+            names = [
+                "none" if one.layer is None else str(one.layer) for one in self.ablation
+            ]
             rows = [["layer left out", *names], ["---"] * (1 + len(names))]
             rows.append(["accuracy", *(f"{one.accuracy:.2f}" for one in self.ablation)])
-            rows.append(["loss per token", *(f"{one.loss:.3f}" for one in self.ablation)])
+            rows.append(
+                ["loss per token", *(f"{one.loss:.3f}" for one in self.ablation)]
+            )
             lines += ["\nThe target without one layer:\n"]
             lines += [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join(lines) + "\n"
@@ -139,10 +153,11 @@ class TinyReport:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How much to measure, on which data set ("": the short problems of the target's language).
+    """How much to measure, on which data set ("": the short problems of the target's
+    language).
 
-    `ablation_problems`: problems per layer, 0 for no ablation. `ablation_layers`: the layers to
-    leave out one at a time, empty for all."""
+    `ablation_problems`: problems per layer, 0 for no ablation. `ablation_layers`: the
+    layers to leave out one at a time, empty for all."""
 
     problems: int = 128
     seed: int = 0
@@ -154,26 +169,35 @@ class EvalSettings:
     def __post_init__(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
         least = self.ablation_problems >= 0
-        require(least, "ablation_problems", self.ablation_problems, "a whole number >= 0")
+        require(
+            least, "ablation_problems", self.ablation_problems, "a whole number >= 0"
+        )
         used = self.ablation_problems > 0 or not self.ablation_layers
-        require(used, "ablation_problems", 0, "at least 1, since ablation_layers are given")
+        require(
+            used, "ablation_problems", 0, "at least 1, since ablation_layers are given"
+        )
 
 
 class Voice:
     """A model that writes steps: runner, codec and step writer."""
 
-    def __init__(self, role: Role, model: CausalLM, codec: Codec, settings: EvalSettings) -> None:
+    def __init__(
+        self, role: Role, model: CausalLM, codec: Codec, settings: EvalSettings
+    ) -> None:
         self.codec, self.language = codec, language_of(codec) or QUANTITIES
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
-            model, num_blocks=2 * BATCH * (CONTEXT // BLOCK_SIZE), vocab_size=codec.vocab_size
+            model,
+            num_blocks=2 * BATCH * (CONTEXT // BLOCK_SIZE),
+            vocab_size=codec.vocab_size,
         )
         self.stream = Stream.root(settings.seed).fold_in("tiny eval", role.value)
         config = WriterConfig(role, self.sampling, codec.eos_ids)
         self.writer = StepWriter(config, self.runner, codec.token_bytes)
 
     def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[Tokens]:
-        """Write a step at the end of each branch. `numbers` must differ for different draws."""
+        """Write a step at the end of each branch. `numbers` must differ for different
+        draws."""
         limit = LIMITS.step_limit(0)
         jobs = [
             StepJob(branch, n, limit, self.stream.fold_in(n))
@@ -185,7 +209,8 @@ class Voice:
         return step[-1] in self.codec.eos_ids
 
     def kind_of(self, text: str) -> str:
-        """The kind of a step, such as "goal"; "unreadable" if it is not in the language."""
+        """The kind of a step, such as "goal"; "unreadable" if it is not in the
+        language."""
         meaning = self.language.parse(text)
         return "unreadable" if meaning is None else str(meaning.kind.value)
 
@@ -197,8 +222,11 @@ class Voice:
         return logits
 
 
-def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> TinyReport:
-    """Evaluate a target and a draft (directories or names of tiny models) on held-out problems."""
+def evaluate(
+    target: str | Path, draft: str | Path, settings: EvalSettings
+) -> TinyReport:
+    """Evaluate a target and a draft (directories or names of tiny models) on held-out
+    problems."""
 
     def voice(role: Role, name: str | Path) -> Voice:
         codec = Codec.load(name)
@@ -207,7 +235,9 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
     own, other = voice(Role.TARGET, target), voice(Role.DRAFT, draft)
     layers = own.runner.model.config.num_layers
     for layer in settings.ablation_layers:
-        require(0 <= layer < layers, "ablation_layers", layer, f"layers 0 to {layers - 1}")
+        require(
+            0 <= layer < layers, "ablation_layers", layer, f"layers 0 to {layers - 1}"
+        )
     tallies: dict[str, StepSums] = {}
     right, drafts_right = 0, 0
     for first in range(0, settings.problems, BATCH):
@@ -219,10 +249,17 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
         for what, steps in zip(problems, solutions, strict=True):
             prompt = own.codec.chat(what.question)
             text = [token for step in steps for token in step]
-            p, q = (distribution(v.logits(prompt, text), v.sampling) for v in (own, other))
-            overlaps, at = torch.minimum(p, q).sum(-1).tolist(), 0  # sum_x min(p, q), by token
+            p, q = (
+                distribution(v.logits(prompt, text), v.sampling) for v in (own, other)
+            )
+            overlaps, at = (
+                torch.minimum(p, q).sum(-1).tolist(),
+                0,
+            )  # sum_x min(p, q), by token
             for step in steps:
-                tally = tallies.setdefault(own.kind_of(own.codec.decode(step)), StepSums())
+                tally = tallies.setdefault(
+                    own.kind_of(own.codec.decode(step)), StepSums()
+                )
                 tally.positions += len(step)
                 tally.overlap += sum(overlaps[at : at + len(step)])
                 at += len(step)
@@ -235,7 +272,8 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
 def draw(
     language: TinyLanguage, indices: Sequence[int], settings: EvalSettings
 ) -> list[Problem[Any]]:
-    """Held-out problems of a language by index. Raises `SettingError` for an unknown data set."""
+    """Held-out problems of a language by index. Raises `SettingError` for an unknown
+    data set."""
     name = settings.dataset or language.family
     if name not in language.datasets:
         raise SettingError(
@@ -256,7 +294,11 @@ def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:
         written = voice.write([branches[i] for i in live], numbers)
         for i, step in zip(live, written, strict=True):
             solutions[i].append(step)
-        live = [i for i in live if not voice.ended(solutions[i][-1]) and len(branches[i]) < ends[i]]
+        live = [
+            i
+            for i in live
+            if not voice.ended(solutions[i][-1]) and len(branches[i]) < ends[i]
+        ]
     for branch in branches:
         voice.runner.close(branch)
     return solutions
@@ -268,7 +310,9 @@ def count_right(
     """The number of solutions with the right answer in the last box."""
     texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
     answers = (str(what.answer) for what in problems)
-    return sum(boxed(text) == answer for text, answer in zip(texts, answers, strict=True))
+    return sum(
+        boxed(text) == answer for text, answer in zip(texts, answers, strict=True)
+    )
 
 
 def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
@@ -287,9 +331,10 @@ def grow_chains(
 ) -> None:
     """Grow the chains of a batch of problems.
 
-    At every position both models write one step from the same prefix (`twice`: the target writes
-    another). If `accepts(target's, draft's, other)`, the draft's step joins the chain, else the
-    target's. `number(problem, position, sibling)` is the number of a step's draws."""
+    At every position both models write one step from the same prefix (`twice`: the
+    target writes another). If `accepts(target's, draft's, other)`, the draft's step
+    joins the chain, else the target's. `number(problem, position, sibling)` is the
+    number of a step's draws."""
     voices = (target, draft)
     chains = [target.codec.chat(what.question) for what in problems]
     branches = [[voice.runner.open(chain) for chain in chains] for voice in voices]
@@ -311,7 +356,9 @@ def grow_chains(
                 voice.runner.rewind(row[i], len(chains[i]))
                 row[i].extend((chains[i] + list(chosen))[len(row[i]) :])
             chains[i] = chains[i] + list(chosen)
-        live = [i for i in live if not target.ended(chains[i]) and len(chains[i]) < ends[i]]
+        live = [
+            i for i in live if not target.ended(chains[i]) and len(chains[i]) < ends[i]
+        ]
         index += 1
     for voice, row in zip(voices, branches, strict=True):
         for branch in row:
@@ -319,12 +366,18 @@ def grow_chains(
 
 
 def _step_acceptance(
-    target: Voice, draft: Voice, problems: Sequence[Problem[Any]], tallies: dict[str, StepSums]
+    target: Voice,
+    draft: Voice,
+    problems: Sequence[Problem[Any]],
+    tallies: dict[str, StepSums],
 ) -> None:
-    """Count how the oracle judges draft steps and second target steps, by kind of target step."""
+    """Count how the oracle judges draft steps and second target steps, by kind of
+    target step."""
 
     def accepts(mine: Tokens, drafted: Tokens, other: Tokens) -> bool:
-        text, said, again = (target.codec.decode(step) for step in (mine, drafted, other))
+        text, said, again = (
+            target.codec.decode(step) for step in (mine, drafted, other)
+        )
         same = target.language.same_meaning
         tally = tallies.setdefault(target.kind_of(text), StepSums())
         accepted = target.ended(mine) == target.ended(drafted) and same(text, said)
@@ -344,15 +397,18 @@ def without_layer(model: CausalLM, layer: int) -> CausalLM:
     """The model without one layer. It shares the weights of the other layers."""
     lesser = copy.copy(model)
     lesser._modules = dict(model._modules)
-    lesser.layers = nn.ModuleList(block for i, block in enumerate(model.layers) if i != layer)
+    lesser.layers = nn.ModuleList(
+        block for i, block in enumerate(model.layers) if i != layer
+    )
     return lesser
 
 
 def _ablation(target: Voice, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
-    """Accuracy and loss of the whole target, then of the target without each single layer.
+    """Accuracy and loss of the whole target, then of the target without each single
+    layer.
 
-    The loss, -log p per token at temperature 1, shows differences that sampled accuracy is too
-    coarse to show."""
+    The loss, -log p per token at temperature 1, shows differences that sampled accuracy
+    is too coarse to show."""
     model, codec = target.runner.model, target.codec
     problems = draw(target.language, range(settings.ablation_problems), settings)
     prompts = [codec.chat(what.question) for what in problems]

@@ -1,4 +1,5 @@
-"""The wording of the tiny language: templates with synonyms, and two styles over the same grammar.
+"""The wording of the tiny language: templates with synonyms, and two styles over the
+same grammar.
 
 A template is a line of words. `{B}` is a slot, `[so|thus|hence]` a choice among synonyms (an empty
 synonym omits the word), `@HAS` a named phrase from `PHRASES`. Every choice, including the choice of
@@ -7,7 +8,8 @@ geometrically, from the front or from the back. Both styles can say everything, 
 style can read and continue the other. The difference in wording lowers the acceptance of
 token-level speculation, but not of step-level speculation, which compares meanings.
 
-The oracle (`oracle.py`) is built from the same templates, so it can read all that can be worded."""
+The oracle (`oracle.py`) is built from the same templates, so it can read all that can
+be worded."""
 
 from __future__ import annotations
 
@@ -120,13 +122,15 @@ def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
 
 
 TemplatePiece = tuple[str, ...]
-"""The alternatives at one place of a template. Each is a run of words; a slot is a word such as
-`{B}`. A single alternative leaves no choice."""
+"""The alternatives at one place of a template. Each is a run of words; a slot is a word
+such as `{B}`. A single alternative leaves no choice."""
 
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 
-def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[TemplatePiece, ...]:
+def pieces(
+    template: str, phrases: Mapping[str, str] = PHRASES
+) -> tuple[TemplatePiece, ...]:
     """The places of a template in order, with phrases expanded.
 
     Example: "{B} [has|owns] ." -> ("{B}",), ("has", "owns"), (".",)."""
@@ -137,11 +141,15 @@ def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[Templat
     )
 
 
-PIECES = {key: tuple(pieces(one) for one in templates) for key, templates in _templates().items()}
+PIECES = {
+    key: tuple(pieces(one) for one in templates)
+    for key, templates in _templates().items()
+}
 
 
 class Style(Enum):
-    """Whose words are preferred: the target's (from the front) or the draft's (from the back)."""
+    """Whose words are preferred: the target's (from the front) or the draft's (from the
+    back)."""
 
     TARGET = "target"
     DRAFT = "draft"
@@ -152,7 +160,8 @@ class Style(Enum):
 
 
 def weights(style: Style, count: int) -> tuple[float, ...]:
-    """The probabilities of `count` alternatives. Example: (0.61, 0.39) for the target and two."""
+    """The probabilities of `count` alternatives. Example: (0.61, 0.39) for the target
+    and two."""
     raw = [RATIO**i for i in range(count)]
     total = sum(raw)
     ordered = raw if style is Style.TARGET else raw[::-1]
@@ -170,7 +179,8 @@ def say(
     style: Style,
     rng: random.Random,
 ) -> str:
-    """Choose one of several templates and its words at random in a style; `values` fill slots."""
+    """Choose one of several templates and its words at random in a style; `values` fill
+    slots."""
     chosen = options[_pick(rng, style, len(options))]
     words = (places[_pick(rng, style, len(places))] for places in chosen)
     return glue(values.get(word, word) for word in words)
@@ -191,12 +201,17 @@ ROLES = {
 
 
 def slots(meaning: Meaning) -> dict[str, str]:
-    """The values of slots: people (`ROLES`), operands {n} {x} {y}, result {z}, {item}, turn {k}."""
+    """The values of slots: people (`ROLES`), operands {n} {x} {y}, result {z}, {item},
+    turn {k}."""
     entity, references = ROLES[meaning.kind]
     values = {"item": meaning.item, "z": str(meaning.result), "k": meaning.note}
-    values |= {entity: meaning.entity} | dict(zip(references, meaning.references, strict=False))
+    values |= {entity: meaning.entity} | dict(
+        zip(references, meaning.references, strict=False)
+    )
     if meaning.operands:
-        values |= {"x": str(meaning.operands[0])} | dict.fromkeys("ny", str(meaning.operands[-1]))
+        values |= {"x": str(meaning.operands[0])} | dict.fromkeys(
+            "ny", str(meaning.operands[-1])
+        )
     return {f"{{{slot}}}": value for slot, value in values.items()}
 
 

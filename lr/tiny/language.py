@@ -1,12 +1,14 @@
 """The tiny reasoning language: its meanings, and its short problems.
 
-`stories.py` draws the long problems, `grammar.py` words a meaning, `oracle.py` reads it back.
+`stories.py` draws the long problems, `grammar.py` words a meaning, `oracle.py` reads it
+back.
 
-A short problem states a start quantity and one to six operations, each of which gives a quantity to
-a new person, and asks for a value, a total or a difference. Its solution is a list of `Meaning`:
-the goal, the given, one per operation, the answer. Every problem is a pure function of (split,
-index, seed). A hash of the question decides whether it is for training or for test, so the splits
-are disjoint for all seeds. All quantities lie in 2..99.
+A short problem states a start quantity and one to six operations, each of which gives a
+quantity to a new person, and asks for a value, a total or a difference. Its solution is
+a list of `Meaning`: the goal, the given, one per operation, the answer. Every problem
+is a pure function of (split, index, seed). A hash of the question decides whether it is
+for training or for test, so the splits are disjoint for all seeds. All quantities lie
+in 2..99.
 
 Standard library only. Read next: `grammar.py`."""
 
@@ -20,8 +22,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-NAMES = tuple("Ann Ben Cleo Dan Eva Finn Gus Hana Ivan Jo Kim Leo Mia Nora Omar Pia".split())
-ITEMS = tuple("apples pears coins marbles stickers cards shells buttons pencils stamps".split())
+NAMES = tuple(
+    "Ann Ben Cleo Dan Eva Finn Gus Hana Ivan Jo Kim Leo Mia Nora Omar Pia".split()
+)
+ITEMS = tuple(
+    "apples pears coins marbles stickers cards shells buttons pencils stamps".split()
+)
 LOWEST, HIGHEST = 2, 99
 NOTES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 MAX_OPERATIONS = 6
@@ -50,14 +56,15 @@ class Meaning(NamedTuple):
 
     Two steps mean the same iff both can be read and their meanings are equal.
 
-    `operation`: for an operation add, subtract, times, half, sum; for goal and answer value, total,
-    difference; for the given "". In a long problem it is "jar" for goal, given and answer; for a
-    turn put, take, doubles, halves ("then put", "then take" in the next person's regular turn); for
-    its effect on the jar plus, minus, doubled, halved. `entity`: the person who owns or does
-    something, or "". `references`: the people the quantity is derived from, in order; in a turn,
-    the person before. `operands` and `result`: the numbers as written, right or wrong (none in a
-    goal). `item`: what is counted ("" in a short answer). `note`: the letter of the turn, followed
-    by ", the last" in the last turn."""
+    `operation`: for an operation add, subtract, times, half, sum; for goal and answer
+    value, total, difference; for the given "". In a long problem it is "jar" for goal,
+    given and answer; for a turn put, take, doubles, halves ("then put", "then take" in
+    the next person's regular turn); for its effect on the jar plus, minus, doubled,
+    halved. `entity`: the person who owns or does something, or "". `references`: the
+    people the quantity is derived from, in order; in a turn, the person before.
+    `operands` and `result`: the numbers as written, right or wrong (none in a goal).
+    `item`: what is counted ("" in a short answer). `note`: the letter of the turn,
+    followed by ", the last" in the last turn."""
 
     kind: StepKind
     operation: str
@@ -74,7 +81,8 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Problem(Generic[M]):
-    """A question, the meanings of its solution's steps, and the content of the answer's box."""
+    """A question, the meanings of its solution's steps, and the content of the answer's
+    box."""
 
     question: str
     steps: tuple[M, ...]
@@ -82,7 +90,8 @@ class Problem(Generic[M]):
 
 
 def split_of(question: str) -> Split:
-    """The split of a question. Its text alone decides, so no question is in both splits."""
+    """The split of a question. Its text alone decides, so no question is in both
+    splits."""
     digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
     return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
 
@@ -117,10 +126,14 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
     if asked is None:
         return None
     goal, answer = asked
-    given = Meaning(StepKind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item)
+    given = Meaning(
+        StepKind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item
+    )
     assert answer.result is not None
     return Problem(
-        _question(given, operations, goal), (goal, given, *operations, answer), answer.result
+        _question(given, operations, goal),
+        (goal, given, *operations, answer),
+        answer.result,
     )
 
 
@@ -151,12 +164,19 @@ def random_operation(
         result = calculate(operation, operands)
         if LOWEST <= result <= HIGHEST:
             return Meaning(
-                StepKind.OPERATION, operation, person, references, operands, result, item
+                StepKind.OPERATION,
+                operation,
+                person,
+                references,
+                operands,
+                result,
+                item,
             )
 
 
 def calculate(operation: str, operands: tuple[int, ...]) -> int:
-    """The true result of an operation (half needs an even number, difference the larger first)."""
+    """The true result of an operation (half needs an even number, difference the larger
+    first)."""
     a, b = operands
     if operation in ("add", "sum", "total", "plus"):
         return a + b
@@ -168,14 +188,17 @@ def calculate(operation: str, operands: tuple[int, ...]) -> int:
 def query(
     rng: random.Random, people: list[tuple[str, int]], item: str
 ) -> tuple[Meaning, Meaning] | None:
-    """Draw goal and answer about two people: the value of the second, their total or difference.
+    """Draw goal and answer about two people: the value of the second, their total or
+    difference.
 
     None if the answer is out of bounds."""
     (first, a), (second, b) = people
     operation = ("value", "total", "difference")[rng.randrange(3)]
     if operation == "value":
         answer = Meaning(StepKind.ANSWER, operation, result=b)
-        return Meaning(StepKind.GOAL, operation, references=(second,), item=item), answer
+        return Meaning(
+            StepKind.GOAL, operation, references=(second,), item=item
+        ), answer
     operands = (max(a, b), min(a, b)) if operation == "difference" else (a, b)
     result = calculate(operation, operands)
     if not LOWEST <= result <= HIGHEST:
@@ -185,7 +208,8 @@ def query(
 
 
 def one_of(words: Iterable[str], **places: str) -> str:
-    """A regular expression for any of these words; `places` fill their places, such as {n}."""
+    """A regular expression for any of these words; `places` fill their places, such as
+    {n}."""
     return f"(?:{'|'.join(words)})".format(**places)
 
 
@@ -215,10 +239,15 @@ def _question(given: Meaning, operations: list[Meaning], goal: Meaning) -> str:
     """The question in plain words: one sentence per fact, then the query."""
 
     def said(wording: dict[str, str], step: Meaning) -> str:
-        amount, people = step.operands[-1] if step.operands else 0, (*step.references, "")
+        amount, people = (
+            step.operands[-1] if step.operands else 0,
+            (*step.references, ""),
+        )
         places = {"n": amount, "item": step.item, "A": people[0], "B": people[1]}
         return wording[step.operation].format(**places)
 
     sentences = [f"At first {given.entity} has {given.result} {given.item}."]
-    sentences += [f"Then {step.entity} gets {said(AMOUNTS, step)}." for step in operations]
+    sentences += [
+        f"Then {step.entity} gets {said(AMOUNTS, step)}." for step in operations
+    ]
     return f"{' '.join(sentences)} {said(QUESTIONS, goal)}?"

@@ -1,9 +1,9 @@
 """The interface of a tiny language, as training, evaluation and the engine see it.
 
-`QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders,
-`plans.py`) both provide problems with solutions in steps, wording for a step, and an oracle that
-reads a step back. A third language would be one more `TinyLanguage` in `LANGUAGES`. No torch. Read
-next: `vocabulary.py`, a language's tokenizer."""
+`QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out
+orders, `plans.py`) both provide problems with solutions in steps, wording for a step,
+and an oracle that reads a step back. A third language would be one more `TinyLanguage`
+in `LANGUAGES`. No torch. Read next: `vocabulary.py`, a language's tokenizer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from lr.tiny.language import Problem, Split, StepKind
 class TinyLanguage:
     """One language.
 
-    `family` begins the names of its checkpoints ("plans-target"). `about`: its topic in words.
-    `questions`: the form of its questions. `datasets` draw its problems, each a function of (split,
-    index, seed); `problem` is the data set named like the family. `render(meaning, style, rng)`
-    words a step. `parse` reads its meaning back: a named tuple with a `kind`, or None if it is not
-    a sentence of the language. `templates`: all templates by kind and operation. `slot_words`,
-    `boxed_words`: the words that can fill their slots and the box."""
+    `family` begins the names of its checkpoints ("plans-target"). `about`: its topic in
+    words. `questions`: the form of its questions. `datasets` draw its problems, each a
+    function of (split, index, seed); `problem` is the data set named like the family.
+    `render(meaning, style, rng)` words a step. `parse` reads its meaning back: a named
+    tuple with a `kind`, or None if it is not a sentence of the language. `templates`:
+    all templates by kind and operation. `slot_words`, `boxed_words`: the words that can
+    fill their slots and the box."""
 
     family: str
     about: str
@@ -61,7 +62,14 @@ QUANTITIES = TinyLanguage(
     render=grammar.render,
     parse=oracle.parse,
     templates=grammar.PIECES,
-    slot_words=(*language.NAMES, *language.ITEMS, *DIGITS, *language.NOTES, "the", "last"),
+    slot_words=(
+        *language.NAMES,
+        *language.ITEMS,
+        *DIGITS,
+        *language.NOTES,
+        "the",
+        "last",
+    ),
     boxed_words=DIGITS,
 )
 PLANS = TinyLanguage(
@@ -76,5 +84,8 @@ PLANS = TinyLanguage(
     boxed_words=(*plans.ROOMS, *plans.THINGS),
 )
 LANGUAGES = {one.family: one for one in (QUANTITIES, PLANS)}
-DATASETS = {name: draw for one in LANGUAGES.values() for name, draw in one.datasets.items()}
-"""The function that draws the problems of each data set (`tiny:20`, `stories:20`, `plans:20`)."""
+DATASETS = {
+    name: draw for one in LANGUAGES.values() for name, draw in one.datasets.items()
+}
+"""The function that draws the problems of each data set (`tiny:20`, `stories:20`,
+`plans:20`)."""

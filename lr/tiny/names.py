@@ -1,4 +1,5 @@
-"""The trained tiny checkpoints that come with the package: paths, shape, and language."""
+"""The trained tiny checkpoints that come with the package: paths, shape, and
+language."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def checkpoint_path(name: str) -> Path:
-    """The directory (Hugging Face layout) of one of `CHECKPOINTS`. Raises `CheckpointError`."""
+    """The directory (Hugging Face layout) of one of `CHECKPOINTS`. Raises
+    `CheckpointError`."""
     if name not in CHECKPOINTS:
         raise CheckpointError(
             f"there is no tiny model {name!r}. The tiny models are {', '.join(CHECKPOINTS)}."
@@ -39,8 +41,12 @@ def companion(target: str, role: str) -> str | None:
 
 
 def language_of(codec: Codec) -> TinyLanguage | None:
-    """The tiny language whose vocabulary a checkpoint has; None for other checkpoints."""
-    from lr.tiny.vocabulary import LANGUAGES, ids_of  # imports transformers, which takes seconds
+    """The tiny language whose vocabulary a checkpoint has; None for other
+    checkpoints."""
+    from lr.tiny.vocabulary import (  # imports transformers, which takes seconds
+        LANGUAGES,
+        ids_of,
+    )
 
     words = codec.tokenizer.get_vocab()
     return next((one for name, one in LANGUAGES.items() if words == ids_of(name)), None)

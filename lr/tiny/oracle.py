@@ -1,8 +1,9 @@
 """The oracle: reads the meaning of a step of the tiny language, and compares two steps.
 
-Each template of `grammar.py` gives one pattern with named groups for the slots. A slot that occurs
-twice must hold the same value twice. Text that no pattern matches has no meaning and equals no
-text, not even itself. `OracleVerifier` is the verifier of both tiny languages."""
+Each template of `grammar.py` gives one pattern with named groups for the slots. A slot
+that occurs twice must hold the same value twice. Text that no pattern matches has no
+meaning and equals no text, not even itself. `OracleVerifier` is the verifier of both
+tiny languages."""
 
 from __future__ import annotations
 
@@ -16,12 +17,17 @@ from lr.tiny.language import ITEMS, NAMES, NOTES, Meaning, StepKind
 from lr.types import Verdict
 
 WordingKey = tuple[StepKind, str]  # (kind, operation)
-_VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|".join(NAMES))
+_VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(
+    ("{A}", "{B}", "{C}"), "|".join(NAMES)
+)
 _VALUES["{k}"] = f"(?:{'|'.join(NOTES)})(?: , the last)?"
 
 
-def pattern(template: tuple[TemplatePiece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
-    """The regular expression of a template over unglued text, in which one space follows each word.
+def pattern(
+    template: tuple[TemplatePiece, ...], values: Mapping[str, str]
+) -> re.Pattern[str]:
+    """The regular expression of a template over unglued text, in which one space
+    follows each word.
 
     `values`: the regular expression for each slot, by default a number."""
     parts, seen = [], set()
@@ -39,12 +45,15 @@ def pattern(template: tuple[TemplatePiece, ...], values: Mapping[str, str]) -> r
 
 
 _PATTERNS = tuple(
-    (key, pattern(template, _VALUES)) for key, templates in PIECES.items() for template in templates
+    (key, pattern(template, _VALUES))
+    for key, templates in PIECES.items()
+    for template in templates
 )
 
 
 def parse(text: str) -> Meaning | None:
-    """The meaning of a step, or None if it is not in the language. Ignores outer white space."""
+    """The meaning of a step, or None if it is not in the language. Ignores outer white
+    space."""
     known = read(text, _PATTERNS)
     if known is None:
         return None
@@ -91,7 +100,9 @@ class OracleVerifier(Verifier):
 
     name = "oracle"
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], parse: Callable[[str], Any]) -> None:
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], parse: Callable[[str], Any]
+    ) -> None:
         self.decode, self.parse = decode, parse
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -99,11 +110,14 @@ class OracleVerifier(Verifier):
 
     def _compare(self, pair: Pair) -> Verdict:
         draft, target = (
-            self.parse(self.decode(step.tokens)) for step in (pair.draft, pair.target_step)
+            self.parse(self.decode(step.tokens))
+            for step in (pair.draft, pair.target_step)
         )
         if draft is None or target is None:
             which = "draft" if draft is None else "target"
-            return Verdict(aligned=False, why=f"the {which} step is not in the language")
+            return Verdict(
+                aligned=False, why=f"the {which} step is not in the language"
+            )
         if draft == target:
             return Verdict(aligned=True, why="same meaning")
         return Verdict(aligned=False, why=difference(draft, target))
@@ -112,7 +126,9 @@ class OracleVerifier(Verifier):
 def difference(draft: Any, target: Any) -> str:
     """The first field in which two meanings (named tuples) differ, in words."""
 
-    def said(part: object) -> str:  # a number, a word, a tuple of words, or an enum member
+    def said(
+        part: object,
+    ) -> str:  # a number, a word, a tuple of words, or an enum member
         parts = part if isinstance(part, tuple) else (part,)
         return " and ".join(str(getattr(one, "value", one)) for one in parts) or "none"
 

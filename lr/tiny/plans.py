@@ -1,20 +1,23 @@
-"""The second tiny language: a robot carries out orders in a house. Meanings, wording and oracle.
+"""The second tiny language: a robot carries out orders in a house. Meanings, wording
+and oracle.
 
-The first language has one file for each of them (`language.py`, `grammar.py`, `oracle.py`).
+The first language has one file for each of them (`language.py`, `grammar.py`,
+`oracle.py`).
 
-A problem puts the robot into a room of a house that is always the same, gives it three to six
-numbered orders (go to a neighbouring room, take a thing, drop it), and asks where the robot is,
-where a thing is, or what the robot holds. Its solution is a list of `Deed`: the goal, the start,
-one per order, the answer. The question never says where the rooms are. Models learn the map by
-heart, as they learn sums in the first language, and this is where their steps go wrong.
+A problem puts the robot into a room of a house that is always the same, gives it three
+to six numbered orders (go to a neighbouring room, take a thing, drop it), and asks
+where the robot is, where a thing is, or what the robot holds. Its solution is a list of
+`Deed`: the goal, the start, one per order, the answer. The question never says where
+the rooms are. Models learn the map by heart, as they learn sums in the first language,
+and this is where their steps go wrong.
 
-Slots of templates: {n} the number of the order, {d} a direction, {A} the room that the robot
-leaves, {B} the room of the step, {t} a thing, {z} the word in the box. The oracle does not know
-whether a step is true: it can read "order two, north: from the hall to the stable", which differs
-from the true step.
+Slots of templates: {n} the number of the order, {d} a direction, {A} the room that the
+robot leaves, {B} the room of the step, {t} a thing, {z} the word in the box. The oracle
+does not know whether a step is true: it can read "order two, north: from the hall to
+the stable", which differs from the true step.
 
-Every problem is a pure function of (split, index, seed), and the splits are disjoint. Standard
-library only."""
+Every problem is a pure function of (split, index, seed), and the splits are disjoint.
+Standard library only."""
 
 from __future__ import annotations
 
@@ -35,7 +38,12 @@ HOUSE = (
 """The rooms, rows from north to south, each row from west to east."""
 ROOMS = tuple(room for row in HOUSE for room in row)
 THINGS = tuple("lamp key book cup ball rope map bell kite mug".split())
-DIRECTIONS = {"north": (-1, 0), "south": (1, 0), "east": (0, 1), "west": (0, -1)}  # (row, column)
+DIRECTIONS = {
+    "north": (-1, 0),
+    "south": (1, 0),
+    "east": (0, 1),
+    "west": (0, -1),
+}  # (row, column)
 NUMBERS = tuple("one two three four five six".split())
 FEWEST_ORDERS, MOST_ORDERS = 3, len(NUMBERS)
 GO_SHARE = 0.6
@@ -46,10 +54,10 @@ class Deed(NamedTuple):
 
     Two steps mean the same iff both can be read and their meanings are equal.
 
-    `operation`: go, take, drop for an order; robot, thing, held for goal and answer; "" for the
-    start. `number`: that of the order. `direction` and `origin` belong to go. `thing`: what is
-    taken, dropped, asked about or held. `room`: where the step happens or leads, right or wrong;
-    empty in a goal."""
+    `operation`: go, take, drop for an order; robot, thing, held for goal and answer; ""
+    for the start. `number`: that of the order. `direction` and `origin` belong to go.
+    `thing`: what is taken, dropped, asked about or held. `room`: where the step happens
+    or leads, right or wrong; empty in a goal."""
 
     kind: StepKind
     operation: str
@@ -65,7 +73,10 @@ def neighbour(room: str, direction: str) -> str | None:
 
     Example: the tower is north of the hall, None is north of the tower."""
     place = ROOMS.index(room)
-    row, column = place // 4 + DIRECTIONS[direction][0], place % 4 + DIRECTIONS[direction][1]
+    row, column = (
+        place // 4 + DIRECTIONS[direction][0],
+        place % 4 + DIRECTIONS[direction][1],
+    )
     return HOUSE[row][column] if 0 <= row < 4 and 0 <= column < 4 else None
 
 
@@ -94,22 +105,33 @@ def _draw(rng: random.Random) -> Problem[Deed]:
     goal, answer = _query(rng, room, held, lying)
     given = Deed(StepKind.GIVEN, "", room=start)
     solution = goal, given, *orders, answer
-    return Problem(_question(given, orders, goal), solution, answer.room or answer.thing)
+    return Problem(
+        _question(given, orders, goal), solution, answer.room or answer.thing
+    )
 
 
 def walk(rng: random.Random, room: str) -> Deed:
     """Draw a true step from a room to a neighbouring room, without a number."""
     open_sides = {
-        side: found for side in DIRECTIONS if (found := neighbour(room, side)) is not None
+        side: found
+        for side in DIRECTIONS
+        if (found := neighbour(room, side)) is not None
     }
     direction = rng.choice(sorted(open_sides))
     return Deed(
-        StepKind.OPERATION, "go", direction=direction, origin=room, room=open_sides[direction]
+        StepKind.OPERATION,
+        "go",
+        direction=direction,
+        origin=room,
+        room=open_sides[direction],
     )
 
 
-def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> tuple[Deed, Deed]:
-    """Draw goal and answer: where the robot or the last dropped thing is, or what it holds."""
+def _query(
+    rng: random.Random, room: str, held: str, lying: dict[str, str]
+) -> tuple[Deed, Deed]:
+    """Draw goal and answer: where the robot or the last dropped thing is, or what it
+    holds."""
     possible = ["robot", *(["thing"] if lying else []), *(["held"] if held else [])]
     operation = rng.choice(possible)
     if operation == "thing":
@@ -141,7 +163,9 @@ def _question(given: Deed, orders: list[Deed], goal: Deed) -> str:
     for order in orders:
         what = ORDERS[order.operation].format(side=order.direction, thing=order.thing)
         sentences.append(f"Order {order.number}: {what}.")
-    return f"{' '.join(sentences)} {QUESTIONS[goal.operation].format(thing=goal.thing)}?"
+    return (
+        f"{' '.join(sentences)} {QUESTIONS[goal.operation].format(thing=goal.thing)}?"
+    )
 
 
 PHRASES = {
@@ -204,7 +228,8 @@ def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
 
 
 PIECES = {
-    key: tuple(pieces(one, PHRASES) for one in templates) for key, templates in _templates().items()
+    key: tuple(pieces(one, PHRASES) for one in templates)
+    for key, templates in _templates().items()
 }
 
 
@@ -218,7 +243,9 @@ SLOTS = {"n": NUMBERS, "d": tuple(DIRECTIONS), "A": ROOMS, "t": THINGS, "B": ROO
 _VALUES = {f"{{{slot}}}": "|".join(words) for slot, words in SLOTS.items()}
 _VALUES["{z}"] = "|".join((*ROOMS, *THINGS))
 _PATTERNS = tuple(
-    (key, pattern(one, _VALUES)) for key, templates in PIECES.items() for one in templates
+    (key, pattern(one, _VALUES))
+    for key, templates in PIECES.items()
+    for one in templates
 )
 
 
@@ -229,7 +256,8 @@ def slots(deed: Deed) -> dict[str, str]:
 
 
 def parse(text: str) -> Deed | None:
-    """The meaning of a step, or None if it is not in the language. Ignores outer white space."""
+    """The meaning of a step, or None if it is not in the language. Ignores outer white
+    space."""
     found = read(text, _PATTERNS)
     if found is None:
         return None

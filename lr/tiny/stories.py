@@ -1,18 +1,20 @@
-"""The long problems of the tiny language: people take turns to put things into a jar or take some.
+"""The long problems of the tiny language: people take turns to put things into a jar or
+take some.
 
-    The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, then Eva puts 4
+The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, then Eva
+puts 4
     shells in, and so on in turn. Turn F: Jo doubles the shells. ... Turn T, the last: Nora puts 9
     shells in. How many shells are in the jar in the end?
 
-A solution states the goal and the jar's start, then for each turn what happens and what the jar has
-afterwards. These are 40 to 55 steps, and each has to be right. The content of the jar is in the
-step before, and the last regular turn tells whose turn it is. But whether the question makes an
-exception for this turn has to be looked up far back. So a long problem needs many copies, some
-long-range look-ups, and sums.
+A solution states the goal and the jar's start, then for each turn what happens and what
+the jar has afterwards. These are 40 to 55 steps, and each has to be right. The content
+of the jar is in the step before, and the last regular turn tells whose turn it is. But
+whether the question makes an exception for this turn has to be looked up far back. So a
+long problem needs many copies, some long-range look-ups, and sums.
 
-Words and oracle are those of the short problems (`grammar.py`, `oracle.py`), and the same models
-speak both. Every problem is a pure function of (split, index, seed). All quantities lie in 2..99.
-Standard library only. Read next: `grammar.py`."""
+Words and oracle are those of the short problems (`grammar.py`, `oracle.py`), and the
+same models speak both. Every problem is a pure function of (split, index, seed). All
+quantities lie in 2..99. Standard library only. Read next: `grammar.py`."""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ SPECIAL = 0.18  # the share of turns for which the question makes an exception
 LAST = ", the last"  # follows the letter of the last turn
 CHANGES = {"put": "plus", "take": "minus", "doubles": "doubled", "halves": "halved"}
 """What happens in a turn, and its effect on the jar."""
-Rules = dict[str, tuple[str, int]]  # by person, in the order of turns: (put or take, how many)
+Rules = dict[
+    str, tuple[str, int]
+]  # by person, in the order of turns: (put or take, how many)
 
 
 def story(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
@@ -71,7 +75,13 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
             operation = f"then {what}" if before else what
             others = (before,) if before else ()
             step = Meaning(
-                StepKind.NOTE, operation, person, others, (amount,), item=item, note=letter
+                StepKind.NOTE,
+                operation,
+                person,
+                others,
+                (amount,),
+                item=item,
+                note=letter,
             )
             at, before = at + 1, person
         after = consequence(step, jar)
@@ -88,10 +98,13 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
 
 
 def _rules(rng: random.Random) -> Rules:
-    """Draw the regular turns of three people. A round of them changes the jar only a little."""
+    """Draw the regular turns of three people. A round of them changes the jar only a
+    little."""
     names = rng.sample(NAMES, 3)
     while True:
-        drawn = [(rng.choice(("put", "take")), rng.randrange(LOWEST, 31)) for _ in names]
+        drawn = [
+            (rng.choice(("put", "take")), rng.randrange(LOWEST, 31)) for _ in names
+        ]
         drift = sum(amount if what == "put" else -amount for what, amount in drawn)
         if abs(drift) <= MOST_DRIFT:
             return dict(zip(names, drawn, strict=True))
@@ -134,13 +147,18 @@ QUESTION = re.compile(
     rf"(?: Turn [A-Z]: {_ANY}\.)* Turn [{NOTES[FEWEST_TURNS - 1]}-Z]{LAST}: {_ANY}\."
     rf" How many {ITEM} are in the jar in the end\?"
 )
-"""The form of a long question (see `_sentences`). The models were trained on no shorter ones."""
+"""The form of a long question (see `_sentences`). The models were trained on no shorter
+ones."""
 
 
 def _sentences(
-    start: int, rules: Mapping[str, tuple[str, int]], special: Sequence[Meaning], item: str
+    start: int,
+    rules: Mapping[str, tuple[str, int]],
+    special: Sequence[Meaning],
+    item: str,
 ) -> Iterator[str]:
-    """The question in plain words: the start, the rules, the special turns, the query."""
+    """The question in plain words: the start, the rules, the special turns, the
+    query."""
 
     def said(person: str, what: str, amount: int = 0) -> str:
         return SAID[what].format(person=person, n=amount, item=item)

@@ -1,7 +1,8 @@
-"""Choosers: which of the alternatives of a step is accepted (`lr.spec.protocol.Chooser`).
+"""Choosers: which of the alternatives of a step is accepted
+(`lr.spec.protocol.Chooser`).
 
-The verifier measures each alternative and rules out bad ones; the chooser takes one of the rest.
-`FirstAligned` in `lr/spec/protocol.py` is the paper's rule."""
+The verifier measures each alternative and rules out bad ones; the chooser takes one of
+the rest. `FirstAligned` in `lr/spec/protocol.py` is the paper's rule."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ from lr.types import require
 
 @dataclass(frozen=True)
 class BestScore:
-    """The aligned alternative with the verifier's highest score; of equal scores, the first.
+    """The aligned alternative with the verifier's highest score; of equal scores, the
+    first.
 
-    A verdict without a score (for equal texts, for example) counts as the best possible."""
+    A verdict without a score (for equal texts, for example) counts as the best
+    possible."""
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         if place.more:
@@ -30,7 +33,8 @@ class BestScore:
 
 @dataclass(frozen=True)
 class Majority:
-    """The most frequent aligned alternative, if drafted `least` times; of equal counts, the first.
+    """The most frequent aligned alternative, if drafted `least` times; of equal counts,
+    the first.
 
     Two steps are the same if their `text` is equal; None: if their token ids are."""
 
@@ -44,8 +48,12 @@ class Majority:
         if place.more:
             return WAIT
         read = self.text
-        said = [d.tokens if read is None else read(d.tokens).strip() for d in place.drafts]
-        votes = Counter(one for one, v in zip(said, place.verdicts, strict=True) if v.aligned)
+        said = [
+            d.tokens if read is None else read(d.tokens).strip() for d in place.drafts
+        ]
+        votes = Counter(
+            one for one, v in zip(said, place.verdicts, strict=True) if v.aligned
+        )
         place.note("votes", votes=[votes[one] for one in said], least=self.least)
         aligned = [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
         best = max(aligned, key=lambda j: votes[said[j]], default=None)

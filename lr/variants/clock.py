@@ -1,13 +1,15 @@
-"""A variant on the simulated clock: its speedup at a given acceptance and its own costs.
+"""A variant on the simulated clock: its speedup at a given acceptance and its own
+costs.
 
     lr theory --variant best_of --alpha 0.7
 
-The clock knows how long steps take and whether the verifier would accept them, not their text. So
-it runs the parts that decide by counts and verdicts: the schedule, the router, the chooser, the
-controller's depth and width, and what the verifier requires. A chooser sees scores that are uniform
-on [0, 1), and equal log-probabilities. Parts that read steps cannot run; their effect must be given
-as costs and acceptance. A step has one token, which no model draws. So there are no rounds, a
-controller's `tokens` is not called, and entropies are None."""
+The clock knows how long steps take and whether the verifier would accept them, not
+their text. So it runs the parts that decide by counts and verdicts: the schedule, the
+router, the chooser, the controller's depth and width, and what the verifier requires. A
+chooser sees scores that are uniform on [0, 1), and equal log-probabilities. Parts that
+read steps cannot run; their effect must be given as costs and acceptance. A step has
+one token, which no model draws. So there are no rounds, a controller's `tokens` is not
+called, and entropies are None."""
 
 from __future__ import annotations
 
@@ -19,10 +21,18 @@ from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
-from lr.spec.protocol import Chooser, FirstAligned, Place, Schedule, SchedulerConfig, Wait, WorkKind
+from lr.spec.guard import guarded
+from lr.spec.protocol import (
+    Chooser,
+    FirstAligned,
+    Place,
+    Schedule,
+    SchedulerConfig,
+    Wait,
+    WorkKind,
+)
 from lr.spec.variant import Controller, StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires
-from lr.testing.guard import guarded
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant
 from lr.theory.formula_vs_simulation import Point, rate, siblings
 from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
@@ -49,8 +59,11 @@ class Scored:
     seed: int
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """The chooser's choice. Scores are drawn with the name of each alternative as key."""
-        streams = [Stream.root(self.seed).fold_in("score", *child) for child in place.children]
+        """The chooser's choice. Scores are drawn with the name of each alternative as
+        key."""
+        streams = [
+            Stream.root(self.seed).fold_in("score", *child) for child in place.children
+        ]
         verdicts = [
             replace(v, score=uniform(s.key(0)))
             for v, s in zip(place.verdicts, streams, strict=True)
@@ -66,8 +79,15 @@ def costs_of(variant: Variant, at: Point) -> dict[str, float]:
     """The variant's own costs, and those of the point where it has none."""
     known = {"judge": at.v, "score": at.v, "draft": at.c, "target": 1.0}
     for name, value in variant.costs.items():
-        require(name in known, "a name in Variant.costs", name, f"one of {', '.join(known)}")
-        require(value >= 0, f"Variant.costs[{name!r}]", value, "a time >= 0, in target steps")
+        require(
+            name in known, "a name in Variant.costs", name, f"one of {', '.join(known)}"
+        )
+        require(
+            value >= 0,
+            f"Variant.costs[{name!r}]",
+            value,
+            "a time >= 0, in target steps",
+        )
     return known | dict(variant.costs)
 
 
@@ -81,7 +101,9 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, SimulationO
     verifier, control = parts.verifier, parts.controller
     sees = Requires.TARGET_STEP if verifier is None else verifier.requires
     early = verifier is not None and verifier.early_requires is not None
-    chooser = FirstAligned() if parts.chooser is None else Scored(parts.chooser, at.seed)
+    chooser = (
+        FirstAligned() if parts.chooser is None else Scored(parts.chooser, at.seed)
+    )
     config = (parts.schedule or SchedulerConfig)(
         ENDLESS,
         Schedule(own["schedule"]),
@@ -93,7 +115,9 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, SimulationO
     )
     costs, wide = costs_of(variant, at), own["width"] > 1
     world = World(
-        BetaSiblings(*siblings(at)) if wide and 0 < at.alpha < 1 else Bernoulli(at.alpha),
+        BetaSiblings(*siblings(at))
+        if wide and 0 < at.alpha < 1
+        else Bernoulli(at.alpha),
         target=Constant(costs["target"]),
         draft=Constant(costs["draft"]),
         judge=Constant(costs["judge"]),
@@ -110,7 +134,9 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, SimulationO
         depth = max(least, min(int(made.depth(told)), config.depth))
         return depth, made.width(told)
 
-    return config, simulate(config, world, at.steps, control=None if made is None else ahead)
+    return config, simulate(
+        config, world, at.steps, control=None if made is None else ahead
+    )
 
 
 def _not_told(name: str, variant: Variant) -> list[str]:
@@ -119,14 +145,21 @@ def _not_told(name: str, variant: Variant) -> list[str]:
     made = control("") if callable(control) else control
     if made is None:
         return []
-    own = getattr(type(made.inner), "tokens", Controller.tokens) is not Controller.tokens
+    own = (
+        getattr(type(made.inner), "tokens", Controller.tokens) is not Controller.tokens
+    )
     missing = ["`tokens`, since a step has one token here"] if own else []
     missing += ["entropies, since nothing is drawn here"] if made.entropies else []
-    return [f"{name}: its controller goes without {' and '.join(missing)}."] if missing else []
+    return (
+        [f"{name}: its controller goes without {' and '.join(missing)}."]
+        if missing
+        else []
+    )
 
 
 def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]]:
-    """Rows of the table, with notes, for Lookahead Reasoning itself and for each variant."""
+    """Rows of the table, with notes, for Lookahead Reasoning itself and for each
+    variant."""
     found = [("lr", Variant())]
     with Reasoner() as reasoner:
         found += [(name, load_variant(name, reasoner)) for name in names]
@@ -138,7 +171,11 @@ def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]
                 f"variant {name!r} works on tokens ({', '.join(unseen)}); the clock only has steps."
             )
         config, outcome = simulated(variant, at)
-        costs, speed, accepted = costs_of(variant, at), rate(outcome), outcome.acceptance
+        costs, speed, accepted = (
+            costs_of(variant, at),
+            rate(outcome),
+            outcome.acceptance,
+        )
         shape = f"{config.schedule.value} {config.depth}"
         shape += f", width {config.width}" if config.width > 1 else ""
         begun = {kind: outcome.workers[kind].begun / outcome.steps for kind in WorkKind}

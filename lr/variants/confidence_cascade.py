@@ -2,9 +2,10 @@
 
     lr generate --variant "confidence_cascade(high=-0.05)"
 
-The draft scores its own step, which is cheap. If the score is in the band (low, high), the draft is
-unsure, and an expensive scorer (`scorers.py`) decides. Faithful: who decides when. Different: the
-measure of confidence, for which the paper gives no numbers."""
+The draft scores its own step, which is cheap. If the score is in the band (low, high),
+the draft is unsure, and an expensive scorer (`scorers.py`) decides. Faithful: who
+decides when. Different: the measure of confidence, for which the paper gives no
+numbers."""
 
 from __future__ import annotations
 
@@ -13,23 +14,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lr.errors import SettingError
-from lr.parts.judge import asked_model
-from lr.parts.verifiers import LikelihoodVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.judge import asked_model
+from lr.spec.verifiers.named import LikelihoodVerifier, ScoreVerifier
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
 
 class Cascade(Verifier):
-    """`cheap` decides if its score is outside the band (low, high), else `expensive` decides."""
+    """`cheap` decides if its score is outside the band (low, high), else `expensive`
+    decides."""
 
-    def __init__(self, cheap: Verifier, expensive: Verifier, *, low: float, high: float) -> None:
+    def __init__(
+        self, cheap: Verifier, expensive: Verifier, *, low: float, high: float
+    ) -> None:
         require(low <= high, "(low, high)", (low, high), "low <= high")
         self.name, self.fallible = f"{cheap.name}>{expensive.name}", expensive.fallible
         self.requires = cheap.requires | expensive.requires
-        self.early_requires = None if cheap.requires & Requires.TARGET_STEP else cheap.requires
+        self.early_requires = (
+            None if cheap.requires & Requires.TARGET_STEP else cheap.requires
+        )
         self.cheap, self.expensive, self.low, self.high = cheap, expensive, low, high
 
     @property
@@ -41,7 +47,9 @@ class Cascade(Verifier):
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         first = self.judge_early(pairs)
-        unsure = [pair for pair, verdict in zip(pairs, first, strict=True) if verdict is None]
+        unsure = [
+            pair for pair, verdict in zip(pairs, first, strict=True) if verdict is None
+        ]
         second = iter(self.expensive.judge(unsure) if unsure else [])
         return [next(second) if verdict is None else verdict for verdict in first]
 
@@ -49,7 +57,9 @@ class Cascade(Verifier):
         score = verdict.score
         if score is None or self.low < score < self.high:
             return None
-        return Verdict(score > self.low, f"{self.cheap.name} is sure: {verdict.why}", score)
+        return Verdict(
+            score > self.low, f"{self.cheap.name} is sure: {verdict.why}", score
+        )
 
 
 class Confidence(LikelihoodVerifier):
@@ -69,11 +79,23 @@ def confidence_cascade(
     threshold: float | None = None,
     scorer: str | None = None,
 ) -> Variant:
-    """Accept from `high` on (None: -0.1 nats, or the digit 8), reject up to `low`, else ask."""
+    """Accept from `high` on (None: -0.1 nats, or the digit 8), reject up to `low`, else
+    ask."""
     if reasoner.models.draft is None:
-        raise SettingError("the draft is None, expected a model: the cascade asks the draft first.")
-    asked, digits = asked_model(reasoner.models.draft, reasoner.codec), scorer == "digits"
+        raise SettingError(
+            "the draft is None, expected a model: the cascade asks the draft first."
+        )
+    asked, digits = (
+        asked_model(reasoner.models.draft, reasoner.codec),
+        scorer == "digits",
+    )
     high = (8.0 if digits else -0.1) if high is None else high
-    cheap = ScoreVerifier(asked, threshold=high) if digits else Confidence(high, asked.runner)
-    cascade = Cascade(cheap, make_scorer(reasoner, scorer, threshold), low=low, high=high)
+    cheap = (
+        ScoreVerifier(asked, threshold=high)
+        if digits
+        else Confidence(high, asked.runner)
+    )
+    cascade = Cascade(
+        cheap, make_scorer(reasoner, scorer, threshold), low=low, high=high
+    )
     return Variant(cascade, settings={"depth": 1, "schedule": "sync"})

@@ -2,13 +2,15 @@
 
     lr generate --variant "gsi(n=4, beta=10, threshold=0.4)"
 
-The draft writes n versions of a step. With reward r, target p and draft q the tilted reward is
-r' = r + (log p - log q) / beta. Version i is drawn in proportion to exp(beta r'_i), which
-approximates the soft best of n versions of the target. It is kept iff r' >= `threshold`; else the
-target writes. Two extension points: a verifier that measures and a chooser that draws.
+The draft writes n versions of a step. With reward r, target p and draft q the tilted
+reward is r' = r + (log p - log q) / beta. Version i is drawn in proportion to exp(beta
+r'_i), which approximates the soft best of n versions of the target. It is kept iff r'
+>= `threshold`; else the target writes. Two extension points: a verifier that measures
+and a chooser that draws.
 
-Faithful: the tilt, the draw, the threshold. Different: after a rejection the paper draws n steps of
-the target and takes the soft best; here the target writes one. `scorers.py` gives the reward."""
+Faithful: the tilt, the draw, the threshold. Different: after a rejection the paper
+draws n steps of the target and takes the soft best; here the target writes one.
+`scorers.py` gives the reward."""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from lr.parts.verifiers import Around
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.protocol import WAIT, Place, Wait
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.named import Around
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
@@ -36,7 +38,9 @@ class RewardedVerifier(Around):
         self.name, self.requires = "gsi", reward.requires | Requires.SAMPLING_LOGPROBS
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [replace(v, aligned=v.score is not None) for v in self.verifier.judge(pairs)]
+        return [
+            replace(v, aligned=v.score is not None) for v in self.verifier.judge(pairs)
+        ]
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Tilted:
         if place.more:
             return WAIT
         tilted = [-math.inf] * len(place.verdicts)
-        for j, (verdict, pair) in enumerate(zip(place.verdicts, place.pairs, strict=True)):
+        for j, (verdict, pair) in enumerate(
+            zip(place.verdicts, place.pairs, strict=True)
+        ):
             if pair is not None and verdict.aligned and verdict.score is not None:
                 p, q = pair.target_sampling or (), pair.draft_sampling or ()
                 tilted[j] = verdict.score + (math.fsum(p) - math.fsum(q)) / self.beta
@@ -58,7 +64,9 @@ class Tilted:
         if best == -math.inf:
             return None
         weights = list(accumulate(math.exp(self.beta * (one - best)) for one in tilted))
-        stream = next(pair.stream for pair in place.pairs if pair is not None and pair.stream)
+        stream = next(
+            pair.stream for pair in place.pairs if pair is not None and pair.stream
+        )
         number = uniform(stream.key(0)) * weights[-1]
         drawn = next(j for j, upto in enumerate(weights) if number < upto)
         return drawn if tilted[drawn] >= self.threshold else None

@@ -5,9 +5,9 @@
     --variant path/to/file.py:mine             `mine` in that file
     --variant "package.module:mine(low=0.2)"   `mine` in a module that can be imported
 
-The name refers to a `Variant`, a function that returns one, or a part of one: a verifier, a
-chooser, a router, ... as an object or a class. A function or class with a parameter `reasoner` gets
-the reasoner."""
+The name refers to a `Variant`, a function that returns one, or a part of one: a
+verifier, a chooser, a router, ... as an object or a class. A function or class with a
+parameter `reasoner` gets the reasoner."""
 
 from __future__ import annotations
 
@@ -36,18 +36,22 @@ SHIPPED = (
 )  # fmt: skip
 """Each is a function in the module of the same name in this folder."""
 GROUP = "lr.variants"
-NAMED = re.compile(r"(?:(?P<where>.*):)?(?P<name>[A-Za-z_]\w*)(?P<given>\(.*\))?", re.DOTALL)
+NAMED = re.compile(
+    r"(?:(?P<where>.*):)?(?P<name>[A-Za-z_]\w*)(?P<given>\(.*\))?", re.DOTALL
+)
 PARTS = {
     "outcomes": "rule", "propose": "proposer", "judge": "verifier", "choose": "chooser",
     "who_writes": "router", "depth": "controller", "keep": "corrector",
 }  # fmt: skip
-"""The extension point of an object, by a method that it must have. The first match counts."""
+"""The extension point of an object, by a method that it must have. The first match
+counts."""
 
 
 def load_variant(text: str, reasoner: Reasoner) -> Variant:
     """The variant that `text` names.
 
-    Raises `SettingError` if it does not exist, or, with the traceback, if loading it fails."""
+    Raises `SettingError` if it does not exist, or, with the traceback, if loading it
+    fails."""
     named = NAMED.fullmatch(text.strip())
     if named is None:
         raise SettingError(
@@ -64,7 +68,9 @@ def load_variant(text: str, reasoner: Reasoner) -> Variant:
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
         raise SettingError(f"variant {text!r} cannot be created:\n{trace}") from error
-    file = str(Path(where).resolve()) if where and where.endswith(".py") else variant.file
+    file = (
+        str(Path(where).resolve()) if where and where.endswith(".py") else variant.file
+    )
     return replace(variant, name=text.strip(), file=file)
 
 
@@ -82,7 +88,9 @@ def _parameters(text: str, given: str) -> dict[str, Any]:
             raise SettingError(f"{wrong}, each with its name.")
         return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
     except (SyntaxError, ValueError, AssertionError) as error:
-        raise SettingError(f"{wrong}; values are numbers, texts, tuples ({error}).") from error
+        raise SettingError(
+            f"{wrong}; values are numbers, texts, tuples ({error})."
+        ) from error
 
 
 def _found(text: str, where: str | None, name: str) -> Any:
@@ -108,19 +116,35 @@ def _found(text: str, where: str | None, name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{where}.".startswith(f"{error.name}."):
                 raise  # the module exists, but something that it imports does not
-            raise SettingError(f"variant {text!r}: there is no module {error.name!r}.") from error
+            raise SettingError(
+                f"variant {text!r}: there is no module {error.name!r}."
+            ) from error
     if not hasattr(module, name):
-        own = [n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n))]
-        raise SettingError(f"variant {text!r}: {where} has no {name!r}; it has {', '.join(own)}.")
+        own = [
+            n
+            for n in vars(module)
+            if not n.startswith("_") and callable(getattr(module, n))
+        ]
+        raise SettingError(
+            f"variant {text!r}: {where} has no {name!r}; it has {', '.join(own)}."
+        )
     return getattr(module, name)
 
 
-def _made(text: str, found: Any, parameters: dict[str, Any], reasoner: Reasoner) -> Variant:
+def _made(
+    text: str, found: Any, parameters: dict[str, Any], reasoner: Reasoner
+) -> Variant:
     """The variant that a named object gives."""
     if inspect.isclass(found) and issubclass(found, SchedulerConfig):
         return Variant(schedule=found)
-    if inspect.isclass(found) and hasattr(found, "propose") and hasattr(found, "forget"):
-        return Variant(drafter=lambda runner, sampling: _called(text, found, parameters, reasoner))
+    if (
+        inspect.isclass(found)
+        and hasattr(found, "propose")
+        and hasattr(found, "forget")
+    ):
+        return Variant(
+            drafter=lambda runner, sampling: _called(text, found, parameters, reasoner)
+        )
     made = found
     if inspect.isclass(found) or inspect.isroutine(found):
         made = _called(text, found, parameters, reasoner)

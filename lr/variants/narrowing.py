@@ -2,9 +2,9 @@
 
     lr generate --variant "narrowing(widths=(3, 2, 1, 1))"
 
-Alternatives pay for a step that is judged soon; far ahead most of them are thrown away. One
-extension point, the schedule: a subclass of `SchedulerConfig` that sets how many alternatives
-follow a node. The official code has one width for all levels."""
+Alternatives pay for a step that is judged soon; far ahead most of them are thrown away.
+One extension point, the schedule: a subclass of `SchedulerConfig` that sets how many
+alternatives follow a node. The official code has one width for all levels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from lr.types import require
 
 
 def narrowing(widths: tuple[int, ...] = (3, 2, 1, 1)) -> Variant:
-    """`widths[l]` alternatives follow a node of level l, counted from the root of its tree.
+    """`widths[l]` alternatives follow a node of level l, counted from the root of its
+    tree.
 
-    The last number holds for all further levels. By default the tree is 4 levels deep, or as deep
-    as there are numbers if that is more."""
+    The last number holds for all further levels. By default the tree is 4 levels deep,
+    or as deep as there are numbers if that is more."""
     good = len(widths) > 0 and all(isinstance(w, int) and w >= 1 for w in widths)
     require(good, "widths", widths, "whole numbers >= 1, one per level")
 

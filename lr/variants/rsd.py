@@ -3,24 +3,25 @@
     lr generate --variant "rsd(threshold=0.7)"
     lr generate --variant "rsd(weight='clip')"
 
-A reward scores every step of the draft; the target rewrites bad steps. One extension point: a
-verifier. `weight` is the paper's weighting function: "step" accepts from the threshold on, "clip"
-accepts with probability min(1, max(0, reward)).
+A reward scores every step of the draft; the target rewrites bad steps. One extension
+point: a verifier. `weight` is the paper's weighting function: "step" accepts from the
+threshold on, "clip" accepts with probability min(1, max(0, reward)).
 
-Faithful: both functions, on scores from 0 to 1. Different: there is no process reward model here;
-`scorers.py` gives the score. The tiny judge's P(aligned) compares with the target's own step, so it
-sees only mistakes that the target does not make, and it saves no target step."""
+Faithful: both functions, on scores from 0 to 1. Different: there is no process reward
+model here; `scorers.py` gives the score. The tiny judge's P(aligned) compares with the
+target's own step, so it sees only mistakes that the target does not make, and it saves
+no target step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lr.parts.verifiers import Around
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.named import Around
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
@@ -41,7 +42,9 @@ class Clipped(Around):
             return replace(verdict, aligned=False)
         number = uniform(pair.stream.key(0))
         pair.note("acceptance", reward=verdict.score, uniform=number)
-        return replace(verdict, aligned=number < verdict.score, why=f"{verdict.why}; {number:.3f}")
+        return replace(
+            verdict, aligned=number < verdict.score, why=f"{verdict.why}; {number:.3f}"
+        )
 
 
 def rsd(
@@ -51,7 +54,8 @@ def rsd(
     weight: str = "step",
     scorer: str | None = None,
 ) -> Variant:
-    """Accept a draft step by its reward: from `threshold` on, or with the reward as probability."""
+    """Accept a draft step by its reward: from `threshold` on, or with the reward as
+    probability."""
     require(weight in ("step", "clip"), "weight", weight, "'step' or 'clip'")
     reward = make_scorer(reasoner, scorer, threshold)
     settings = {"depth": 1, "schedule": "sync"}

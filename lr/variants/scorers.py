@@ -6,21 +6,23 @@
 | digits | the digit with which the target rates the step (SpecReason) | 0 to 9, 7 |
 | likelihood | the target's mean log-probability per token | nats, -1 |
 
-`None` means the judge if the target's tiny language has one, else `likelihood` for a tiny target
-and `digits` for a real checkpoint. The tiny targets have not learnt to rate with a digit, so with
-`digits` no step of theirs is accepted."""
+`None` means the judge if the target's tiny language has one, else `likelihood` for a
+tiny target and `digits` for a real checkpoint. The tiny targets have not learnt to rate
+with a digit, so with `digits` no step of theirs is accepted."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lr.engine.deferred import ThreadedVerifier
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.lab.endpoint.judge import ServedScore
-from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
-from lr.parts.deferred import ThreadedVerifier
-from lr.parts.judge import JudgeVerifier, asked_model
-from lr.parts.verifiers import (
+from lr.measure.endpoint.judge import ServedScore
+from lr.measure.endpoint.models import ServedModel, refuse_for_logprobs
+from lr.reasoner import Reasoner
+from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.judge import JudgeVerifier, asked_model
+from lr.spec.verifiers.named import (
     LikelihoodVerifier,
     NormalisedMatch,
     ScoreReading,
@@ -28,28 +30,35 @@ from lr.parts.verifiers import (
     VerifierChoice,
     own_judge,
 )
-from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Verifier
 from lr.tiny.names import language_of
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 
 
-def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -> Verifier:
-    """A verifier whose verdicts have scores, aligned from `threshold` on (None: the default)."""
+def make_scorer(
+    reasoner: Reasoner, kind: str | None, threshold: float | None
+) -> Verifier:
+    """A verifier whose verdicts have scores, aligned from `threshold` on (None: the
+    default)."""
     codec, target = reasoner.codec, reasoner.models.target
     if kind is None:
         tiny = "judge" if own_judge(codec) is not None else "likelihood"
         kind = "digits" if language_of(codec) is None else tiny
     if kind not in THRESHOLDS:
-        raise SettingError(f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}.")
+        raise SettingError(
+            f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}."
+        )
     least = THRESHOLDS[kind] if threshold is None else threshold
     if isinstance(target, ServedModel):
         refuse_for_logprobs(
-            target, f"the scorer {kind}", "Use Lookahead Reasoning with verifier exact or judge"
+            target,
+            f"the scorer {kind}",
+            "Use Lookahead Reasoning with verifier exact or judge",
         )
         if kind != "digits":
-            raise SettingError(f"scorer is {kind!r}; for a target on a server only 'digits' works.")
+            raise SettingError(
+                f"scorer is {kind!r}; for a target on a server only 'digits' works."
+            )
         return ServedScore(target, threshold=least, reading=ScoreReading.LIKELIEST)
     if kind == "likelihood":
         return LikelihoodVerifier(least, asked_model(target, codec).runner)
@@ -57,12 +66,20 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
         asked = asked_model(target, codec)
         return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
     own = reasoner.verifier
-    threaded = isinstance(own, ThreadedVerifier)  # then the judge's runner belongs to its thread
+    threaded = isinstance(
+        own, ThreadedVerifier
+    )  # then the judge's runner belongs to its thread
     judge: object = own.verifier if isinstance(own, ThreadedVerifier) else own
-    if not (isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)):
-        choice = VerifierChoice("judge", codec, device=target.device, dtype=target.dtype)
+    if not (
+        isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
+    ):
+        choice = VerifierChoice(
+            "judge", codec, device=target.device, dtype=target.dtype
+        )
         judge = choice.build(target)
-    assert isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
+    assert isinstance(judge, NormalisedMatch) and isinstance(
+        judge.verifier, JudgeVerifier
+    )
     loaded = judge.verifier
     asked, runner = loaded.model, loaded.model.runner
     if threaded and isinstance(runner, ModelRunner):

@@ -1,4 +1,5 @@
-"""What the graders share: what a check is, and small worlds of distributions and models."""
+"""What the graders share: what a check is, and small worlds of distributions and
+models."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from lr.lab.exact import Model
 from lr.rng import Stream
 from lr.spec.acceptance import ROOT
+from lr.theory.exact import Model
 
 EXACT = 1e-12
 WORDS = 3
@@ -23,8 +24,8 @@ KINDS = ("random", "zeros", "equal", "disjoint", "sure target")
 
 
 class Wrong(Exception):
-    """An answer is wrong: one plain sentence. `bias`: how far what comes out is from what should,
-    as a difference of probabilities, where that is known."""
+    """An answer is wrong: one plain sentence. `bias`: how far what comes out is from
+    what should, as a difference of probabilities, where that is known."""
 
     def __init__(self, says: str, bias: float | None = None) -> None:
         super().__init__(says)
@@ -33,8 +34,8 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is tested: what it is, in words; a hint for who fails; the test itself, which
-    raises `Wrong`."""
+    """One thing that is tested: what it is, in words; a hint for who fails; the test
+    itself, which raises `Wrong`."""
 
     tests: str
     hint: str
@@ -86,8 +87,8 @@ def _drawn(kind: str, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def models(kind: str, seed: int) -> tuple[Model, Model]:
-    """A target and a draft whose distributions after every text are a pair of that kind, made anew
-    but always the same.
+    """A target and a draft whose distributions after every text are a pair of that
+    kind, made anew but always the same.
     """
 
     def number(text: tuple[int, ...]) -> int:

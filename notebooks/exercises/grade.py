@@ -1,11 +1,13 @@
-"""The grader: says in a sentence whether an answer is right, and if not, what it behaves like.
+"""The grader: says in a sentence whether an answer is right, and if not, what it
+behaves like.
 
     make grade EX=residual             # grades your residual.py
     make grade EX=residual HINT=1      # with a hint for the check that failed
     python notebooks/exercises/grade.py residual --file notebooks/exercises/solutions/residual.py
 
-It stops at the first check that fails. The answer is then compared with the collected `mistakes` on
-the examples of its grader: where it does the same as one of them, that one is named.
+It stops at the first check that fails. The answer is then compared with the collected
+`mistakes` on the examples of its grader: where it does the same as one of them, that
+one is named.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ ALIKE = 0.5
 
 
 class TooLongError(BaseException):
-    """A check took more than SECONDS; no `except Exception` on the way may swallow it."""
+    """A check took more than SECONDS; no `except Exception` on the way may swallow
+    it."""
 
 
 def load(path: Path) -> ModuleType:
@@ -62,7 +65,10 @@ def at_most(seconds: int) -> Iterator[None]:
     def over(*_: object) -> None:
         raise TooLongError
 
-    able = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    able = (
+        hasattr(signal, "SIGALRM")
+        and threading.current_thread() is threading.main_thread()
+    )
     before = signal.signal(signal.SIGALRM, over) if able else None
     if able:
         signal.alarm(seconds)
@@ -83,8 +89,14 @@ def in_a_sentence(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError):
         return f"Python cannot read line {error.lineno} of {path.name}: {error.msg}."
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        return f"{path.name} has no {error.name}: keep the names that the exercise gives."
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path)]
+        return (
+            f"{path.name} has no {error.name}: keep the names that the exercise gives."
+        )
+    frames = [
+        one
+        for one in traceback.extract_tb(error.__traceback__)
+        if one.filename == str(path)
+    ]
     where = f" in line {frames[-1].lineno}, `{frames[-1].line}`" if frames else ""
     return f"Your code raised {type(error).__name__}{where}: {error}"
 
@@ -92,16 +104,19 @@ def in_a_sentence(error: BaseException, path: Path) -> str:
 def same(one: object, other: object) -> bool:
     """Whether two results are equal, numbers and tensors up to rounding."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and torch.allclose(one, other, atol=1e-9, equal_nan=True)
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return math.isclose(one, other, abs_tol=1e-9) and isinstance(one, bool) == isinstance(
-            other, bool
+        return one.shape == other.shape and torch.allclose(
+            one, other, atol=1e-9, equal_nan=True
         )
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(one, other, abs_tol=1e-9) and isinstance(
+            one, bool
+        ) == isinstance(other, bool)
     return type(one) is type(other) and bool(one == other)
 
 
 def behaviour(grader: ModuleType, answer: ModuleType) -> dict[str, object]:
-    """What an answer does on the grader's examples; those that it does not survive are left out."""
+    """What an answer does on the grader's examples; those that it does not survive are
+    left out."""
     found: dict[str, object] = {}
     try:
         with at_most(SECONDS):
@@ -123,9 +138,11 @@ def known_mistakes(name: str) -> list[Path]:
     return [path for path in found if path.stem.startswith(f"{name}_")]
 
 
-def likeness(name: str, grader: ModuleType, answer: ModuleType) -> tuple[Path, float] | None:
-    """The known mistake that does most nearly the same, and on what share of the examples on which
-    one of the two is wrong they agree; None where none is near.
+def likeness(
+    name: str, grader: ModuleType, answer: ModuleType
+) -> tuple[Path, float] | None:
+    """The known mistake that does most nearly the same, and on what share of the
+    examples on which one of the two is wrong they agree; None where none is near.
     """
     right = known_behaviour(grader, HERE / "solutions" / f"{name}.py")
     mine = behaviour(grader, answer)
@@ -136,7 +153,9 @@ def likeness(name: str, grader: ModuleType, answer: ModuleType) -> tuple[Path, f
             place
             for place in right.keys() & mine.keys()
             if place in theirs
-            and not (same(mine[place], right[place]) and same(theirs[place], right[place]))
+            and not (
+                same(mine[place], right[place]) and same(theirs[place], right[place])
+            )
         ]
         agree = sum(same(mine[place], theirs[place]) for place in places)
         share = agree / len(places) if places else 0.0
@@ -152,9 +171,11 @@ def about(path: Path, name: str) -> str:
     return f"{words} — {told}"
 
 
-def trouble(grader: ModuleType, path: Path) -> tuple[int, str, float | None, ModuleType | None]:
-    """How many checks pass, then what is wrong with the next ("" if nothing), its bias, and the
-    answer if it could be loaded.
+def trouble(
+    grader: ModuleType, path: Path
+) -> tuple[int, str, float | None, ModuleType | None]:
+    """How many checks pass, then what is wrong with the next ("" if nothing), its bias,
+    and the answer if it could be loaded.
     """
     try:
         with at_most(SECONDS):
@@ -195,7 +216,11 @@ def grade(name: str, path: Path, *, hint: bool = False) -> Iterator[str]:
         far = "" if bias is None else f"{bias:.2f}" if bias >= 0.01 else f"{bias:.1g}"
         off = f" (biased by {far} on this example)" if bias and bias > 1e-9 else ""
         if alike:
-            how = "behaves like" if alike[1] > 0.999 else f"mostly behaves like ({alike[1]:.0%})"
+            how = (
+                "behaves like"
+                if alike[1] > 0.999
+                else f"mostly behaves like ({alike[1]:.0%})"
+            )
             yield f"Your answer {how}: {about(alike[0], name)}{off}"
         else:
             yield f"Your answer is none of the mistakes that we know{off}."
@@ -209,8 +234,12 @@ def main() -> int:
     """The command line; 0 if the answer is right."""
     parser = argparse.ArgumentParser(description="Grade an exercise.")
     parser.add_argument("exercise", choices=EXERCISES)
-    parser.add_argument("--file", type=Path, help="the answer (default: your file of that name)")
-    parser.add_argument("--hint", action="store_true", help="with a hint for what failed")
+    parser.add_argument(
+        "--file", type=Path, help="the answer (default: your file of that name)"
+    )
+    parser.add_argument(
+        "--hint", action="store_true", help="with a hint for what failed"
+    )
     said = parser.parse_args()
     path = (said.file or HERE / f"{said.exercise}.py").resolve()
     if not path.is_file():

@@ -1,5 +1,5 @@
-"""Labelled pairs of reasoning steps for verifier.py: facts about people and coins, said in some
-ways, and facts that are nearly the same. Everything is made from seeds.
+"""Labelled pairs of reasoning steps for verifier.py: facts about people and coins, said
+in some ways, and facts that are nearly the same. Everything is made from seeds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class LabelledPair:
 
 
 def labelled(count: int, seed: int) -> list[LabelledPair]:
-    """Pairs, half of them with the same meaning; a same one is never word for word the same."""
+    """Pairs, half of them with the same meaning; a same one is never word for word the
+    same."""
     chance, found = random.Random(seed), list[LabelledPair]()
     while len(found) < count:
         fact = _fact(chance)
@@ -93,7 +94,9 @@ def _nearly(fact: Fact, chance: random.Random) -> Fact:
         other = chance.choice(NAMES)
     slip = chance.randint(1, 3)
     turned = replace(fact, who=fact.whom, whom=fact.who)
-    both = replace(fact, a=fact.a + slip, b=fact.b + (-slip if fact.kind == "sum" else slip))
+    both = replace(
+        fact, a=fact.a + slip, b=fact.b + (-slip if fact.kind == "sum" else slip)
+    )
     changed = [
         replace(fact, who=other),
         replace(fact, c=fact.c + slip) if sums else replace(fact, a=fact.a + slip),
@@ -103,8 +106,8 @@ def _nearly(fact: Fact, chance: random.Random) -> Fact:
 
 
 def bag_of_words(texts: Sequence[str]) -> Tensor:
-    """n texts to embeddings [n, 512] of length 1: how often each word and each run of three letters
-    occurs, at a place that its checksum gives.
+    """n texts to embeddings [n, 512] of length 1: how often each word and each run of
+    three letters occurs, at a place that its checksum gives.
     """
     rows = torch.zeros(len(texts), 512)
     for row, text in zip(rows, texts, strict=True):

@@ -1,7 +1,9 @@
-"""Attacks that run models: exactness, distributions, parity with transformers, and soaking.
+"""Attacks that run models: exactness, distributions, parity with transformers, and
+soaking.
 
-An attack is made once, with a folder to write to, and is called once per case with its randomness.
-A call raises what it finds and returns, in a word or two, what kind of case it was.
+An attack is made once, with a folder to write to, and is called once per case with its
+randomness. A call raises what it finds and returns, in a word or two, what kind of case
+it was.
 """
 
 from __future__ import annotations
@@ -30,23 +32,26 @@ from lr.errors import ContextError, OutOfBlocks
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.options import GenerateOptions, make_options
-from lr.parts.drafters import LookupDrafter, ModelDrafter, TreeDrafter
-from lr.parts.verifiers import EmbeddingVerifier
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
+from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.named import EmbeddingVerifier
 from lr.spec.write import StepJob, WriterConfig
-from lr.testing.cache import check_cache
 from lr.tiny.language import Split, problem
 from lr.types import Coupling, Role, SamplingParams
+from lr.variants.kit.cache import check_cache
 
-WORDS = "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()
+WORDS = (
+    "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()
+)
 VERIFIERS = ("exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge",
              "embedding", "oracle")  # fmt: skip
-"""Every verifier; "embedding" with a simple encoder, "oracle" with models that it understands."""
+"""Every verifier; "embedding" with a simple encoder, "oracle" with models that it
+understands."""
 
 
 def question(rng: Random, longest: int) -> str:
@@ -63,8 +68,8 @@ def problems(rng: Random, longest: int) -> str:
 
 
 def options(rng: Random, **fixed: Any) -> GenerateOptions:
-    """Settings of an answer: any mode, drafter, rule, schedule, width and segmenter that go
-    together."""
+    """Settings of an answer: any mode, drafter, rule, schedule, width and segmenter
+    that go together."""
     mode = rng.choice(["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"])
     drafters = ["ngram", "suffix", "draft", "tree"] + ["step"] * (mode == "lr+sd")
     made: dict[str, Any] = {
@@ -85,8 +90,8 @@ def options(rng: Random, **fixed: Any) -> GenerateOptions:
 
 
 class _Reasoners:
-    """Random checkpoints of one or two layers in fp64, and reasoners over them, made when they are
-    first wanted."""
+    """Random checkpoints of one or two layers in fp64, and reasoners over them, made
+    when they are first wanted."""
 
     context = 512
 
@@ -110,7 +115,11 @@ class _Reasoners:
                 made = EmbeddingVerifier(letters, Codec.load(target).decode, 0.5)
             elif verifier == "oracle":
                 target = draft = "tiny-draft"
-            how: dict[str, Any] = {"judge": judge, "dtype": torch.float64, "num_blocks": blocks}
+            how: dict[str, Any] = {
+                "judge": judge,
+                "dtype": torch.float64,
+                "num_blocks": blocks,
+            }
             self.made[key] = Reasoner(target, draft, made, **how)
         return self.made[key]
 
@@ -120,17 +129,21 @@ class _Reasoners:
 
 
 class exact(_Reasoners):
-    """With the exact verifier and rule match, an answer has the tokens of plain decoding: whatever
-    the mode, alone on the scheduler, on the page, or in a batch with others."""
+    """With the exact verifier and rule match, an answer has the tokens of plain
+    decoding: whatever the mode, alone on the scheduler, on the page, or in a batch with
+    others."""
 
     def __call__(self, rng: Random) -> str:
         if rng.random() < 0.4:
             return self.company(rng, rng.choice(VERIFIERS))
         reasoner = self.reasoner(*rng.sample(range(3), 2))
         how = options(rng, acceptance="match")
-        asked = [question(rng, rng.choice([5, 60, 200])) for _ in range(rng.randint(1, 4))]
+        asked = [
+            question(rng, rng.choice([5, 60, 200])) for _ in range(rng.randint(1, 4))
+        ]
         plain = {
-            text: reasoner.generate(text, **{**vars(how), "mode": "ar"}).tokens for text in asked
+            text: reasoner.generate(text, **{**vars(how), "mode": "ar"}).tokens
+            for text in asked
         }
         if how.looks_ahead and rng.random() < 0.3:
             for text in asked:
@@ -145,17 +158,21 @@ class exact(_Reasoners):
         return how.mode
 
     def company(self, rng: Random, verifier: str) -> str:
-        """Whatever the verifier: together with others, short and as long as the context, an answer
-        has the steps and verdicts that it has alone."""
+        """Whatever the verifier: together with others, short and as long as the
+        context, an answer has the steps and verdicts that it has alone."""
         reasoner, how = self.reasoner(0, 1, verifier=verifier), options(rng)
         if how.drafter == "step" and how.acceptance != "match":
-            how = replace(how, schedule="sync")  # else it may: docs/token_level.md, Drafters
+            how = replace(
+                how, schedule="sync"
+            )  # else it may: docs/token_level.md, Drafters
         ask = problems if verifier == "oracle" else question
         asked = [ask(rng, rng.choice([4, 60])) for _ in range(rng.randint(1, 3))]
         text = " ".join(ask(rng, 60) for _ in range(20))
         asked.append(self.longest(text, reasoner, self.context - rng.randint(1, 100)))
         asked += rng.choices(asked, k=rng.choice([0, 0, 1, 2]))  # more samples
-        samples = [(text, replace(how, sample=number)) for number, text in enumerate(asked)]
+        samples = [
+            (text, replace(how, sample=number)) for number, text in enumerate(asked)
+        ]
         together = [Run(reasoner.engine, reasoner.verifier, *one) for one in samples]
         for _ in reasoner.engine.serve(together, rng.randint(2, 4)):
             pass
@@ -164,10 +181,17 @@ class exact(_Reasoners):
             forget = getattr(reasoner.verifier, "close", None)
             if forget is not None:
                 forget()
-            alone = Run(reasoner.engine, reasoner.verifier, run.question, run.options).finish()
+            alone = Run(
+                reasoner.engine, reasoner.verifier, run.question, run.options
+            ).finish()
             for one, other in zip(alone.steps, run.steps, strict=True):
-                assert one.tokens == other.tokens and one.origin is other.origin, (how, verifier)
-                verdicts = [step.verdict and step.verdict.aligned for step in (one, other)]
+                assert one.tokens == other.tokens and one.origin is other.origin, (
+                    how,
+                    verifier,
+                )
+                verdicts = [
+                    step.verdict and step.verdict.aligned for step in (one, other)
+                ]
                 assert verdicts[0] is verdicts[1], (how, verifier)
         return "in company"
 
@@ -190,9 +214,9 @@ class Never:
 
 
 class distribution:
-    """Three tokens after a prompt, written many times, are distributed as the target says: whoever
-    drafts, whatever decides, shared noise or not, filtered or not. A case alarms falsely once in a
-    million."""
+    """Three tokens after a prompt, written many times, are distributed as the target
+    says: whoever drafts, whatever decides, shared noise or not, filtered or not. A case
+    alarms falsely once in a million."""
 
     length, many, at_once = 3, 900, 100
 
@@ -209,7 +233,9 @@ class distribution:
         rule = rng.choice(["reject", "block", "match"])
         coupling = Coupling.SHARED if rule == "match" else Coupling.INDEPENDENT
         small = ModelRunner(draft, num_blocks=30 * self.at_once, block_size=4)
-        kind = rng.choice(["draft", "tree", "ngram"] if rule != "block" else ["draft", "ngram"])
+        kind = rng.choice(
+            ["draft", "tree", "ngram"] if rule != "block" else ["draft", "ngram"]
+        )
         drafter = {
             "draft": ModelDrafter(small, sampling, coupling=coupling),
             "tree": TreeDrafter(small, sampling, branching=(2, 2), coupling=coupling),
@@ -217,17 +243,28 @@ class distribution:
         }[kind]
         made = writer(Role.TARGET, target, num_blocks=30 * self.at_once)
         speculation = Speculation(drafter, RULES[rule](), rng.randint(1, 3))
-        made.config = WriterConfig(Role.TARGET, sampling, frozenset(), Never, speculation)
-        prompt, seed, seen = rng.choices(range(11), k=6), rng.getrandbits(32), Counter[Any]()
+        made.config = WriterConfig(
+            Role.TARGET, sampling, frozenset(), Never, speculation
+        )
+        prompt, seed, seen = (
+            rng.choices(range(11), k=6),
+            rng.getrandbits(32),
+            Counter[Any](),
+        )
         for start in range(0, self.many, self.at_once):
             numbers = range(start, start + self.at_once)
             streams = [Stream.root(seed).fold_in(number) for number in numbers]
             branches = [made.runner.open(prompt) for _ in numbers]
-            jobs = [StepJob(b, 0, self.length, s) for b, s in zip(branches, streams, strict=True)]
+            jobs = [
+                StepJob(b, 0, self.length, s)
+                for b, s in zip(branches, streams, strict=True)
+            ]
             seen.update(step.tokens for step in made.write(jobs))
             for branch in branches:
                 made.close(branch)
-        law = self.law(ModelRunner(target, num_blocks=2000, block_size=4), prompt, sampling)
+        law = self.law(
+            ModelRunner(target, num_blocks=2000, block_size=4), prompt, sampling
+        )
         assert not seen.keys() - law.keys(), "a token that is impossible was written"
         likely = [tokens for tokens, p in law.items() if p * self.many >= 5]
         observed = [seen[tokens] for tokens in likely]
@@ -249,7 +286,9 @@ class distribution:
         known: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(self.length):
             branches = [runner.open([*prompt, *tokens]) for tokens in known]
-            rows = distribution_of(torch.stack(runner.forward(branches)), sampling).tolist()
+            rows = distribution_of(
+                torch.stack(runner.forward(branches)), sampling
+            ).tolist()
             longer: dict[tuple[int, ...], float] = {}
             for (tokens, p), row in zip(known.items(), rows, strict=True):
                 longer |= {(*tokens, i): p * q for i, q in enumerate(row) if q > 0}
@@ -260,7 +299,8 @@ class distribution:
 
 
 class parity:
-    """Random configurations of Qwen2 and Qwen3: our logits are those of transformers to 1e-9."""
+    """Random configurations of Qwen2 and Qwen3: our logits are those of transformers to
+    1e-9."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -281,7 +321,9 @@ class parity:
             rope = {**YARN, "factor": factor, "rope_theta": rope["rope_theta"]}
         changes: dict[str, Any] = {
             "num_attention_heads": heads,
-            "num_key_value_heads": rng.choice([k for k in range(1, heads + 1) if heads % k == 0]),
+            "num_key_value_heads": rng.choice(
+                [k for k in range(1, heads + 1) if heads % k == 0]
+            ),
             "head_dim": rng.choice([2, 6, 8, 16, 22]),
             "hidden_size": rng.choice([12, 24, 36]),
             "intermediate_size": rng.choice([1, 7, 40]),
@@ -304,9 +346,9 @@ class parity:
 
 
 class soak(_Reasoners):
-    """Random requests, prompts up to the context, random numbers of cache blocks and company.
-    Nothing that was admitted ends in `OutOfBlocks`; afterwards every block is free, and there are
-    no more threads and open files than after the first cases."""
+    """Random requests, prompts up to the context, random numbers of cache blocks and
+    company. Nothing that was admitted ends in `OutOfBlocks`; afterwards every block is
+    free, and there are no more threads and open files than after the first cases."""
 
     context, company, longest = 192, 6, 40
     """Tokens of the context, requests at once and tokens of an answer, at most."""
@@ -332,7 +374,9 @@ class soak(_Reasoners):
             for _ in reasoner.engine.serve(runs, rng.randint(1, self.company)):
                 pass
         except OutOfBlocks as error:
-            raise AssertionError(f"admitted, and no block was left: {how}, {error}") from error
+            raise AssertionError(
+                f"admitted, and no block was left: {how}, {error}"
+            ) from error
         for run in runs:
             for step in run.steps:
                 why = "" if step.verdict is None else step.verdict.why
@@ -352,4 +396,6 @@ class soak(_Reasoners):
             level = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
             if self.level == (0, 0):
                 self.level = level
-            assert all(now <= before + 2 for now, before in zip(level, self.level, strict=True))
+            assert all(
+                now <= before + 2 for now, before in zip(level, self.level, strict=True)
+            )

@@ -1,8 +1,9 @@
-"""Attacks from outside: broken files and flags, runs that are killed or badly served, hostile
-programs.
+"""Attacks from outside: broken files and flags, runs that are killed or badly served,
+hostile programs.
 
-An attack is made once, with a folder to write to, and is called once per case with its randomness.
-A call raises what it finds and returns, in a word or two, what kind of case it was.
+An attack is made once, with a folder to write to, and is called once per case with its
+randomness. A call raises what it finds and returns, in a word or two, what kind of case
+it was.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from test_signals import alive, gone, started
 
 from lr.engine.engine import recommended_sampling
 from lr.errors import LRError, SettingError
-from lr.lab.endpoint.client import Refused
-from lr.lab.eval.datasets import load_items
-from lr.lab.eval.sandbox import Sandbox, SandboxLimits, open_sandbox
-from lr.lab.trace.file import read_trace
+from lr.measure.datasets import load_items
+from lr.measure.endpoint.client import Refused
+from lr.measure.sandbox import Sandbox, SandboxLimits, open_sandbox
 from lr.model.codec import Codec
+from lr.model.generation_config import unheeded
 from lr.model.weights import load_model
-from lr.parts.generation_config import unheeded
+from lr.watch.trace.file import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = 30.0
@@ -124,7 +125,9 @@ def broken_json(rng: Random, value: Any) -> bytes:
         elif isinstance(parent, dict) and what < 0.9:
             del parent[path[-1]]
         elif isinstance(parent, dict):
-            parent[rng.choice(["", "a" * 400, "\x00", "rope_theta", "type"])] = parent.pop(path[-1])
+            parent[rng.choice(["", "a" * 400, "\x00", "rope_theta", "type"])] = (
+                parent.pop(path[-1])
+            )
         else:
             parent.append(copy.deepcopy(rng.choice(EVIL)))
     data = bytearray(json.dumps(value).encode())
@@ -141,8 +144,9 @@ def broken_json(rng: Random, value: Any) -> bytes:
 
 
 class files:
-    """Whatever is wrong with a file or a flag: one sentence, or none if nothing is wrong after all.
-    Never a traceback, never a hang, and nothing written where flags are refused."""
+    """Whatever is wrong with a file or a flag: one sentence, or none if nothing is
+    wrong after all. Never a traceback, never a hang, and nothing written where flags
+    are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.good = folder, write_checkpoint(folder / "good", seed=1)
@@ -198,7 +202,12 @@ class files:
     def weights(self, rng: Random) -> None:
         data = bytearray((self.good / "model.safetensors").read_bytes())
         if rng.random() < 0.4:
-            index = {"weight_map": {"model.norm.weight": "a.safetensors", "lm_head.weight": "b"}}
+            index = {
+                "weight_map": {
+                    "model.norm.weight": "a.safetensors",
+                    "lm_head.weight": "b",
+                }
+            }
             made = self.broken("model.safetensors.index.json", broken_json(rng, index))
             (made / "model.safetensors").unlink()
         else:
@@ -217,14 +226,22 @@ class files:
         load_items(str(path))
 
     def evaluation(self, rng: Random) -> None:
-        """A whole run on lines of which one is broken: it is refused and leaves nothing, or the
-        line is answered like the others."""
+        """A whole run on lines of which one is broken: it is refused and leaves
+        nothing, or the line is answered like the others."""
         broken = rng.choice([line for line in self.lines if "test" not in str(line)])
         lines = [b'{"problem": "1 + 1?", "answer": 2}', broken_json(rng, broken)]
         path, output = self.folder / "data.jsonl", self.folder / "output"
         path.write_bytes(b"\n".join(lines))
         shutil.rmtree(output, ignore_errors=True)
-        words = ["run", "--mode", "ar", "--dataset", str(path), "--max_tokens_len", "90"]
+        words = [
+            "run",
+            "--mode",
+            "ar",
+            "--dataset",
+            str(path),
+            "--max_tokens_len",
+            "90",
+        ]
         code, said = lr([*words, "--output", str(output)])
         assert code in (0, 2) and said and output.exists() is (code == 0), (code, said)
 
@@ -237,9 +254,21 @@ class files:
         read_trace(path)
 
     def flags(self, rng: Random) -> None:
-        """Data sets that are not there, impossible values: exit code 2, no folder, no traceback."""
+        """Data sets that are not there, impossible values: exit code 2, no folder, no
+        traceback."""
         value = rng.choice(
-            ["", "nan", "inf", "-1", "0", "1e400", str(1 << 70), "x" * 300, "\x01", "a/b"]
+            [
+                "",
+                "nan",
+                "inf",
+                "-1",
+                "0",
+                "1e400",
+                str(1 << 70),
+                "x" * 300,
+                "\x01",
+                "a/b",
+            ]
         )
         flag = rng.choice(
             ["dataset", "max_depth", "width", "temperature", "top_p", "seed", "max_tokens_len",
@@ -268,8 +297,9 @@ def lr(words: list[str]) -> tuple[int, str]:
 
 
 class faults:
-    """Runs that are killed, told to stop, hung up on, that fill a disk, or whose judge misbehaves.
-    They end soon, say one thing, leave nothing running; killed ones go on and come to the same."""
+    """Runs that are killed, told to stop, hung up on, that fill a disk, or whose judge
+    misbehaves. They end soon, say one thing, leave nothing running; killed ones go on
+    and come to the same."""
 
     how = "run --dataset tiny:3 --mode lr --temperature 0.6 --max_tokens_len 160 --seed 3".split()
 
@@ -288,7 +318,9 @@ class faults:
             self.program.kill()
 
     def start(self, driver: str, output: Path, *more: str) -> subprocess.Popen[str]:
-        self.program = started(*self.how, "--driver", driver, "--output", str(output), *more)
+        self.program = started(
+            *self.how, "--driver", driver, "--output", str(output), *more
+        )
         return self.program
 
     def __call__(self, rng: Random) -> str:
@@ -297,8 +329,9 @@ class faults:
         return rng.choices(kinds, [4, 2, 3, 1, 1])[0](rng)
 
     def lasts(self, driver: str) -> float:
-        """Seconds of a whole run with this driver, from the start of its interpreter. Measured
-        once, so that kills come at all moments of a run and none waits for its end."""
+        """Seconds of a whole run with this driver, from the start of its interpreter.
+        Measured once, so that kills come at all moments of a run and none waits for its
+        end."""
         if driver not in self.seconds:
             output = self.folder / f"whole {driver}"
             program = self.start(driver, output)
@@ -318,7 +351,8 @@ class faults:
         return program
 
     def killed(self, rng: Random) -> str:
-        """Killed, now and then again while it goes on; then it comes to the same answers."""
+        """Killed, now and then again while it goes on; then it comes to the same
+        answers."""
         driver = rng.choice(["lockstep", "overlapped"])
         output, kills = self.folder / f"killed{self.cases}", 0
         for _ in range(rng.choice([1, 1, 1, 2])):
@@ -351,8 +385,8 @@ class faults:
         return "stopped" if heard else "stopped before or after"
 
     def part(self, rng: Random) -> str:
-        """A process of the run, the draft's or a rank of the target, is killed: one sentence, and
-        nothing is left."""
+        """A process of the run, the draft's or a rank of the target, is killed: one
+        sentence, and nothing is left."""
         output, ranks = self.folder / f"part{self.cases}", rng.random() < 0.5
         more = ["--tensor_parallel", "2"] if ranks else []
         program = self.start("lockstep" if ranks else "overlapped", output, *more)
@@ -365,7 +399,10 @@ class faults:
             with contextlib.suppress(OSError):  # the run may be over
                 os.kill(one, signal.SIGKILL)
         _, said = program.communicate(timeout=4 * SLOW)
-        assert program.returncode in (0, 2) and "Traceback" not in said, (program.returncode, said)
+        assert program.returncode in (0, 2) and "Traceback" not in said, (
+            program.returncode,
+            said,
+        )
         assert program.returncode == 0 or said.count("error: ") == 1, said
         assert gone(program.pid), "something is left"
         shutil.rmtree(output, ignore_errors=True)
@@ -380,7 +417,9 @@ class faults:
             server.misbehave = WAYS.get(name) or FINAL[name]
             try:
                 verdicts = [judge.judge([pair("x", f"y{n}")])[0] for n in range(6)]
-                assert name in WAYS and all(verdict.failed for verdict in verdicts), name
+                assert name in WAYS and all(verdict.failed for verdict in verdicts), (
+                    name
+                )
             except Refused:
                 assert name in FINAL, name
         assert time.monotonic() - began < SLOW, name
@@ -394,7 +433,8 @@ class faults:
 
 
 def spawned(session: int) -> list[int]:
-    """The processes that a run has started, for its draft or for ranks of its target."""
+    """The processes that a run has started, for its draft or for ranks of its
+    target."""
     found = []
     for one in alive(session):
         with contextlib.suppress(OSError):
@@ -405,7 +445,10 @@ def spawned(session: int) -> list[int]:
 
 def answers_in(folder: Path) -> dict[str, list[int]]:
     """The tokens of every answer of a run."""
-    found = {path.name: json.loads(path.read_text("utf-8")) for path in folder.glob("[0-9]*.json")}
+    found = {
+        path.name: json.loads(path.read_text("utf-8"))
+        for path in folder.glob("[0-9]*.json")
+    }
     return {name: record["generation_tokens"] for name, record in found.items()}
 
 
@@ -435,8 +478,8 @@ FRAGMENTS = (
 
 
 class sandbox:
-    """Hostile programs: none writes, reads or signals outside, none outlives its time, none leaves
-    anything behind, and a right program that comes after it is right."""
+    """Hostile programs: none writes, reads or signals outside, none outlives its time,
+    none leaves anything behind, and a right program that comes after it is right."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.outside = folder, folder / "outside"
@@ -453,7 +496,11 @@ class sandbox:
         pass
 
     def __call__(self, rng: Random) -> str:
-        values = {"outside": str(self.outside), "precious": str(self.precious), "pid": os.getpid()}
+        values = {
+            "outside": str(self.outside),
+            "precious": str(self.precious),
+            "pid": os.getpid(),
+        }
         known = rng.random() < 0.5
         if known:
             programs = ATTACKS if self.contained else LIMITED
@@ -461,7 +508,9 @@ class sandbox:
         else:
             lines = rng.choices(FRAGMENTS[2:], k=rng.randint(1, 4))
             if not self.contained:
-                lines = [line for line in lines if not any(word in line for word in OUTSIDE)]
+                lines = [
+                    line for line in lines if not any(word in line for word in OUTSIDE)
+                ]
             tried = (f"try:\n    {line.replace(chr(10), chr(10) + '    ')}\nexcept Exception: pass"
                      for line in lines)  # fmt: skip
             source = "\n".join([FRAGMENTS[0], FRAGMENTS[1], *tried])

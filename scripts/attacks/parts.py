@@ -1,7 +1,9 @@
-"""Attacks on single parts: the scheduler under random orders, the cache under random programs.
+"""Attacks on single parts: the scheduler under random orders, the cache under random
+programs.
 
-An attack is made once, with a folder to write to, and is called once per case with its randomness.
-A call raises what it finds and returns, in a word or two, what kind of case it was.
+An attack is made once, with a folder to write to, and is called once per case with its
+randomness. A call raises what it finds and returns, in a word or two, what kind of case
+it was.
 """
 
 from __future__ import annotations
@@ -9,21 +11,28 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from kvcache_kit import assert_contents, blocks_needed, small_cache, snapshot, write_tokens
+from kvcache_kit import (
+    assert_contents,
+    blocks_needed,
+    small_cache,
+    snapshot,
+    write_tokens,
+)
 from scheduler_kit import RandomScript, oracle, run_and_check
 
 from lr.errors import OutOfBlocks
 from lr.kvcache.branch import BlockTable
-from lr.lab.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.testing.cache import check_cache
+from lr.variants.kit.cache import check_cache
+from lr.watch.scripted import ScriptedRun, newest, oldest, shuffled
 
 OPERATIONS = 100
 """Of one case of the attack on the cache."""
 
 
 class orders:
-    """Steps, origins, verdicts and surviving branches are the oracle's, whatever happens first."""
+    """Steps, origins, verdicts and surviving branches are the oracle's, whatever
+    happens first."""
 
     def __init__(self, folder: Path) -> None:
         pass
@@ -45,13 +54,21 @@ class orders:
         config = SchedulerConfig(
             limits=Limits(rng.randint(1, 40), rng.randint(1, 6), rng.random() < 0.5),
             schedule=schedule,
-            depth=rng.randint(1 if schedule is Schedule.PAPER else 0, 6 if width == 1 else 3),
+            depth=rng.randint(
+                1 if schedule is Schedule.PAPER else 0, 6 if width == 1 else 3
+            ),
             width=width,
             max_target_rows=rng.choice([None, 1, 2, 3, 6]),
             needs_target_step=rng.random() < 0.7,
         )
         told, seed = oracle(script, config), rng.getrandbits(32)
-        for order in (oldest, newest, shuffled(seed), shuffled(seed + 1), shuffled(seed + 2)):
+        for order in (
+            oldest,
+            newest,
+            shuffled(seed),
+            shuffled(seed + 1),
+            shuffled(seed + 2),
+        ):
             run = ScriptedRun(config, script, order)
             clerk = run_and_check(run, Random(seed))
             assert run.emitted == told.chain, (config, script, seed)
@@ -64,9 +81,10 @@ class ForwardFailed(Exception):
 
 
 class cache:
-    """A cache of few small blocks against lists of tokens: after every operation the conservation
-    law holds, every branch holds exactly its keys and values, and freed blocks are full of NaN.
-    What an append takes and copies is what the formula says; one that fails changes nothing."""
+    """A cache of few small blocks against lists of tokens: after every operation the
+    conservation law holds, every branch holds exactly its keys and values, and freed
+    blocks are full of NaN. What an append takes and copies is what the formula says;
+    one that fails changes nothing."""
 
     def __init__(self, folder: Path) -> None:
         pass
@@ -111,11 +129,15 @@ class cache:
         self.tokens.pop(place)
 
     def extend(self, rng: Random) -> None:
-        """Append to some branches, in any order; a tenth of the forwards fails after its writes."""
+        """Append to some branches, in any order; a tenth of the forwards fails after
+        its writes."""
         chosen = rng.sample(range(len(self.tables)), rng.randint(1, len(self.tables)))
         counts = [rng.choice([0, 1, 1, 2, 5]) for _ in chosen]
         tables, fails = [self.tables[place] for place in chosen], rng.random() < 0.1
-        new = [list(range(self.next + 9 * i, self.next + 9 * i + n)) for i, n in enumerate(counts)]
+        new = [
+            list(range(self.next + 9 * i, self.next + 9 * i + n))
+            for i, n in enumerate(counts)
+        ]
         self.next += 9 * len(counts)
         blocks, copies = blocks_needed(tables, counts, self.cache.live_tables)
         before, copied = snapshot(self.cache), self.cache.copied_blocks
@@ -124,7 +146,9 @@ class cache:
         try:
             with self.cache.append(tables, counts) as slots:
                 assert self.cache.copied_blocks == copied + copies
-                write_tokens(self.cache, slots, [token for some in new for token in some])
+                write_tokens(
+                    self.cache, slots, [token for some in new for token in some]
+                )
                 if fails:
                     raise ForwardFailed
         except (ForwardFailed, OutOfBlocks) as error:
@@ -143,5 +167,9 @@ class cache:
         if contents:
             assert_contents(self.cache, self.tables, self.tokens)
             pool = self.cache.pool
-            free = [block for block in range(self.cache.num_blocks) if not pool.refcount(block)]
+            free = [
+                block
+                for block in range(self.cache.num_blocks)
+                if not pool.refcount(block)
+            ]
             assert self.cache.keys[:, free].isnan().all()

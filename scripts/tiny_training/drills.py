@@ -1,5 +1,5 @@
-"""What is practised beside the problems: sums, or moves through the house; and which words of a
-language weigh more in the loss.
+"""What is practised beside the problems: sums, or moves through the house; and which
+words of a language weigh more in the loss.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ def drill(rng: random.Random) -> Meaning:
     names = list(NAMES)
     rng.shuffle(names)
     people = [(name, rng.randrange(LOWEST, HIGHEST + 1)) for name in names[:2]]
-    return random_operation(rng, names[2], people[-1], people, ITEMS[rng.randrange(len(ITEMS))])
+    return random_operation(
+        rng, names[2], people[-1], people, ITEMS[rng.randrange(len(ITEMS))]
+    )
 
 
 def _sum(rng: random.Random, bare: bool) -> tuple[str, str]:
-    """Practice in arithmetic, a bare calculation (" 12 + 5 = 17,") or a whole step, and its result
-    in digits."""
+    """Practice in arithmetic, a bare calculation (" 12 + 5 = 17,") or a whole step, and
+    its result in digits."""
     step = drill(rng)
     if not bare:
         return render(step, rng.choice(list(Style)), rng) + "\n\n", str(step.result)
@@ -34,9 +36,11 @@ def _sum(rng: random.Random, bare: bool) -> tuple[str, str]:
 
 
 def _move(rng: random.Random, bare: bool) -> tuple[str, str]:
-    """Practice in the map of the house: a fact (" north of the hall is the tower,") or a whole
-    step, and the room it is about."""
-    deed = plans.walk(rng, rng.choice(plans.ROOMS))._replace(number=rng.choice(plans.NUMBERS))
+    """Practice in the map of the house: a fact (" north of the hall is the tower,") or
+    a whole step, and the room it is about."""
+    deed = plans.walk(rng, rng.choice(plans.ROOMS))._replace(
+        number=rng.choice(plans.NUMBERS)
+    )
     if bare:
         return f" {deed.direction} of the {deed.origin} is the {deed.room},", deed.room
     return plans.render(deed, rng.choice(list(Style)), rng) + "\n\n", deed.room
@@ -44,8 +48,8 @@ def _move(rng: random.Random, bare: bool) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Practice:
-    """`drill(rng, bare)` gives a text of practice and its result. `results` are the words that have
-    to be worked out, `names` those that have to be copied."""
+    """`drill(rng, bare)` gives a text of practice and its result. `results` are the
+    words that have to be worked out, `names` those that have to be copied."""
 
     drill: Callable[[random.Random, bool], tuple[str, str]]
     results: frozenset[str]
@@ -53,9 +57,13 @@ class Practice:
 
 
 PRACTICE = {
-    "tiny": Practice(_sum, frozenset("0123456789"), frozenset((*NAMES, *language.NOTES))),
+    "tiny": Practice(
+        _sum, frozenset("0123456789"), frozenset((*NAMES, *language.NOTES))
+    ),
     "plans": Practice(
-        _move, frozenset(plans.ROOMS), frozenset((*plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS))
+        _move,
+        frozenset(plans.ROOMS),
+        frozenset((*plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS)),
     ),
 }
 """By the family of the language."""

@@ -1,15 +1,17 @@
-"""What the tiny judge is trained on: rows about pairs of steps, from the grammar and from
-real runs. `scripts/measure_judge.py` says how well it agrees with the oracle.
+"""What the tiny judge is trained on: rows about pairs of steps, from the grammar and
+from real runs. `scripts/measure_judge.py` says how well it agrees with the oracle.
 
-A training row is the prompt that `JudgeVerifier` will put, its answer begun, and the one token that
-decides. That token is what counts, but one bit per row teaches slowly. So in training the judge
-also has to say, at every token of the second step, whether the step can still mean what the first
-one does (`agreeing_prefix` in `pairs.py`): the same two answers, with a small weight. It learns
-where steps part, and the answer at the end follows.
+A training row is the prompt that `JudgeVerifier` will put, its answer begun, and the
+one token that decides. That token is what counts, but one bit per row teaches slowly.
+So in training the judge also has to say, at every token of the second step, whether the
+step can still mean what the first one does (`agreeing_prefix` in `pairs.py`): the same
+two answers, with a small weight. It learns where steps part, and the answer at the end
+follows.
 
-A run gives pairs at every place of a chain, where draft and target write one step from the same
-prefix. The chain goes on as in Lookahead Reasoning with the oracle as verifier. What never reaches
-a judge is left out: pairs that are decided by their form, and equal texts.
+A run gives pairs at every place of a chain, where draft and target write one step from
+the same prefix. The chain goes on as in Lookahead Reasoning with the oracle as
+verifier. What never reaches a judge is left out: pairs that are decided by their form,
+and equal texts.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from transformers import PreTrainedTokenizerFast
 
 from lr.model.codec import Codec
 from lr.model.weights import load_model
-from lr.parts.judge import TINY_JUDGE_PROMPT, AnswerTokens
 from lr.rng import Stream
 from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, AnswerTokens
 from lr.tiny.evaluate import BATCH, EvalSettings, Voice, grow_chains
 from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Problem, Split
@@ -42,8 +44,8 @@ MAX_STEP_TOKENS = 100
 
 
 class JudgeRows(RowMaker):
-    """Makes rows of pairs, both classes equally often. `real` are pairs from runs on training
-    problems, a share `real_share` of each pool; empty: none."""
+    """Makes rows of pairs, both classes equally often. `real` are pairs from runs on
+    training problems, a share `real_share` of each pool; empty: none."""
 
     def __init__(
         self,
@@ -53,10 +55,14 @@ class JudgeRows(RowMaker):
         real_share: float = 0.3,
     ) -> None:
         super().__init__(tokenizer, Style.TARGET, seed)
-        self.real = [[pair for pair in real if pair.same is same] for same in (True, False)]
+        self.real = [
+            [pair for pair in real if pair.same is same] for same in (True, False)
+        ]
         self.real_share = real_share if all(self.real) else 0.0
         prompt = TINY_JUDGE_PROMPT
-        answers = AnswerTokens.of([self.encode(prompt.aligned), self.encode(prompt.unaligned)])
+        answers = AnswerTokens.of(
+            [self.encode(prompt.aligned), self.encode(prompt.unaligned)]
+        )
         self.begun = [*self.encode(prompt.prefill), *answers.common]
         aligned, unaligned = answers.tokens
         assert aligned is not None and unaligned is not None
@@ -65,9 +71,12 @@ class JudgeRows(RowMaker):
         [self.blank] = self.encode("\n\n")
 
     def pair_row(self, pair: TextPair) -> Row:
-        """The prompt about a pair with the right answer; its own weight is 1, that of the running
-        answers `RUNNING_WEIGHT`."""
-        ids = [*self.prompt(TINY_JUDGE_PROMPT.about(pair.first, pair.second)), *self.begun]
+        """The prompt about a pair with the right answer; its own weight is 1, that of
+        the running answers `RUNNING_WEIGHT`."""
+        ids = [
+            *self.prompt(TINY_JUDGE_PROMPT.about(pair.first, pair.second)),
+            *self.begun,
+        ]
         labels, weights = list(ids), [0.0] * len(ids)
         for place, agrees in self._running(pair, ids):
             labels[place + 1] = self.aligned if agrees else self.unaligned
@@ -76,8 +85,8 @@ class JudgeRows(RowMaker):
         return Row([*ids, answer], [*weights, 1.0], [*labels, answer])
 
     def _running(self, pair: TextPair, ids: list[int]) -> Iterator[tuple[int, bool]]:
-        """The places of the second step's tokens in a prompt, and whether the step up to there
-        agrees with the first."""
+        """The places of the second step's tokens in a prompt, and whether the step up
+        to there agrees with the first."""
         meaning = parse(pair.first)
         if meaning is None:
             return
@@ -101,8 +110,8 @@ class JudgeRows(RowMaker):
 
 
 class PairSource:
-    """A target and a draft that solve problems together, step by step, and what they wrote at the
-    same places."""
+    """A target and a draft that solve problems together, step by step, and what they
+    wrote at the same places."""
 
     def __init__(
         self,
@@ -113,23 +122,34 @@ class PairSource:
     ) -> None:
         settings = EvalSettings(temperature=temperature)
         self.target, self.draft = (
-            Voice(role, load_model(name, dtype=torch.float32), Codec.load(name), settings)
+            Voice(
+                role, load_model(name, dtype=torch.float32), Codec.load(name), settings
+            )
             for role, name in ((Role.TARGET, target), (Role.DRAFT, draft))
         )
 
     def pairs(
         self, split: Split, batch: int, seed: int = 0, dataset: str = "tiny"
     ) -> list[TextPair]:
-        """The pairs (target's step, draft's step) of batch number `batch` of a split's problems, 32
-        problems each."""
-        problems = [DATASETS[dataset](split, batch * BATCH + i, seed) for i in range(BATCH)]
+        """The pairs (target's step, draft's step) of batch number `batch` of a split's
+        problems, 32 problems each."""
+        problems = [
+            DATASETS[dataset](split, batch * BATCH + i, seed) for i in range(BATCH)
+        ]
         found: list[TextPair] = []
 
         def number(what: Problem[Any], index: int, sibling: int) -> int:
-            return Stream.root(seed).fold_in("judge pairs", what.question, index).key(0) >> 1
+            return (
+                Stream.root(seed).fold_in("judge pairs", what.question, index).key(0)
+                >> 1
+            )
 
-        def accepts(own: Sequence[int], drafted: Sequence[int], _: Sequence[int]) -> bool:
-            first, second = (self.target.codec.decode(step).strip() for step in (own, drafted))
+        def accepts(
+            own: Sequence[int], drafted: Sequence[int], _: Sequence[int]
+        ) -> bool:
+            first, second = (
+                self.target.codec.decode(step).strip() for step in (own, drafted)
+            )
             same = same_meaning(first, second)
             alike = self.target.ended(own) == self.target.ended(drafted)
             whole = max(len(own), len(drafted)) < MAX_STEP_TOKENS
@@ -142,9 +162,10 @@ class PairSource:
 
 
 def as_pair(pair: TextPair, encode: Callable[[str], list[int]]) -> Pair:
-    """The pair as a verifier gets it: the first text is the target's step, the second the
-    draft's."""
+    """The pair as a verifier gets it: the first text is the target's step, the second
+    the draft's."""
     target, draft = (
-        Step(tuple(encode(text + "\n\n")), Finish.BOUNDARY) for text in (pair.first, pair.second)
+        Step(tuple(encode(text + "\n\n")), Finish.BOUNDARY)
+        for text in (pair.first, pair.second)
     )
     return Pair((0,), draft, target)

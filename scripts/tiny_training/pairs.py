@@ -1,11 +1,12 @@
-"""Pairs of steps for the judge, from the grammar: the same meaning in other words, or a meaning in
-which one thing is changed; and how far a step agrees with a meaning.
+"""Pairs of steps for the judge, from the grammar: the same meaning in other words, or a
+meaning in which one thing is changed; and how far a step agrees with a meaning.
 
-The oracle labels every pair, so a pair is "same" for no other reason than that both steps are read
-and say the same. The changes are the mistakes that models make: a digit of an operand or a result,
-a person, the item, the operation, the letter of a turn, another step of the solution, a word that
-is lost or doubled. Some pairs of equal meaning are wrong in the same way on both sides: the judge
-is to compare, not to calculate.
+The oracle labels every pair, so a pair is "same" for no other reason than that both
+steps are read and say the same. The changes are the mistakes that models make: a digit
+of an operand or a result, a person, the item, the operation, the letter of a turn,
+another step of the solution, a word that is lost or doubled. Some pairs of equal
+meaning are wrong in the same way on both sides: the judge is to compare, not to
+calculate.
 
 Standard library only. Read next: `judge.py`, which makes training rows of pairs.
 """
@@ -32,7 +33,9 @@ from lr.tiny.language import (
 from lr.tiny.oracle import parse, same_meaning
 from lr.tiny.stories import story
 
-SHARED_MISTAKES = 0.3  # of the pairs of equal meaning say something that the solution does not
+SHARED_MISTAKES = (
+    0.3  # of the pairs of equal meaning say something that the solution does not
+)
 SAME_STYLE = 0.3  # of the pairs are two steps of one style
 DIFFERENCES = (("changed", 0.8), ("elsewhere", 0.12), ("broken", 0.08))
 CHANGES = (
@@ -43,8 +46,8 @@ CHANGES = (
     ("item", 0.15),
     ("note", 0.05),
 )
-"""How steps come to differ, and what is changed, each with its share. A change that a step does not
-have is drawn again.
+"""How steps come to differ, and what is changed, each with its share. A change that a
+step does not have is drawn again.
 """
 SHAPES = {
     **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),
@@ -59,8 +62,8 @@ SHAPES = {
 
 
 class TextPair(NamedTuple):
-    """Two steps as text, without the blank line that ends them, and whether they mean the same by
-    the oracle."""
+    """Two steps as text, without the blank line that ends them, and whether they mean
+    the same by the oracle."""
 
     first: str
     second: str
@@ -68,8 +71,8 @@ class TextPair(NamedTuple):
 
 
 def grammar_pair(index: int, seed: int, split: Split = Split.TRAIN) -> TextPair:
-    """Pair number `index`: of equal meaning where `index` is even, of different meaning where it is
-    odd; never equal texts."""
+    """Pair number `index`: of equal meaning where `index` is even, of different meaning
+    where it is odd; never equal texts."""
     rng = random.Random(f"pair/{split.value}/{seed}/{index}")
     wanted = index % 2 == 0
     while True:
@@ -77,21 +80,28 @@ def grammar_pair(index: int, seed: int, split: Split = Split.TRAIN) -> TextPair:
         step = rng.choice(what.steps)
         style = rng.choice(list(Style))
         styles = (style, style if rng.random() < SAME_STYLE else style.other)
-        first, second = _same(step, styles, rng) if wanted else _different(what, step, styles, rng)
+        first, second = (
+            _same(step, styles, rng) if wanted else _different(what, step, styles, rng)
+        )
         if rng.random() < 0.5:
             first, second = second, first
         if first != second and same_meaning(first, second) == wanted:
             return TextPair(first, second, wanted)
 
 
-def _same(step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tuple[str, str]:
+def _same(
+    step: Meaning, styles: tuple[Style, Style], rng: random.Random
+) -> tuple[str, str]:
     if rng.random() < SHARED_MISTAKES:
         step = change(step, rng)
     return render(step, styles[0], rng), render(step, styles[1], rng)
 
 
 def _different(
-    what: Problem[Meaning], step: Meaning, styles: tuple[Style, Style], rng: random.Random
+    what: Problem[Meaning],
+    step: Meaning,
+    styles: tuple[Style, Style],
+    rng: random.Random,
 ) -> tuple[str, str]:
     how = _drawn(DIFFERENCES, rng)
     first = render(step, styles[0], rng)
@@ -109,8 +119,8 @@ def _drawn(shares: tuple[tuple[str, float], ...], rng: random.Random) -> str:
 
 
 def change(step: Meaning, rng: random.Random) -> Meaning:
-    """`step` with one thing changed: a number, a person, the item or the operation. Still a
-    sentence of the language."""
+    """`step` with one thing changed: a number, a person, the item or the operation.
+    Still a sentence of the language."""
     while True:
         changed = _change(step, _drawn(CHANGES, rng), rng)
         if changed != step and parse(render(changed, Style.TARGET, rng)) == changed:
@@ -138,13 +148,15 @@ def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
     if what == "note" and step.note:
         return step._replace(note=rng.choice(NOTES) + step.note[1:])
     if what == "operation" and step.operation in SHAPES:
-        return _recalculated(step._replace(operation=rng.choice(SHAPES[step.operation])), rng)
+        return _recalculated(
+            step._replace(operation=rng.choice(SHAPES[step.operation])), rng
+        )
     return step
 
 
 def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
-    """Half of the changes go on to the right result, where there is one; in the others the result
-    stays as it was."""
+    """Half of the changes go on to the right result, where there is one; in the others
+    the result stays as it was."""
     if step.result is None or rng.random() < 0.5:
         return step
     result = calculate(step.operation, step.operands)
@@ -152,8 +164,8 @@ def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
 
 
 def _other_number(number: int, rng: random.Random) -> int:
-    """A number that is easily taken for `number`: one digit other, one or ten more or less; or
-    any."""
+    """A number that is easily taken for `number`: one digit other, one or ten more or
+    less; or any."""
     tens, ones = divmod(number, 10)
     near = (
         10 * tens + rng.randrange(10),
@@ -174,8 +186,8 @@ def _break(text: str, rng: random.Random) -> str:
 
 
 def kind_of_difference(pair: TextPair) -> str:
-    """What tells the two steps apart by the oracle: a field of `Meaning`, "several", "unreadable",
-    or "" where they mean the same."""
+    """What tells the two steps apart by the oracle: a field of `Meaning`, "several",
+    "unreadable", or "" where they mean the same."""
     a, b = parse(pair.first), parse(pair.second)
     if a is None or b is None:
         return "unreadable"
@@ -184,13 +196,13 @@ def kind_of_difference(pair: TextPair) -> str:
 
 
 def agreeing_prefix(meaning: Meaning, text: str) -> int:
-    """The length of the longest beginning of `unglue(text)` that begins some sentence saying
-    `meaning`: all paths of all its templates are followed through the text at once, an alternative
-    at each place.
+    """The length of the longest beginning of `unglue(text)` that begins some sentence
+    saying `meaning`: all paths of all its templates are followed through the text at
+    once, an alternative at each place.
 
-    Example: the meaning is "Ann has 7 coins". "First Ann has 17 coins." agrees for the 14
-    characters "First Ann has "; the "1" is too much. "First Ann has 72 coins." agrees for one
-    character more: 7 may still become 7."""
+    Example: the meaning is "Ann has 7 coins". "First Ann has 17 coins." agrees for the
+    14 characters "First Ann has "; the "1" is too much. "First Ann has 72 coins."
+    agrees for one character more: 7 may still become 7."""
     spaced, values = unglue(text), slots(meaning)
     longest = 0
     for template in PIECES[meaning.kind, meaning.operation]:

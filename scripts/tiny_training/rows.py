@@ -1,14 +1,16 @@
-"""Training rows: problems in the model's own style, and drills (sums, or facts of the map).
+"""Training rows: problems in the model's own style, and drills (sums, or facts of the
+map).
 
-A problem row is the chat prompt and the solution; the loss is on the solution. At inference draft
-and target continue each other's text, so some steps of a row are written in the *other* style and
-carry no loss: a model learns to write its own style whatever it has read before. A drill row is a
-list of single calculations (or moves) in the words of the language, with loss on the results alone;
-without drills, arithmetic is learnt late or not at all.
+A problem row is the chat prompt and the solution; the loss is on the solution. At
+inference draft and target continue each other's text, so some steps of a row are
+written in the *other* style and carry no loss: a model learns to write its own style
+whatever it has read before. A drill row is a list of single calculations (or moves) in
+the words of the language, with loss on the results alone; without drills, arithmetic is
+learnt late or not at all.
 
-Rows come in pools. The rows of a pool are cut into batches of like length, each padded to one of
-`WIDTHS`, so that a compiled layer meets few shapes. Which rows a batch holds is a pure function of
-(seed, pool, position): training resumes exactly.
+Rows come in pools. The rows of a pool are cut into batches of like length, each padded
+to one of `WIDTHS`, so that a compiled layer meets few shapes. Which rows a batch holds
+is a pure function of (seed, pool, position): training resumes exactly.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ WIDTHS = (64, 96, 128, 160, 192, 256, 320, 384, 512, *range(640, 4097, 128))
 
 
 class Row(NamedTuple):
-    """Token ids; for each the weight of the loss for predicting it (0: context only), and what is
-    to be predicted at its place: in a language model the token itself."""
+    """Token ids; for each the weight of the loss for predicting it (0: context only),
+    and what is to be predicted at its place: in a language model the token itself."""
 
     ids: list[int]
     weights: list[float]
@@ -45,8 +47,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows [r, t] of ids, padded on the right, with their weights and labels; `place` is where to
-    resume after it."""
+    """Rows [r, t] of ids, padded on the right, with their weights and labels; `place`
+    is where to resume after it."""
 
     tokens: Tensor
     weights: Tensor
@@ -61,15 +63,18 @@ def batch_of(
     width: int | None = None,
     count: int = 0,
 ) -> Batch:
-    """Rows as rectangles of `width` (None: the longest row's), at least `count` of them; `fill` is
-    the padding token."""
+    """Rows as rectangles of `width` (None: the longest row's), at least `count` of
+    them; `fill` is the padding token."""
     width = width or max(len(row.ids) for row in rows)
     rows = [*rows, *[Row([], [], [])] * (count - len(rows))]
 
     def pad(lists: Iterator[list[int]] | Iterator[list[float]], value: float) -> Tensor:
         return torch.tensor([[*one, *[value] * (width - len(one))] for one in lists])
 
-    tokens, labels = pad((r.ids for r in rows), fill), pad((r.labels for r in rows), fill)
+    tokens, labels = (
+        pad((r.ids for r in rows), fill),
+        pad((r.labels for r in rows), fill),
+    )
     return Batch(tokens, pad((r.weights for r in rows), 0.0), labels, place)
 
 
@@ -83,11 +88,21 @@ class RowMaker:
         seed: int,
         language: TinyLanguage = QUANTITIES,
     ) -> None:
-        self.tokenizer, self.style, self.seed, self.language = tokenizer, style, seed, language
+        self.tokenizer, self.style, self.seed, self.language = (
+            tokenizer,
+            style,
+            seed,
+            language,
+        )
         practice = PRACTICE[language.family]
         self.drill = practice.drill
-        words = {token: entry.removeprefix("Ġ") for entry, token in tokenizer.get_vocab().items()}
-        self.results = {token for token, word in words.items() if word in practice.results}
+        words = {
+            token: entry.removeprefix("Ġ")
+            for entry, token in tokenizer.get_vocab().items()
+        }
+        self.results = {
+            token for token, word in words.items() if word in practice.results
+        }
         self.names = {token for token, word in words.items() if word in practice.names}
         self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
 
@@ -99,19 +114,23 @@ class RowMaker:
         """The chat prompt of a question, up to and with the assistant's header."""
         messages = [{"role": "user", "content": question}]
         return self.encode(
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
         )
 
     def problem_row(self, what: Problem[Any], rng: random.Random) -> Row:
-        """Prompt and solution; in half of the rows, half of the steps are foreign context without
-        loss."""
+        """Prompt and solution; in half of the rows, half of the steps are foreign
+        context without loss."""
         ids = self.prompt(what.question)
         weights = [0.0] * len(ids)
         foreign = 0.5 if rng.random() < 0.5 else 0.0
         for i, step in enumerate(what.steps):
             own = rng.random() >= foreign
             last = i == len(what.steps) - 1
-            text = self.language.render(step, self.style if own else self.style.other, rng)
+            text = self.language.render(
+                step, self.style if own else self.style.other, rng
+            )
             new = [*self.encode(text), self.end] if last else self.encode(text + "\n\n")
             ids += new
             weights += [self.weight(token) if own else 0.0 for token in new]
@@ -123,15 +142,19 @@ class RowMaker:
         return NAME_WEIGHT if token in self.names else 1.0
 
     def drill_row(self, length: int, rng: random.Random) -> Row:
-        """Practice up to `length` tokens, bare (" 12 + 5 = 17,") or in whole steps; loss on each
-        result and the token after it."""
+        """Practice up to `length` tokens, bare (" 12 + 5 = 17,") or in whole steps;
+        loss on each result and the token after it."""
         ids = self.encode("<|im_start|>assistant\n")
         weights = [0.0] * len(ids)
         bare = rng.random() < 0.6
         while True:
             text, result = self.drill(rng, bare)
             at = text.rindex(result)
-            parts = text[: at - 1], text[at - 1 : at + len(result)], text[at + len(result) :]
+            parts = (
+                text[: at - 1],
+                text[at - 1 : at + len(result)],
+                text[at + len(result) :],
+            )
             before, new, after = map(self.encode, parts)  # the result with its space
             if len(ids) + len(before) + len(new) + len(after) > length:
                 return Row(ids, weights, ids)
@@ -142,11 +165,11 @@ class RowMaker:
     def batches(
         self, start: tuple[int, int], stride: int, budget: int, drills: float
     ) -> Iterator[Batch]:
-        """Endless batches of at most `budget` tokens, padding included, or of one row, from place
-        `start`; a share `drills` of the tokens of a pool are drills.
+        """Endless batches of at most `budget` tokens, padding included, or of one row,
+        from place `start`; a share `drills` of the tokens of a pool are drills.
 
-        A place is (pool, position in it); `stride` is the distance from pool to pool (processes
-        share the pools out)."""
+        A place is (pool, position in it); `stride` is the distance from pool to pool
+        (processes share the pools out)."""
         pool, position = start
         while True:
             groups = self._groups(pool, budget, drills)
@@ -163,19 +186,28 @@ class RowMaker:
         for name, draw in self.language.datasets.items():
             count = POOL_LONG if name == "stories" else POOL_PROBLEMS
             numbers = range(number * count, (number + 1) * count)
-            rows += [self.problem_row(draw(Split.TRAIN, i, self.seed), rng) for i in numbers]
+            rows += [
+                self.problem_row(draw(Split.TRAIN, i, self.seed), rng) for i in numbers
+            ]
         return rows
 
-    def _groups(self, number: int, budget: int, drills: float) -> list[tuple[list[Row], int]]:
-        """The rows of a pool, drills included, in groups of one width and at most `budget` tokens,
-        each with its width; in random order."""
+    def _groups(
+        self, number: int, budget: int, drills: float
+    ) -> list[tuple[list[Row], int]]:
+        """The rows of a pool, drills included, in groups of one width and at most
+        `budget` tokens, each with its width; in random order."""
         rng = random.Random(f"rows/{self.seed}/{self.style.value}/{number}")
         rows = self.pool(number, rng)
         wanted = sum(len(row.ids) for row in rows) * drills / (1 - drills)
-        rows += [self.drill_row(DRILL_TOKENS, rng) for _ in range(round(wanted / DRILL_TOKENS))]
+        rows += [
+            self.drill_row(DRILL_TOKENS, rng)
+            for _ in range(round(wanted / DRILL_TOKENS))
+        ]
         by_width: dict[int, list[Row]] = {}
         for row in rows:
-            by_width.setdefault(next(w for w in WIDTHS if w >= len(row.ids)), []).append(row)
+            by_width.setdefault(
+                next(w for w in WIDTHS if w >= len(row.ids)), []
+            ).append(row)
         groups = []
         for width, some in sorted(by_width.items()):
             rng.shuffle(some)

@@ -1,14 +1,15 @@
-"""How the tiny models are trained: data-parallel over processes, checkpointed, and resumed bit for
-bit.
+"""How the tiny models are trained: data-parallel over processes, checkpointed, and
+resumed bit for bit.
 
-One step: every process takes a batch of its own, the gradients (and the sum of the loss weights)
-are added up by one all-reduce of one flat buffer, and every process makes the same update: Muon
-(Jordan et al., 2024, kellerjordan.github.io/posts/muon) for the matrices of the layers, AdamW for
-the rest. The learning rate is a function of the share of the token budget that is spent: warm-up,
-then cosine down to 2 %. The same all-reduce carries two flags, so that all processes stop or save
-at the same step.
+One step: every process takes a batch of its own, the gradients (and the sum of the loss
+weights) are added up by one all-reduce of one flat buffer, and every process makes the
+same update: Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) for the
+matrices of the layers, AdamW for the rest. The learning rate is a function of the share
+of the token budget that is spent: warm-up, then cosine down to 2 %. The same all-reduce
+carries two flags, so that all processes stop or save at the same step.
 
-`scripts/train_tiny.py` and `scripts/train_judge.py` start the processes, evaluate and export.
+`scripts/train_tiny.py` and `scripts/train_judge.py` start the processes, evaluate and
+export.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ from lr.model.codec import Codec
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer
 from lr.model.qwen import CausalLM
-from lr.tiny.evaluate import BATCH, EvalSettings, Voice, count_right, draw, draw_number, solve
+from lr.tiny.evaluate import (
+    BATCH,
+    EvalSettings,
+    Voice,
+    count_right,
+    draw,
+    draw_number,
+    solve,
+)
 from lr.tiny.grammar import Style
 from lr.tiny.language import StepKind
 from lr.types import Role, require
@@ -46,12 +55,12 @@ SAVE_SECONDS, SHOW_SECONDS = 120.0, 15.0
 
 
 def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
-    """A model with random weights from a seed. Every layer begins as the identity: its two output
-    matrices are zero.
+    """A model with random weights from a seed. Every layer begins as the identity: its
+    two output matrices are zero.
 
-    The embedding begins large (0.1, not the usual 0.02): with small beginnings the sixteen names,
-    which look alike to the loss until they can be copied, drift together in the first steps and are
-    then not told apart for millions of tokens."""
+    The embedding begins large (0.1, not the usual 0.02): with small beginnings the
+    sixteen names, which look alike to the loss until they can be copied, drift together
+    in the first steps and are then not told apart for millions of tokens."""
     torch.manual_seed(seed)
     model = CausalLM(config)
     for name, p in model.named_parameters():
@@ -65,8 +74,8 @@ def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained. `tokens` is the budget over all processes, `batch` the tokens of one
-    step over all processes, `drills` the share of tokens in drills."""
+    """How a model is trained. `tokens` is the budget over all processes, `batch` the
+    tokens of one step over all processes, `drills` the share of tokens in drills."""
 
     tokens: int
     batch: int = 2560
@@ -82,16 +91,19 @@ class Recipe:
         require(self.batch >= 1, "batch", self.batch, "a whole number >= 1")
 
     def rate(self, step: int, spent: int) -> float:
-        """The factor on the learning rates: linear warm-up, then cosine from 1 to `last_rate` over
-        the budget."""
+        """The factor on the learning rates: linear warm-up, then cosine from 1 to
+        `last_rate` over the budget."""
         share = min(1.0, spent / self.tokens)
-        cosine = self.last_rate + (1 - self.last_rate) * 0.5 * (1 + math.cos(math.pi * share))
+        cosine = self.last_rate + (1 - self.last_rate) * 0.5 * (
+            1 + math.cos(math.pi * share)
+        )
         return cosine * min(1.0, (step + 1) / self.warmup)
 
 
 @dataclass
 class Progress:
-    """Where training is: steps made, tokens spent, and each process's place in the data."""
+    """Where training is: steps made, tokens spent, and each process's place in the
+    data."""
 
     step: int = 0
     tokens: int = 0
@@ -112,14 +124,17 @@ class Trainer:
         for name, p in model.named_parameters():
             in_layers[p.ndim == 2 and name.startswith("layers.")].append(p)
         matrices, others = in_layers[True], in_layers[False]
-        # one buffer for all gradients, so that one all-reduce adds them up; each is a view into it
+        # one buffer for all gradients, so that one all-reduce adds them up; each is a
+        # view into it
         size = sum(p.numel() for p in model.parameters()) + FLAGS
         self.buffer, at = torch.zeros(size, device=model.device), 0
         for p in (*matrices, *others):
             p.grad = self.buffer[at : at + p.numel()].view_as(p)
             at += p.numel()
         self.muon = torch.optim.Muon(matrices, weight_decay=0.0)
-        self.adam = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.adam = torch.optim.AdamW(
+            others, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        )
         self._begin(Progress(places=tuple((rank, 0) for rank in range(self.world))))
 
     def _begin(self, progress: Progress) -> None:
@@ -128,23 +143,34 @@ class Trainer:
         place = progress.places[self.rank]
         self.batches = self.rows.batches(place, self.world, budget, self.recipe.drills)
 
-    def step(self, stop: bool = False, save: bool = False) -> tuple[dict[str, float], bool, bool]:
-        """One update. Returns the mean loss by class of token over all processes ("loss" is the
-        weighted mean that is trained on), and whether any of them asked to stop or to save."""
+    def step(
+        self, stop: bool = False, save: bool = False
+    ) -> tuple[dict[str, float], bool, bool]:
+        """One update. Returns the mean loss by class of token over all processes
+        ("loss" is the weighted mean that is trained on), and whether any of them asked
+        to stop or to save."""
         batch, device = next(self.batches), self.model.device
         tokens, weights = batch.tokens.to(device), batch.weights.to(device)
         labels = batch.labels.to(device)
         self.buffer.zero_()
-        losses, weight_of = token_losses(self.model, tokens, weights, labels, self.layer_of)
+        losses, weight_of = token_losses(
+            self.model, tokens, weights, labels, self.layer_of
+        )
         (losses * weight_of).sum().backward()
-        self.buffer[-FLAGS:] = torch.tensor([float(weights.sum()), stop, save], device=device)
+        self.buffer[-FLAGS:] = torch.tensor(
+            [float(weights.sum()), stop, save], device=device
+        )
         counts = _by_class(losses.detach(), weight_of, tokens.numel())
         if self.world > 1:
             dist.all_reduce(self.buffer)
             dist.all_reduce(counts)
         weight, stop_all, save_all = self.buffer[-FLAGS:].tolist()
-        gradients = self.buffer[:-FLAGS].div_(max(weight, 1.0))  # a batch may be all context
-        gradients.mul_(torch.clamp(self.recipe.clip / (gradients.norm() + 1e-6), max=1.0))
+        gradients = self.buffer[:-FLAGS].div_(
+            max(weight, 1.0)
+        )  # a batch may be all context
+        gradients.mul_(
+            torch.clamp(self.recipe.clip / (gradients.norm() + 1e-6), max=1.0)
+        )
         rate = self.recipe.rate(self.progress.step, self.progress.tokens)
         for optimiser, most in (
             (self.muon, self.recipe.matrix_rate),
@@ -157,7 +183,9 @@ class Trainer:
         places[self.rank] = batch.place
         spent = self.progress.tokens + int(counts[-1])
         self.progress = Progress(self.progress.step + 1, spent, tuple(places))
-        means = (counts[: len(CLASSES)] / counts[len(CLASSES) : -1].clamp(min=1)).tolist()
+        means = (
+            counts[: len(CLASSES)] / counts[len(CLASSES) : -1].clamp(min=1)
+        ).tolist()
         return dict(zip(CLASSES, means, strict=True)), stop_all > 0, save_all > 0
 
     def train(
@@ -168,9 +196,9 @@ class Trainer:
         check: Callable[[], None] | None = None,
         check_every: int = 1_000_000,
     ) -> None:
-        """Steps until the budget is spent or `last_step` is reached, Ctrl-C or SIGTERM comes. Saves
-        to `state` every two minutes and at the end; `say` gets a line of progress every 15 seconds;
-        `check` is called every so many tokens."""
+        """Steps until the budget is spent or `last_step` is reached, Ctrl-C or SIGTERM
+        comes. Saves to `state` every two minutes and at the end; `say` gets a line of
+        progress every 15 seconds; `check` is called every so many tokens."""
         signals: list[int] = []
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda number, frame: signals.append(number))
@@ -182,7 +210,9 @@ class Trainer:
             before = self.progress.tokens
             due = self.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
             losses, stop, save = self.step(stop=bool(signals), save=due)
-            means = {n: 0.95 * means.get(n, loss) + 0.05 * loss for n, loss in losses.items()}
+            means = {
+                n: 0.95 * means.get(n, loss) + 0.05 * loss for n, loss in losses.items()
+            }
             now, spent = time.perf_counter(), self.progress.tokens
             if self.rank == 0 and now - shown > SHOW_SECONDS:
                 shown, speed = now, (spent - first) / (now - began)
@@ -196,15 +226,19 @@ class Trainer:
             if save:
                 self.save(state)
                 saved = now
-            if check is not None and not stop and spent // check_every != before // check_every:
+            if (
+                check is not None
+                and not stop
+                and spent // check_every != before // check_every
+            ):
                 check()
         self.save(state)
         if check is not None and not stop:
             check()
 
     def save(self, path: Path) -> None:
-        """Write everything that resuming needs, atomically. All processes call it; the first
-        writes."""
+        """Write everything that resuming needs, atomically. All processes call it; the
+        first writes."""
         if self.world > 1:
             places = list(self.progress.places)
             dist.all_gather_object(places, self.progress.places[self.rank])
@@ -221,7 +255,8 @@ class Trainer:
             path.with_suffix(".new").replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on where `save` left off. Raises SettingError if the number of processes differs."""
+        """Go on where `save` left off. Raises SettingError if the number of processes
+        differs."""
         state = torch.load(path, weights_only=True)
         progress = Progress(**state["progress"])
         progress.places = tuple((pool, at) for pool, at in progress.places)
@@ -236,8 +271,9 @@ class Trainer:
 
 
 def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> list[int]:
-    """[problems, right answers, steps, right steps, operation steps, right ones] of a model in
-    training. The steps, one per problem, are written from true prefixes in mixed styles."""
+    """[problems, right answers, steps, right steps, operation steps, right ones] of a
+    model in training. The steps, one per problem, are written from true prefixes in
+    mixed styles."""
     settings = EvalSettings()
     voice, counts = Voice(Role.TARGET, model, codec, settings), [0] * 6
     language = voice.language
@@ -249,7 +285,10 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
         for i, what in zip(some, problems, strict=True):
             rng = random.Random(i)
             at = rng.randrange(len(what.steps))
-            said = (language.render(s, rng.choice(list(Style)), rng) for s in what.steps[:at])
+            said = (
+                language.render(s, rng.choice(list(Style)), rng)
+                for s in what.steps[:at]
+            )
             text = codec.encode("".join(step + "\n\n" for step in said))
             branches.append(voice.runner.open([*codec.chat(what.question), *text]))
             wanted.append(what.steps[at])
@@ -260,7 +299,11 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
             language.parse(codec.decode(step)) == meaning
             for step, meaning in zip(written, wanted, strict=True)
         ]
-        hard = [r for r, step in zip(same, wanted, strict=True) if step.kind is StepKind.OPERATION]
+        hard = [
+            r
+            for r, step in zip(same, wanted, strict=True)
+            if step.kind is StepKind.OPERATION
+        ]
         new = (len(some), right, len(same), sum(same), len(hard), sum(hard))
         counts = [old + more for old, more in zip(counts, new, strict=True)]
     return counts
@@ -269,14 +312,15 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
 def layer_on_rows(
     x: Tensor, weights: tuple[Tensor, ...], cos: Tensor, signed_sin: Tensor, eps: float
 ) -> Tensor:
-    """A decoder layer on rows of hidden states [r, t, e], each token seeing its row up to itself:
-    what `DecoderLayer` computes, for training. `weights`: those of `weights_of`. Matrix products in
-    bf16, everything else in fp32.
+    """A decoder layer on rows of hidden states [r, t, e], each token seeing its row up
+    to itself: what `DecoderLayer` computes, for training. `weights`: those of
+    `weights_of`. Matrix products in bf16, everything else in fp32.
 
-    It is a pure function of tensors so that `torch.compile` makes a few loops of it. Attention is
-    written with matrix products, since on a CPU the backward of fused attention is several times
-    slower than these in bf16: the query heads that share a KV head are stacked, so k and v are
-    never repeated, and each quarter of the queries meets only the keys up to its end."""
+    It is a pure function of tensors so that `torch.compile` makes a few loops of it.
+    Attention is written with matrix products, since on a CPU the backward of fused
+    attention is several times slower than these in bf16: the query heads that share a
+    KV head are stacked, so k and v are never repeated, and each quarter of the queries
+    meets only the keys up to its end."""
     before, qkv, for_heads, out, after, gate_up, down = weights
     (r, t, _), d = x.shape, for_heads.shape[-1]
     heads = out.shape[1] // d
@@ -288,19 +332,30 @@ def layer_on_rows(
     def product(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x.to(torch.bfloat16), weight.to(torch.bfloat16))
 
-    both, v = product(norm(x, before), qkv).view(r, t, -1, d).split_with_sizes((heads + kv, kv), 2)
+    both, v = (
+        product(norm(x, before), qkv)
+        .view(r, t, -1, d)
+        .split_with_sizes((heads + kv, kv), 2)
+    )
     both = norm(both.float(), for_heads)
-    both = both * cos + torch.cat((both[..., d // 2 :], both[..., : d // 2]), -1) * signed_sin
+    both = (
+        both * cos
+        + torch.cat((both[..., d // 2 :], both[..., : d // 2]), -1) * signed_sin
+    )
     q, k = both.split_with_sizes((heads, kv), 2)
     q = (q * d**-0.5).to(torch.bfloat16).transpose(1, 2)  # [r, heads, t, d]
     k, v = (y.to(torch.bfloat16).transpose(1, 2).reshape(r * kv, t, d) for y in (k, v))
     mixed, quarter, share = [], -(-t // 4), heads // kv
     for begin in range(0, t, quarter):
         end = min(t, begin + quarter)
-        scores = q[:, :, begin:end].reshape(r * kv, share * (end - begin), d) @ k[:, :end].mT
+        scores = (
+            q[:, :, begin:end].reshape(r * kv, share * (end - begin), d) @ k[:, :end].mT
+        )
         places = torch.arange(end, device=x.device)
         later = places[None, :] > places[begin:, None]
-        scores = scores.view(r * kv, share, end - begin, end).masked_fill(later, float("-inf"))
+        scores = scores.view(r * kv, share, end - begin, end).masked_fill(
+            later, float("-inf")
+        )
         p = scores.softmax(-1, dtype=torch.float32).to(torch.bfloat16)
         part = p.view(r * kv, share * (end - begin), end) @ v[:, :end]
         mixed.append(part.view(r, heads, end - begin, d))
@@ -325,8 +380,8 @@ def weights_of(layer: DecoderLayer) -> tuple[Tensor, ...]:
 
 
 def compiled_layer() -> Callable[..., Tensor]:
-    """`layer_on_rows` compiled for the shapes that it meets. On a CPU it takes half the time; the
-    first row of each shape takes some ten seconds."""
+    """`layer_on_rows` compiled for the shapes that it meets. On a CPU it takes half the
+    time; the first row of each shape takes some ten seconds."""
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(layer_on_rows, dynamic=False)
 
@@ -352,9 +407,10 @@ def token_losses(
     labels: Tensor,
     layer_of: Callable[..., Tensor] = layer_on_rows,
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy [m] of the m places of rows [r, t] that carry weight, given the tokens before
-    them, and their weights [m]. `labels` [r, t] are what is to be predicted at each place: in a
-    language model the tokens themselves. The products with the embedding are in bf16."""
+    """Cross-entropy [m] of the m places of rows [r, t] that carry weight, given the
+    tokens before them, and their weights [m]. `labels` [r, t] are what is to be
+    predicted at each place: in a language model the tokens themselves. The products
+    with the embedding are in bf16."""
     chosen = weights[:, 1:].flatten().nonzero()[:, 0]
     hidden = hidden_rows(model, tokens, layer_of)[:, :-1].flatten(0, 1)[chosen]
     with torch.autocast(tokens.device.type, torch.bfloat16):
@@ -364,17 +420,21 @@ def token_losses(
 
 
 def _by_class(losses: Tensor, weight_of: Tensor, tokens: int) -> Tensor:
-    """What to add up over the processes for the progress line: sums per class, then counts per
-    class, then tokens; float64."""
+    """What to add up over the processes for the progress line: sums per class, then
+    counts per class, then tokens; float64."""
     masks = [weight_of == weight for weight in (RESULT_WEIGHT, NAME_WEIGHT, 1.0)]
     sums = [(losses * weight_of).sum(), *(losses[mask].sum() for mask in masks)]
     counts = [weight_of.sum(), *(mask.sum() for mask in masks)]
-    return torch.tensor([*map(float, sums), *map(float, counts), tokens], dtype=torch.float64)
+    return torch.tensor(
+        [*map(float, sums), *map(float, counts), tokens], dtype=torch.float64
+    )
 
 
-def start(work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace) -> None:
-    """Run `work(rank, args)` in `args.processes` processes of one thread each, which meet in the
-    folder `args.out`; in this one, if it is one."""
+def start(
+    work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace
+) -> None:
+    """Run `work(rank, args)` in `args.processes` processes of one thread each, which
+    meet in the folder `args.out`; in this one, if it is one."""
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "rendezvous").unlink(missing_ok=True)
     if args.processes == 1:

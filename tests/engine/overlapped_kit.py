@@ -1,5 +1,5 @@
-"""What the tests of the overlapped driver share: workers whose draft is a random model, slowed down
-or broken on purpose.
+"""What the tests of the overlapped driver share: workers whose draft is a random model,
+slowed down or broken on purpose.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lr.engine.runner import ModelRunner, Runners
 from lr.engine.worker import DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
-from lr.parts.drafters import LookupDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import MatchRule
+from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import NodeId, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
@@ -35,7 +35,8 @@ from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
 
 
 class ByTokens(Verifier):
-    """Accepts by a coin that depends on the pair's tokens alone, the same in every process."""
+    """Accepts by a coin that depends on the pair's tokens alone, the same in every
+    process."""
 
     name = "by tokens"
 
@@ -45,7 +46,8 @@ class ByTokens(Verifier):
 
 @dataclass(frozen=True)
 class Parts:
-    """Makes the parts of a worker from a pickled model; `trouble` is put before every forward."""
+    """Makes the parts of a worker from a pickled model; `trouble` is put before every
+    forward."""
 
     model: bytes
     trouble: Trouble | None = None
@@ -60,7 +62,8 @@ class Parts:
 
 
 class Strict(Runners):
-    """Caches with blocks of 4 tokens. Ends the worker when a run has left something in one."""
+    """Caches with blocks of 4 tokens. Ends the worker when a run has left something in
+    one."""
 
     def lend(self, blocks: int) -> ModelRunner:
         runner = super().lend(4 * blocks)
@@ -76,8 +79,8 @@ class Strict(Runners):
 
 @dataclass(frozen=True)
 class Trouble:
-    """Before a forward: sleep up to `delay` seconds at random; from forward number `after` on, do
-    what `then` says.
+    """Before a forward: sleep up to `delay` seconds at random; from forward number
+    `after` on, do what `then` says.
     """
 
     delay: float = 0.0
@@ -93,7 +96,11 @@ class Trouble:
                 os._exit(3)
             if self.then == "hang":
                 time.sleep(3600)
-            raise OutOfBlocks(9, 1, 10) if self.then == "run out of blocks" else ValueError("a bug")
+            raise (
+                OutOfBlocks(9, 1, 10)
+                if self.then == "run out of blocks"
+                else ValueError("a bug")
+            )
 
 
 def parts(model: CausalLM, trouble: Trouble | None = None) -> Parts:
@@ -102,7 +109,8 @@ def parts(model: CausalLM, trouble: Trouble | None = None) -> Parts:
 
 @dataclass
 class Setting:
-    """A target and what its runs with a draft worker need. `endless`: no token ends the text."""
+    """A target and what its runs with a draft worker need. `endless`: no token ends the
+    text."""
 
     target_model: CausalLM
     temperature: float = 1.1
@@ -140,7 +148,9 @@ class Setting:
     def streams(self, target: KitWriter, prompt: Sequence[int]) -> Streams:
         draft = Stream.root(self.seed).fold_in(Role.DRAFT.value)
         return Streams(
-            target.stream.fold_in(str(prompt)), draft.fold_in(str(prompt)), self.coupling
+            target.stream.fold_in(str(prompt)),
+            draft.fold_in(str(prompt)),
+            self.coupling,
         )
 
     def begin(
@@ -174,7 +184,8 @@ class Setting:
         prompts: Sequence[list[int]],
         verifier: Verifier,
     ) -> list[list[EmittedStep]]:
-        """The output of a run to its end. Every block is back, here and in the worker."""
+        """The output of a run to its end. Every block is back, here and in the
+        worker."""
         loop, requests = self.begin(worker, config, prompts, verifier)
         for _ in answered(loop, requests):
             pass
@@ -183,8 +194,8 @@ class Setting:
 
 
 def all_is_back(loop: Loop, writing: WriterConfig) -> bool:
-    """Ends the run; whether every block was given back, here and in the worker, which then still
-    answers (`Strict`).
+    """Ends the run; whether every block was given back, here and in the worker, which
+    then still answers (`Strict`).
     """
     assert isinstance(loop.draft, RemoteRun)
     loop.draft.end()
@@ -200,8 +211,8 @@ def all_is_back(loop: Loop, writing: WriterConfig) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists. One that has ended but was not waited for counts as alive: it would
-    be an orphan of ours.
+    """Whether a process exists. One that has ended but was not waited for counts as
+    alive: it would be an orphan of ours.
     """
     try:
         os.kill(pid, 0)

@@ -1,5 +1,5 @@
-"""A second kind of device on the CPU: its tensors are those of the CPU, but they say that they are
-elsewhere, and whatever mixes the two raises, as it would with a GPU.
+"""A second kind of device on the CPU: its tensors are those of the CPU, but they say
+that they are elsewhere, and whatever mixes the two raises, as it would with a GPU.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Distant(Tensor):
 
 
 class SecondDevice(TorchFunctionMode):
-    """Inside, tensors are made on `ELSEWHERE` and moved to and from it by the ordinary calls. A
-    number (no dimensions) of the CPU may meet tensors of the other device, and only that.
+    """Inside, tensors are made on `ELSEWHERE` and moved to and from it by the ordinary
+    calls. A number (no dimensions) of the CPU may meet tensors of the other device, and
+    only that.
     """
 
     def __torch_function__(
@@ -53,11 +54,19 @@ class SecondDevice(TorchFunctionMode):
             distant = there[0]
         else:
             distant = any(there)
-            near = [one for one, far in zip(tensors, there, strict=True) if one.dim() and not far]
+            near = [
+                one
+                for one, far in zip(tensors, there, strict=True)
+                if one.dim() and not far
+            ]
             if distant and (near or func is Tensor.numpy):
-                raise RuntimeError(f"{func.__name__} of tensors on {ELSEWHERE} and on the CPU")
+                raise RuntimeError(
+                    f"{func.__name__} of tensors on {ELSEWHERE} and on the CPU"
+                )
         here = {ELSEWHERE: torch.device("cpu")}
-        args = tuple(here.get(one, one) if isinstance(one, torch.device) else one for one in args)
+        args = tuple(
+            here.get(one, one) if isinstance(one, torch.device) else one for one in args
+        )
         for name, one in kwargs.items():
             kwargs = {**kwargs, name: here[one]} if one == ELSEWHERE else kwargs
         made = func(*args, **kwargs)
@@ -73,7 +82,9 @@ def placed(value: Any, distant: bool) -> Any:
     return value.as_subclass(Distant if distant else Tensor)
 
 
-def load(name: str | Path, *, device: torch.device, dtype: torch.dtype | None = None) -> CausalLM:
+def load(
+    name: str | Path, *, device: torch.device, dtype: torch.dtype | None = None
+) -> CausalLM:
     """`load_model`, which also takes the second device."""
     model = load_model(name, device=torch.device("cpu"), dtype=dtype)
     if device == ELSEWHERE:

@@ -1,5 +1,5 @@
-"""What drivers give to verifiers: log-probabilities and hidden states by the prefill that is due
-anyway, a target step only in doubt.
+"""What drivers give to verifiers: log-probabilities and hidden states by the prefill
+that is due anyway, a target step only in doubt.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import pytest
 import torch
 from reasoner_kit import write_checkpoint
 
+from lr.engine.deferred import ThreadedVerifier
+from lr.engine.readings import read
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.model.attention import RaggedBatch
-from lr.parts.deferred import ThreadedVerifier
-from lr.parts.readings import read
-from lr.parts.verifiers import LikelihoodVerifier, NormalisedMatch
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
+from lr.spec.verifiers.named import LikelihoodVerifier, NormalisedMatch
 from lr.trace import StepWritten
 from lr.types import Finish, Role, Step, Verdict
 from lr.variants.confidence_cascade import Cascade
 
-PROBLEM = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+PROBLEM = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+)
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 72, "temperature": 1.0}
 EVERYTHING = Requires.TARGET_STEP | Requires.TARGET_LOGPROBS | Requires.HIDDEN
@@ -46,7 +48,8 @@ def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Reasoner:
 
 
 class Witness(Verifier):
-    """Notes the pairs it is asked about and accepts by the draft step's ids alone, two of three."""
+    """Notes the pairs it is asked about and accepts by the draft step's ids alone, two
+    of three."""
 
     name = "witness"
 
@@ -56,13 +59,16 @@ class Witness(Verifier):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         self.pairs += pairs
         return [
-            Verdict(sum(pair.draft.tokens) % 3 > 0, why="by the sum of the ids") for pair in pairs
+            Verdict(sum(pair.draft.tokens) % 3 > 0, why="by the sum of the ids")
+            for pair in pairs
         ]
 
 
-def reread(reasoner: Reasoner, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities [n, v] after each token and hidden states [n, e] of it, by one forward from
-    scratch.
+def reread(
+    reasoner: Reasoner, tokens: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities [n, v] after each token and hidden states [n, e] of it, by one
+    forward from scratch.
     """
     runner = ModelRunner(
         reasoner.models.target, num_blocks=40, vocab_size=reasoner.codec.vocab_size
@@ -71,7 +77,9 @@ def reread(reasoner: Reasoner, tokens: Sequence[int]) -> tuple[torch.Tensor, tor
     return logits.log_softmax(-1), hidden
 
 
-@pytest.mark.parametrize("need", [Requires.TARGET_LOGPROBS, Requires.HIDDEN, EVERYTHING])
+@pytest.mark.parametrize(
+    "need", [Requires.TARGET_LOGPROBS, Requires.HIDDEN, EVERYTHING]
+)
 @pytest.mark.parametrize("schedule", ["sync", "depth"])
 @pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
 def test_pairs_hold_what_the_verifier_needs(
@@ -79,38 +87,54 @@ def test_pairs_hold_what_the_verifier_needs(
 ) -> None:
     witness = Witness(need)
     reasoner.generate(
-        QUESTION, variant=Variant(witness), depth=3, schedule=schedule, driver=driver, **HOW
+        QUESTION,
+        variant=Variant(witness),
+        depth=3,
+        schedule=schedule,
+        driver=driver,
+        **HOW,
     )
     assert len(witness.pairs) > 4
     for pair in witness.pairs:
         assert (pair.target is not None) == bool(need & Requires.TARGET_STEP)
         logprobs, hidden = reread(reasoner, (*pair.prefix, *pair.draft.tokens))
         start, tokens = len(pair.prefix), pair.draft.tokens
-        expected = [float(logprobs[start + i - 1, token]) for i, token in enumerate(tokens)]
+        expected = [
+            float(logprobs[start + i - 1, token]) for i, token in enumerate(tokens)
+        ]
         assert pair.logprobs == pytest.approx(expected, abs=1e-9)
         assert pair.hidden is not None
         torch.testing.assert_close(pair.hidden, hidden[start:], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    "need", [Requires.NOTHING, Requires.TARGET_LOGPROBS, Requires.TARGET_STEP, EVERYTHING]
+    "need",
+    [Requires.NOTHING, Requires.TARGET_LOGPROBS, Requires.TARGET_STEP, EVERYTHING],
 )
-def test_reading_the_draft_steps_changes_no_token(reasoner: Reasoner, need: Requires) -> None:
+def test_reading_the_draft_steps_changes_no_token(
+    reasoner: Reasoner, need: Requires
+) -> None:
     plain = reasoner.generate(
         QUESTION, variant=Variant(Witness(need & Requires.TARGET_STEP)), depth=3, **HOW
     )
     assert (
-        reasoner.generate(QUESTION, variant=Variant(Witness(need)), depth=3, **HOW).tokens
+        reasoner.generate(
+            QUESTION, variant=Variant(Witness(need)), depth=3, **HOW
+        ).tokens
         == plain.tokens
     )
 
 
-def test_the_reading_is_the_prefill_and_costs_no_token_twice(reasoner: Reasoner) -> None:
-    """With a verifier that needs no target step, the target reads every token of the chain at most
-    once, and the drafts that fell.
+def test_the_reading_is_the_prefill_and_costs_no_token_twice(
+    reasoner: Reasoner,
+) -> None:
+    """With a verifier that needs no target step, the target reads every token of the
+    chain at most once, and the drafts that fell.
     """
     witness = Witness(Requires.TARGET_LOGPROBS)
-    result = reasoner.generate(QUESTION, variant=Variant(witness), depth=1, schedule="sync", **HOW)
+    result = reasoner.generate(
+        QUESTION, variant=Variant(witness), depth=1, schedule="sync", **HOW
+    )
     drafted = sum(len(pair.draft.tokens) for pair in witness.pairs)
     own = sum(
         len(e.step.tokens)
@@ -137,15 +161,23 @@ def cascade(high: float) -> Cascade:
 def halfway(reasoner: Reasoner) -> float:
     """A score that about half of the draft steps reach."""
     witness = Witness(Requires.TARGET_LOGPROBS)
-    reasoner.generate(QUESTION, variant=Variant(witness), depth=1, schedule="sync", **HOW)
-    return median(verdict.score or 0.0 for verdict in LikelihoodVerifier().judge(witness.pairs))
+    reasoner.generate(
+        QUESTION, variant=Variant(witness), depth=1, schedule="sync", **HOW
+    )
+    return median(
+        verdict.score or 0.0 for verdict in LikelihoodVerifier().judge(witness.pairs)
+    )
 
 
 def target_steps(reasoner: Reasoner, verifier: Cascade) -> tuple[int, int, list[str]]:
-    """Steps of the target that were written, steps of the answer, and the reasons for accepting."""
-    result = reasoner.generate(QUESTION, variant=Variant(verifier), depth=1, schedule="sync", **HOW)
+    """Steps of the target that were written, steps of the answer, and the reasons for
+    accepting."""
+    result = reasoner.generate(
+        QUESTION, variant=Variant(verifier), depth=1, schedule="sync", **HOW
+    )
     written = sum(
-        isinstance(e, StepWritten) and e.role is Role.TARGET for _, e in result.trace.events
+        isinstance(e, StepWritten) and e.role is Role.TARGET
+        for _, e in result.trace.events
     )
     return (
         written,
@@ -154,7 +186,9 @@ def target_steps(reasoner: Reasoner, verifier: Cascade) -> tuple[int, int, list[
     )
 
 
-def test_a_target_step_is_written_only_in_doubt(reasoner: Reasoner, halfway: float) -> None:
+def test_a_target_step_is_written_only_in_doubt(
+    reasoner: Reasoner, halfway: float
+) -> None:
     assert target_steps(reasoner, cascade(-1e9))[0] == 0  # always sure
     written, steps, reasons = target_steps(reasoner, cascade(halfway))
     assert 0 < written < steps
@@ -167,8 +201,8 @@ def test_a_target_step_is_written_only_in_doubt(reasoner: Reasoner, halfway: flo
 def test_early_verdicts_and_asking_everybody_give_the_same_answer(
     reasoner: Reasoner, halfway: float
 ) -> None:
-    """The same cascade without its early verdicts has a target step written for every pair; the
-    verdicts are the same.
+    """The same cascade without its early verdicts has a target step written for every
+    pair; the verdicts are the same.
     """
     asked_at_once = cascade(halfway)
     asked_at_once.early_requires = None
@@ -180,7 +214,9 @@ def test_early_verdicts_and_asking_everybody_give_the_same_answer(
     assert [s.origin for s in results[0].steps] == [s.origin for s in results[1].steps]
 
 
-def test_an_early_pass_of_a_fallible_verifier_that_fails_is_not_sure(reasoner: Reasoner) -> None:
+def test_an_early_pass_of_a_fallible_verifier_that_fails_is_not_sure(
+    reasoner: Reasoner,
+) -> None:
     broken = cascade(-1e9)
     broken.judge_early = lambda pairs: 1 / 0  # type: ignore[assignment,return-value]
     with pytest.raises(ZeroDivisionError):
@@ -196,9 +232,11 @@ def test_a_failing_read_leaves_nothing_behind(
     def failing(runner: ModelRunner, branches: Sequence[Branch]) -> list[RaggedBatch]:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("lr.parts.readings.read", failing)
+    monkeypatch.setattr("lr.engine.readings.read", failing)
     with pytest.raises(RuntimeError, match="out of luck"):
-        reasoner.generate(QUESTION, variant=Variant(Witness(Requires.HIDDEN)), depth=2, **HOW)
+        reasoner.generate(
+            QUESTION, variant=Variant(Witness(Requires.HIDDEN)), depth=2, **HOW
+        )
 
 
 def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:
@@ -211,7 +249,8 @@ def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:
 
 
 class Asked(Witness):
-    """A witness that notes in which thread it is asked. `meanwhile` is called the first time."""
+    """A witness that notes in which thread it is asked. `meanwhile` is called the first
+    time."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         super().__init__(Requires.TARGET_STEP)
@@ -233,7 +272,9 @@ def test_a_verifier_in_a_thread_gives_the_same_answer(
     how: dict[str, Any] = HOW | {"depth": 3, "schedule": schedule, "driver": driver}
     here, there = Asked(), Asked()
     plain = reasoner.generate(QUESTION, variant=Variant(here), **how)
-    result = reasoner.generate(QUESTION, variant=Variant(ThreadedVerifier(there)), **how)
+    result = reasoner.generate(
+        QUESTION, variant=Variant(ThreadedVerifier(there)), **how
+    )
     assert result.tokens == plain.tokens
     assert here.threads == {threading.current_thread().name}
     assert there.threads == {"lr witness"}
@@ -244,7 +285,9 @@ def test_a_verifier_in_a_thread_gives_the_same_answer(
     assert 0 < result.stats.verifier_seconds < result.stats.seconds
 
 
-def test_the_target_does_not_wait_for_a_verifier_in_a_thread(reasoner: Reasoner) -> None:
+def test_the_target_does_not_wait_for_a_verifier_in_a_thread(
+    reasoner: Reasoner,
+) -> None:
     goes_on = threading.Event()
 
     def meanwhile() -> None:
@@ -253,7 +296,9 @@ def test_the_target_does_not_wait_for_a_verifier_in_a_thread(reasoner: Reasoner)
         hook.remove()
 
     witness = ThreadedVerifier(Asked(meanwhile))
-    reasoner.generate(QUESTION, variant=Variant(witness), depth=3, driver="overlapped", **HOW)
+    reasoner.generate(
+        QUESTION, variant=Variant(witness), depth=3, driver="overlapped", **HOW
+    )
     assert goes_on.is_set()
 
 
@@ -281,7 +326,9 @@ def test_a_fault_of_a_verifier_in_a_thread_is_raised(reasoner: Reasoner) -> None
     with pytest.raises(ZeroDivisionError, match="a fault of the verifier"):
         reasoner.generate(QUESTION, variant=variant, **how)
     reasoner.generate(QUESTION, variant=variant, **how)  # the thread lives on
-    with pytest.raises(SettingError, match="in a thread a verifier can have the target's step"):
+    with pytest.raises(
+        SettingError, match="in a thread a verifier can have the target's step"
+    ):
         ThreadedVerifier(Witness(EVERYTHING))
 
 
@@ -293,7 +340,9 @@ def test_the_thread_ends_with_the_verifier() -> None:
     verifier = ThreadedVerifier(Asked(fault))
     [thread] = set(threading.enumerate()) - before
     with pytest.raises(ZeroDivisionError):
-        verifier.judge([Pair((1,), Step((2,), Finish.BOUNDARY), Step((2,), Finish.BOUNDARY))])
+        verifier.judge(
+            [Pair((1,), Step((2,), Finish.BOUNDARY), Step((2,), Finish.BOUNDARY))]
+        )
     assert verifier.judge([]) == []
     del verifier
     gc.collect()
@@ -305,7 +354,11 @@ def test_a_judge_in_a_thread(reasoner: Reasoner) -> None:
     """As on a GPU, where every judge is asked so."""
     tiny = Reasoner(verifier="judge")
     assert isinstance(tiny.verifier, NormalisedMatch)
-    how: dict[str, Any] = {"driver": "overlapped", "max_tokens": 120, "temperature": 0.6}
+    how: dict[str, Any] = {
+        "driver": "overlapped",
+        "max_tokens": 120,
+        "temperature": 0.6,
+    }
     plain = tiny.generate(PROBLEM, **how)
     tiny.verifier = ThreadedVerifier(tiny.verifier)
     again = tiny.generate(PROBLEM, **how)

@@ -1,5 +1,5 @@
-"""The scheduler on real (random) models: the end-to-end oracle, many problems at once, and the
-survivor law.
+"""The scheduler on real (random) models: the end-to-end oracle, many problems at once,
+and the survivor law.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from spec_kit import KitWriter, answered, decode_plainly, random_model, writer
 from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import Loop
 from lr.engine.request import Request
-from lr.parts.drafters import LookupDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import MatchRule
+from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
@@ -35,7 +35,10 @@ class ByContent(Verifier):
     name = "by content"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [Verdict(hash((p.prefix, p.draft.tokens)) % 3 > 0, "by content") for p in pairs]
+        return [
+            Verdict(hash((p.prefix, p.draft.tokens)) % 3 > 0, "by content")
+            for p in pairs
+        ]
 
 
 def writers(
@@ -61,7 +64,12 @@ def chain(
     )
     trace = Trace()
     return Request(
-        prompt, LookaheadScheduler(config), target, LocalDrafts(draft, trace), streams, trace
+        prompt,
+        LookaheadScheduler(config),
+        target,
+        LocalDrafts(draft, trace),
+        streams,
+        trace,
     )
 
 
@@ -86,7 +94,9 @@ def run(
     return [c.emitted for c in chains]
 
 
-def plain(prompt: list[int], limits: Limits, temperature: float, seed: int) -> list[EmittedStep]:
+def plain(
+    prompt: list[int], limits: Limits, temperature: float, seed: int
+) -> list[EmittedStep]:
     target, _ = writers(temperature, seed)
     target.stream = target.stream.fold_in(str(prompt))
     return list(decode_plainly(prompt, target, limits))
@@ -115,11 +125,13 @@ def test_exact_verification_emits_plain_decoding(
     rows: int | None,
     coupling: Coupling,
 ) -> None:
-    """The end-to-end oracle: token for token, whatever the schedule, the width, the token level and
-    the pace of the draft.
+    """The end-to-end oracle: token for token, whatever the schedule, the width, the
+    token level and the pace of the draft.
     """
     limits = Limits(40, 12)
-    config = SchedulerConfig(limits, schedule, min(depth, 3) if width > 1 else depth, width, rows)
+    config = SchedulerConfig(
+        limits, schedule, min(depth, 3) if width > 1 else depth, width, rows
+    )
     [emitted] = run(
         config,
         PROMPTS[:1],
@@ -137,7 +149,9 @@ def test_exact_verification_emits_plain_decoding(
 
 @pytest.mark.parametrize("width", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(width: int, seed: int) -> None:
+def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(
+    width: int, seed: int
+) -> None:
     outputs = [
         run(
             SchedulerConfig(Limits(50, 14), schedule, depth, width),
@@ -150,26 +164,38 @@ def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(width: int, seed:
         for schedule in (Schedule.PAPER, Schedule.DEPTH)
         for depth, forwards in ((1, 8), (2, 1), (4, 3))
     ]
-    assert all([e.step for e in output[0]] == [e.step for e in outputs[0][0]] for output in outputs)
+    assert all(
+        [e.step for e in output[0]] == [e.step for e in outputs[0][0]]
+        for output in outputs
+    )
 
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_problems_do_not_influence_each_other(schedule: Schedule) -> None:
-    """One driver, three chains in the same forwards: each emits what it emits alone, in any
-    order.
+    """One driver, three chains in the same forwards: each emits what it emits alone, in
+    any order.
     """
     config = SchedulerConfig(Limits(50, 14), schedule, 3)
     together = run(config, PROMPTS, ByContent(), temperature=1.1, seed=4, k=2)
     assert together == [
-        run(config, [prompt], ByContent(), temperature=1.1, seed=4, k=2)[0] for prompt in PROMPTS
+        run(config, [prompt], ByContent(), temperature=1.1, seed=4, k=2)[0]
+        for prompt in PROMPTS
     ]
-    assert together[::-1] == run(config, PROMPTS[::-1], ByContent(), temperature=1.1, seed=4, k=2)
+    assert together[::-1] == run(
+        config, PROMPTS[::-1], ByContent(), temperature=1.1, seed=4, k=2
+    )
 
 
 def test_stopping_early_gives_everything_back() -> None:
     target, draft = writers(1.1, 3)
     chains = [
-        chain(SchedulerConfig(Limits(60, 14), depth=4), target, draft, p, Coupling.INDEPENDENT)
+        chain(
+            SchedulerConfig(Limits(60, 14), depth=4),
+            target,
+            draft,
+            p,
+            Coupling.INDEPENDENT,
+        )
         for p in PROMPTS
     ]
     steps = answered(Loop(target, draft, ByContent(), 8), chains)
@@ -180,8 +206,8 @@ def test_stopping_early_gives_everything_back() -> None:
 
 
 def test_hundreds_of_rounds_leave_the_pool_as_it_was() -> None:
-    """Not only is nothing held: the ids that the pool will hand out next are the same, and what is
-    held never grows.
+    """Not only is nothing held: the ids that the pool will hand out next are the same,
+    and what is held never grows.
     """
     target, draft = writers(1.1, 3)
     pools = [made.runner.cache.pool for made in (target, draft)]  # type: ignore[attr-defined]

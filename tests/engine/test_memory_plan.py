@@ -1,5 +1,5 @@
-"""Memory is planned: the prompt is computed once per model, and what was admitted never runs out of
-cache blocks.
+"""Memory is planned: the prompt is computed once per model, and what was admitted never
+runs out of cache blocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ WAYS = [
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    return [write_checkpoint(folder / str(seed), seed=seed, context=300) for seed in (1, 2)]
+    return [
+        write_checkpoint(folder / str(seed), seed=seed, context=300) for seed in (1, 2)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +59,31 @@ def test_the_prompt_is_computed_once_per_model(reasoner: Reasoner, way: dict) ->
         passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
         mine = [e for e in passes if e.role is role]
         large = [e.tokens for e in mine if e.tokens >= e.branches * prompt // 2]
-        caches = 1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
+        caches = (
+            1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
+        )
         assert len(large) == caches, large
         assert all(tokens < prompt + 60 for tokens in large)
 
 
 def test_reading_draft_steps_takes_no_pass_of_its_own(folders: list[Path]) -> None:
-    """Four rows of a synchronous cycle, each of 4 tokens. A row needs what the one before it reads
-    in its first pass, so they begin one pass after the other, and every pass serves all of them.
+    """Four rows of a synchronous cycle, each of 4 tokens. A row needs what the one
+    before it reads in its first pass, so they begin one pass after the other, and every
+    pass serves all of them.
     """
     how = HOW | {"max_tokens": 16, "mode": "lr", "depth": 3, "schedule": "sync"}
     with Reasoner(*folders, "always", dtype=torch.float64) as reasoner:
         result = reasoner.generate(LONG, **how)
     passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
-    assert [e.branches for e in passes if e.role is Role.TARGET] == [1, 2, 3, 4, 3, 2, 1]
+    assert [e.branches for e in passes if e.role is Role.TARGET] == [
+        1,
+        2,
+        3,
+        4,
+        3,
+        2,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -80,17 +93,22 @@ def test_an_answer_has_room_in_the_blocks_that_it_reserves(
     """With exactly so many blocks the answer is the same."""
     run = reasoner.run(LONG, **HOW, **way)
     whole = run.finish()
-    with Reasoner(*folders, "random:0.5", dtype=torch.float64, num_blocks=run.blocks) as tight:
+    with Reasoner(
+        *folders, "random:0.5", dtype=torch.float64, num_blocks=run.blocks
+    ) as tight:
         assert tight.generate(LONG, **HOW, **way).tokens == whole.tokens
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
-    """Branches and tokens of every forward from here on, by role, the worker's included."""
+    """Branches and tokens of every forward from here on, by role, the worker's
+    included."""
     found: dict[Role, list[tuple[int, int]]] = {role: [] for role in Role}
     passed, hear = Loop.passed, RemoteRun.hear
 
-    def ours(loop: Loop, role: Role, branches: int, tokens: int, seconds: float) -> None:
+    def ours(
+        loop: Loop, role: Role, branches: int, tokens: int, seconds: float
+    ) -> None:
         found[role].append((branches, tokens))
         passed(loop, role, branches, tokens, seconds)
 
@@ -108,7 +126,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
 def samples(reasoner: Reasoner, count: int, **how: Any) -> list[Run]:
     """So many samples of one question, each longer than the one before, not begun."""
     lengths = [(number, 9 + number) for number in range(count)]
-    options = [make_options(**how, sample=n, max_tokens=length) for n, length in lengths]
+    options = [
+        make_options(**how, sample=n, max_tokens=length) for n, length in lengths
+    ]
     return [Run(reasoner.engine, reasoner.verifier, LONG, one) for one in options]
 
 
@@ -123,34 +143,51 @@ def together(runs: list[Run]) -> list[tuple[int, ...]]:
 def test_samples_of_one_question_compute_its_prompt_once(
     reasoner: Reasoner, count: int, seen: dict[Role, list[tuple[int, int]]]
 ) -> None:
-    """All but its last token, which each sample computes to draw its first one. Later samples begin
-    when earlier ones end, and take the prompt from those that are still written.
+    """All but its last token, which each sample computes to draw its first one. Later
+    samples begin when earlier ones end, and take the prompt from those that are still
+    written.
     """
     runs = samples(reasoner, count, mode="ar", **STEPS)
     answers = together(runs)
-    prompt, positions = len(runs[0].prompt), sum(tokens for _, tokens in seen[Role.TARGET])
+    prompt, positions = (
+        len(runs[0].prompt),
+        sum(tokens for _, tokens in seen[Role.TARGET]),
+    )
     assert positions == prompt - 1 + sum(map(len, answers))
-    alone = [run.finish().tokens for run in samples(reasoner, count, mode="ar", **STEPS)]
+    alone = [
+        run.finish().tokens for run in samples(reasoner, count, mode="ar", **STEPS)
+    ]
     assert answers == alone and len(set(alone)) > 1
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_samples_share_their_prompt_in_every_mode(
-    folders: list[Path], reasoner: Reasoner, way: dict, seen: dict[Role, list[tuple[int, int]]]
+    folders: list[Path],
+    reasoner: Reasoner,
+    way: dict,
+    seen: dict[Role, list[tuple[int, int]]],
 ) -> None:
-    """In every cache. They have room in the blocks that are reserved for each of them."""
+    """In every cache. They have room in the blocks that are reserved for each of
+    them."""
     runs = samples(reasoner, 4, **STEPS, **way)
     alone = [run.finish().tokens for run in runs]
     for passes in seen.values():
         passes.clear()
     blocks = sum(run.blocks for run in runs)
-    with Reasoner(*folders, "random:0.5", dtype=torch.float64, num_blocks=blocks) as tight:
+    with Reasoner(
+        *folders, "random:0.5", dtype=torch.float64, num_blocks=blocks
+    ) as tight:
         assert together(samples(tight, 4, **STEPS, **way)) == alone
     prompt, options = len(runs[0].prompt), runs[0].options
     for role in Role:
         large = [tokens for rows, tokens in seen[role] if tokens >= rows * prompt // 2]
-        caches = 1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
-        assert len(large) == caches and max(large, default=0) < prompt + 60, (role, large)
+        caches = (
+            1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
+        )
+        assert len(large) == caches and max(large, default=0) < prompt + 60, (
+            role,
+            large,
+        )
 
 
 def test_impossible_sizes_are_refused_before_anything_is_counted() -> None:

@@ -1,5 +1,5 @@
-"""With rule "match" a step begins with what the round before decided after the end of the last one.
-The page of the method drops that and writes it again: the same tokens.
+"""With rule "match" a step begins with what the round before decided after the end of
+the last one. The page of the method drops that and writes it again: the same tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from lr.trace import StepWritten, TokenRound
 from lr.types import Role
 
 QUESTION = "How many coins does Ann have?"
-SAME = {"acceptance": "match", "coupling": "shared", "temperature": 1.0, "max_tokens": 36}
+SAME = {
+    "acceptance": "match",
+    "coupling": "shared",
+    "temperature": 1.0,
+    "max_tokens": 36,
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +36,23 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_no_round_is_lost_where_every_draft_token_is_right(
     pair: tuple[Path, Path], length: int, k: int
 ) -> None:
-    """The draft is the target. Example: steps of 7 tokens, rounds of 5. Dropping what follows a
-    step, each took two rounds; now 35 tokens take seven.
+    """The draft is the target. Example: steps of 7 tokens, rounds of 5. Dropping what
+    follows a step, each took two rounds; now 35 tokens take seven.
     """
     target, _ = pair
     with Reasoner(target, target, "exact", dtype=torch.float64) as reasoner:
         steps = {"segmenter": "fixed", "segment_tokens": length}
-        run = reasoner.run(QUESTION, mode="sd", num_speculative_tokens=k, **SAME, **steps)
+        run = reasoner.run(
+            QUESTION, mode="sd", num_speculative_tokens=k, **SAME, **steps
+        )
         result = run.finish()
         plain = reasoner.generate(QUESTION, mode="ar", **SAME, **steps)
     assert result.tokens == plain.tokens
     assert [step.text for step in result.steps] == [step.text for step in plain.steps]
     rounds = [event for _, event in run.trace.events if isinstance(event, TokenRound)]
-    assert all(r.accepted == r.proposed for r in rounds), "the draft has the keys of the next step"
+    assert all(r.accepted == r.proposed for r in rounds), (
+        "the draft has the keys of the next step"
+    )
     if length > k:  # else what follows may have a step's end of its own, which ends it
         assert all(r.emitted == r.accepted + 1 for r in rounds)
         assert all(a.index <= b.index <= a.index + 1 for a, b in pairwise(rounds))
@@ -56,12 +65,23 @@ def test_no_round_is_lost_where_every_draft_token_is_right(
 def test_the_page_writes_the_same_without_it(
     pair: tuple[Path, Path], drafter: str, schedule: str
 ) -> None:
-    """Corrections, bonus steps and steps without a draft; only chains go on into the next step."""
+    """Corrections, bonus steps and steps without a draft; only chains go on into the
+    next step."""
     went_on = 0
     with Reasoner(pair[0], pair[0], "random:0.5", dtype=torch.float64) as reasoner:
         for seed, length in enumerate((2, 3, 6)):
-            how = {"mode": "lr+sd", "drafter": drafter, "schedule": schedule, "width": 1 + seed % 2}
-            how |= {"segmenter": "fixed", "segment_tokens": length, "seed": seed, "depth": 2}
+            how = {
+                "mode": "lr+sd",
+                "drafter": drafter,
+                "schedule": schedule,
+                "width": 1 + seed % 2,
+            }
+            how |= {
+                "segmenter": "fixed",
+                "segment_tokens": length,
+                "seed": seed,
+                "depth": 2,
+            }
             run = reasoner.run(QUESTION, **SAME, **how)
             found = run.finish()
             page = reasoner.generate(QUESTION, engine="page", **SAME, **how)

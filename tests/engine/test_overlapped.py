@@ -1,5 +1,5 @@
-"""The overlapped driver emits what lockstep emits, whatever the timing, and gives every block
-back.
+"""The overlapped driver emits what lockstep emits, whatever the timing, and gives every
+block back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def thread() -> Iterator[DraftWorker]:
 
 
 def lockstep(
-    setting: Setting, config: SchedulerConfig, prompts: list[list[int]], verifier: Verifier
+    setting: Setting,
+    config: SchedulerConfig,
+    prompts: list[list[int]],
+    verifier: Verifier,
 ) -> list[list[EmittedStep]]:
     target, trace = setting.target(), Trace()
     runner = ModelRunner(DRAFT, num_blocks=setting.num_blocks, block_size=4)
@@ -109,12 +112,14 @@ def test_exact_verification_emits_plain_decoding(
     )
     plain = Setting(TARGET, temperature, seed=5).target()
     plain.stream = setting.streams(plain, PROMPTS[0]).target
-    assert [e.step for e in emitted] == [e.step for e in decode_plainly(PROMPTS[0], plain, limits)]
+    assert [e.step for e in emitted] == [
+        e.step for e in decode_plainly(PROMPTS[0], plain, limits)
+    ]
 
 
 def test_the_next_step_is_written_before_it_is_asked_for() -> None:
-    """It is the very step that would have been written, and it is not written twice; what nobody
-    asks for is given back with the step that it follows.
+    """It is the very step that would have been written, and it is not written twice;
+    what nobody asks for is given back with the step that it follows.
     """
     setting = Setting(TARGET, temperature=0.8, endless=True)
     target = setting.target()
@@ -122,7 +127,9 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
 
     def side(ahead: Limits | None) -> LocalDrafts:
         runner = ModelRunner(DRAFT, num_blocks=100, block_size=4)
-        made = LocalDrafts(StepWriter(setting.writing(), runner, PIECES.__getitem__), Trace())
+        made = LocalDrafts(
+            StepWriter(setting.writing(), runner, PIECES.__getitem__), Trace()
+        )
         made.open(NodeId(0, 0), PROMPTS[0], replace(streams, ahead=ahead))
         return made
 
@@ -148,15 +155,15 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
         assert written(early) == expected[index]
     early.write_ahead()
     assert not early.writer.busy  # two are enough
-    assert [event for _, event in early.trace.events] == [event for _, event in plain.trace.events][
-        :1
-    ]
+    assert [event for _, event in early.trace.events] == [
+        event for _, event in plain.trace.events
+    ][:1]
     parent, child = NodeId(0, 1), NodeId(0, 2)
     early.draft(parent, 12, [child], {})
     assert not early.writer.busy and not early.take()
-    assert [event for _, event in early.trace.events] == [event for _, event in plain.trace.events][
-        :2
-    ]
+    assert [event for _, event in early.trace.events] == [
+        event for _, event in plain.trace.events
+    ][:2]
     early.write_ahead()
     early.close(parent)  # and with it the steps that it leads to, asked for or not
     early.close(child)
@@ -168,22 +175,32 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
 @pytest.mark.parametrize("delay", [0.002, 0.02])
 @pytest.mark.parametrize("schedule", Schedule)
 def test_a_slow_draft_changes_nothing(schedule: Schedule, delay: float) -> None:
-    """The worker sleeps at random before every forward: more than the target's forward takes, and
-    much more.
+    """The worker sleeps at random before every forward: more than the target's forward
+    takes, and much more.
     """
     config = SchedulerConfig(Limits(50, 14), schedule, 3, 2)
     expected = lockstep(Setting(TARGET, seed=8), config, PROMPTS, ByTokens())
     for seed in range(2):
         slow = parts(DRAFT, Trouble(delay, seed))
         with closing(DraftWorker(slow, as_thread=True, patience=60)) as worker:
-            assert Setting(TARGET, seed=8).run(worker, config, PROMPTS, ByTokens()) == expected
+            assert (
+                Setting(TARGET, seed=8).run(worker, config, PROMPTS, ByTokens())
+                == expected
+            )
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-def test_problems_do_not_influence_each_other(thread: DraftWorker, schedule: Schedule) -> None:
-    config, setting = SchedulerConfig(Limits(50, 14), schedule, 3), Setting(TARGET, seed=4, k=2)
+def test_problems_do_not_influence_each_other(
+    thread: DraftWorker, schedule: Schedule
+) -> None:
+    config, setting = (
+        SchedulerConfig(Limits(50, 14), schedule, 3),
+        Setting(TARGET, seed=4, k=2),
+    )
     together = setting.run(thread, config, PROMPTS, ByTokens())
-    assert together == [setting.run(thread, config, [prompt], ByTokens())[0] for prompt in PROMPTS]
+    assert together == [
+        setting.run(thread, config, [prompt], ByTokens())[0] for prompt in PROMPTS
+    ]
 
 
 def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
@@ -192,8 +209,12 @@ def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
         SchedulerConfig(Limits(60, 14)),
         [Setting(TARGET, seed=seed) for seed in (1, 2)],
     )
-    alone = [setting.run(thread, config, PROMPTS[:1], ByTokens())[0] for setting in settings_]
-    begun = [setting.begin(thread, config, PROMPTS[:1], ByTokens()) for setting in settings_]
+    alone = [
+        setting.run(thread, config, PROMPTS[:1], ByTokens())[0] for setting in settings_
+    ]
+    begun = [
+        setting.begin(thread, config, PROMPTS[:1], ByTokens()) for setting in settings_
+    ]
     runs = [answered(driver, chains) for driver, chains in begun]
     outputs: list[list[EmittedStep]] = [[], []]
     while any(runs[i] is not None and advance(runs[i], outputs[i]) for i in (0, 1)):
@@ -204,7 +225,9 @@ def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
     assert all(all_is_back(loop, settings_[0].writing()) for loop, _ in begun)
 
 
-def advance(run: Iterator[tuple[Request, EmittedStep]], output: list[EmittedStep]) -> bool:
+def advance(
+    run: Iterator[tuple[Request, EmittedStep]], output: list[EmittedStep]
+) -> bool:
     for _, emitted in run:
         output.append(emitted)
         return True
@@ -212,12 +235,15 @@ def advance(run: Iterator[tuple[Request, EmittedStep]], output: list[EmittedStep
 
 
 def test_many_rounds_leave_the_worker_as_it_was(thread: DraftWorker) -> None:
-    """Rejections and late cancellations by the hundred; one cache in the worker all along, empty at
-    the end (`Setting.run`).
+    """Rejections and late cancellations by the hundred; one cache in the worker all
+    along, empty at the end (`Setting.run`).
     """
     setting = Setting(TARGET, temperature=1.3, seed=1, endless=True)
     [emitted] = setting.run(
-        thread, SchedulerConfig(Limits(450, 8), Schedule.DEPTH, 3, 2), PROMPTS[:1], ByTokens()
+        thread,
+        SchedulerConfig(Limits(450, 8), Schedule.DEPTH, 3, 2),
+        PROMPTS[:1],
+        ByTokens(),
     )
     assert len(emitted) > 50
     assert len({e.origin for e in emitted}) > 1
@@ -236,8 +262,8 @@ def test_stopping_early_gives_everything_back(thread: DraftWorker, after: int) -
 
 
 def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:
-    """A rejected draft leaves what it has read to the node that it began from: every later forward
-    of the draft is a short one.
+    """A rejected draft leaves what it has read to the node that it began from: every
+    later forward of the draft is a short one.
     """
     prompt = [5, 6, 7, 8, 9] * 20
     setting = Setting(TARGET, seed=6, endless=True)
@@ -265,8 +291,8 @@ class Never(ByTokens):
 
 
 def test_the_trace_shows_both_at_work_at_the_same_time(process: DraftWorker) -> None:
-    """Events of both sides stand in the order of their times, and a forward of the draft falls into
-    one of the target.
+    """Events of both sides stand in the order of their times, and a forward of the
+    draft falls into one of the target.
     """
     spans = []
     for seed in range(20):
@@ -277,7 +303,9 @@ def test_the_trace_shows_both_at_work_at_the_same_time(process: DraftWorker) -> 
             pass
         events = chains[0].trace.events
         assert [when for when, _ in events] == sorted(when for when, _ in events)
-        assert any(isinstance(e, StepWritten) and e.role is Role.DRAFT for _, e in events)
+        assert any(
+            isinstance(e, StepWritten) and e.role is Role.DRAFT for _, e in events
+        )
         spans += overlaps(events)
         if spans:
             return
@@ -285,8 +313,8 @@ def test_the_trace_shows_both_at_work_at_the_same_time(process: DraftWorker) -> 
 
 
 def overlaps(events: list) -> list[float]:
-    """Seconds for which a forward of the draft and one of the target went on at the same time, one
-    number per pair.
+    """Seconds for which a forward of the draft and one of the target went on at the
+    same time, one number per pair.
     """
     spans = {
         role: [
@@ -297,6 +325,8 @@ def overlaps(events: list) -> list[float]:
         for role in Role
     }
     both = [
-        (min(a[1], b[1]) - max(a[0], b[0])) for a in spans[Role.DRAFT] for b in spans[Role.TARGET]
+        (min(a[1], b[1]) - max(a[0], b[0]))
+        for a in spans[Role.DRAFT]
+        for b in spans[Role.TARGET]
     ]
     return [seconds for seconds in both if seconds > 0]

@@ -1,5 +1,5 @@
-"""When the draft worker fails, hangs, dies or is no longer wanted: clear errors, no process left
-behind, and the next run works.
+"""When the draft worker fails, hangs, dies or is no longer wanted: clear errors, no
+process left behind, and the next run works.
 """
 
 from __future__ import annotations
@@ -42,11 +42,15 @@ def is_clean(setting_target: object) -> bool:
         ("raise a bug", DraftWorkerError, "ValueError: a bug"),
     ],
 )
-def test_what_the_worker_raises_is_raised_here(then: str, error: type[LRError], text: str) -> None:
+def test_what_the_worker_raises_is_raised_here(
+    then: str, error: type[LRError], text: str
+) -> None:
     """As in lockstep; the worker itself goes on, but this run of it is over."""
     trouble = parts(DRAFT, Trouble(after=5, then=then))
     with closing(DraftWorker(trouble, as_thread=True, patience=60)) as worker:
-        driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
+        driver, chains = Setting(TARGET, endless=True).begin(
+            worker, CONFIG, PROMPTS, ByTokens()
+        )
         with pytest.raises(error, match=text):
             list(answered(driver, chains))
         assert is_clean(driver.target)
@@ -55,7 +59,9 @@ def test_what_the_worker_raises_is_raised_here(then: str, error: type[LRError], 
 
 def test_a_worker_that_dies_is_an_error_and_the_next_run_has_a_new_one() -> None:
     with closing(DraftWorker(parts(DRAFT, Trouble(after=9)), patience=60)) as worker:
-        driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
+        driver, chains = Setting(TARGET, endless=True).begin(
+            worker, CONFIG, PROMPTS, ByTokens()
+        )
         first = worker.pid
         with pytest.raises(DraftWorkerError, match=r"died.*driver lockstep"):
             list(answered(driver, chains))
@@ -69,7 +75,9 @@ def test_a_worker_that_dies_is_an_error_and_the_next_run_has_a_new_one() -> None
 
 def test_a_worker_that_hangs_is_waited_for_only_so_long() -> None:
     with closing(DraftWorker(parts(DRAFT, Trouble(after=3, then="hang")))) as worker:
-        driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
+        driver, chains = Setting(TARGET, endless=True).begin(
+            worker, CONFIG, PROMPTS, ByTokens()
+        )
         pid, worker.patience = worker.pid, 0.5
         started = time.monotonic()
         with pytest.raises(DraftWorkerError, match=r"silent for 0\.5 seconds"):
@@ -154,7 +162,8 @@ if __name__ == "__main__":
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_no_orphans_however_the_program_ends(tmp_path: Path, name: str) -> None:
-    """Ctrl-C goes to both processes, as a terminal sends it; a kill to the parent alone."""
+    """Ctrl-C goes to both processes, as a terminal sends it; a kill to the parent
+    alone."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     root = Path(__file__).parents[2]
@@ -179,7 +188,9 @@ def test_no_orphans_however_the_program_ends(tmp_path: Path, name: str) -> None:
         time.sleep(0.05)
     assert not alive(pid) or is_zombie(pid)
     if name == "SIGINT":
-        assert errors.count("Traceback") == 1  # the program's own; the worker says nothing
+        assert (
+            errors.count("Traceback") == 1
+        )  # the program's own; the worker says nothing
         assert "KeyboardInterrupt" in errors
 
 
@@ -190,8 +201,8 @@ def is_zombie(pid: int) -> bool:
 
 
 def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
-    """The second process does not import the script that asked for it: what stands there happens
-    once.
+    """The second process does not import the script that asked for it: what stands
+    there happens once.
     """
     script = tmp_path / "plain.py"
     script.write_text(

@@ -1,5 +1,5 @@
-"""Models on several devices: what the draft's worker shares with this process, and that answers are
-the same wherever target, draft and judge are.
+"""Models on several devices: what the draft's worker shares with this process, and that
+answers are the same wherever target, draft and judge are.
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import make_options
-from lr.parts.drafters import ModelDrafter
-from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import draft_worker
 from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
+from lr.spec.drafters import ModelDrafter
 from lr.spec.token_sd import Context, Speculation, speculate
+from lr.spec.verifiers.named import VerifierChoice
 from lr.spec.write import StepWriter
 from lr.types import SamplingParams
 
-QUESTION = (
-    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-)
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 
 
 def worker(model: CausalLM, device: str) -> DraftWorker:
@@ -55,13 +53,14 @@ def test_a_thread_shares_the_weights_a_process_loads_its_own() -> None:
     other = apart.load()[0].model
     assert not apart.as_thread and other is not model
     assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(model.parameters(), other.parameters(), strict=True)
     )
 
 
 def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
-    """What one GPU for both does, on the CPU: the thread and the target's loop use one model
-    object at the same time.
+    """What one GPU for both does, on the CPU: the thread and the target's loop use one
+    model object at the same time.
     """
     with Reasoner("tiny-target", "tiny-draft", "oracle") as reasoner:
         models = reasoner.models
@@ -70,20 +69,32 @@ def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
         models.worker.load, models.worker.as_thread = thread.load, True
         settings = {"mode": "lr+sd", "drafter": "draft", "max_tokens": 120}
         one = reasoner.generate(QUESTION, driver="overlapped", **settings)
-        assert one.tokens == reasoner.generate(QUESTION, driver="lockstep", **settings).tokens
+        assert (
+            one.tokens
+            == reasoner.generate(QUESTION, driver="lockstep", **settings).tokens
+        )
 
 
 class Elsewhere(RejectRule):
     """Decides without a look at the numbers, which "meta" does not have."""
 
-    def verify(self, p_rows: torch.Tensor, proposals: list, draws: object) -> list[Decision]:
-        self.devices = {p_rows.device.type, *(proposal.q.device.type for proposal in proposals)}
+    def verify(
+        self, p_rows: torch.Tensor, proposals: list, draws: object
+    ) -> list[Decision]:
+        self.devices = {
+            p_rows.device.type,
+            *(proposal.q.device.type for proposal in proposals),
+        }
         return [Decision((), 0) for _ in proposals]
 
 
-def test_a_rule_gets_p_and_q_on_the_device_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_gets_p_and_q_on_the_device_of_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With the target on another kind of device than its draft model."""
-    monkeypatch.setattr("lr.spec.token_sd.distribution", lambda logits, _: logits.softmax(-1))
+    monkeypatch.setattr(
+        "lr.spec.token_sd.distribution", lambda logits, _: logits.softmax(-1)
+    )
     draft, rule, sampling = random_model(2), Elsewhere(), SamplingParams(1.0)
     small = ModelRunner(draft, num_blocks=9, block_size=4)
     large = ModelRunner(random_model(1).to("meta"), num_blocks=9, block_size=4)
@@ -95,25 +106,44 @@ def test_a_rule_gets_p_and_q_on_the_device_of_the_target(monkeypatch: pytest.Mon
 
 CHAINS, RULES = ("draft", "ngram", "suffix"), ("reject", "block", "match")
 SPECULATING: list[dict] = [
-    *({"mode": "sd", "drafter": name, "acceptance": rule} for name in CHAINS for rule in RULES),
-    *({"mode": "sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")),
-    *({"mode": "lr+sd", "drafter": "step", "acceptance": r, "schedule": "sync"} for r in RULES),
-    *({"mode": "lr+sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")),
+    *(
+        {"mode": "sd", "drafter": name, "acceptance": rule}
+        for name in CHAINS
+        for rule in RULES
+    ),
+    *(
+        {"mode": "sd", "drafter": "tree", "acceptance": rule}
+        for rule in ("reject", "match")
+    ),
+    *(
+        {"mode": "lr+sd", "drafter": "step", "acceptance": r, "schedule": "sync"}
+        for r in RULES
+    ),
+    *(
+        {"mode": "lr+sd", "drafter": "tree", "acceptance": rule}
+        for rule in ("reject", "match")
+    ),
 ]
-"""Every drafter with every rule that it goes with; in the last ones the draft's steps come from a
-process of their own where the driver is overlapped."""
+"""Every drafter with every rule that it goes with; in the last ones the draft's steps
+come from a process of their own where the driver is overlapped."""
 SHORT: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 16, "depth": 2}
 """Four steps, whatever is said: a pass of several processes takes its time."""
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reasoner, Reasoner]]:
-    """The target over two processes, the draft's steps from a third, the judge in this one; and all
-    of it here. The target has two layers: every layer is two exchanges between its processes."""
+def several(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Reasoner, Reasoner]]:
+    """The target over two processes, the draft's steps from a third, the judge in this
+    one; and all of it here. The target has two layers: every layer is two exchanges
+    between its processes."""
     folder = tmp_path_factory.mktemp("several")
     target = write_checkpoint(folder / "target", seed=1, layers=2, heads=(4, 2))
     draft = write_checkpoint(folder / "draft", seed=2)
-    names, how = (target, draft, "judge"), {"dtype": torch.float64, "judge": "tiny-judge"}
+    names, how = (
+        (target, draft, "judge"),
+        {"dtype": torch.float64, "judge": "tiny-judge"},
+    )
     with (
         Reasoner(*names, **how, device={"target": ["cpu", "cpu"]}) as apart,
         Reasoner(*names, **how) as here,
@@ -125,8 +155,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reasoner
 def test_real_runs_with_models_in_several_processes(
     several: tuple[Reasoner, Reasoner], way: dict
 ) -> None:
-    """The tokens and origins are those of one process (fp64), whoever proposes, whatever
-    decides."""
+    """The tokens and origins are those of one process (fp64), whoever proposes,
+    whatever decides."""
     drivers = ["overlapped", "lockstep"] if way["mode"] == "lr+sd" else ["lockstep"] * 2
     seen = []
     for reasoner, driver in zip(several, drivers, strict=True):
@@ -136,7 +166,9 @@ def test_real_runs_with_models_in_several_processes(
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("verifier", ["oracle", "exact", "random:0.5", "likelihood:-3", "score:4"])
+@pytest.mark.parametrize(
+    "verifier", ["oracle", "exact", "random:0.5", "likelihood:-3", "score:4"]
+)
 def test_verifiers_read_models_in_several_processes(
     several: tuple[Reasoner, Reasoner], verifier: str
 ) -> None:
@@ -156,7 +188,11 @@ def test_the_second_device_raises_where_two_devices_meet() -> None:
         far, near = torch.ones(2, device=ELSEWHERE), torch.ones(2)
         assert far.device == (far + 1).device == near.to(ELSEWHERE).device == ELSEWHERE
         assert (far.cpu() + near).tolist() == [2, 2]
-        for mixing in (lambda: far + near, lambda: torch.stack([near, far]), lambda: far[near > 0]):
+        for mixing in (
+            lambda: far + near,
+            lambda: torch.stack([near, far]),
+            lambda: far[near > 0],
+        ):
             with pytest.raises(RuntimeError, match="on xla and on the CPU"):
                 mixing()
 
@@ -164,14 +200,23 @@ def test_the_second_device_raises_where_two_devices_meet() -> None:
 BABBLE: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 14}
 CASES = [
     *((role, "random:0.5", way) for role in ("target", "draft") for way in SPECULATING),
-    *((role, "judge", {"mode": "lr", "width": 2}) for role in ("target", "draft", "judge")),
-    *(("target", name, {"mode": "lr"}) for name in ("exact", "likelihood:-3", "score:4")),
+    *(
+        (role, "judge", {"mode": "lr", "width": 2})
+        for role in ("target", "draft", "judge")
+    ),
+    *(
+        ("target", name, {"mode": "lr"})
+        for name in ("exact", "likelihood:-3", "score:4")
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
-def placed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], Reasoner]:
-    """Reasoners with this verifier, and with this role (None: nothing) on the second device."""
+def placed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, str | None], Reasoner]:
+    """Reasoners with this verifier, and with this role (None: nothing) on the second
+    device."""
     folder = tmp_path_factory.mktemp("checkpoints")
     folders = [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2)]
 
@@ -186,9 +231,12 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | Non
         where = dict.fromkeys(("target", "draft", "judge"), torch.device("cpu"))
         where |= {role: ELSEWHERE} if role else {}
         judge = folders[1] if verifier == "judge" else None
-        names, how = (folders[0], folders[0], verifier), {"judge": judge, "dtype": torch.float64}
+        names, how = (
+            (folders[0], folders[0], verifier),
+            {"judge": judge, "dtype": torch.float64},
+        )
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("lr.reasoner", "lr.parts.verifiers"):
+            for module in ("lr.reasoner", "lr.spec.verifiers.named"):
                 patch.setattr(f"{module}.load_model", loaded)
             reasoner = Reasoner(*names, device=where, **how)
         assert [model.device for model in models].count(ELSEWHERE) == (role is not None)
@@ -203,22 +251,31 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | Non
 def test_one_model_on_a_second_device(
     placed: Callable[[str, str | None], Reasoner], role: str, verifier: str, way: dict
 ) -> None:
-    """The steps are those of one device, and nothing of the one meets anything of the other."""
+    """The steps are those of one device, and nothing of the one meets anything of the
+    other."""
     expected = placed(verifier, None).generate(QUESTION, **BABBLE, **way).steps
     with SecondDevice():
         found = placed(verifier, role).generate(QUESTION, **BABBLE, **way).steps
-    assert [(s.tokens, s.origin) for s in found] == [(s.tokens, s.origin) for s in expected]
+    assert [(s.tokens, s.origin) for s in found] == [
+        (s.tokens, s.origin) for s in expected
+    ]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("places", [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
 @pytest.mark.parametrize("verifier", ["oracle", "judge", "likelihood:-3", "score:4"])
-def test_answers_do_not_depend_on_who_is_where(places: tuple[str, str], verifier: str) -> None:
-    """The judge stays on the CPU. In fp64 the CPU and CUDA choose alike, rejections included."""
+def test_answers_do_not_depend_on_who_is_where(
+    places: tuple[str, str], verifier: str
+) -> None:
+    """The judge stays on the CPU. In fp64 the CPU and CUDA choose alike, rejections
+    included."""
     where = {"target": places[0], "draft": places[1], "judge": "cpu"}
     ways: list[dict] = [{"mode": "lr", "width": 2, "depth": 2}]
-    ways += [{"mode": "lr+sd", "drafter": "step"}, {"mode": "lr", "driver": "overlapped"}]
+    ways += [
+        {"mode": "lr+sd", "drafter": "step"},
+        {"mode": "lr", "driver": "overlapped"},
+    ]
     ways += SPECULATING
     if verifier != "oracle":
         ways = ways[:3]
@@ -228,14 +285,18 @@ def test_answers_do_not_depend_on_who_is_where(places: tuple[str, str], verifier
         Reasoner(*names, dtype=torch.float64) as here,
     ):
         for way in ways:
-            tokens = [one.generate(QUESTION, max_tokens=60, **way).tokens for one in (apart, here)]
+            tokens = [
+                one.generate(QUESTION, max_tokens=60, **way).tokens
+                for one in (apart, here)
+            ]
             assert tokens[0] == tokens[1], way
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_nobody_works_on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever does holds up the others: a draft took three times as long beside such a target."""
+    """Whoever does holds up the others: a draft took three times as long beside such a
+    target."""
     streams, poll = {}, StepWriter.poll
 
     def watched(writer: StepWriter, wait: float | None = 0.0) -> None:
@@ -271,7 +332,10 @@ def test_no_model_goes_to_the_gpu_of_another_rank(
 ) -> None:
     """`cuda` is the first GPU, and that of this process may be any."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: None)
-    for target, other in ((["cuda:0", "cuda:1"], "cuda:1"), (["cuda:1", "cuda"], "cuda:0")):
+    for target, other in (
+        (["cuda:0", "cuda:1"], "cuda:1"),
+        (["cuda:1", "cuda"], "cuda:0"),
+    ):
         message = f"the {role} is to be on {other}, where another process runs a rank of the target"
         with pytest.raises(SettingError, match=f"{message}.* or {target[0]}, which"):
             DeviceMap.of({"target": target, role: other})

@@ -1,5 +1,5 @@
-"""Traces of models: their statistics are the run's, they come again event for event, and a change
-is found and named.
+"""Traces of models: their statistics are the run's, they come again event for event,
+and a change is found and named.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ from reasoner_kit import write_checkpoint
 
 from lr.commands.cli import main
 from lr.errors import SettingError
-from lr.lab.scripted import ScriptedRun, TextScript, shuffled
-from lr.lab.trace.compare import Replayed
-from lr.lab.trace.file import TraceError, TraceFile, parse_trace, read_trace, trace_lines
-from lr.lab.trace.replay import recorded_verdicts, replay, replay_on, save_trace, trace_of
-from lr.lab.trace.state import state_at
-from lr.lab.trace.virtual import replay_virtual, scripted_trace, simulated_trace
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.variant import Variant
@@ -31,9 +25,32 @@ from lr.theory.distributions import Bernoulli, Lognormal
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.trace import STATISTICS, ForwardPass, Trace, stats_of
 from lr.types import Verdict
+from lr.watch.scripted import ScriptedRun, TextScript, shuffled
+from lr.watch.trace.compare import Replayed
+from lr.watch.trace.file import (
+    TraceError,
+    TraceFile,
+    parse_trace,
+    read_trace,
+    trace_lines,
+)
+from lr.watch.trace.replay import (
+    recorded_verdicts,
+    replay,
+    replay_on,
+    save_trace,
+    trace_of,
+)
+from lr.watch.trace.state import state_at
+from lr.watch.trace.virtual import replay_virtual, scripted_trace, simulated_trace
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
-SHORT: dict[str, Any] = {"max_tokens": 40, "segmenter": "fixed", "segment_tokens": 4, "depth": 3}
+SHORT: dict[str, Any] = {
+    "max_tokens": 40,
+    "segmenter": "fixed",
+    "segment_tokens": 4,
+    "depth": 3,
+}
 MODES: dict[str, dict[str, Any]] = {
     "ar": {"mode": "ar"},
     "sd": {"mode": "sd"},
@@ -49,7 +66,8 @@ MODES: dict[str, dict[str, Any]] = {
 def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoner]:
     folder = tmp_path_factory.mktemp("checkpoints")
     target, draft = (
-        write_checkpoint(folder / name, seed=seed) for name, seed in (("t", 1), ("d", 2))
+        write_checkpoint(folder / name, seed=seed)
+        for name, seed in (("t", 1), ("d", 2))
     )
     with Reasoner(target, draft, "random:0.6") as made:
         yield made
@@ -73,9 +91,11 @@ def test_every_event_comes_again(reasoner: Reasoner, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_trace_tells_every_token_of_the_answer(reasoner: Reasoner, mode: str) -> None:
-    """Tokens and rounds add up to the steps, every token has a source, and no branch is left at the
-    end.
+def test_the_trace_tells_every_token_of_the_answer(
+    reasoner: Reasoner, mode: str
+) -> None:
+    """Tokens and rounds add up to the steps, every token has a source, and no branch is
+    left at the end.
     """
     trace = traced(reasoner, **MODES[mode])
     state = state_at(trace, len(trace.records))
@@ -92,7 +112,9 @@ def test_the_trace_tells_every_token_of_the_answer(reasoner: Reasoner, mode: str
 def test_a_round_says_why(reasoner: Reasoner) -> None:
     trace = traced(reasoner, mode="sd")
     rounds = [record.data for record in trace.records if record.kind == "round"]
-    draft_tokens = [(one, data) for data in rounds for one in data["detail"]["draft_tokens"]]
+    draft_tokens = [
+        (one, data) for data in rounds for one in data["detail"]["draft_tokens"]
+    ]
     assert draft_tokens
     for one, _ in draft_tokens:
         if one["accept"] is not None:
@@ -112,8 +134,14 @@ def test_overlapped_runs_are_compared_by_their_output(reasoner: Reasoner) -> Non
     trace = traced(reasoner, mode="lr", driver="overlapped")
     times = [record.time for record in trace.records]
     assert times == sorted(times)
-    assert {r.data["role"] for r in trace.records if r.kind == "token"} == {"draft", "target"}
-    assert {r.data["cache"] for r in trace.records if r.kind == "grow"} == {"draft", "target"}
+    assert {r.data["role"] for r in trace.records if r.kind == "token"} == {
+        "draft",
+        "target",
+    }
+    assert {r.data["cache"] for r in trace.records if r.kind == "grow"} == {
+        "draft",
+        "target",
+    }
     outcome = replay(trace)
     assert (outcome.difference, outcome.ordered) == (None, False)
 
@@ -122,7 +150,9 @@ def changed(trace: TraceFile, kind: str, change: Any) -> tuple[TraceFile, int]:
     """The trace with the last event of a kind changed, and the number of that event."""
     number = max(record.number for record in trace.records if record.kind == kind)
     records = [*trace.records]
-    records[number] = dataclasses.replace(records[number], event=change(records[number].event))
+    records[number] = dataclasses.replace(
+        records[number], event=change(records[number].event)
+    )
     return dataclasses.replace(trace, records=records), number
 
 
@@ -152,10 +182,13 @@ def test_a_verifier_that_does_not_say_the_same_twice(reasoner: Reasoner) -> None
         def judge(self, pairs: list[Pair]) -> list[Verdict]:
             Moody.asked += len(pairs)
             return [
-                Verdict((Moody.asked + i) % 3 > 0, f"call {Moody.asked}") for i in range(len(pairs))
+                Verdict((Moody.asked + i) % 3 > 0, f"call {Moody.asked}")
+                for i in range(len(pairs))
             ]
 
-    run = reasoner.run(QUESTION, variant=Variant(verifier=Moody()), detailed=True, **SHORT)
+    run = reasoner.run(
+        QUESTION, variant=Variant(verifier=Moody()), detailed=True, **SHORT
+    )
     run.finish()
     trace = trace_of(run)
     assert (
@@ -176,7 +209,9 @@ def test_a_run_that_is_not_the_traces(reasoner: Reasoner) -> None:
     trace = traced(reasoner, mode="lr")
     with pytest.raises(SettingError, match="detailed is False, expected True"):
         replay_on(reasoner.run(QUESTION, **SHORT), trace)
-    found = replay_on(reasoner.run("Another question?", detailed=True, **SHORT), trace).difference
+    found = replay_on(
+        reasoner.run("Another question?", detailed=True, **SHORT), trace
+    ).difference
     assert found is not None
     assert "prompt" in found.key
 
@@ -190,11 +225,15 @@ def test_nothing_but_statistics_without_details(reasoner: Reasoner) -> None:
 @pytest.mark.parametrize("schedule", list(Schedule))
 def test_scripts_and_simulations_come_again(schedule: Schedule) -> None:
     config = SchedulerConfig(Limits(100), schedule, depth=3, width=2)
-    run = ScriptedRun(config, TextScript(["a.", "b.", "c$"], ["A.|x.", "y.|B.", "C$"]), shuffled(5))
+    run = ScriptedRun(
+        config, TextScript(["a.", "b.", "c$"], ["A.|x.", "y.|B.", "C$"]), shuffled(5)
+    )
     run.run()
     trace = scripted_trace(run)
     assert replay_virtual(trace) == Replayed(len(trace.records), None)
-    world = World(Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.2, 0.4), seed=3)
+    world = World(
+        Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.2, 0.4), seed=3
+    )
     trace = simulated_trace(SchedulerConfig(ENDLESS, schedule, depth=3), world, 30)
     outcome = simulate(SchedulerConfig(ENDLESS, schedule, depth=3), world, 30)
     assert (trace.stats.steps, trace.stats.judged) == (outcome.steps, outcome.judged)
@@ -210,9 +249,13 @@ def test_scripts_and_simulations_come_again(schedule: Schedule) -> None:
 
 
 def test_a_simulation_whose_file_still_says_late_drafts() -> None:
-    world = World(Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.9, 0.4), seed=3)
+    world = World(
+        Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.9, 0.4), seed=3
+    )
     for late in ("wait", "reject"):
-        config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 3, reject_late=late == "reject")
+        config = SchedulerConfig(
+            ENDLESS, Schedule.DEPTH, 3, reject_late=late == "reject"
+        )
         trace = simulated_trace(config, world, 30)
         kept = trace.header.options["config"]
         assert kept.pop("reject_late") == (late == "reject")
@@ -222,7 +265,10 @@ def test_a_simulation_whose_file_still_says_late_drafts() -> None:
 
 def test_details_do_not_change_the_statistics() -> None:
     plain, detailed = Trace(), Trace(detailed=True)
-    config, world = SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3), World(Bernoulli(0.6))
+    config, world = (
+        SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3),
+        World(Bernoulli(0.6)),
+    )
     for trace in (plain, detailed):
         simulate(config, world, 20, trace=trace)
     assert stats_of(plain.events) == stats_of(detailed.events)
@@ -266,7 +312,7 @@ def test_the_command(
 
 
 def test_lanes_never_overlap(reasoner: Reasoner, tmp_path: Path) -> None:
-    from lr.lab.viz.perfetto import perfetto
+    from lr.watch.figures.perfetto import perfetto
 
     world = World(Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.2, 0.4))
     simulated = simulated_trace(SchedulerConfig(ENDLESS, depth=3, width=2), world, 30)
@@ -308,7 +354,7 @@ def test_reading_needs_no_torch() -> None:
     import subprocess
 
     program = (
-        "import sys, lr.commands.trace, lr.lab.viz.perfetto, lr.lab.trace.virtual; "
+        "import sys, lr.commands.trace, lr.watch.figures.perfetto, lr.watch.trace.virtual; "
         "assert 'torch' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

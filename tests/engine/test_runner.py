@@ -1,5 +1,5 @@
-"""Branches and ragged forwards: whatever shares a batch, a branch gets what it would get alone;
-nothing is ever half done.
+"""Branches and ragged forwards: whatever shares a batch, a branch gets what it would
+get alone; nothing is ever half done.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ V = 23
 
 
 def random_model(context: int = 128) -> CausalLM:
-    model = CausalLM(ModelConfig(V, 16, 24, 2, 4, 2, 4, context, 1e-6, 1e4, False, True, True))
+    model = CausalLM(
+        ModelConfig(V, 16, 24, 2, 4, 2, 4, context, 1e-6, 1e4, False, True, True)
+    )
     noise = torch.Generator().manual_seed(0)
     model = model.double().requires_grad_(False).eval()
     for parameter in model.parameters():
-        parameter.copy_(torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.4)
+        parameter.copy_(
+            torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.4
+        )
     return model
 
 
@@ -37,13 +41,17 @@ MODEL = random_model()
 def runner(attention: AttentionKind = SDPA, **settings: int) -> ModelRunner:
     MODEL.attention = attention
     made = ModelRunner(MODEL, **{"num_blocks": 64, "block_size": 4, **settings})
-    made.cache.keys.fill_(torch.nan)  # whoever reads memory that was never written will show it
+    made.cache.keys.fill_(
+        torch.nan
+    )  # whoever reads memory that was never written will show it
     made.cache.values.fill_(torch.nan)
     return made
 
 
 def tokens(count: int, seed: int) -> list[int]:
-    return torch.randint(V, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.randint(
+        V, (count,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
 
 
 def alone(ids: list[int]) -> torch.Tensor:
@@ -57,13 +65,17 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("attention", KINDS)
-@given(counts=st.lists(st.tuples(st.integers(0, 13), st.integers(1, 9)), min_size=1, max_size=5))
+@given(
+    counts=st.lists(
+        st.tuples(st.integers(0, 13), st.integers(1, 9)), min_size=1, max_size=5
+    )
+)
 @settings(max_examples=25, deadline=None)
 def test_a_ragged_batch_gives_what_each_branch_gives_alone(
     attention: AttentionKind, counts: list[tuple[int, int]]
 ) -> None:
-    """m tokens cached, then c more, for several branches of different m and c in one forward,
-    against one prefill each.
+    """m tokens cached, then c more, for several branches of different m and c in one
+    forward, against one prefill each.
     """
     made = runner(attention)
     branches = []
@@ -107,7 +119,11 @@ def test_rewinding_forgets(length: int) -> None:
     branch = made.open(tokens(9, 0))
     made.forward([branch])
     made.rewind(branch, length)
-    assert (len(branch), branch.num_computed_tokens, branch.uncomputed) == (length, length, [])
+    assert (len(branch), branch.num_computed_tokens, branch.uncomputed) == (
+        length,
+        length,
+        [],
+    )
     branch.extend(tokens(6, 7))
     assert close(made.forward([branch])[0], alone(branch.tokens)[-1])
 
@@ -125,7 +141,9 @@ def test_last_is_the_last_row_of_all() -> None:
     made, other = runner(), runner()
     branches = [made.open(tokens(n, n)) for n in (3, 1, 7)]
     others = [other.open(tokens(n, n)) for n in (3, 1, 7)]
-    for last, rows in zip(made.forward(branches), other.forward(others, logits="all"), strict=True):
+    for last, rows in zip(
+        made.forward(branches), other.forward(others, logits="all"), strict=True
+    ):
         assert close(last, rows[-1])
 
 
@@ -215,7 +233,9 @@ def test_misuse_is_refused() -> None:
         made.rewind(branch, 3)
     with pytest.raises(SettingError, match="at least one"):
         made.open([])
-    with pytest.raises(ContextError, match="129 tokens do not fit the model's context of 128"):
+    with pytest.raises(
+        ContextError, match="129 tokens do not fit the model's context of 128"
+    ):
         made.open([1] * 129)
     branch.extend([1] * 127)
     with pytest.raises(ContextError, match="context of 128"):

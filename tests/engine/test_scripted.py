@@ -7,17 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lr.lab.scripted import (
-    ScriptedRun,
-    TextScript,
-    line_of,
-    newest,
-    oldest,
-    quoted,
-    shuffled,
-    step_of,
-    text_of,
-)
 from lr.spec.protocol import (
     Cancel,
     Drafted,
@@ -30,6 +19,17 @@ from lr.spec.protocol import (
     WorkKind,
 )
 from lr.types import Finish
+from lr.watch.scripted import (
+    ScriptedRun,
+    TextScript,
+    line_of,
+    newest,
+    oldest,
+    quoted,
+    shuffled,
+    step_of,
+    text_of,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scheduler.md"
 SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|A.", "X.|B.", "C$|C."])
@@ -38,7 +38,9 @@ SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|A.", "X.|B.", "C$|C."])
 def examples() -> list[tuple[str, str]]:
     """(program, what it prints) as the document has them."""
     return re.findall(
-        r"```python\n(.*?)```.*?```text\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL
+        r"```python\n(.*?)```.*?```text\n(.*?)```",
+        DOCUMENT.read_text(encoding="utf-8"),
+        re.DOTALL,
     )
 
 
@@ -63,15 +65,17 @@ def test_orders() -> None:
 @pytest.mark.parametrize("schedule", Schedule)
 def test_another_order_is_another_story_with_the_same_end(schedule: Schedule) -> None:
     config = SchedulerConfig(Limits(100), schedule, 2, 2)
-    runs = [ScriptedRun(config, SCRIPT, order) for order in (oldest, newest, shuffled(3))]
+    runs = [
+        ScriptedRun(config, SCRIPT, order) for order in (oldest, newest, shuffled(3))
+    ]
     ends = [[(text_of(e.step), e.origin) for e in run.run()] for run in runs]
     assert ends[0] == ends[1] == ends[2]
     assert len({tuple(run.lines()) for run in runs}) > 1
 
 
 def test_one_event_at_a_time() -> None:
-    """`step` completes the piece that it is given; `turns` has all that has happened, `prefixes`
-    what is alive.
+    """`step` completes the piece that it is given; `turns` has all that has happened,
+    `prefixes` what is alive.
     """
     run = ScriptedRun(SchedulerConfig(Limits(100), Schedule.DEPTH, 1), SCRIPT)
     assert [text_of(step) for step in run.prefixes[NodeId(0, 1)]] == []
@@ -93,9 +97,15 @@ def test_a_stale_event_changes_nothing() -> None:
     run = ScriptedRun(SchedulerConfig(Limits(100), Schedule.DEPTH, 2), SCRIPT)
     cancelled: list[Work] = []
     while not cancelled:
-        cancelled = [command.work for command in run.step().commands if isinstance(command, Cancel)]
+        cancelled = [
+            command.work
+            for command in run.step().commands
+            if isinstance(command, Cancel)
+        ]
     before = dict(run.prefixes)
-    assert run.tell(run.event_of(cancelled[0])).commands == () and run.prefixes == before
+    assert (
+        run.tell(run.event_of(cancelled[0])).commands == () and run.prefixes == before
+    )
 
 
 def test_a_step_that_is_too_long_is_cut() -> None:

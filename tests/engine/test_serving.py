@@ -1,5 +1,5 @@
-"""Problems that are worked on together get the answers that each gets alone (fp64), in every mode
-and with either driver.
+"""Problems that are worked on together get the answers that each gets alone (fp64), in
+every mode and with either driver.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 
 from lr.engine.engine import Run
 from lr.errors import OutOfBlocks
-from lr.lab.eval.datasets import Item, Task
-from lr.lab.eval.grading import Grader
-from lr.lab.eval.running import Evaluation
-from lr.lab.eval.store import AnswerKey, Store
+from lr.measure.datasets import Item, Task
+from lr.measure.grading import Grader
+from lr.measure.running import Evaluation
+from lr.measure.store import AnswerKey, Store
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
@@ -44,15 +44,22 @@ def reasoner() -> Iterator[Reasoner]:
 )
 def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
     settings = options | {"seed": 5, "max_tokens": 80, "acceptance": "match"}
-    alone = {question: reasoner.generate(question, **settings) for question in QUESTIONS}
+    alone = {
+        question: reasoner.generate(question, **settings) for question in QUESTIONS
+    }
     made = make_options(**settings)
-    asked = [Run(reasoner.engine, reasoner.verifier, question, made) for question in QUESTIONS]
+    asked = [
+        Run(reasoner.engine, reasoner.verifier, question, made)
+        for question in QUESTIONS
+    ]
     finished = [run for run, _ in reasoner.engine.serve(asked, 2) if run.done]
     assert sorted(one.question for one in finished) == sorted(QUESTIONS)
     for one in finished:
         single = alone[one.question]
         assert one.result.tokens == single.tokens
-        assert [step.origin for step in one.steps] == [step.origin for step in single.steps]
+        assert [step.origin for step in one.steps] == [
+            step.origin for step in single.steps
+        ]
         stats = one.result.stats
         assert (stats.tokens, stats.accepted, stats.judged) == (
             single.stats.tokens,
@@ -74,9 +81,13 @@ def test_leaving_early_gives_everything_back(reasoner: Reasoner) -> None:
 
 
 def test_samples_differ_and_are_numbered(reasoner: Reasoner, tmp_path: Path) -> None:
-    made = [make_options(mode="ar", sample=sample, max_tokens=60) for sample in range(2)]
+    made = [
+        make_options(mode="ar", sample=sample, max_tokens=60) for sample in range(2)
+    ]
     asked = [Run(reasoner.engine, reasoner.verifier, QUESTIONS[0], one) for one in made]
-    first, second = [r.result.tokens for r, _ in reasoner.engine.serve(asked, 2) if r.done]
+    first, second = [
+        r.result.tokens for r, _ in reasoner.engine.serve(asked, 2) if r.done
+    ]
     assert first != second
     items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
     kept = Store(tmp_path), Grader()
@@ -99,7 +110,8 @@ def test_samples_differ_and_are_numbered(reasoner: Reasoner, tmp_path: Path) -> 
     ],
 )
 def test_caches_are_kept_from_answer_to_answer(options: dict) -> None:
-    """They come back empty, so a later answer has the same runners, and the same answer."""
+    """They come back empty, so a later answer has the same runners, and the same
+    answer."""
     with Reasoner("tiny-draft", "tiny-draft", "oracle") as made:
         settings = {"seed": 3, "max_tokens": 30, **options}
         first = made.generate(QUESTIONS[0], **settings)
@@ -114,13 +126,20 @@ def test_caches_are_kept_from_answer_to_answer(options: dict) -> None:
 def test_an_answer_that_never_fits_is_refused_and_others_wait_for_room() -> None:
     with Reasoner("tiny-draft", "tiny-draft", "oracle") as made:
         options = make_options(mode="lr", max_tokens=60, depth=2)
-        runs = [Run(made.engine, made.verifier, question, options) for question in QUESTIONS]
+        runs = [
+            Run(made.engine, made.verifier, question, options) for question in QUESTIONS
+        ]
         room = max(run.blocks for run in runs)
     for blocks, fits in ((room, True), (room // 2, False)):
         with Reasoner("tiny-draft", "tiny-draft", "oracle", num_blocks=blocks) as made:
-            runs = [Run(made.engine, made.verifier, question, options) for question in QUESTIONS]
+            runs = [
+                Run(made.engine, made.verifier, question, options)
+                for question in QUESTIONS
+            ]
             if fits:  # one at a time, whatever the concurrency
-                assert sum(run.done for run, _ in made.engine.serve(runs, 2)) == len(runs)
+                assert sum(run.done for run, _ in made.engine.serve(runs, 2)) == len(
+                    runs
+                )
                 assert all(run.result.tokens for run in runs)
             else:
                 with pytest.raises(OutOfBlocks, match=f"of {blocks} are free"):

@@ -1,9 +1,9 @@
-"""What the tests of the cache share: a small cache, tokens with a key and value of their own,
-contents, snapshots.
+"""What the tests of the cache share: a small cache, tokens with a key and value of
+their own, contents, snapshots.
 
-A "token" is an integer; each (token, layer, head, coordinate) has its own key, and the value is
-minus the key. So whatever is mixed up, layers, heads, slots or branches, is seen by comparing for
-equality.
+A "token" is an integer; each (token, layer, head, coordinate) has its own key, and the
+value is minus the key. So whatever is mixed up, layers, heads, slots or branches, is
+seen by comparing for equality.
 """
 
 from typing import Any
@@ -33,7 +33,11 @@ def small_cache(num_blocks: int = 16, block_size: int = 4) -> PagedKVCache:
 def keys_of(tokens: list[int], layer: int) -> Tensor:
     """The keys [n, k, d] of the tokens in one layer, all different."""
     place = torch.arange(HEADS * DIM, dtype=torch.float64).view(HEADS, DIM)
-    return torch.tensor(tokens, dtype=torch.float64).view(-1, 1, 1) * 100 + layer * 10 + place
+    return (
+        torch.tensor(tokens, dtype=torch.float64).view(-1, 1, 1) * 100
+        + layer * 10
+        + place
+    )
 
 
 def write_tokens(cache: PagedKVCache, slots: list[int], tokens: list[int]) -> None:
@@ -42,7 +46,9 @@ def write_tokens(cache: PagedKVCache, slots: list[int], tokens: list[int]) -> No
         cache.write(layer, torch.tensor(slots, dtype=torch.int64), keys, -keys)
 
 
-def extend(cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]) -> None:
+def extend(
+    cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]
+) -> None:
     """Append tokens[i] to tables[i] in one batch."""
     with cache.append(tables, [len(some) for some in tokens]) as slots:
         write_tokens(cache, slots, [token for some in tokens for token in some])
@@ -55,13 +61,19 @@ def filled(cache: PagedKVCache, length: int, first: int = 1) -> BlockTable:
     return table
 
 
-def assert_contents(cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]) -> None:
-    """Each table contains exactly the keys and values of its tokens; nothing that is gathered is
-    NaN.
+def assert_contents(
+    cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]
+) -> None:
+    """Each table contains exactly the keys and values of its tokens; nothing that is
+    gathered is NaN.
     """
     for table, expected in zip(tables, tokens, strict=True):
         assert table.length == len(expected)
-    rows = [(table, expected) for table, expected in zip(tables, tokens, strict=True) if expected]
+    rows = [
+        (table, expected)
+        for table, expected in zip(tables, tokens, strict=True)
+        if expected
+    ]
     if not rows:
         return
     ids = torch.tensor(block_rows([table for table, _ in rows]))
@@ -75,13 +87,15 @@ def assert_contents(cache: PagedKVCache, tables: list[BlockTable], tokens: list[
 
 
 def snapshot(cache: PagedKVCache) -> dict[str, Any]:
-    """All bookkeeping of the cache, the order of future block ids included, and what its held
-    blocks contain.
+    """All bookkeeping of the cache, the order of future block ids included, and what
+    its held blocks contain.
     """
     pool = cache.pool
     held = [block for block in range(pool.num_blocks) if pool.refcount(block)]
     return {
-        "tables": {id(table): (list(table.blocks), table.length) for table in cache.live_tables},
+        "tables": {
+            id(table): (list(table.blocks), table.length) for table in cache.live_tables
+        },
         "refcounts": [pool.refcount(block) for block in range(pool.num_blocks)],
         "free": list(pool._free),
         "keys": cache.keys[:, held].tolist(),
@@ -94,13 +108,18 @@ def blocks_needed(
 ) -> tuple[int, int]:
     """(new blocks, copied blocks) of an append, by formula.
 
-    Of r owners of a partly filled last block, w write into it: min(w, r - 1) of them copy it.
+    Of r owners of a partly filled last block, w write into it: min(w, r - 1) of them
+    copy it.
     """
     new, writers = 0, dict[int, int]()
     for table, count in zip(tables, counts, strict=True):
         size = table.block_size
-        new += (table.length + count + size - 1) // size - (table.length + size - 1) // size
+        new += (table.length + count + size - 1) // size - (
+            table.length + size - 1
+        ) // size
         if count and table.length % size:
             writers[table.blocks[-1]] = writers.get(table.blocks[-1], 0) + 1
     owners = {block: sum(block in table.blocks for table in live) for block in writers}
-    return new, sum(min(writing, owners[block] - 1) for block, writing in writers.items())
+    return new, sum(
+        min(writing, owners[block] - 1) for block, writing in writers.items()
+    )

@@ -16,7 +16,7 @@ from kvcache_kit import (
 )
 
 from lr.errors import OutOfBlocks, ProtocolError
-from lr.testing.cache import check_cache
+from lr.variants.kit.cache import check_cache
 
 
 class ForwardFailed(Exception):
@@ -40,9 +40,11 @@ def test_fork_costs_no_block_and_no_copy_and_the_prefix_is_stored_once() -> None
 @pytest.mark.parametrize("root_writes", [False, True])
 @pytest.mark.parametrize("forks", [1, 2, 3])
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
-def test_copies_by_formula(block_size: int, forks: int, root_writes: bool, together: bool) -> None:
-    """Of r = forks + 1 owners, w write: min(w, r - 1) copies if the last block is partly filled,
-    else none.
+def test_copies_by_formula(
+    block_size: int, forks: int, root_writes: bool, together: bool
+) -> None:
+    """Of r = forks + 1 owners, w write: min(w, r - 1) copies if the last block is
+    partly filled, else none.
     """
     for prefix in range(1, 9):
         cache = small_cache(64, block_size)
@@ -57,12 +59,16 @@ def test_copies_by_formula(block_size: int, forks: int, root_writes: bool, toget
             for writer, tokens in zip(writers, new, strict=True):
                 extend(cache, [writer], [tokens])
         copies = min(len(writers), forks) if prefix % block_size else 0
-        grown = len(writers) * (-(-(prefix + 2) // block_size) - -(-prefix // block_size))
+        grown = len(writers) * (
+            -(-(prefix + 2) // block_size) - -(-prefix // block_size)
+        )
         assert cache.copied_blocks == copies
         assert cache.pool.num_used == used + copies + grown
         start = list(range(1, prefix + 1))
         assert_contents(
-            cache, writers + idle, [start + tokens for tokens in new] + [start] * len(idle)
+            cache,
+            writers + idle,
+            [start + tokens for tokens in new] + [start] * len(idle),
         )
 
 
@@ -74,7 +80,9 @@ def test_append_yields_slots_in_batch_order_with_lengths_advanced() -> None:
         assert slots == second.slots(4, 5) + first.slots(3, 6)
         write_tokens(cache, slots, [8, 4, 5, 6])
         check_cache(cache)
-    assert_contents(cache, [first, second, third], [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 8], []])
+    assert_contents(
+        cache, [first, second, third], [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 8], []]
+    )
 
 
 def test_nothing_appended_copies_nothing() -> None:
@@ -90,8 +98,8 @@ def test_nothing_appended_copies_nothing() -> None:
 
 
 def test_out_of_blocks_changes_nothing() -> None:
-    """Six blocks of 4: the root and its fork hold 2; 4 are free. Room in the copy counts, the
-    copies themselves too.
+    """Six blocks of 4: the root and its fork hold 2; 4 are free. Room in the copy
+    counts, the copies themselves too.
     """
     cache = small_cache(6)
     root = filled(cache, 6)
@@ -101,9 +109,15 @@ def test_out_of_blocks_changes_nothing() -> None:
         before = snapshot(cache)
         with pytest.raises(OutOfBlocks) as caught, cache.append([root, twin], counts):
             pytest.fail("the append must not begin")
-        assert (caught.value.needed, caught.value.free, caught.value.total) == (needed, 4, 6)
+        assert (caught.value.needed, caught.value.free, caught.value.total) == (
+            needed,
+            4,
+            6,
+        )
         assert snapshot(cache) == before
-    extend(cache, [root, twin], [[7] * 8, [8] * 3])  # 1 copy + 2 + 1 new: exactly what is free
+    extend(
+        cache, [root, twin], [[7] * 8, [8] * 3]
+    )  # 1 copy + 2 + 1 new: exactly what is free
     assert cache.pool.num_free == 0
 
 
@@ -120,7 +134,9 @@ def test_exception_inside_restores_everything(counts: list[int]) -> None:
     after = snapshot(cache)
     for part in ("tables", "refcounts", "free"):
         assert after[part] == before[part]
-    assert_contents(cache, [root, twin, other], [[*range(1, 7)], [*range(1, 7)], [50, 51, 52]])
+    assert_contents(
+        cache, [root, twin, other], [[*range(1, 7)], [*range(1, 7)], [50, 51, 52]]
+    )
     extend(cache, [root, twin, other], [[7], [8], [9]])
     assert_contents(
         cache, [root, twin, other], [[*range(1, 8)], [*range(1, 7), 8], [50, 51, 52, 9]]
@@ -129,7 +145,8 @@ def test_exception_inside_restores_everything(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_undone_batch_does_not_damage_the_longer_holder(swap: bool) -> None:
-    """Both owners of a block write after different lengths; the worked example of `cache.py`."""
+    """Both owners of a block write after different lengths; the worked example of
+    `cache.py`."""
     cache = small_cache()
     longer = filled(cache, 3)
     shorter = cache.fork(longer)
@@ -164,8 +181,8 @@ def test_failure_while_copying_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_a_follower_that_repeats_prepare_and_write_has_the_same_contents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a tensor-parallel rank does: no pool, no refcounts, only the leader's `fresh`, `copies`
-    and slots.
+    """What a tensor-parallel rank does: no pool, no refcounts, only the leader's
+    `fresh`, `copies` and slots.
     """
     leader, follower = small_cache(), small_cache()
     prepare = leader.prepare
@@ -191,7 +208,8 @@ def test_a_follower_that_repeats_prepare_and_write_has_the_same_contents(
             leader.keys.flatten(1, 2)[:, slots], follower.keys.flatten(1, 2)[:, slots]
         )
         assert torch.equal(
-            leader.values.flatten(1, 2)[:, slots], follower.values.flatten(1, 2)[:, slots]
+            leader.values.flatten(1, 2)[:, slots],
+            follower.values.flatten(1, 2)[:, slots],
         )
     assert leader.copied_blocks == follower.copied_blocks > 0
 
@@ -219,7 +237,11 @@ def test_no_change_of_the_branches_inside_an_append() -> None:
     root, other = filled(cache, 6), filled(cache, 2)
     with cache.append([root], [1]) as slots:
         write_tokens(cache, slots, [7])
-        for change in (cache.fork, cache.release, lambda table: cache.truncate(table, 0)):
+        for change in (
+            cache.fork,
+            cache.release,
+            lambda table: cache.truncate(table, 0),
+        ):
             with pytest.raises(ProtocolError, match="open"):
                 change(other)
         for tables in ([other], []):

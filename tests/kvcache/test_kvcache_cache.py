@@ -10,7 +10,7 @@ from torch.profiler import profile
 
 from lr.errors import ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache, bytes_per_block
-from lr.testing.cache import check_cache
+from lr.variants.kit.cache import check_cache
 
 SETTINGS: dict[str, Any] = {
     "num_layers": 3,
@@ -55,14 +55,19 @@ def test_truncate_keeps_the_front_and_drops_whole_blocks(length: int) -> None:
     twin = cache.fork(root)
     cache.truncate(root, length)
     assert len(root.blocks) == -(-length // 3)
-    assert_contents(cache, [root, twin], [list(range(1, length + 1)), list(range(1, 10))])
+    assert_contents(
+        cache, [root, twin], [list(range(1, length + 1)), list(range(1, 10))]
+    )
     extend(cache, [root], [[77]])
     assert cache.copied_blocks == (1 if length % 3 else 0)
-    assert_contents(cache, [root, twin], [[*range(1, length + 1), 77], list(range(1, 10))])
+    assert_contents(
+        cache, [root, twin], [[*range(1, length + 1), 77], list(range(1, 10))]
+    )
 
 
 def test_picking_blocks_out_takes_the_memory_of_those_blocks_only() -> None:
-    """index_select of a permuted tensor would copy the whole cache, at every fork that writes."""
+    """index_select of a permuted tensor would copy the whole cache, at every fork that
+    writes."""
     cache = PagedKVCache(**SETTINGS | {"num_blocks": 500})
     with profile(profile_memory=True) as seen:
         cache.prepare([3], [(1, 2)])
@@ -85,7 +90,9 @@ def test_truncate_refuses_other_lengths() -> None:
     cache = small_cache()
     root = filled(cache, 5)
     for length in (-1, 6):
-        with pytest.raises(ProtocolError, match=f"5 tokens cannot be cut back to {length}"):
+        with pytest.raises(
+            ProtocolError, match=f"5 tokens cannot be cut back to {length}"
+        ):
             cache.truncate(root, length)
 
 
@@ -110,7 +117,8 @@ def test_allocated_blocks_are_zero_and_freed_ones_poisoned() -> None:
     for memory in (cache.keys, cache.values):
         assert memory[:, root.blocks].isfinite().all()
         assert torch.equal(
-            memory[:, root.blocks[1], 1:], torch.zeros_like(memory[:, root.blocks[1], 1:])
+            memory[:, root.blocks[1], 1:],
+            torch.zeros_like(memory[:, root.blocks[1], 1:]),
         )
     cache.release(root)
     assert cache.keys.isnan().all()
@@ -146,7 +154,9 @@ def test_the_law_notices_what_is_wrong() -> None:
         check_cache(cache)
     cache.pool.drop(block)
     (lost,) = cache.pool.allocate(1)
-    with pytest.raises(AssertionError, match=f"block {lost} has refcount 1, held by \\[\\]"):
+    with pytest.raises(
+        AssertionError, match=f"block {lost} has refcount 1, held by \\[\\]"
+    ):
         check_cache(cache)
     cache.pool.drop(lost)
     cache.pool._free.append(block)
@@ -161,5 +171,7 @@ def test_every_cache_is_watched(caches: "WeakSet[PagedKVCache]") -> None:
 
 
 def test_a_cache_for_which_there_is_no_room_says_how_much_it_takes() -> None:
-    with pytest.raises(SettingError, match="num_blocks is 16777216, expected fewer: they take"):
+    with pytest.raises(
+        SettingError, match="num_blocks is 16777216, expected fewer: they take"
+    ):
         small_cache(1 << 24, 1 << 20)

@@ -1,19 +1,33 @@
-"""A random program of forks, appends, failures and releases against a model that is a list of token
-lists.
+"""A random program of forks, appends, failures and releases against a model that is a
+list of token lists.
 
-After every step: the law holds, every live branch contains exactly its tokens (freed blocks are
-full of NaN), and the number of blocks that an append took and copied is the one of the formula.
+After every step: the law holds, every live branch contains exactly its tokens (freed
+blocks are full of NaN), and the number of blocks that an append took and copied is the
+one of the formula.
 """
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from kvcache_kit import assert_contents, blocks_needed, filled, small_cache, snapshot, write_tokens
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from kvcache_kit import (
+    assert_contents,
+    blocks_needed,
+    filled,
+    small_cache,
+    snapshot,
+    write_tokens,
+)
 
 from lr.errors import OutOfBlocks
 from lr.kvcache.branch import BlockTable
-from lr.testing.cache import check_cache
+from lr.variants.kit.cache import check_cache
 
 PICK = st.integers(0, 10**6)
 TABLES = 5  # at most; few and small, so that blocks are often shared and rarely run out
@@ -24,10 +38,15 @@ class ForwardFailed(Exception):
 
 
 class CacheMachine(RuleBasedStateMachine):
-    @initialize(num_blocks=st.sampled_from([40, 20, 10]), block_size=st.sampled_from([4, 3, 2, 1]))
+    @initialize(
+        num_blocks=st.sampled_from([40, 20, 10]),
+        block_size=st.sampled_from([4, 3, 2, 1]),
+    )
     def start(self, num_blocks: int, block_size: int) -> None:
         self.cache = small_cache(num_blocks, block_size)
-        self.tokens = [[1, 2, 3, 4, 5]]  # a prompt, so that the first fork already shares something
+        self.tokens = [
+            [1, 2, 3, 4, 5]
+        ]  # a prompt, so that the first fork already shares something
         self.tables: list[BlockTable] = [filled(self.cache, 5)]
         self.next_token = 6
 
@@ -40,8 +59,8 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: 0 < len(self.tables) < TABLES)
     @rule(pick=PICK, cut=st.integers(0, 3))
     def fork(self, pick: int, cut: int) -> None:
-        """A twin, cut back by a few tokens as after a rejection: owners of one block then differ
-        in length.
+        """A twin, cut back by a few tokens as after a rejection: owners of one block
+        then differ in length.
         """
         index = pick % len(self.tables)
         keep = max(0, len(self.tokens[index]) - cut)
@@ -58,8 +77,8 @@ class CacheMachine(RuleBasedStateMachine):
         fail=st.booleans(),
     )
     def extend(self, order: list[int], counts: list[int], fail: bool) -> None:
-        """Append to a few branches in any order; half of the time the forward fails after its
-        writes.
+        """Append to a few branches in any order; half of the time the forward fails
+        after its writes.
         """
         chosen = [index for index in order if index < len(self.tables)][: len(counts)]
         tables, counts = [self.tables[index] for index in chosen], counts[: len(chosen)]
@@ -86,13 +105,17 @@ class CacheMachine(RuleBasedStateMachine):
                 assert len(set(slots)) == sum(counts)
                 assert self.cache.copied_blocks == copied + copies
                 assert self.cache.pool.num_free == free - new - copies
-                write_tokens(self.cache, slots, [token for some in tokens for token in some])
+                write_tokens(
+                    self.cache, slots, [token for some in tokens for token in some]
+                )
                 check_cache(self.cache)
                 if fail:
                     raise ForwardFailed
         except ForwardFailed:
             after = snapshot(self.cache)
-            assert all(after[part] == before[part] for part in ("tables", "refcounts", "free"))
+            assert all(
+                after[part] == before[part] for part in ("tables", "refcounts", "free")
+            )
         else:
             for index, some in zip(chosen, tokens, strict=True):
                 self.tokens[index] += some
@@ -104,9 +127,11 @@ class CacheMachine(RuleBasedStateMachine):
         counts=st.tuples(*[st.integers(1, 4)] * 2),
         fail=st.booleans(),
     )
-    def fork_and_extend(self, pick: int, cut: int, counts: tuple[int, int], fail: bool) -> None:
-        """The move that copies: a branch and its twin are both written to, the twin first if `pick`
-        is odd.
+    def fork_and_extend(
+        self, pick: int, cut: int, counts: tuple[int, int], fail: bool
+    ) -> None:
+        """The move that copies: a branch and its twin are both written to, the twin
+        first if `pick` is odd.
         """
         index = pick % len(self.tables)
         self.fork(index, cut)
@@ -139,7 +164,9 @@ class CacheMachine(RuleBasedStateMachine):
         check_cache(self.cache, self.tables)
         assert_contents(self.cache, self.tables, self.tokens)
         free = [
-            block for block in range(self.cache.num_blocks) if not self.cache.pool.refcount(block)
+            block
+            for block in range(self.cache.num_blocks)
+            if not self.cache.pool.refcount(block)
         ]
         assert self.cache.keys[:, free].isnan().all()
 

@@ -29,8 +29,8 @@ def test_worked_example_of_the_pool() -> None:
 
 @given(st.lists(st.integers(-5, 5), max_size=40))
 def test_pool_never_hands_out_a_held_block(moves: list[int]) -> None:
-    """Positive: allocate so many. Negative: drop that many of the oldest held blocks; zero shares
-    the oldest.
+    """Positive: allocate so many. Negative: drop that many of the oldest held blocks;
+    zero shares the oldest.
     """
     pool, held = BlockPool(12), list[int]()
     for move in moves:
@@ -87,7 +87,10 @@ def test_slots_follow_the_definition(size: int) -> None:
         assert need == len({position // size for position in range(length)})
         table = BlockTable(size, blocks[:need], length)
         assert table.room == need * size - length
-        slots = [blocks[position // size] * size + position % size for position in range(length)]
+        slots = [
+            blocks[position // size] * size + position % size
+            for position in range(length)
+        ]
         for start in range(length + 1):
             for stop in range(start, length + 1):
                 assert table.slots(start, stop) == slots[start:stop]

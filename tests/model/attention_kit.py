@@ -1,4 +1,5 @@
-"""A kind of attention that is recorded without CUDA: every row by itself, in plain arithmetic."""
+"""A kind of attention that is recorded without CUDA: every row by itself, in plain
+arithmetic."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from lr.model.layers import Attend
 
 
 def row_attention(rows: RowPages, cache: PagedKVCache) -> Attend:
-    """Like a kernel, it computes everything from the tensors when it is called. What a kernel would
-    read silently wrong (too few pages, a page that does not exist or is not finite) is an error.
+    """Like a kernel, it computes everything from the tensors when it is called. What a
+    kernel would read silently wrong (too few pages, a page that does not exist or is
+    not finite) is an error.
     """
     assert rows.blocks.dtype == torch.int32
     assert rows.positions.dtype == rows.slots.dtype == torch.int64
@@ -23,7 +25,8 @@ def row_attention(rows: RowPages, cache: PagedKVCache) -> Attend:
         cache.write(layer, rows.slots, k, v)
         group, scale = q.shape[1] // k.shape[1], 1 / math.sqrt(q.shape[-1])
         keys, values = (  # [n, s, h, d]
-            page.repeat_interleave(group, dim=2) for page in cache.gather(layer, rows.blocks)
+            page.repeat_interleave(group, dim=2)
+            for page in cache.gather(layer, rows.blocks)
         )
         places = torch.arange(keys.shape[1], device=q.device)
         at = rows.positions[:, None]

@@ -1,8 +1,8 @@
-"""What the tests of `lr.model` share: small random Hugging Face checkpoints, and causal attention
-without a cache.
+"""What the tests of `lr.model` share: small random Hugging Face checkpoints, and causal
+attention without a cache.
 
-Hugging Face initialises biases to zero and norms to one, which would hide a bias left out or two
-norms mixed up; here every parameter is random.
+Hugging Face initialises biases to zero and norms to one, which would hide a bias left
+out or two norms mixed up; here every parameter is random.
 """
 
 from __future__ import annotations
@@ -39,34 +39,49 @@ KINDS = ("qwen3", "qwen2")
 
 
 def hf_model(kind: str, *, seed: int = 0, **changes: Any) -> Any:
-    """A random transformers model in fp64, in eval mode. Qwen3 heads have 16 dimensions (hidden /
-    heads would be 8).
+    """A random transformers model in fp64, in eval mode. Qwen3 heads have 16 dimensions
+    (hidden / heads would be 8).
     """
-    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     settings: dict[str, Any] = {**SIZES, "attn_implementation": "sdpa", **changes}
     if kind == "qwen2":
-        return randomised(Qwen2ForCausalLM(Qwen2Config(**settings)).double().eval(), seed)
+        return randomised(
+            Qwen2ForCausalLM(Qwen2Config(**settings)).double().eval(), seed
+        )
     return randomised(
-        Qwen3ForCausalLM(Qwen3Config(**{"head_dim": 16, **settings})).double().eval(), seed
+        Qwen3ForCausalLM(Qwen3Config(**{"head_dim": 16, **settings})).double().eval(),
+        seed,
     )
 
 
-def watch_tensors(monkeypatch: pytest.MonkeyPatch, watched: Callable[[str, Any], Any]) -> None:
+def watch_tensors(
+    monkeypatch: pytest.MonkeyPatch, watched: Callable[[str, Any], Any]
+) -> None:
     """From now on a checkpoint's tensors are read through `watched(key, view)`."""
 
     def opened(directory: Path) -> dict[str, Any]:
-        return {key: watched(key, view) for key, view in open_tensors(directory).items()}
+        return {
+            key: watched(key, view) for key, view in open_tensors(directory).items()
+        }
 
     monkeypatch.setattr("lr.model.weights.open_tensors", opened)
 
 
 def randomised(model: Any, seed: int) -> Any:
-    """Every parameter drawn anew: weights around 0, norms around 1. Returns the model."""
+    """Every parameter drawn anew: weights around 0, norms around 1. Returns the
+    model."""
     noise = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.3
+            drawn = (
+                torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.3
+            )
             parameter.copy_(drawn + 1 if "norm" in name else drawn)
     return model
 
@@ -78,7 +93,8 @@ def hf_logits(model: Any, tokens: Tensor) -> Tensor:
 
 
 def our_logits(model: CausalLM, tokens: Tensor) -> Tensor:
-    """Logits [t, v] of tokens [t], by our network with plain causal attention and no cache."""
+    """Logits [t, v] of tokens [t], by our network with plain causal attention and no
+    cache."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (heads.transpose(0, 1)[None] for heads in (q, k, v))
@@ -99,4 +115,6 @@ def random_tokens(count: int, seed: int = 1) -> Tensor:
 def edit_json(path: Path, **changes: Any) -> None:
     """Change entries of a JSON file; None removes one."""
     content = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+    path.write_text(
+        json.dumps({key: value for key, value in content.items() if value is not None})
+    )

@@ -1,5 +1,5 @@
-"""What the tests of `lr.model.ranks` share: a scenario that uses every way in which a cache
-changes, and looks at processes.
+"""What the tests of `lr.model.ranks` share: a scenario that uses every way in which a
+cache changes, and looks at processes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lr.engine.readings import read
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
 from lr.model.ranks import RankGroup, load_parallel, spread_over
-from lr.parts.readings import read
 
 SHARED_MEMORY = Path("/dev/shm")
 
 
 def readings(model: CausalLM, vocabulary: int) -> Tensor:
-    """Everything a model says in a scenario with a prompt in pieces, forks, copy on write, cut
-    branches and hidden states, in a row.
+    """Everything a model says in a scenario with a prompt in pieces, forks, copy on
+    write, cut branches and hidden states, in a row.
     """
     runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8)
     noise = torch.Generator().manual_seed(5)
@@ -58,8 +58,8 @@ def readings(model: CausalLM, vocabulary: int) -> Tensor:
 
 
 def children(pid: int) -> set[int]:
-    """The processes that a process has started, those that have ended but were not waited for
-    excepted.
+    """The processes that a process has started, those that have ended but were not
+    waited for excepted.
     """
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -78,8 +78,8 @@ def pids_of(group: RankGroup) -> list[int]:
 
 
 def lead(told: Connection) -> None:
-    """A program with two ranks, which tells the processes of the others and waits. They too are
-    forks of the server that it is a fork of (`conftest.py`).
+    """A program with two ranks, which tells the processes of the others and waits. They
+    too are forks of the server that it is a fork of (`conftest.py`).
     """
     server = multiprocessing.get_context("forkserver")
     multiprocessing.get_context = lambda how=None: server  # type: ignore[assignment]
@@ -121,4 +121,8 @@ def wait_for(true: Callable[[], object], seconds: float) -> bool:
 
 def shared_memory() -> set[str]:
     """What lies in the memory that processes share."""
-    return {path.name for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
+    return (
+        {path.name for path in SHARED_MEMORY.iterdir()}
+        if SHARED_MEMORY.is_dir()
+        else set()
+    )

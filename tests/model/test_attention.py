@@ -1,5 +1,5 @@
-"""Fused attention, and rows that know their own pages, against the reference in fp64, over ragged
-batches, forks and reused blocks. Freed blocks are full of NaN.
+"""Fused attention, and rows that know their own pages, against the reference in fp64,
+over ragged batches, forks and reused blocks. Freed blocks are full of NaN.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from torch import Tensor
 
 from lr.kvcache.branch import BlockTable, block_rows
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import LONG, REFERENCE, SDPA, RaggedBatch, RowPages, reference_attention
+from lr.model.attention import (
+    LONG,
+    REFERENCE,
+    SDPA,
+    RaggedBatch,
+    RowPages,
+    reference_attention,
+)
 
 CPU = torch.device("cpu")
 LAYERS, HEADS, KV_HEADS, DIM = 2, 6, 2, 8
@@ -35,19 +42,25 @@ def new_cache(block_size: int) -> PagedKVCache:
 
 
 class Scene:
-    """A cache whose branches grow, fork, shrink and end; every forward is computed by the reference
-    and by fused attention, and row by row.
+    """A cache whose branches grow, fork, shrink and end; every forward is computed by
+    the reference and by fused attention, and row by row.
     """
 
     def __init__(self, block_size: int, seed: int) -> None:
         self.cache = new_cache(block_size)
-        self.chance, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
+        self.chance, self.noise = (
+            random.Random(seed),
+            torch.Generator().manual_seed(seed),
+        )
         self.tables: list[BlockTable] = []
         self.sizes = [1, 1, 2, 5, 9]
 
     def heads(self, n: int) -> list[Tensor]:
-        """q, k and v as a layer makes them: views of one tensor, whose rows are not contiguous."""
-        made = torch.randn(n, HEADS + 2 * KV_HEADS, DIM, dtype=torch.float64, generator=self.noise)
+        """q, k and v as a layer makes them: views of one tensor, whose rows are not
+        contiguous."""
+        made = torch.randn(
+            n, HEADS + 2 * KV_HEADS, DIM, dtype=torch.float64, generator=self.noise
+        )
         return list(made.split((HEADS, KV_HEADS, KV_HEADS), 1))
 
     def change(self) -> None:
@@ -66,10 +79,12 @@ class Scene:
             self.tables.remove(table)
 
     def forward(self) -> None:
-        """A few new tokens for some branches: prompts, single tokens and runs between, all in one
-        batch.
+        """A few new tokens for some branches: prompts, single tokens and runs between,
+        all in one batch.
         """
-        chosen = self.chance.sample(self.tables, self.chance.randint(1, len(self.tables)))
+        chosen = self.chance.sample(
+            self.tables, self.chance.randint(1, len(self.tables))
+        )
         counts = [self.chance.choice(self.sizes) for _ in chosen]
         with self.cache.append(chosen, counts) as slots:
             tokens = [[0] * count for count in counts]
@@ -81,11 +96,14 @@ class Scene:
                 q, k, v = self.heads(len(slots))
                 expected = reference_attention(batch, self.cache)(layer, q, k, v)
                 for attend in ways:
-                    torch.testing.assert_close(attend(layer, q, k, v), expected, rtol=0, atol=1e-12)
+                    torch.testing.assert_close(
+                        attend(layer, q, k, v), expected, rtol=0, atol=1e-12
+                    )
 
 
 def rows_of(batch: RaggedBatch) -> RowPages:
-    """The rows of a batch with the pages of their branches, one page more than they need."""
+    """The rows of a batch with the pages of their branches, one page more than they
+    need."""
     tables = [
         row
         for row, count in zip(block_rows(batch.tables), batch.counts, strict=True)
@@ -136,12 +154,17 @@ def test_in_place_or_gathered() -> None:
         assert table.blocks == [[0, 1, 2], [0, 2, 4]][between]
         noise = torch.Generator().manual_seed(0)
         for layer in range(LAYERS):
-            k, v = torch.randn(2, 12, KV_HEADS, DIM, dtype=torch.float64, generator=noise)
+            k, v = torch.randn(
+                2, 12, KV_HEADS, DIM, dtype=torch.float64, generator=noise
+            )
             cache.write(layer, torch.tensor(table.slots(0, 12)), k, v)
         cache.truncate(table, 9)
         with cache.append([table], [3]) as slots:
             batch = RaggedBatch.build([table], [[0] * 3], slots, wanted=[3], device=CPU)
-            heads = [torch.ones(3, count, DIM).double() for count in (HEADS, KV_HEADS, KV_HEADS)]
+            heads = [
+                torch.ones(3, count, DIM).double()
+                for count in (HEADS, KV_HEADS, KV_HEADS)
+            ]
             results.append(SDPA.ragged(batch, cache)(1, *heads))
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
 
@@ -151,7 +174,9 @@ def test_a_kind_can_be_sent_to_another_process() -> None:
     tables = [cache.new()]
     with cache.append(tables, [3]) as slots:
         batch = RaggedBatch.build(tables, [[0] * 3], slots, wanted=[1], device=CPU)
-        heads = [torch.randn(3, count, DIM).double() for count in (HEADS, KV_HEADS, KV_HEADS)]
+        heads = [
+            torch.randn(3, count, DIM).double() for count in (HEADS, KV_HEADS, KV_HEADS)
+        ]
         expected = reference_attention(batch, cache)(0, *heads)
         for kind in (SDPA, REFERENCE, ROWS):
             sent = pickle.loads(pickle.dumps(kind))

@@ -1,5 +1,5 @@
-"""Which attention is chosen, why the others are not, and what happens when one is asked for that
-cannot run.
+"""Which attention is chosen, why the others are not, and what happens when one is asked
+for that cannot run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def install(monkeypatch: pytest.MonkeyPatch, triton: Found) -> None:
 TRITON = replace(ROWS, name="triton")
 
 
-@pytest.mark.parametrize(("triton", "taken"), [(TRITON, "triton"), ("it is not there", "sdpa")])
+@pytest.mark.parametrize(
+    ("triton", "taken"), [(TRITON, "triton"), ("it is not there", "sdpa")]
+)
 def test_the_first_that_works_is_taken(
     triton: Found, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +91,9 @@ def test_a_kernel_that_does_not_work_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wrong = {
-        "ragged": replace(TRITON, ragged=lambda batch, cache: kernel(RowPages.of(batch), cache)),
+        "ragged": replace(
+            TRITON, ragged=lambda batch, cache: kernel(RowPages.of(batch), cache)
+        ),
         "rows": replace(TRITON, rows=kernel),
     }
     install(monkeypatch, wrong[form])
@@ -106,12 +110,14 @@ def test_the_probe_is_content_with_what_is_right() -> None:
     assert not probe(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8))
 
 
-def test_what_triton_cannot_do_is_said_without_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_triton_cannot_do_is_said_without_trying(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert "needs a device of type cuda" in str(find_triton(BF16))
     exact = AttentionNeeds(CUDA, torch.float64, 4, 2, 16)
     assert "16 or 32 bits, not in float64" in str(find_triton(exact))
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "lr.model.attention_triton", raising=False)
+    monkeypatch.delitem(sys.modules, "lr.kernels.attention", raising=False)
     needs = AttentionNeeds(CUDA, torch.bfloat16, 4, 2, 16)
     assert "triton cannot be imported" in str(find_triton(needs))
 
@@ -134,10 +140,13 @@ def test_what_is_asked_for_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_model_on_cuda_runs_without_cudnn_attention(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the kind, since PyTorch is also asked for other models and for long prompts."""
+    """Whatever the kind, since PyTorch is also asked for other models and for long
+    prompts."""
     install(monkeypatch, TRITON)
     monkeypatch.setattr("lr.model.attention_choice.probe", lambda kind, needs: "")
-    monkeypatch.setattr("lr.model.attention_choice.find_kernels", lambda needs: "not here")
+    monkeypatch.setattr(
+        "lr.model.attention_choice.find_kernels", lambda needs: "not here"
+    )
     model, before = CausalLM(CONFIG), torch.backends.cuda.cudnn_sdp_enabled()
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)

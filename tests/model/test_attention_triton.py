@@ -1,6 +1,7 @@
 """Our own kernel against the reference, in Triton's interpreter, on the CPU.
 
-The interpreter is chosen when a kernel is defined, so this runs in a process of its own.
+The interpreter is chosen when a kernel is defined, so this runs in a process of its
+own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Forwards on static buffers, replayed: whatever the rows and whatever ran before, they give what
-the ordinary forward gives.
+"""Forwards on static buffers, replayed: whatever the rows and whatever ran before, they
+give what the ordinary forward gives.
 
-The recorder is the twin without CUDA, which overwrites its result as a graph does; attention is the
-kit's.
+The recorder is the twin without CUDA, which overwrites its result as a graph does;
+attention is the kit's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from attention_kit import ROWS
 from torch import Tensor
 
+from lr.engine.readings import read
 from lr.engine.runner import ModelRunner, Runners
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import integers
@@ -25,7 +26,6 @@ from lr.model.config import ModelConfig
 from lr.model.graphs import ROWS as ROW_COUNTS
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
-from lr.parts.readings import read
 from lr.reasoner import Reasoner
 from lr.trace import Warned
 
@@ -33,11 +33,15 @@ V = 23
 
 
 def random_model(seed: int = 0) -> CausalLM:
-    model = CausalLM(ModelConfig(V, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True))
+    model = CausalLM(
+        ModelConfig(V, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
+    )
     noise = torch.Generator().manual_seed(seed)
     model = model.double().requires_grad_(False).eval()
     for parameter in model.parameters():
-        parameter.copy_(torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.4)
+        parameter.copy_(
+            torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.4
+        )
     model.attention = ROWS
     return model
 
@@ -45,15 +49,17 @@ def random_model(seed: int = 0) -> CausalLM:
 MODEL = random_model()
 
 
-def replaying(recorder: Recorder = record_eager, rows: tuple[int, ...] = (1, 2, 4, 8)) -> tuple:
+def replaying(
+    recorder: Recorder = record_eager, rows: tuple[int, ...] = (1, 2, 4, 8)
+) -> tuple:
     runner = ModelRunner(MODEL, num_blocks=80, block_size=4)
     runner.graphs = StepGraphs(MODEL, runner.cache, recorder, rows)
     return runner, runner.graphs
 
 
 class Pair:
-    """The same branches on two runners: one as ever, one that replays. Every forward is compared,
-    hidden states too.
+    """The same branches on two runners: one as ever, one that replays. Every forward is
+    compared, hidden states too.
     """
 
     def __init__(self) -> None:
@@ -64,7 +70,9 @@ class Pair:
             runner.cache.poison_freed = True
             runner.cache.keys.fill_(torch.nan)
             runner.cache.values.fill_(torch.nan)
-        self.graphs = replays.graphs = StepGraphs(MODEL, replays.cache, record_eager, (1, 2, 4, 8))
+        self.graphs = replays.graphs = StepGraphs(
+            MODEL, replays.cache, record_eager, (1, 2, 4, 8)
+        )
         self.branches: list[tuple[Branch, Branch]] = []
 
     def open(self, tokens: list[int]) -> None:
@@ -82,7 +90,9 @@ class Pair:
         for runner, branch in zip(self.runners, self.branches.pop(i), strict=True):
             runner.close(branch)
 
-    def feed(self, chosen: list[int], tokens: list[list[int]], wanted: list[int] | str) -> None:
+    def feed(
+        self, chosen: list[int], tokens: list[list[int]], wanted: list[int] | str
+    ) -> None:
         for i, ids in zip(chosen, tokens, strict=True):
             for branch in self.branches[i]:
                 branch.extend(ids)
@@ -100,8 +110,8 @@ class Pair:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_replayed_forwards_are_the_ordinary_ones(seed: int) -> None:
-    """Branches open, fork, rewind and close at random between batches of every size, those that are
-    too large included.
+    """Branches open, fork, rewind and close at random between batches of every size,
+    those that are too large included.
     """
     chance, pair = random.Random(seed), Pair()
     for _ in range(40):
@@ -118,20 +128,31 @@ def test_replayed_forwards_are_the_ordinary_ones(seed: int) -> None:
             pair.rewind(i, chance.randint(1, len(pair.branches[i][0])))
         if not pair.branches:
             continue
-        chosen = chance.sample(range(len(pair.branches)), chance.randint(1, len(pair.branches)))
-        tokens = [[chance.randrange(V) for _ in range(chance.choice([1, 1, 1, 3]))] for _ in chosen]
-        pair.feed(chosen, tokens, chance.choice(["last", "all", "read", [1] * len(chosen)]))
+        chosen = chance.sample(
+            range(len(pair.branches)), chance.randint(1, len(pair.branches))
+        )
+        tokens = [
+            [chance.randrange(V) for _ in range(chance.choice([1, 1, 1, 3]))]
+            for _ in chosen
+        ]
+        pair.feed(
+            chosen, tokens, chance.choice(["last", "all", "read", [1] * len(chosen)])
+        )
     assert len(pair.graphs.recorded) > 2
     for i in reversed(range(len(pair.branches))):
         pair.close(i)
-    assert [runner.cache.pool.num_used for runner in pair.runners] == [0, 1]  # the padding block
+    assert [runner.cache.pool.num_used for runner in pair.runners] == [
+        0,
+        1,
+    ]  # the padding block
     for _ in range(2):
         pair.runners[1].end()
     assert pair.runners[1].cache.pool.num_used == 0
 
 
 def test_results_outlive_the_next_replay() -> None:
-    """Logits of two forwards of one size are two tensors, with and without padding rows."""
+    """Logits of two forwards of one size are two tensors, with and without padding
+    rows."""
     for prompts in (1, 3):
         runner, _ = replaying()
         branches = [runner.open([1 + i]) for i in range(prompts)]
@@ -144,7 +165,8 @@ def test_results_outlive_the_next_replay() -> None:
 
 
 def test_padding_rows_read_the_block_that_is_kept_for_them() -> None:
-    """Not the one of a sequence that had their place before: it is freed, and the kit sees NaN."""
+    """Not the one of a sequence that had their place before: it is freed, and the kit
+    sees NaN."""
     runner, _ = replaying(rows=(2,))
     runner.cache.poison_freed = True
     stays, goes = runner.open([1]), runner.open([2])
@@ -156,12 +178,14 @@ def test_padding_rows_read_the_block_that_is_kept_for_them() -> None:
 
 
 def test_only_blocks_that_rows_lack_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those that forks share, nor those that a row had before its branch was cut back. That
-    the results are right is shown above.
+    """Not those that forks share, nor those that a row had before its branch was cut
+    back. That the results are right is shown above.
     """
     sent: list[int] = []
 
-    def counted(values: list, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    def counted(
+        values: list, device: torch.device, dtype: torch.dtype = torch.int64
+    ) -> Tensor:
         made = integers(values, device, dtype)
         sent.extend([made.numel()] * (dtype is torch.int32))
         return made
@@ -179,8 +203,16 @@ def test_only_blocks_that_rows_lack_are_sent(monkeypatch: pytest.MonkeyPatch) ->
         runner.forward([branches[i] for i in order])
         return sent[:]
 
-    assert feed(1, 0, 1, 2) == [10, 10, 10]  # now 40 tokens each; A, B and C differ in one block
-    assert feed(2, 0, 1, 2) == [2, 11, 11]  # two rows each: A's second was B's, the others are new
+    assert feed(1, 0, 1, 2) == [
+        10,
+        10,
+        10,
+    ]  # now 40 tokens each; A, B and C differ in one block
+    assert feed(2, 0, 1, 2) == [
+        2,
+        11,
+        11,
+    ]  # two rows each: A's second was B's, the others are new
     assert feed(2, 0, 1, 2) == []
     for i in (2, 1, 0):
         runner.rewind(branches[i], 40)
@@ -241,7 +273,9 @@ def test_what_cannot_be_recorded_is_said_and_goes_the_ordinary_way() -> None:
 
     def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         if recorder.recorded:
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+            raise RuntimeError(
+                "operation not permitted when stream is capturing\nand more"
+            )
         return recorder(compute)
 
     why = "recording 4 rows failed: operation not permitted when stream is capturing"
@@ -253,7 +287,9 @@ def test_what_cannot_be_recorded_is_said_and_goes_the_ordinary_way() -> None:
     assert (recorder.recorded, recorder.replayed) == ([8], [])
 
 
-def test_the_trace_says_that_decoding_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_says_that_decoding_is_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(device: torch.device) -> Recorder:
         def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
             raise RuntimeError("out of memory")
@@ -271,11 +307,17 @@ def test_the_trace_says_that_decoding_is_slower(monkeypatch: pytest.MonkeyPatch)
             slow = reasoner.generate(question, mode="ar", max_tokens=9)
     assert slow.tokens == expected.tokens
     [warned] = [event for _, event in slow.trace.events if isinstance(event, Warned)]
-    assert re.fullmatch(r"target: recording \d+ rows failed: out of memory", warned.what)
-    assert not [event for _, event in expected.trace.events if isinstance(event, Warned)]
+    assert re.fullmatch(
+        r"target: recording \d+ rows failed: out of memory", warned.what
+    )
+    assert not [
+        event for _, event in expected.trace.events if isinstance(event, Warned)
+    ]
 
 
-def test_a_runner_keeps_the_attention_it_was_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_keeps_the_attention_it_was_made_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its graphs contain that one; an idle runner with another is not lent again."""
     model = random_model(1)
     runners = Runners(model)
@@ -285,7 +327,9 @@ def test_a_runner_keeps_the_attention_it_was_made_with(monkeypatch: pytest.Monke
     assert runner.kind is ROWS
     plain = ModelRunner(model, num_blocks=4)
     [expected] = plain.forward([plain.open([1, 2, 3])])
-    torch.testing.assert_close(runner.forward([branch])[0], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        runner.forward([branch])[0], expected, rtol=0, atol=1e-12
+    )
     runner.close(branch)
     runners.take_back(runner)
     assert runners.idle == [runner] and runners.lend(4) is not runner
@@ -302,7 +346,9 @@ def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(
     assert runner.graphs.recorded == sorted(ROW_COUNTS)
 
 
-def test_the_block_for_padding_rows_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_for_padding_rows_is_not_lent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(CausalLM, "replayable", True)
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record_eager)
     runners = Runners(MODEL)
@@ -316,8 +362,8 @@ def test_the_block_for_padding_rows_is_not_lent(monkeypatch: pytest.MonkeyPatch)
 
 
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "pin_memory")
-"""What a CUDA graph may not contain: reading a value back, shapes that depend on values, copies
-from the host."""
+"""What a CUDA graph may not contain: reading a value back, shapes that depend on
+values, copies from the host."""
 
 
 class Seen(torch.utils._python_dispatch.TorchDispatchMode):
@@ -339,8 +385,8 @@ class Seen(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def test_what_is_recorded_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is in the buffers, the model issues the same operations, and none that asks the
-    device for a value.
+    """Whatever is in the buffers, the model issues the same operations, and none that
+    asks the device for a value.
     """
     lists: list[list[str]] = []
 

@@ -1,5 +1,5 @@
-"""Every Triton kernel compiles for the GPUs that people have, and fits their shared memory; this
-needs Triton and its compiler, no GPU.
+"""Every Triton kernel compiles for the GPUs that people have, and fits their shared
+memory; this needs Triton and its compiler, no GPU.
 """
 
 from __future__ import annotations
@@ -11,31 +11,46 @@ import pytest
 import torch
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="the package triton is not installed"
+    importlib.util.find_spec("triton") is None,
+    reason="the package triton is not installed",
 )
 SHARED = {80: 163, 89: 99, 90: 227}
 """KiB of shared memory that one program may take, by compute capability."""
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
-EVERYWHERE = [(torch.bfloat16, 80), (torch.bfloat16, 90), *((dtype, 89) for dtype in TYPES)]
-"""Every type where there is least shared memory, and on all GPUs the type that models have."""
+EVERYWHERE = [
+    (torch.bfloat16, 80),
+    (torch.bfloat16, 90),
+    *((dtype, 89) for dtype in TYPES),
+]
+"""Every type where there is least shared memory, and on all GPUs the type that models
+have."""
 WARNING = "ignore:TRITON_DEFAULT_FP_FUSION:UserWarning"
 
 
-def compiled(kernel: Any, arguments: dict[str, str], constants: dict[str, Any], sm: int) -> Any:
-    """The kernel for a GPU of that compute capability. `arguments`: their Triton types; pointers
-    and strides are multiples of 16, as they are in models.
+def compiled(
+    kernel: Any, arguments: dict[str, str], constants: dict[str, Any], sm: int
+) -> Any:
+    """The kernel for a GPU of that compute capability. `arguments`: their Triton types;
+    pointers and strides are multiples of 16, as they are in models.
     """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages") & constants.keys()}
+    options = {
+        name: constants.pop(name)
+        for name in ("num_warps", "num_stages") & constants.keys()
+    }
     if "EARLY" in names:
         constants["EARLY"] = options["launch_pdl"] = sm >= 90
     assert {*arguments, *constants} == set(names)
     changing = {"num_tiles", "splits", "split_rows", "table_row", "rows", "top_k"}
-    even = [n for n, kind in arguments.items() if n not in changing and kind not in ("fp32",)]
+    even = [
+        n
+        for n, kind in arguments.items()
+        if n not in changing and kind not in ("fp32",)
+    ]
     source = ASTSource(
         fn=kernel,
         signature={name: arguments.get(name, "constexpr") for name in names},
@@ -53,22 +68,35 @@ def compiled(kernel: Any, arguments: dict[str, str], constants: dict[str, Any], 
         (1, 32, 8, 128, torch.bfloat16, 90),
         (16, 64, 8, 128, torch.bfloat16, 80),  # Qwen3-32B, a prompt
         (16, 64, 8, 128, torch.bfloat16, 90),
-        (5, 28, 4, 128, torch.float16, 89),  # Qwen2.5-7B, the verification of four tokens
+        (
+            5,
+            28,
+            4,
+            128,
+            torch.float16,
+            89,
+        ),  # Qwen2.5-7B, the verification of four tokens
         (16, 8, 1, 256, torch.bfloat16, 89),
         (16, 16, 8, 128, torch.float32, 89),
         (1, 8, 4, 256, torch.float32, 89),
     ],
 )
-def test_attention(rows: int, h: int, k: int, d: int, dtype: torch.dtype, sm: int) -> None:
-    from lr.model.attention_triton import _combine, _kernel, block_sizes
+def test_attention(
+    rows: int, h: int, k: int, d: int, dtype: torch.dtype, sm: int
+) -> None:
+    from lr.kernels.attention import _combine, _kernel, block_sizes
 
     data, sizes = TYPES[dtype], block_sizes(rows * h // k, d, dtype)
     arguments = dict.fromkeys(("q", "keys", "values"), data)
     arguments |= {"out": "*fp32", "lses": "*fp32", "tiles": "*i32", "positions": "*i64"}
     arguments |= {"tables": "*i32", "scale": "fp32"}
-    arguments |= dict.fromkeys(("num_tiles", "q_row", "q_head", "kv_slot", "kv_head"), "i32")
+    arguments |= dict.fromkeys(
+        ("num_tiles", "q_row", "q_head", "kv_slot", "kv_head"), "i32"
+    )
     arguments |= dict.fromkeys(("splits", "split_rows", "table_row"), "i32")
-    made = compiled(_kernel, arguments, {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}, sm)
+    made = compiled(
+        _kernel, arguments, {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}, sm
+    )
     assert made.asm["cubin"] and made.metadata.shared <= SHARED[sm] * 1024
     arguments = {"out": "*fp32", "lses": "*fp32", "mixed": data, "rows": "i32"}
     constants = {"SPLITS": 64, "D": d, "BLOCK_D": d}
@@ -79,7 +107,14 @@ def test_attention(rows: int, h: int, k: int, d: int, dtype: torch.dtype, sm: in
 @pytest.mark.parametrize(("dtype", "sm"), EVERYWHERE)
 def test_fused(dtype: torch.dtype, sm: int) -> None:
     """The sizes of Qwen3-32B."""
-    from lr.model.fused import ROW, _add_norm, _linear, _norm_rotate, _silu_mul, _store
+    from lr.kernels.fused import (
+        ROW,
+        _add_norm,
+        _linear,
+        _norm_rotate,
+        _silu_mul,
+        _store,
+    )
 
     data = TYPES[dtype]
 
@@ -94,7 +129,10 @@ def test_fused(dtype: torch.dtype, sm: int) -> None:
     for norm in (True, False):
         constants = {"H": 64, "D": 128, "HALF": 64, "NORM": norm, "num_warps": 1}
         assert compiled(_norm_rotate, rotating, constants, sm).asm["cubin"]
-    multiplied = pointers("x", "weight", "norm", "plus", "out") | {"n": "i32", "eps": "fp32"}
+    multiplied = pointers("x", "weight", "norm", "plus", "out") | {
+        "n": "i32",
+        "eps": "fp32",
+    }
     for gated, none in ((True, "plus"), (False, "norm")):
         left = {name: kind for name, kind in multiplied.items() if name != none}
         constants = {"SIZE": 5120, "GATED": gated, none: None, **ROW}
@@ -110,7 +148,7 @@ def test_fused(dtype: torch.dtype, sm: int) -> None:
 @pytest.mark.filterwarnings(WARNING)
 @pytest.mark.parametrize(("dtype", "sm"), EVERYWHERE)
 def test_draw(dtype: torch.dtype, sm: int) -> None:
-    from lr.spec.sampling_triton import _draw
+    from lr.kernels.sampling import _draw
 
     arguments = {"scores": TYPES[dtype], "ids": "*i64", "words": "*i64", "told": "*i64"}
     arguments["totals"] = "*fp32"

@@ -1,9 +1,9 @@
-"""A chunk after a cache: m tokens fed earlier, then c more, against transformers' forward over the
-whole sequence.
+"""A chunk after a cache: m tokens fed earlier, then c more, against transformers'
+forward over the whole sequence.
 
-Blocks hold 16 tokens; m stands before, at and after their edges. In the caches here free memory is
-full of NaN, and so is every block that is given back: whoever reads what is not the branch's own
-fails.
+Blocks hold 16 tokens; m stands before, at and after their edges. In the caches here
+free memory is full of NaN, and so is every block that is given back: whoever reads what
+is not the branch's own fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.testing.cache import check_cache
+from lr.variants.kit.cache import check_cache
 
 CACHED = (0, 1, 15, 16, 17, 40)
 CHUNKS = (1, 2, 5, 16, 33)
@@ -33,8 +33,8 @@ Case = tuple[Path, Tensor]
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
-    """kind -> (directory, transformers' logits [t, v] of TOKENS), made once. Heads in groups of
-    two, positions beyond YaRN's 32.
+    """kind -> (directory, transformers' logits [t, v] of TOKENS), made once. Heads in
+    groups of two, positions beyond YaRN's 32.
     """
 
     @cache
@@ -47,7 +47,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case
     return make
 
 
-def runner_for(model: CausalLM, attention: AttentionKind, **settings: Any) -> ModelRunner:
+def runner_for(
+    model: CausalLM, attention: AttentionKind, **settings: Any
+) -> ModelRunner:
     """A runner whose cache shows NaN to whoever looks where nothing was written."""
     model.attention = attention
     runner = ModelRunner(model, num_blocks=40, **settings)
@@ -63,7 +65,9 @@ def runner_for(model: CausalLM, attention: AttentionKind, **settings: Any) -> Mo
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["fp64", "fp32"]
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-10), (torch.float32, 1e-4)],
+    ids=["fp64", "fp32"],
 )
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,7 +99,8 @@ def test_chunk_after_cache(
 def test_ragged_batch(
     checkpoint: Callable[[str], Case], kind: str, attention: AttentionKind
 ) -> None:
-    """All branches of the grid in one forward, in a scrambled order, are what each is alone."""
+    """All branches of the grid in one forward, in a scrambled order, are what each is
+    alone."""
     directory, expected = checkpoint(kind)
     runner = runner_for(load_model(directory, dtype=torch.float64), attention)
     grid = [(m, c) for c in (1, 5, 16) for m in CACHED[1:]]
@@ -105,15 +110,19 @@ def test_ragged_batch(
     for branch, (m, c), logits in zip(branches, grid, last, strict=True):
         torch.testing.assert_close(logits, expected[m - 1], rtol=0, atol=1e-10)
         branch.extend(TOKENS[m : m + c].tolist())
-    for (m, c), logits in zip(grid, runner.forward(branches, logits="all"), strict=True):
+    for (m, c), logits in zip(
+        grid, runner.forward(branches, logits="all"), strict=True
+    ):
         torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
     check_cache(runner.cache, [branch.table for branch in branches])
 
 
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
-def test_after_rewind_and_fork(checkpoint: Callable[[str], Case], attention: AttentionKind) -> None:
-    """What was rejected leaves no trace: wrong tokens are fed and taken back, on a branch and on
-    its fork, inside shared blocks.
+def test_after_rewind_and_fork(
+    checkpoint: Callable[[str], Case], attention: AttentionKind
+) -> None:
+    """What was rejected leaves no trace: wrong tokens are fed and taken back, on a
+    branch and on its fork, inside shared blocks.
     """
     directory, expected = checkpoint("qwen3")
     runner = runner_for(load_model(directory, dtype=torch.float64), attention)
@@ -137,7 +146,8 @@ def test_after_rewind_and_fork(checkpoint: Callable[[str], Case], attention: Att
 def test_prompt_in_pieces(
     checkpoint: Callable[[str], Case], attention: AttentionKind, at_once: int
 ) -> None:
-    """A prompt longer than one forward may take gives the same logits after every token."""
+    """A prompt longer than one forward may take gives the same logits after every
+    token."""
     directory, expected = checkpoint("qwen2")
     runner = runner_for(
         load_model(directory, dtype=torch.float64), attention, max_batch_tokens=at_once

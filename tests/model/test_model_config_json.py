@@ -66,8 +66,8 @@ def test_qwen3() -> None:
 
 
 def test_qwen2() -> None:
-    """Shaped like DeepSeek-R1-Distill-Qwen: sliding window named but not used, no head_dim, own
-    epsilon.
+    """Shaped like DeepSeek-R1-Distill-Qwen: sliding window named but not used, no
+    head_dim, own epsilon.
     """
     raw = {
         **QWEN2,
@@ -93,7 +93,11 @@ def test_defaults_of_absent_keys() -> None:
     three, two = read_config(QWEN3), read_config(QWEN2)
     assert (three.head_dim, two.head_dim) == (128, 16)
     for config in (three, two):
-        assert (config.rope_theta, config.rms_norm_eps, config.yarn) == (1e4, 1e-6, None)
+        assert (config.rope_theta, config.rms_norm_eps, config.yarn) == (
+            1e4,
+            1e-6,
+            None,
+        )
         assert not config.tie_word_embeddings
     assert read_config({**QWEN2, "num_key_value_heads": None}).num_kv_heads == 4
     assert read_config({**QWEN2, "head_dim": None}).head_dim == 16
@@ -107,23 +111,36 @@ def test_model_type_alone_is_enough() -> None:
     "new_and_old",
     [
         ({"rope_theta": 5e5}, {"rope_theta": 5e5}),
-        ({"rope_type": "default", "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": None}),
+        (
+            {"rope_type": "default", "rope_theta": 5e5},
+            {"rope_theta": 5e5, "rope_scaling": None},
+        ),
         ({**YARN, "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": YARN}),
         (
             {**YARN, "rope_theta": 5e5},
-            {"rope_theta": 5e5, "rope_scaling": {**YARN, "rope_type": None, "type": "yarn"}},
+            {
+                "rope_theta": 5e5,
+                "rope_scaling": {**YARN, "rope_type": None, "type": "yarn"},
+            },
         ),
         (
             {**YARN, "rope_theta": 5e5},
-            {"rope_theta": 5e5, "rope_scaling": {**YARN, "type": "yarn", "mscale": None}},
+            {
+                "rope_theta": 5e5,
+                "rope_scaling": {**YARN, "type": "yarn", "mscale": None},
+            },
         ),
         ({**YARN}, {"rope_theta": 1e4, "rope_scaling": YARN}),
     ],
 )
 def test_spellings_of_rope(new_and_old: tuple[dict[str, Any], dict[str, Any]]) -> None:
     new, old = new_and_old
-    assert read_config({**QWEN3, "rope_parameters": new}) == read_config({**QWEN3, **old})
-    assert read_config({**QWEN3, "rope_parameters": new, **old}) == read_config({**QWEN3, **old})
+    assert read_config({**QWEN3, "rope_parameters": new}) == read_config(
+        {**QWEN3, **old}
+    )
+    assert read_config({**QWEN3, "rope_parameters": new, **old}) == read_config(
+        {**QWEN3, **old}
+    )
 
 
 def test_yarn() -> None:
@@ -136,11 +153,13 @@ def test_yarn() -> None:
         "truncate": False,
     }
     assert read_config({**QWEN3, "rope_scaling": YARN}).yarn == YarnScaling(4.0, 128)
-    assert read_config({**QWEN3, "rope_scaling": {**YARN, **stated}}).yarn == YarnScaling(
-        4.0, 128, 16.0, 2.0, 1.5, 0.7, 0.8, False
-    )
+    assert read_config(
+        {**QWEN3, "rope_scaling": {**YARN, **stated}}
+    ).yarn == YarnScaling(4.0, 128, 16.0, 2.0, 1.5, 0.7, 0.8, False)
     ratio = {"rope_type": "yarn", "original_max_position_embeddings": 128}
-    assert read_config({**QWEN3, "rope_scaling": ratio}).yarn == YarnScaling(512 / 128, 128)
+    assert read_config({**QWEN3, "rope_scaling": ratio}).yarn == YarnScaling(
+        512 / 128, 128
+    )
     assert read_config(
         {**QWEN3, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
     ).yarn == YarnScaling(2.0, 512)
@@ -153,11 +172,19 @@ def test_yarn() -> None:
 
 
 def test_context_with_yarn() -> None:
-    """Whichever is longer: what is stated, or what the scaling makes of the original context."""
+    """Whichever is longer: what is stated, or what the scaling makes of the original
+    context."""
     stretched = {**QWEN3, "max_position_embeddings": 40960}
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    scaling = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32768,
+    }
     assert read_config(stretched).max_position_embeddings == 40960
-    assert read_config({**stretched, "rope_scaling": scaling}).max_position_embeddings == 131072
+    assert (
+        read_config({**stretched, "rope_scaling": scaling}).max_position_embeddings
+        == 131072
+    )
     assert (
         read_config(
             {**stretched, "rope_scaling": {**scaling, "factor": 1.0}}
@@ -167,13 +194,21 @@ def test_context_with_yarn() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "LlamaForCausalLM"),
+    (
+        "llama",
+        {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+        "LlamaForCausalLM",
+    ),
     (
         "moe",
         {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"},
         "Qwen3MoeForCausalLM",
     ),
-    ("nothing named", {"architectures": None, "model_type": None}, "architectures = None"),
+    (
+        "nothing named",
+        {"architectures": None, "model_type": None},
+        "architectures = None",
+    ),
     ("unknown type only", {"architectures": None, "model_type": "gpt2"}, "'gpt2'"),
     ("two architectures", {"architectures": ["Qwen3ForCausalLM", "Other"]}, "Other"),
     (
@@ -200,7 +235,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("expert size", {"moe_intermediate_size": 64}, "moe_intermediate_size = 64"),
     ("bias everywhere", {"attention_bias": True}, "attention_bias = True"),
     ("3d positions", {"use_mrope": True}, "use_mrope = True"),
-    ("rope linear", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+    (
+        "rope linear",
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        "rope_type = 'linear'",
+    ),
     (
         "rope dynamic",
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
@@ -211,10 +250,26 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}},
         "rope_type = 'llama3'",
     ),
-    ("rope longrope", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
-    ("unused scaling", {"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor"),
-    ("unknown in yarn", {"rope_scaling": {**YARN, "short_factor": [1.0]}}, "short_factor"),
-    ("rope per layer type", {"rope_parameters": {"full_attention": YARN}}, "full_attention"),
+    (
+        "rope longrope",
+        {"rope_scaling": {"rope_type": "longrope"}},
+        "rope_type = 'longrope'",
+    ),
+    (
+        "unused scaling",
+        {"rope_scaling": {"rope_type": "default", "factor": 2.0}},
+        "factor",
+    ),
+    (
+        "unknown in yarn",
+        {"rope_scaling": {**YARN, "short_factor": [1.0]}},
+        "short_factor",
+    ),
+    (
+        "rope per layer type",
+        {"rope_parameters": {"full_attention": YARN}},
+        "full_attention",
+    ),
     ("rope a text", {"rope_scaling": "yarn"}, "rope_scaling = 'yarn'"),
     ("partial rotation", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     (
@@ -222,7 +277,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"rope_parameters": {"partial_rotary_factor": 0.5}},
         "partial_rotary_factor",
     ),
-    ("two thetas", {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "contradict"),
+    (
+        "two thetas",
+        {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}},
+        "contradict",
+    ),
     (
         "two scalings",
         {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},
@@ -233,7 +292,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}},
         "rope_scaling",
     ),
-    ("two types", {"rope_scaling": {**YARN, "type": "linear"}}, "rope_scaling.type = 'linear'"),
+    (
+        "two types",
+        {"rope_scaling": {**YARN, "type": "linear"}},
+        "rope_scaling.type = 'linear'",
+    ),
     (
         "two contexts",
         {"original_max_position_embeddings": 64, "rope_scaling": YARN},
@@ -273,7 +336,9 @@ def test_refusals(changes: dict[str, Any], named: str) -> None:
 
 
 def test_qwen2_heads_must_divide_the_hidden_size() -> None:
-    with pytest.raises(CheckpointError, match=r"num_attention_heads = 6.*hidden_size \(64\)"):
+    with pytest.raises(
+        CheckpointError, match=r"num_attention_heads = 6.*hidden_size \(64\)"
+    ):
         read_config({**QWEN2, "num_attention_heads": 6})
 
 
@@ -283,12 +348,19 @@ def test_missing_keys_are_listed_together() -> None:
         for key, value in QWEN3.items()
         if key not in ("hidden_size", "vocab_size", "num_key_value_heads")
     }
-    with pytest.raises(CheckpointError, match="lacks vocab_size, hidden_size, num_key_value_heads"):
+    with pytest.raises(
+        CheckpointError, match="lacks vocab_size, hidden_size, num_key_value_heads"
+    ):
         read_config(raw)
 
 
 @pytest.mark.parametrize(
-    "raw", [QWEN3, QWEN2, {**QWEN3, "rope_scaling": {**YARN, "mscale": 0.5, "truncate": False}}]
+    "raw",
+    [
+        QWEN3,
+        QWEN2,
+        {**QWEN3, "rope_scaling": {**YARN, "mscale": 0.5, "truncate": False}},
+    ],
 )
 def test_written_and_read_again(tmp_path: Path, raw: dict[str, Any]) -> None:
     """As a mapping, as a file, and as the directory it lies in."""
@@ -325,11 +397,15 @@ def test_no_architecture_to_write(both: bool) -> None:
 def test_what_no_model_has_is_refused_before_anything_counts_up_to_it(
     change: dict[str, Any],
 ) -> None:
-    with pytest.raises(CheckpointError, match=f"config.json has .*{next(iter(change))[:4]}|factor"):
+    with pytest.raises(
+        CheckpointError, match=f"config.json has .*{next(iter(change))[:4]}|factor"
+    ):
         read_config({**QWEN3, **change})
 
 
 def test_a_file_that_is_nested_too_deeply_is_no_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(CheckpointError, match=r"config\.json cannot be read as a JSON object"):
+    with pytest.raises(
+        CheckpointError, match=r"config\.json cannot be read as a JSON object"
+    ):
         read_config(tmp_path)

@@ -1,5 +1,5 @@
-"""Models without a checkpoint: shapes by name, weights that are seeded and do not overflow, a
-tokenizer that fills the vocabulary.
+"""Models without a checkpoint: shapes by name, weights that are seeded and do not
+overflow, a tokenizer that fills the vocabulary.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 
 from lr import Reasoner
 from lr.errors import CheckpointError
-from lr.lab.dummy import SHAPES, dummy_name, shape
 from lr.model.codec import Codec
 from lr.model.config import read_config
+from lr.model.dummy import SHAPES, dummy_name, shape
 from lr.model.weights import load_model, pieces
 from lr.registry import is_dummy
 from lr.tiny.names import tiny_config
@@ -30,7 +30,9 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
-def test_shapes_have_the_published_number_of_parameters(name: str, parameters: int) -> None:
+def test_shapes_have_the_published_number_of_parameters(
+    name: str, parameters: int
+) -> None:
     assert sum(math.prod(piece.shape) for piece in pieces(SHAPES[name])) == parameters
     assert read_config(config_json(SHAPES[name])) == SHAPES[name]
 
@@ -41,7 +43,9 @@ def test_a_shape_is_found_by_name_or_in_a_folder(tmp_path: Path) -> None:
     config = tiny_config(3, 300)
     (tmp_path / "config.json").write_text(json.dumps(config_json(config)))
     assert shape(f"dummy:{tmp_path}") == shape(tmp_path / "config.json") == config
-    with pytest.raises(CheckpointError, match=r"no shape 'Qwen3-5B'. Give one of Qwen3-0.6B"):
+    with pytest.raises(
+        CheckpointError, match=r"no shape 'Qwen3-5B'. Give one of Qwen3-0.6B"
+    ):
         load_model("dummy:Qwen3-5B")
 
 
@@ -51,7 +55,9 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen2"])
-def test_deep_dummy_models_stay_finite_in_bf16_and_are_seeded(kind: str, tmp_path: Path) -> None:
+def test_deep_dummy_models_stay_finite_in_bf16_and_are_seeded(
+    kind: str, tmp_path: Path
+) -> None:
     described = config_json(tiny_config(48, 300))
     if kind == "qwen2":
         described |= {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -60,14 +66,19 @@ def test_deep_dummy_models_stay_finite_in_bf16_and_are_seeded(kind: str, tmp_pat
     model = load_model(f"dummy:{tmp_path}")
     assert model.dtype is torch.bfloat16
     again = load_model(f"dummy:{tmp_path}", dtype=torch.float32)
-    for (name, one), other in zip(model.named_parameters(), again.parameters(), strict=True):
+    for (name, one), other in zip(
+        model.named_parameters(), again.parameters(), strict=True
+    ):
         assert one.shape == other.shape and other.isfinite().all(), name
     twin = load_model(f"dummy:{tmp_path}", dtype=torch.float32)
     assert all(
-        torch.equal(a, b) for a, b in zip(again.parameters(), twin.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(again.parameters(), twin.parameters(), strict=True)
     )
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def attend(
+        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
         return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
     with torch.inference_mode():
@@ -83,7 +94,10 @@ def test_the_tokenizer_has_all_bytes_and_fills_the_vocabulary(tmp_path: Path) ->
     codec = Codec.load("dummy:tiny-target")
     assert codec.vocab_size == shape("tiny-target").vocab_size
     text = "An é,\n\nand \x00."
-    assert codec.encode(text) == list(text.encode()) and codec.decode(text.encode()) == text
+    assert (
+        codec.encode(text) == list(text.encode())
+        and codec.decode(text.encode()) == text
+    )
     assert (
         codec.eos_ids == {256}
         and codec.token_bytes(256) == b""

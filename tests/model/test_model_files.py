@@ -1,5 +1,5 @@
-"""Where checkpoints come from, and what is said when files are missing, broken or not what they
-claim.
+"""Where checkpoints come from, and what is said when files are missing, broken or not
+what they claim.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def refusal(directory: Any) -> str:
 
 
 def edit_index(directory: Path, **entries: str | None) -> None:
-    """Put keys into the weight map, or take them out (None); `__` in a name stands for a dot."""
+    """Put keys into the weight map, or take them out (None); `__` in a name stands for
+    a dot."""
     index = json.loads((directory / INDEX).read_text())
     for name, file in entries.items():
         index["weight_map"].pop(name.replace("__", "."), None)
@@ -78,13 +79,16 @@ def test_an_empty_directory(tmp_path: Path) -> None:
 
 
 def test_tiny_names(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lr.tiny.names.checkpoint_path", lambda name: checkpoint / name / "..")
+    monkeypatch.setattr(
+        "lr.tiny.names.checkpoint_path", lambda name: checkpoint / name / ".."
+    )
     (checkpoint / "tiny-draft").mkdir()
     assert resolve("tiny-draft").samefile(checkpoint)
 
 
 def test_a_name_on_the_hub(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model downloads weights, configuration and tokenizer; the codec alone no weights."""
+    """The model downloads weights, configuration and tokenizer; the codec alone no
+    weights."""
     asked: list[tuple[str, list[str]]] = []
 
     def download(name: str, *, allow_patterns: list[str]) -> str:
@@ -102,14 +106,17 @@ def test_a_name_on_the_hub(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "config.json" in without
 
 
-def test_a_directory_goes_before_the_hub(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_goes_before_the_hub(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(checkpoint.parent.parent)
     name = f"{checkpoint.parent.name}/{checkpoint.name}"
     assert resolve(name).samefile(checkpoint)
 
 
 @pytest.mark.parametrize(
-    "error", [ConnectionError("offline\nsecond line"), ValueError(), FileNotFoundError("404")]
+    "error",
+    [ConnectionError("offline\nsecond line"), ValueError(), FileNotFoundError("404")],
 )
 def test_a_failed_download(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def download(*_: Any, **__: Any) -> str:
@@ -196,7 +203,9 @@ def test_tensors_that_the_index_does_not_know(sharded: Path) -> None:
     assert "1 unexpected: surplus" in refusal(sharded)
 
 
-@pytest.mark.parametrize("file", ["../one/model.safetensors", "/etc/model.safetensors", 3])
+@pytest.mark.parametrize(
+    "file", ["../one/model.safetensors", "/etc/model.safetensors", 3]
+)
 def test_an_index_that_leads_elsewhere(sharded: Path, file: Any) -> None:
     edit_index(sharded, model__norm__weight=file)
     assert f"puts model.norm.weight into {file!r}" in refusal(sharded)

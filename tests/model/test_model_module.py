@@ -20,7 +20,9 @@ def test_forward_hooks_see_the_hidden_states() -> None:
     first = model.layers[0]
     assert isinstance(first, DecoderLayer)
     hooks = [
-        module.register_forward_hook(lambda _, given, made, name=name: seen[name].append(made))
+        module.register_forward_hook(
+            lambda _, given, made, name=name: seen[name].append(made)
+        )
         for name, module in (
             ("norm", model.norm),
             ("layer", first),
@@ -32,11 +34,13 @@ def test_forward_hooks_see_the_hidden_states() -> None:
     for hook in hooks:
         hook.remove()
     e = model.config.hidden_size
-    assert {name: [tuple(x.shape[:1]) for x in found] for name, found in seen.items()} == {
-        name: [(3,)] for name in seen
-    }
+    assert {
+        name: [tuple(x.shape[:1]) for x in found] for name, found in seen.items()
+    } == {name: [(3,)] for name in seen}
     assert seen["norm"][0].shape == seen["layer"][0].shape == (3, e)
-    torch.testing.assert_close(model.logits(seen["norm"][0]), logits, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        model.logits(seen["norm"][0]), logits, rtol=0, atol=1e-12
+    )
     runner.forward([_with(branch, 4)])
     assert len(seen["norm"]) == 1
     runner.close(branch)
@@ -93,11 +97,14 @@ def test_the_norm_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
         x = torch.randn(50, 64, generator=noise).to(dtype)
         x64 = x.double()
         exact = norm.weight * x64 * (x64.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-        torch.testing.assert_close(norm(x).double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-6)
+        torch.testing.assert_close(
+            norm(x).double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-6
+        )
 
 
 def test_only_an_ordinary_layer_may_skip_its_modules() -> None:
-    """A single row goes past the modules of a layer, to kernels that read their weights."""
+    """A single row goes past the modules of a layer, to kernels that read their
+    weights."""
     config = ModelConfig(31, 24, 40, 1, 2, 1, 16, 64, 1e-6, 1e4, True, False, True)
     layer = DecoderLayer(config, 0)
     assert layer.ordinary

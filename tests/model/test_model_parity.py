@@ -1,4 +1,5 @@
-"""Our network computes what transformers computes, from the same checkpoint, to 1e-10 in fp64."""
+"""Our network computes what transformers computes, from the same checkpoint, to 1e-10
+in fp64."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from model_kit import KINDS, YARN, edit_json, hf_logits, hf_model, our_logits, random_tokens
+from model_kit import (
+    KINDS,
+    YARN,
+    edit_json,
+    hf_logits,
+    hf_model,
+    our_logits,
+    random_tokens,
+)
 from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -39,7 +48,10 @@ def test_logits(
     tmp_path: Path, kind: str, kv_heads: int, tied: bool, rope: dict[str, Any] | None
 ) -> None:
     model = hf_model(
-        kind, num_key_value_heads=kv_heads, tie_word_embeddings=tied, rope_parameters=rope
+        kind,
+        num_key_value_heads=kv_heads,
+        tie_word_embeddings=tied,
+        rope_parameters=rope,
     )
     model.save_pretrained(tmp_path)
     assert_parity(model, tmp_path)
@@ -47,9 +59,11 @@ def test_logits(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head_dim", [6, 8, 16])
-def test_head_dim_is_a_setting_of_its_own(tmp_path: Path, kind: str, head_dim: int) -> None:
-    """hidden / heads is 8 here. Qwen2 checkpoints may state a head_dim too, and transformers
-    follows it.
+def test_head_dim_is_a_setting_of_its_own(
+    tmp_path: Path, kind: str, head_dim: int
+) -> None:
+    """hidden / heads is 8 here. Qwen2 checkpoints may state a head_dim too, and
+    transformers follows it.
     """
     model = hf_model(kind, head_dim=head_dim)
     model.save_pretrained(tmp_path)
@@ -70,7 +84,9 @@ def test_several_shards(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("eps", [1e-6, 1e-2])
 def test_theta_and_epsilon(tmp_path: Path, theta: float, eps: float) -> None:
     model = hf_model(
-        "qwen3", rms_norm_eps=eps, rope_parameters={"rope_type": "default", "rope_theta": theta}
+        "qwen3",
+        rms_norm_eps=eps,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
     )
     model.save_pretrained(tmp_path)
     assert_parity(model, tmp_path)
@@ -93,9 +109,13 @@ YARN_VARIANTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("head_dim", [8, 64, 128])
 @pytest.mark.parametrize("variant", YARN_VARIANTS, ids=str)
 def test_yarn_frequencies(variant: dict[str, Any], head_dim: int) -> None:
-    """The frequencies, twice, and the factor, bit for bit, for every setting that YaRN has."""
+    """The frequencies, twice, and the factor, bit for bit, for every setting that YaRN
+    has."""
     hf = hf_model(
-        "qwen3", num_hidden_layers=1, head_dim=head_dim, rope_parameters={**YARN, **variant}
+        "qwen3",
+        num_hidden_layers=1,
+        head_dim=head_dim,
+        rope_parameters={**YARN, **variant},
     ).config
     expected, expected_factor = ROPE_INIT_FUNCTIONS["yarn"](hf, device="cpu")
     frequencies, factor = inverse_frequencies(
@@ -120,7 +140,10 @@ def test_both_spellings_of_rope_give_the_same_logits(tmp_path: Path) -> None:
     new = our_logits(load_model(tmp_path), tokens)
     scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     edit_json(
-        tmp_path / "config.json", rope_parameters=None, rope_theta=10_000.0, rope_scaling=scaling
+        tmp_path / "config.json",
+        rope_parameters=None,
+        rope_theta=10_000.0,
+        rope_scaling=scaling,
     )
     assert torch.equal(our_logits(load_model(tmp_path), tokens), new)
     edit_json(tmp_path / "config.json", rope_scaling=None)
@@ -128,9 +151,11 @@ def test_both_spellings_of_rope_give_the_same_logits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_absent_keys_mean_what_they_mean_to_transformers(tmp_path: Path, kind: str) -> None:
-    """A config.json with sizes alone: head_dim, theta, epsilon, tying and activation are
-    transformers' defaults.
+def test_absent_keys_mean_what_they_mean_to_transformers(
+    tmp_path: Path, kind: str
+) -> None:
+    """A config.json with sizes alone: head_dim, theta, epsilon, tying and activation
+    are transformers' defaults.
     """
     model = hf_model(kind, **({"head_dim": 128} if kind == "qwen3" else {}))
     model.save_pretrained(tmp_path)
@@ -148,12 +173,15 @@ def test_absent_keys_mean_what_they_mean_to_transformers(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.01)]
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.01)],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_lower_precision(tmp_path: Path, kind: str, dtype: torch.dtype, tolerance: float) -> None:
-    """The whole computation in `dtype`, against transformers in fp64: only rounding is between
-    them.
+def test_lower_precision(
+    tmp_path: Path, kind: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    """The whole computation in `dtype`, against transformers in fp64: only rounding is
+    between them.
     """
     model = hf_model(kind)
     model.save_pretrained(tmp_path)

@@ -1,5 +1,5 @@
-"""Loading and saving: every key is accounted for, whatever is wrong is said, nothing is left half
-done.
+"""Loading and saving: every key is accounted for, whatever is wrong is said, nothing is
+left half done.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from model_kit import KINDS, edit_json, hf_model, our_logits, random_tokens, watch_tensors
+from model_kit import (
+    KINDS,
+    edit_json,
+    hf_model,
+    our_logits,
+    random_tokens,
+    watch_tensors,
+)
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -34,9 +41,11 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def edit_tensors(directory: Path, *, drop: tuple[str, ...] = (), **tensors: Tensor) -> None:
-    """Write the weights anew without some tensors and with others (`__` in a name stands for a
-    dot).
+def edit_tensors(
+    directory: Path, *, drop: tuple[str, ...] = (), **tensors: Tensor
+) -> None:
+    """Write the weights anew without some tensors and with others (`__` in a name
+    stands for a dot).
     """
     content = load_file(directory / "model.safetensors")
     kept = {key: tensor for key, tensor in content.items() if key not in drop}
@@ -55,25 +64,31 @@ def refusal(directory: Any, **settings: Any) -> str:
 # What a loaded model is
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+)
 def test_a_loaded_model(checkpoint: Path, dtype: torch.dtype) -> None:
     before = torch.random.get_rng_state()
     model = load_model(checkpoint, dtype=dtype, device="cpu")
-    assert torch.equal(torch.random.get_rng_state(), before), "loading draws no random numbers"
+    assert torch.equal(torch.random.get_rng_state(), before), (
+        "loading draws no random numbers"
+    )
     assert not model.training
     assert {p.dtype for p in model.parameters()} == {dtype}
     assert {p.device.type for p in model.parameters()} == {"cpu"}
     assert not any(p.requires_grad for p in model.parameters())
     assert model.rotary.frequencies.device.type == "cpu"
-    assert torch.equal(model.rotary.frequencies, CausalLM(model.config).rotary.frequencies)
+    assert torch.equal(
+        model.rotary.frequencies, CausalLM(model.config).rotary.frequencies
+    )
     stored = load_file(checkpoint / "model.safetensors")[NORM]
     assert torch.equal(model.norm.weight, stored.to(dtype))
 
 
 @pytest.mark.parametrize("spelling", ["dtype", "torch_dtype"])
 def test_dtype_of_the_checkpoint(checkpoint: Path, spelling: str) -> None:
-    """None is what config.json says, in either spelling; where it says nothing, what the embedding
-    has.
+    """None is what config.json says, in either spelling; where it says nothing, what
+    the embedding has.
     """
     assert load_model(checkpoint).dtype is torch.float32
     edit_json(checkpoint / "config.json", dtype=None)
@@ -111,9 +126,11 @@ def test_on_a_cuda_device(checkpoint: Path) -> None:
         torch.testing.assert_close(made, expected, rtol=0, atol=1e-4)
 
 
-def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tensor that is read is let go before the next one: besides the model, loading holds one
-    tensor.
+def test_one_tensor_at_a_time(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tensor that is read is let go before the next one: besides the model,
+    loading holds one tensor.
     """
     read: list[weakref.ref[Tensor]] = []
 
@@ -123,7 +140,9 @@ def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
             self.get_shape, self.get_dtype = view.get_shape, view.get_dtype
 
         def __getitem__(self, index: Any) -> Tensor:
-            assert all(earlier() is None for earlier in read), "an earlier tensor is still held"
+            assert all(earlier() is None for earlier in read), (
+                "an earlier tensor is still held"
+            )
             tensor = self.view[index]
             read.append(weakref.ref(tensor))
             return tensor
@@ -135,16 +154,20 @@ def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_cover_every_parameter_once(kind: str) -> None:
-    """Rows of every parameter, in order and without gap or overlap: what tensor parallelism slices
-    along.
+    """Rows of every parameter, in order and without gap or overlap: what tensor
+    parallelism slices along.
     """
-    model = CausalLM(read_config({**hf_model(kind).config.to_dict(), "architectures": None}))
+    model = CausalLM(
+        read_config({**hf_model(kind).config.to_dict(), "architectures": None})
+    )
     rows: dict[str, int] = {}
     for piece in pieces(model.config):
         assert piece.first == rows.get(piece.parameter, 0)
         rows[piece.parameter] = piece.first + piece.shape[0]
         assert model.get_parameter(piece.parameter).shape[1:] == piece.shape[1:]
-    assert rows == {name: len(parameter) for name, parameter in model.named_parameters()}
+    assert rows == {
+        name: len(parameter) for name, parameter in model.named_parameters()
+    }
 
 
 # Keys
@@ -152,7 +175,12 @@ def test_pieces_cover_every_parameter_once(kind: str) -> None:
 
 def test_missing_unexpected_and_misshapen_are_listed_together(checkpoint: Path) -> None:
     wrong = torch.zeros(3, 4)
-    edit_tensors(checkpoint, drop=(NORM,), lora_A=wrong, **{DOWN.replace(".", "__"): wrong.clone()})
+    edit_tensors(
+        checkpoint,
+        drop=(NORM,),
+        lora_A=wrong,
+        **{DOWN.replace(".", "__"): wrong.clone()},
+    )
     message = refusal(checkpoint)
     assert f"1 missing: {NORM}." in message
     assert "1 unexpected: lora_A." in message
@@ -168,22 +196,30 @@ def test_long_lists_are_cut(checkpoint: Path) -> None:
 
 
 def test_biases_that_the_architecture_does_not_have(checkpoint: Path) -> None:
-    """A Qwen2 checkpoint that calls itself Qwen3 and the other way round: neither is computed with
-    something left out.
+    """A Qwen2 checkpoint that calls itself Qwen3 and the other way round: neither is
+    computed with something left out.
     """
-    edit_json(checkpoint / "config.json", architectures=["Qwen2ForCausalLM"], model_type="qwen2")
+    edit_json(
+        checkpoint / "config.json",
+        architectures=["Qwen2ForCausalLM"],
+        model_type="qwen2",
+    )
     message = refusal(checkpoint)
     assert "6 missing: model.layers.0.self_attn.q_proj.bias" in message
     assert "4 unexpected: model.layers.0.self_attn.k_norm.weight" in message
 
 
 def test_old_rotary_buffers_are_harmless(checkpoint: Path) -> None:
-    edit_tensors(checkpoint, model__layers__0__self_attn__rotary_emb__inv_freq=torch.zeros(8))
+    edit_tensors(
+        checkpoint, model__layers__0__self_attn__rotary_emb__inv_freq=torch.zeros(8)
+    )
     load_model(checkpoint)
 
 
 def test_quantised_tensors_are_refused(checkpoint: Path) -> None:
-    edit_tensors(checkpoint, **{NORM.replace(".", "__"): torch.ones(32).to(torch.float8_e4m3fn)})
+    edit_tensors(
+        checkpoint, **{NORM.replace(".", "__"): torch.ones(32).to(torch.float8_e4m3fn)}
+    )
     assert f"{NORM} is F8_E4M3" in refusal(checkpoint)
 
 
@@ -212,14 +248,25 @@ def test_untied_model_without_a_head(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tied", [False, True])
-def test_saved_for_transformers_and_for_us(tmp_path: Path, kind: str, tied: bool) -> None:
+def test_saved_for_transformers_and_for_us(
+    tmp_path: Path, kind: str, tied: bool
+) -> None:
     original = hf_model(kind, head_dim=16, tie_word_embeddings=tied)
     original.save_pretrained(tmp_path / "theirs")
     model = load_model(tmp_path / "theirs")
     save_model(model, tmp_path / "new" / "ours", extra={"eos_token_id": 3})
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["ours"], "nothing temporary is left"
-    assert json.loads((tmp_path / "new" / "ours" / "config.json").read_text())["eos_token_id"] == 3
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "new" / "ours", dtype=torch.float64)
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["ours"], (
+        "nothing temporary is left"
+    )
+    assert (
+        json.loads((tmp_path / "new" / "ours" / "config.json").read_text())[
+            "eos_token_id"
+        ]
+        == 3
+    )
+    again = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "new" / "ours", dtype=torch.float64
+    )
     assert type(again) is type(original)
     assert again.config.head_dim == 16
     written, expected = again.state_dict(), original.state_dict()
@@ -233,7 +280,8 @@ def test_saved_for_transformers_and_for_us(tmp_path: Path, kind: str, tied: bool
 
 
 def test_saving_over_a_checkpoint(checkpoint: Path) -> None:
-    """Weights, index and configuration are replaced; the tokenizer and the notes stay."""
+    """Weights, index and configuration are replaced; the tokenizer and the notes
+    stay."""
     bf16 = load_model(checkpoint, dtype=torch.bfloat16)
     for name in (
         "tokenizer.json",
@@ -245,13 +293,24 @@ def test_saving_over_a_checkpoint(checkpoint: Path) -> None:
     (checkpoint / "notes").mkdir()
     save_model(bf16, checkpoint)
     left = {p.name for p in checkpoint.iterdir()}
-    assert {"tokenizer.json", "model_card.md", "notes", "model.safetensors", "config.json"} <= left
-    assert not left & {"model.safetensors.index.json", "model-00001-of-00002.safetensors"}
+    assert {
+        "tokenizer.json",
+        "model_card.md",
+        "notes",
+        "model.safetensors",
+        "config.json",
+    } <= left
+    assert not left & {
+        "model.safetensors.index.json",
+        "model-00001-of-00002.safetensors",
+    }
     assert load_model(checkpoint).dtype is torch.bfloat16
     assert [p.name for p in checkpoint.parent.iterdir()] == ["model"]
 
 
-def test_a_failed_save_changes_nothing(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_changes_nothing(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_model(checkpoint)
     before = {p.name: p.read_bytes() for p in checkpoint.iterdir()}
 

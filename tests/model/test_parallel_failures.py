@@ -1,5 +1,5 @@
-"""A rank that dies, hangs or fails ends the run with its number and the reason; nothing is left
-behind, and nobody waits for ever.
+"""A rank that dies, hangs or fails ends the run with its number and the reason; nothing
+is left behind, and nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -19,12 +19,20 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from parallel_kit import alive, children, lead, pids_of, ranks_of, shared_memory, wait_for
+from parallel_kit import (
+    alive,
+    children,
+    lead,
+    pids_of,
+    ranks_of,
+    shared_memory,
+    wait_for,
+)
 
 from lr.commands.cli import main
 from lr.commands.run import RunTally
 from lr.engine.runner import ModelRunner
-from lr.lab.eval.report import AnswerRecord
+from lr.measure.report import AnswerRecord
 from lr.model.device import Torchrun
 from lr.model.ranks import (
     LeaderLM,
@@ -39,9 +47,7 @@ from lr.model.ranks import (
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"
-RUN = (
-    "run --dataset tiny:60 --max_tokens_len 120 --mode ar --tensor_parallel 2 --device cpu".split()
-)
+RUN = "run --dataset tiny:60 --max_tokens_len 120 --mode ar --tensor_parallel 2 --device cpu".split()
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
 needs_proc = pytest.mark.skipif(
@@ -88,7 +94,9 @@ def fails_soon(model: LeaderLM, send: signal.Signals, to: int) -> WorkerError:
 
 def test_a_rank_that_is_killed_is_named_not_those_that_lost_it() -> None:
     before = shared_memory()
-    error = fails_soon(load_parallel("tiny-target", spread_over(4, "cpu")), signal.SIGKILL, 2)
+    error = fails_soon(
+        load_parallel("tiny-target", spread_over(4, "cpu")), signal.SIGKILL, 2
+    )
     assert "was killed by SIGKILL" in str(error)
     assert shared_memory() <= before
 
@@ -114,8 +122,8 @@ def test_a_rank_that_does_not_start_is_not_waited_for() -> None:
 
 
 class NeverDone:
-    """A CUDA event behind a sum that a lost rank does not join: NCCL's sums only begin in Python,
-    and wait on the GPU.
+    """A CUDA event behind a sum that a lost rank does not join: NCCL's sums only begin
+    in Python, and wait on the GPU.
     """
 
     def record(self, stream: object) -> None:
@@ -130,7 +138,9 @@ class NeverDone:
 def test_a_gpu_that_waits_for_a_lost_rank_is_not_waited_for(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_parallel("tiny-target", (CPU, CPU), patience=2.0 if how == "hangs" else 1000.0)
+    model = load_parallel(
+        "tiny-target", (CPU, CPU), patience=2.0 if how == "hangs" else 1000.0
+    )
     (pid,), aborted = pids_of(model.group), list[bool]()
     runner = ModelRunner(model, num_blocks=4)
     branch = runner.open([5, 6, 7])
@@ -138,7 +148,9 @@ def test_a_gpu_that_waits_for_a_lost_rank_is_not_waited_for(
     branch.append(8)
     monkeypatch.setattr(torch.cuda, "Event", NeverDone)
     monkeypatch.setattr(torch.cuda, "current_stream", "the stream of {}".format)
-    monkeypatch.setattr(dist.ProcessGroup, "abort", lambda group: aborted.append(alive(pid)))
+    monkeypatch.setattr(
+        dist.ProcessGroup, "abort", lambda group: aborted.append(alive(pid))
+    )
     monkeypatch.setattr(model.group.ranks, "device", torch.device("cuda", 0))
     if how != "hangs":
         threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
@@ -148,7 +160,9 @@ def test_a_gpu_that_waits_for_a_lost_rank_is_not_waited_for(
     assert not dist.is_initialized()
 
 
-def test_nccl_ends_other_ranks_but_never_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_ends_other_ranks_but_never_rank_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its watchdog is told so where the group is made, and nobody else hears it."""
     name, seen = "TORCH_NCCL_ASYNC_ERROR_HANDLING", list[tuple[str, str | None]]()
     monkeypatch.setenv(name, "1")  # as torchrun does
@@ -183,8 +197,8 @@ def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_pass_ends_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in a notebook: the ranks would be out of step, and say so instead of waiting for each
-    other.
+    """Ctrl-C in a notebook: the ranks would be out of step, and say so instead of
+    waiting for each other.
     """
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
     (pid,) = pids_of(model.group)
@@ -204,7 +218,13 @@ def _interrupt(*_: object) -> None:
 def lr(*words: str, torchrun: int = 0) -> Iterator[subprocess.Popen[str]]:
     """The command line, in a process group of its own."""
     starter = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)]
+        [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(torchrun),
+        ]
         if torchrun
         else []
     )
@@ -239,11 +259,13 @@ def test_the_command_line_when_a_rank_is_killed(
     monkeypatch.setattr(RunTally, "add", kill)
     assert main([*RUN, "--output", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert f"error: rank 1 (process {killed[0]}) was killed by SIGKILL" in said.replace("\n", " ")
+    assert f"error: rank 1 (process {killed[0]}) was killed by SIGKILL" in said.replace(
+        "\n", " "
+    )
     assert "Traceback" not in said and len(killed) == 1 and not alive(killed[0])
-    assert "1 of 60 answers" in said and [path.name for path in tmp_path.glob("[0-9]*")] == [
-        "0.json"
-    ]
+    assert "1 of 60 answers" in said and [
+        path.name for path in tmp_path.glob("[0-9]*")
+    ] == ["0.json"]
     assert shared_memory() <= before
 
 
@@ -291,22 +313,36 @@ def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_command_line_refuses_what_cannot_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["generate", "How many?", "--tensor_parallel", "3", "--device", "cpu"]) == 2
+    assert (
+        main(["generate", "How many?", "--tensor_parallel", "3", "--device", "cpu"])
+        == 2
+    )
     said = capsys.readouterr().err
     assert said.startswith(
         "error: tensor_parallel is 3. It must divide this model's query heads (4) and MLP width"
     )
-    assert main(["generate", "How many?", "--tensor_parallel", "0", "--device", "cpu"]) == 2
+    assert (
+        main(["generate", "How many?", "--tensor_parallel", "0", "--device", "cpu"])
+        == 2
+    )
     assert "tensor_parallel is 0" in capsys.readouterr().err
     flags = f"--tensor_parallel 2 --device cpu --mode ar --model {SERVED}"
     assert main(["generate", "How many?", *flags.split()]) == 2
     assert "is on a server, which splits its models itself" in capsys.readouterr().err
-    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    place = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     assert main(["info"]) == 2
     assert "without torchrun" in capsys.readouterr().err
-    assert main(["generate", "How many?", "--tensor_parallel", "4", "--device", "cpu"]) == 2
+    assert (
+        main(["generate", "How many?", "--tensor_parallel", "4", "--device", "cpu"])
+        == 2
+    )
     assert "torchrun has started 2 processes" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "first")
     assert main(["info"]) == 2

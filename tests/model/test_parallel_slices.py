@@ -1,5 +1,5 @@
-"""Who has which slice: the parts put together are the whole, each rank reads only its own, and what
-cannot be divided is refused.
+"""Who has which slice: the parts put together are the whole, each rank reads only its
+own, and what cannot be divided is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from model_kit import KINDS, edit_json, hf_model, watch_tensors
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import resolve
-from lr.model.ranks import RankGroup, RankLM, Ranks, cuts, load_parallel, part_of, spread_over
+from lr.model.ranks import (
+    RankGroup,
+    RankLM,
+    Ranks,
+    cuts,
+    load_parallel,
+    part_of,
+    spread_over,
+)
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -36,7 +44,9 @@ def parts(path: Path, size: int) -> list[RankLM]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
-    hf_model(kind, **WIDE, num_hidden_layers=1, tie_word_embeddings=False).save_pretrained(tmp_path)
+    hf_model(
+        kind, **WIDE, num_hidden_layers=1, tie_word_embeddings=False
+    ).save_pretrained(tmp_path)
     whole = dict(load_model(tmp_path).named_parameters())
     ranks = [dict(part.named_parameters()) for part in parts(tmp_path, size)]
     config = read_config(tmp_path)
@@ -57,13 +67,17 @@ def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
                 if "qkv" in name
                 else [config.intermediate_size] * 2
             )
-            columns = zip(*(one.split([n // size for n in sizes]) for one in mine), strict=True)
-            assert torch.equal(torch.cat([torch.cat(column) for column in columns]), parameter)
+            columns = zip(
+                *(one.split([n // size for n in sizes]) for one in mine), strict=True
+            )
+            assert torch.equal(
+                torch.cat([torch.cat(column) for column in columns]), parameter
+            )
 
 
 def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
-    """8 query heads, 2 KV heads, 4 ranks: query heads 6 and 7 of rank 3 look at KV head 1, which
-    rank 2 has too.
+    """8 query heads, 2 KV heads, 4 ranks: query heads 6 and 7 of rank 3 look at KV head
+    1, which rank 2 has too.
     """
     config = read_config(resolve("tiny-target"))
     config = part_of(config, 1).__class__(
@@ -124,7 +138,9 @@ def test_a_rank_reads_its_part_and_no_more(
         assert set(read) == set(whole), "every tensor is somebody's"
         assert sum(read.values()) <= 1.05 * total / size
         together += sum(read.values())
-    assert together == total + (size - 1) * norms, "norms are read by all, everything else once"
+    assert together == total + (size - 1) * norms, (
+        "norms are read by all, everything else once"
+    )
 
 
 def test_a_stored_head_that_should_be_the_embedding_is_compared_by_whoever_has_the_rows(
@@ -168,4 +184,7 @@ def test_a_part_of_a_model_without_a_checkpoint(tmp_path: Path) -> None:
     hf_model("qwen3").config.save_pretrained(tmp_path)
     part = RankLM.load(f"dummy:{tmp_path}", Ranks(1, 2, CPU))
     assert part.layers[0].mlp.down.weight.shape == (32, 20)
-    assert all(parameter.isfinite().all() and parameter.any() for parameter in part.parameters())
+    assert all(
+        parameter.isfinite().all() and parameter.any()
+        for parameter in part.parameters()
+    )

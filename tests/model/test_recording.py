@@ -1,5 +1,5 @@
-"""CUDA graphs are recorded when a runner is made, so never while another model runs; and an answer
-says what could not be recorded. The recorder is the twin without CUDA.
+"""CUDA graphs are recorded when a runner is made, so never while another model runs;
+and an answer says what could not be recorded. The recorder is the twin without CUDA.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from lr.model.attention import SDPA
 from lr.model.device import DeviceMap
 from lr.model.graphs import ROWS, Recorder, recorder_for
 from lr.model.qwen import CausalLM
-from lr.parts.judge import asked_model
 from lr.reasoner import Reasoner
+from lr.spec.verifiers.judge import asked_model
 from lr.trace import Warned
 
-QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+)
 
 
 class Diary:
@@ -75,7 +77,9 @@ def reasoner() -> Iterator[Reasoner]:
         yield made
 
 
-def test_graphs_are_recorded_once_for_a_runner(reasoner: Reasoner, diary: Diary) -> None:
+def test_graphs_are_recorded_once_for_a_runner(
+    reasoner: Reasoner, diary: Diary
+) -> None:
     """A runner that is lent again has its graphs; a larger one records anew."""
     model = reasoner.models.target
     runners = Runners(model)
@@ -95,7 +99,8 @@ def test_graphs_are_recorded_once_for_a_runner(reasoner: Reasoner, diary: Diary)
 def test_nothing_is_recorded_while_a_model_runs(
     reasoner: Reasoner, diary: Diary, drafter: str
 ) -> None:
-    """The target waits until the draft's thread has recorded. The second answer records nothing."""
+    """The target waits until the draft's thread has recorded. The second answer records
+    nothing."""
 
     short = {"max_tokens": 20, "max_step_tokens": 20, "acceptance": "match"}
 
@@ -128,7 +133,8 @@ def test_nothing_is_recorded_while_a_model_runs(
 def test_an_answer_says_whose_graphs_were_not_recorded(
     how: dict[str, Any], slower: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The draft's worker's and the judge's too, whose runner was made when it was loaded."""
+    """The draft's worker's and the judge's too, whose runner was made when it was
+    loaded."""
 
     def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         raise RuntimeError("out of memory")
@@ -138,7 +144,7 @@ def test_an_answer_says_whose_graphs_were_not_recorded(
 
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: fails)
     monkeypatch.setattr(CausalLM, "replayable", True)
-    monkeypatch.setattr("lr.parts.verifiers.equip", equipped)
+    monkeypatch.setattr("lr.spec.verifiers.named.equip", equipped)
     warned = pytest.warns(RuntimeWarning, match="decoding will be slower")
     with warned, small_reasoner("judge", "tiny-judge") as reasoner:
         trace = reasoner.generate(QUESTION, max_tokens=12, **how).trace
@@ -159,7 +165,10 @@ def test_info_records_a_graph(
         raise RuntimeError("operation not permitted")
 
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: fails)
-    assert recorded(lambda: model) == "none, recording 64 rows failed: operation not permitted"
+    assert (
+        recorded(lambda: model)
+        == "none, recording 64 rows failed: operation not permitted"
+    )
     monkeypatch.setattr(CausalLM, "replayable", False)
     model.attention = SDPA
     assert recorded(lambda: model) == "none, attention sdpa cannot be recorded"
@@ -169,13 +178,15 @@ SPOILT = "operation failed due to a previous error during capture"
 
 
 class FakeGraphs:
-    """CUDA's part in recording, without CUDA. What happened, in order; `broken`: the calls that
-    raise.
+    """CUDA's part in recording, without CUDA. What happened, in order; `broken`: the
+    calls that raise.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, *broken: str) -> None:
         self.seen: list[str] = []
-        self.open: tuple[int, int] | None = None  # the pool that the allocator thinks is recorded
+        self.open: tuple[int, int] | None = (
+            None  # the pool that the allocator thinks is recorded
+        )
         self.broken = broken
         stream = SimpleNamespace(wait_stream=lambda other: None)
         patch.setattr("lr.model.graphs._recording_stream", lambda index: stream)
@@ -185,14 +196,18 @@ class FakeGraphs:
         patch.setattr(torch.cuda, "current_device", lambda: 1)
         patch.setattr(torch.cuda, "device", nullcontext)
         patch.setattr(torch.cuda, "stream", nullcontext)
-        patch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocate, raising=False)
+        patch.setattr(
+            torch._C, "_cuda_endAllocateToPool", self.end_allocate, raising=False
+        )
 
     def capture_begin(self, pool: tuple[int, int], capture_error_mode: str) -> None:
         self.open = pool
         self._do("begin")
 
     def capture_end(self) -> None:
-        self._do("end")  # where it raises, older versions of PyTorch leave the pool open
+        self._do(
+            "end"
+        )  # where it raises, older versions of PyTorch leave the pool open
         self.open = None
 
     def end_allocate(self, device: int, pool: tuple[int, int]) -> None:
@@ -214,7 +229,10 @@ class FakeGraphs:
 @pytest.mark.parametrize(
     ("broken", "first"),
     [
-        (("recorded", "end"), "recorded"),  # a kernel that cannot be recorded spoils the end too
+        (
+            ("recorded", "end"),
+            "recorded",
+        ),  # a kernel that cannot be recorded spoils the end too
         (("recorded",), "recorded"),
         (("end",), "end"),
         (("begin", "end"), "begin"),
@@ -223,7 +241,8 @@ class FakeGraphs:
 def test_a_recording_that_fails_is_ended_and_says_why(
     broken: tuple[str, ...], first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first error is raised, and the allocator is told that nothing is recorded any more."""
+    """The first error is raised, and the allocator is told that nothing is recorded any
+    more."""
     fake = FakeGraphs(monkeypatch, *broken)
     record = recorder_for(torch.device("cuda"))
     with pytest.raises(RuntimeError, match=f"^{first}: "):
@@ -233,7 +252,9 @@ def test_a_recording_that_fails_is_ended_and_says_why(
     record(fake.compute)
     assert fake.seen[-5:] == ["compute", "compute", "begin", "recorded", "end"]
     fake.broken = broken
-    monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")  # where it has another name
+    monkeypatch.delattr(
+        torch._C, "_cuda_endAllocateToPool"
+    )  # where it has another name
     with pytest.raises(RuntimeError, match=f"^{first}: "):
         record(fake.compute)
 
@@ -242,14 +263,14 @@ def test_a_recording_that_fails_is_ended_and_says_why(
 def test_close_gives_up_all_graphs(
     verifier: str, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the draft's thread too, and of who asks the target or a judge. Asked again, they
-    answer as before.
+    """Those of the draft's thread too, and of who asks the target or a judge. Asked
+    again, they answer as before.
     """
 
     def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
         model.attention = KIT
 
-    for module in ("lr.parts.verifiers", "lr.reasoner"):
+    for module in ("lr.spec.verifiers.named", "lr.reasoner"):
         monkeypatch.setattr(f"{module}.equip", equipped)
     judge = "tiny-judge" if verifier == "judge" else None
     how: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
@@ -258,11 +279,15 @@ def test_close_gives_up_all_graphs(
         assert worker is not None
         first = reasoner.generate(QUESTION, **how)
         late = time.monotonic() + 10
-        while not worker.load()[0].idle and time.monotonic() < late:  # the thread hears it soon
+        while (
+            not worker.load()[0].idle and time.monotonic() < late
+        ):  # the thread hears it soon
             time.sleep(0.01)
         asker = models.judge or models.target
         runners = [*asker.asked, *worker.load()[0].idle]
-        runners += [one for each in reasoner.engine.runners.values() for one in each.idle]
+        runners += [
+            one for each in reasoner.engine.runners.values() for one in each.idle
+        ]
         graphs = [runner.graphs for runner in runners]
         assert len(graphs) == 3 and all(one.recorded for one in graphs)
         reasoner.close()
@@ -270,4 +295,6 @@ def test_close_gives_up_all_graphs(
         assert not worker.load()[0].idle
         again = reasoner.generate(QUESTION, **how)
     assert again.tokens == first.tokens
-    assert [step.verdict for step in again.steps] == [step.verdict for step in first.steps]
+    assert [step.verdict for step in again.steps] == [
+        step.verdict for step in first.steps
+    ]

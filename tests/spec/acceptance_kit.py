@@ -1,5 +1,5 @@
-"""Small worlds for the acceptance rules: conditional tables for target and draft, shapes of trees,
-rounds ready to be verified.
+"""Small worlds for the acceptance rules: conditional tables for target and draft,
+shapes of trees, rounds ready to be verified.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lr.lab.exact import Model
 from lr.rng import Stream
 from lr.spec.acceptance import ROOT, Draws, Proposal
+from lr.theory.exact import Model
 
 EXACT = 1e-12
 CHAINS = [tuple(range(ROOT, n - 1)) for n in (1, 2, 3)]
@@ -28,8 +28,8 @@ KINDS = ["random", "peaked", "zeros", "equal", "disjoint", "one-hot", "one-hot d
 
 
 def table(make: Callable[[torch.Generator], Tensor], seed: int) -> Model:
-    """A model whose law after every prefix is made anew, but is always the same for the same
-    prefix.
+    """A model whose law after every prefix is made anew, but is always the same for the
+    same prefix.
     """
     known: dict[tuple[int, ...], Tensor] = {}
 
@@ -47,7 +47,9 @@ def table(make: Callable[[torch.Generator], Tensor], seed: int) -> Model:
 def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
     """Target and draft over v tokens, in fp64, of one of the KINDS."""
 
-    def soft(generator: torch.Generator, spread: float = 1.0, drop: float = 0.0) -> Tensor:
+    def soft(
+        generator: torch.Generator, spread: float = 1.0, drop: float = 0.0
+    ) -> Tensor:
         scores = torch.randn(v, dtype=torch.float64, generator=generator) * spread
         dropped = torch.rand(v, generator=generator) < drop
         dropped[int(torch.randint(v, (), generator=generator))] = False
@@ -57,7 +59,8 @@ def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
         """Only the tokens first, first + 2, ... are possible."""
         law = torch.zeros(v, dtype=torch.float64)
         law[first::2] = (
-            torch.rand(len(law[first::2]), dtype=torch.float64, generator=generator) + 0.1
+            torch.rand(len(law[first::2]), dtype=torch.float64, generator=generator)
+            + 0.1
         )
         return law / law.sum()
 
@@ -74,12 +77,16 @@ def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
     return table(target, seed), table(draft, seed if kind == "equal" else seed + 1)
 
 
-def random_proposal(rng: random.Random, v: int, *, trees: bool, longest: int = 4) -> Proposal:
-    """A proposal of 0 to `longest` tokens: a chain or, where allowed, a tree; certain or with
-    random rows of q.
+def random_proposal(
+    rng: random.Random, v: int, *, trees: bool, longest: int = 4
+) -> Proposal:
+    """A proposal of 0 to `longest` tokens: a chain or, where allowed, a tree; certain
+    or with random rows of q.
     """
     n = rng.randint(0, longest)
-    parents = tuple(rng.randint(ROOT, node - 1) if trees else node - 1 for node in range(n))
+    parents = tuple(
+        rng.randint(ROOT, node - 1) if trees else node - 1 for node in range(n)
+    )
     tokens = tuple(rng.randrange(v) for _ in range(n))
     q = random_rows(rng, n, v) if rng.random() < 0.5 else None
     return Proposal(tokens, parents, q)

@@ -11,9 +11,15 @@ from spec_kit import EOS, random_model
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
-from lr.parts.block_rule import BlockRule
-from lr.parts.drafters import LookupDrafter, ModelDrafter, StepDrafter, SuffixDrafter, TreeDrafter
 from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Proposal, RejectRule
+from lr.spec.block_rule import BlockRule
+from lr.spec.drafters import (
+    LookupDrafter,
+    ModelDrafter,
+    StepDrafter,
+    SuffixDrafter,
+    TreeDrafter,
+)
 from lr.spec.token_sd import Context, Drafter
 from lr.types import Coupling, SamplingParams
 
@@ -26,8 +32,8 @@ def runner_of(model: CausalLM) -> ModelRunner:
 
 
 class Stubborn:
-    """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end of the text
-    or a boundary inside.
+    """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end
+    of the text or a boundary inside.
     """
 
     name = "stubborn"
@@ -51,9 +57,13 @@ DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
     "ngram": lambda s: LookupDrafter(3, 1),
     "suffix": lambda s: SuffixDrafter(),
     "draft": lambda s: ModelDrafter(runner_of(DRAFT), s, eos_ids=END),
-    "draft shared": lambda s: ModelDrafter(runner_of(DRAFT), s, coupling=Coupling.SHARED),
+    "draft shared": lambda s: ModelDrafter(
+        runner_of(DRAFT), s, coupling=Coupling.SHARED
+    ),
     "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, min_confidence=0.5),
-    "tree": lambda s: TreeDrafter(runner_of(DRAFT), s, branching=(3, 2, 1), eos_ids=END),
+    "tree": lambda s: TreeDrafter(
+        runner_of(DRAFT), s, branching=(3, 2, 1), eos_ids=END
+    ),
     "tree shared": lambda s: TreeDrafter(
         runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED
     ),

@@ -1,5 +1,6 @@
-"""The kernel that draws from the likeliest tokens, beside `distribution` and `sample`, in Triton's
-interpreter on the CPU (TRITON_INTERPRET=1); run by `test_sampling_at_once.py`.
+"""The kernel that draws from the likeliest tokens, beside `distribution` and `sample`,
+in Triton's interpreter on the CPU (TRITON_INTERPRET=1); run by
+`test_sampling_at_once.py`.
 """
 
 from __future__ import annotations
@@ -10,25 +11,40 @@ from itertools import product
 import torch
 
 from lr.errors import NumericalError
+from lr.kernels.sampling import draw_from_head
 from lr.spec.sampling import HEAD, _words, distribution, sample
-from lr.spec.sampling_triton import draw_from_head
 from lr.types import SamplingParams
 
 
-def drawn(logits: torch.Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int] | None:
+def drawn(
+    logits: torch.Tensor, params: SamplingParams, keys: Sequence[int]
+) -> list[int] | None:
     return draw_from_head(logits, params, _words(keys, torch.device("cpu")))
 
 
-def the_head_is_enough(dtype: torch.dtype, top_k: int, top_p: float, min_p: float) -> None:
+def the_head_is_enough(
+    dtype: torch.dtype, top_k: int, top_p: float, min_p: float
+) -> None:
     """bfloat16 has so few numbers that ties at the edge of top-k are common."""
     params = SamplingParams(temperature=0.6, top_k=top_k, top_p=top_p, min_p=min_p)
     noise = torch.Generator().manual_seed(7)
     logits = torch.randn(25, 2000, generator=noise).to(dtype)
-    keys = [(0x9E3779B97F4A7C15 * i) % 2**64 for i in range(25)]  # half of them above 2^63
-    tokens = [drawn(row[None], params, [key]) for row, key in zip(logits, keys, strict=True)]
+    keys = [
+        (0x9E3779B97F4A7C15 * i) % 2**64 for i in range(25)
+    ]  # half of them above 2^63
+    tokens = [
+        drawn(row[None], params, [key]) for row, key in zip(logits, keys, strict=True)
+    ]
     expected = sample(distribution(logits, params), keys)
-    same = [one == [other] for one, other in zip(tokens, expected, strict=True) if one is not None]
-    assert all(same) and len(same) >= (25 if dtype is torch.float32 else 5), (params, len(same))
+    same = [
+        one == [other]
+        for one, other in zip(tokens, expected, strict=True)
+        if one is not None
+    ]
+    assert all(same) and len(same) >= (25 if dtype is torch.float32 else 5), (
+        params,
+        len(same),
+    )
     if None not in tokens[:5]:  # rows together
         assert drawn(logits[:5], params, keys[:5]) == expected[:5]
 
@@ -39,12 +55,14 @@ def ties_go_on_after_the_head() -> None:
     logits = torch.zeros(200, 150).index_fill_(1, torch.arange(100, 150), -1.0)
     assert drawn(logits, params, range(200)) is None
     logits[:, :63] += 1.0  # now the ties end before the last of the head
-    assert drawn(logits, params, range(200)) == sample(distribution(logits, params), range(200))
+    assert drawn(logits, params, range(200)) == sample(
+        distribution(logits, params), range(200)
+    )
 
 
 def top_p_alone(dtype: torch.dtype) -> None:
-    """Where the head does not hold enough, or ties of the last that stays may go on after it, the
-    kernel says so.
+    """Where the head does not hold enough, or ties of the last that stays may go on
+    after it, the kernel says so.
     """
     noise = torch.Generator().manual_seed(3)
     peaked = (torch.randn(25, 2000, generator=noise) * 6).to(dtype)
@@ -58,9 +76,13 @@ def top_p_alone(dtype: torch.dtype) -> None:
     flat = torch.randn(5, 2000, generator=noise)  # 64 tokens do not hold 0.95
     assert drawn(flat, SamplingParams(1.0, 0.95), range(5)) is None
     equal = torch.zeros(5, 2000).index_fill_(1, torch.arange(2), 9.0)
-    assert drawn(equal, SamplingParams(1.0, 0.999), range(5)) is None  # ties after the head
+    assert (
+        drawn(equal, SamplingParams(1.0, 0.999), range(5)) is None
+    )  # ties after the head
     params = SamplingParams(1.0, 0.5)
-    assert drawn(equal, params, range(5)) == sample(distribution(equal, params), range(5))
+    assert drawn(equal, params, range(5)) == sample(
+        distribution(equal, params), range(5)
+    )
 
 
 def a_damaged_row_is_found(bad: float) -> None:
@@ -78,7 +100,9 @@ def a_damaged_row_is_found(bad: float) -> None:
 if __name__ == "__main__":
     masses = ((1.0, 0.0), (0.95, 0.0), (0.8, 0.05), (1.0, 0.1))
     pairs = product((torch.float32, torch.bfloat16), (1, 20, HEAD - 1))
-    for i, (dtype, top_k) in enumerate(pairs):  # each dtype and each top_k meets all four
+    for i, (dtype, top_k) in enumerate(
+        pairs
+    ):  # each dtype and each top_k meets all four
         for top_p, min_p in (masses[i % 4], masses[(i + 2) % 4]):
             the_head_is_enough(dtype, top_k, top_p, min_p)
     ties_go_on_after_the_head()

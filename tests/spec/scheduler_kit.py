@@ -1,8 +1,9 @@
-"""What the tests of the scheduler share: a random script, a straight-line oracle, and a clerk who
-checks the books.
+"""What the tests of the scheduler share: a random script, a straight-line oracle, and a
+clerk who checks the books.
 
-The page `lr/lookahead.py` is the oracle for all that happens on models (`tests/test_lookahead.py`).
-The one here is for what it leaves out: drafts that fail, and verdicts without the target's step.
+The page `lr/lookahead.py` is the oracle for all that happens on models
+(`tests/test_lookahead.py`). The one here is for what it leaves out: drafts that fail,
+and verdicts without the target's step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from lr.lab.scripted import Prefix, Script, ScriptedRun, Turn, cut
 from lr.spec.protocol import (
     Cancel,
     Command,
@@ -31,12 +31,13 @@ from lr.spec.protocol import (
 )
 from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
+from lr.watch.scripted import Prefix, Script, ScriptedRun, Turn, cut
 
 
 @dataclass(frozen=True)
 class RandomScript:
-    """Random steps and verdicts, each a function of its own content, as the keyed draws of real
-    models are.
+    """Random steps and verdicts, each a function of its own content, as the keyed draws
+    of real models are.
     """
 
     seed: int
@@ -51,7 +52,9 @@ class RandomScript:
 
     def _step(self, *key: object) -> Step:
         chance = self._chance(*key)
-        tokens = tuple(chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5])))
+        tokens = tuple(
+            chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5]))
+        )
         lot = chance.random()
         finish = (
             Finish.EOS
@@ -78,8 +81,8 @@ class RandomScript:
 
 @dataclass
 class Told:
-    """What a run must give: its steps, and the nodes whose branch was the root's, one after the
-    other.
+    """What a run must give: its steps, and the nodes whose branch was the root's, one
+    after the other.
     """
 
     chain: list[EmittedStep] = field(default_factory=list)
@@ -87,15 +90,18 @@ class Told:
 
 
 def oracle(script: Script, config: SchedulerConfig) -> Told:
-    """One position after the other, everything waited for: what every schedule must emit at any
-    width. The page cannot stand in for it: it names no nodes, and knows neither drafts that do not
-    come nor verdicts without a target step.
+    """One position after the other, everything waited for: what every schedule must
+    emit at any width. The page cannot stand in for it: it names no nodes, and knows
+    neither drafts that do not come nor verdicts without a target step.
     """
     told, limits, level = Told(), config.limits, 0
     node = after = NodeId(0, 0)
     while True:
         prefix = tuple(e.step for e in told.chain)
-        index, limit = len(prefix), limits.step_limit(sum(len(step.tokens) for step in prefix))
+        index, limit = (
+            len(prefix),
+            limits.step_limit(sum(len(step.tokens) for step in prefix)),
+        )
         if not limit or (prefix and prefix[-1].finish is Finish.EOS):
             return told
         if prefix:
@@ -128,7 +134,13 @@ def oracle(script: Script, config: SchedulerConfig) -> Told:
             after = NodeId(index + 1, index + 1)
             if rejected:
                 told.chain.append(
-                    EmittedStep(index, target, Origin.CORRECTION, rejected[-1][1], rejected[-1][0])
+                    EmittedStep(
+                        index,
+                        target,
+                        Origin.CORRECTION,
+                        rejected[-1][1],
+                        rejected[-1][0],
+                    )
                 )
             else:
                 bonus = config.schedule is Schedule.SYNC and level > 0
@@ -150,14 +162,16 @@ def _verdict(
 
 
 class Clerk:
-    """Checks the books of a run: what begins ends, once; no work for a node that is not there;
-    never more rows than allowed.
+    """Checks the books of a run: what begins ends, once; no work for a node that is not
+    there; never more rows than allowed.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.running: set[Work] = set()
-        self.alone: set[Work] = set()  # judged without the target's step: a row of the target
+        self.alone: set[Work] = (
+            set()
+        )  # judged without the target's step: a row of the target
         self.ended: set[Work] = set()
         self.alive = {NodeId(0, 0)}
         self.gone: set[NodeId] = set()
@@ -171,9 +185,13 @@ class Clerk:
             self._end(work_of(turn.event))
         for command in turn.commands:
             self._enter(command)
-        rows = sum(work.kind is WorkKind.TARGET or work in self.alone for work in self.running)
+        rows = sum(
+            work.kind is WorkKind.TARGET or work in self.alone for work in self.running
+        )
         self.most_rows = max(self.most_rows, rows)
-        assert self.config.max_target_rows is None or rows <= self.config.max_target_rows
+        assert (
+            self.config.max_target_rows is None or rows <= self.config.max_target_rows
+        )
 
     def _enter(self, command: Command) -> None:
         match command:
@@ -190,7 +208,9 @@ class Clerk:
                 self.alone.add(Work(WorkKind.JUDGE, node))
             case Judge(node, parent):
                 work = Work(WorkKind.JUDGE, node)
-                if work in self.alone:  # the verifier was unsure: the second time, with both steps
+                if (
+                    work in self.alone
+                ):  # the verifier was unsure: the second time, with both steps
                     self.alone.remove(work)
                     self.ended.remove(work)
                 self._begin(work, parent)
@@ -208,7 +228,9 @@ class Clerk:
                 self._leave(node)
 
     def _announce(self, *nodes: NodeId) -> None:
-        assert not (self.alive | self.gone) & set(nodes) and len(set(nodes)) == len(nodes)
+        assert not (self.alive | self.gone) & set(nodes) and len(set(nodes)) == len(
+            nodes
+        )
         self.alive |= set(nodes)
 
     def _leave(self, node: NodeId) -> None:
@@ -219,7 +241,9 @@ class Clerk:
         self.gone.add(node)
 
     def _begin(self, work: Work, parent: NodeId) -> None:
-        assert work not in self.running | self.ended and {work.node, parent} <= self.alive
+        assert (
+            work not in self.running | self.ended and {work.node, parent} <= self.alive
+        )
         self.running.add(work)
 
     def _end(self, work: Work) -> None:
@@ -238,8 +262,8 @@ def work_of(event: Event) -> Work:
 
 
 def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk:
-    """Run to the end with the clerk looking on, now and then with a stale event, which must change
-    nothing.
+    """Run to the end with the clerk looking on, now and then with a stale event, which
+    must change nothing.
     """
     clerk = Clerk(run.scheduler.config)
     clerk.read(run.turns[0])
@@ -247,7 +271,9 @@ def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk
     while not run.done:
         turn = run.step()
         clerk.read(turn)
-        cancelled += [command.work for command in turn.commands if isinstance(command, Cancel)]
+        cancelled += [
+            command.work for command in turn.commands if isinstance(command, Cancel)
+        ]
         if stale is not None and cancelled and stale.random() < 0.3:
             late = cancelled.pop(stale.randrange(len(cancelled)))
             assert run.tell(run.event_of(late)).commands == ()

@@ -1,5 +1,5 @@
-"""What every acceptance rule must do. A new rule is a class, a line in `lr/spec/acceptance.py`,
-and passes this file.
+"""What every acceptance rule must do. A new rule is a class, a line in
+`lr/spec/acceptance.py`, and passes this file.
 """
 
 from __future__ import annotations
@@ -10,15 +10,36 @@ from typing import get_args
 
 import pytest
 import torch
-from acceptance_kit import CHAINS, EXACT, KINDS, draws, pair, random_proposal, random_rows
+from acceptance_kit import (
+    CHAINS,
+    EXACT,
+    KINDS,
+    draws,
+    pair,
+    random_proposal,
+    random_rows,
+)
 from scipy import stats
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
-from lr.lab.exact import certain_drafts, drawn_drafts, plain_distribution, round_distribution
 from lr.options import AcceptanceName, make_options
-from lr.spec.acceptance import EMPTY, ROOT, RULES, AcceptanceRule, Decision, Draws, Proposal
+from lr.spec.acceptance import (
+    EMPTY,
+    ROOT,
+    RULES,
+    AcceptanceRule,
+    Decision,
+    Draws,
+    Proposal,
+)
 from lr.spec.sampling import sample
+from lr.theory.exact import (
+    certain_drafts,
+    drawn_drafts,
+    plain_distribution,
+    round_distribution,
+)
 
 FALSE_ALARM = 1e-6
 V = 5
@@ -37,11 +58,18 @@ def some_round(rule: AcceptanceRule, seed: int, branches: int) -> Round:
     rng = random.Random(seed)
     proposals = [random_proposal(rng, V, trees=rule.trees) for _ in range(branches)]
     rows = [random_rows(rng, len(proposal) + 1, V) for proposal in proposals]
-    return rows, proposals, [draws(seed, i, offset=rng.randrange(50)) for i in range(branches)]
+    return (
+        rows,
+        proposals,
+        [draws(seed, i, offset=rng.randrange(50)) for i in range(branches)],
+    )
 
 
 def decide(
-    rule: AcceptanceRule, rows: list[Tensor], proposals: list[Proposal], chances: list[Draws]
+    rule: AcceptanceRule,
+    rows: list[Tensor],
+    proposals: list[Proposal],
+    chances: list[Draws],
 ) -> list[Decision]:
     return rule.verify(torch.cat(rows), proposals, chances)
 
@@ -49,7 +77,8 @@ def decide(
 def test_has_its_papers(rule: AcceptanceRule) -> None:
     assert RULES[rule.name]().name == rule.name
     assert all(
-        isinstance(flag, bool) for flag in (rule.lossless, rule.trees, rule.needs_fresh_noise)
+        isinstance(flag, bool)
+        for flag in (rule.lossless, rule.trees, rule.needs_fresh_noise)
     )
 
 
@@ -64,7 +93,9 @@ def test_nothing_proposed_is_plain_sampling(rule: AcceptanceRule) -> None:
     rows = random_rows(random.Random(1), 20, V)
     chances = [draws(i, offset=i) for i in range(20)]
     tokens = sample(rows, [chance.sample_key(0) for chance in chances])
-    assert rule.verify(rows, [EMPTY] * 20, chances) == [Decision((), token) for token in tokens]
+    assert rule.verify(rows, [EMPTY] * 20, chances) == [
+        Decision((), token) for token in tokens
+    ]
     assert rule.verify(rows[:0], [], []) == []
 
 
@@ -72,16 +103,21 @@ def test_a_batch_decides_as_each_branch_alone(rule: AcceptanceRule) -> None:
     for seed in range(20):
         rows, proposals, chances = some_round(rule, seed, branches=7)
         alone = [
-            decide(rule, [r], [p], [d])[0] for r, p, d in zip(rows, proposals, chances, strict=True)
+            decide(rule, [r], [p], [d])[0]
+            for r, p, d in zip(rows, proposals, chances, strict=True)
         ]
         assert decide(rule, rows, proposals, chances) == alone
         order = list(range(7))
         random.Random(seed).shuffle(order)
-        shuffled = decide(rule, *([part[i] for i in order] for part in (rows, proposals, chances)))
+        shuffled = decide(
+            rule, *([part[i] for i in order] for part in (rows, proposals, chances))
+        )
         assert shuffled == [alone[i] for i in order]
 
 
-def test_accepts_a_path_and_emits_what_the_target_can_write(rule: AcceptanceRule) -> None:
+def test_accepts_a_path_and_emits_what_the_target_can_write(
+    rule: AcceptanceRule,
+) -> None:
     for seed in range(30):
         rows, proposals, chances = some_round(rule, seed, branches=5)
         for row, proposal, decision in zip(
@@ -93,10 +129,15 @@ def test_accepts_a_path_and_emits_what_the_target_can_write(rule: AcceptanceRule
             if rule.lossless:
                 assert float(row[last + 1, decision.token]) > 0
                 for node in decision.nodes:
-                    assert float(row[proposal.parents[node] + 1, proposal.tokens[node]]) > 0
+                    assert (
+                        float(row[proposal.parents[node] + 1, proposal.tokens[node]])
+                        > 0
+                    )
 
 
-def test_depends_on_nothing_but_its_arguments_and_changes_none(rule: AcceptanceRule) -> None:
+def test_depends_on_nothing_but_its_arguments_and_changes_none(
+    rule: AcceptanceRule,
+) -> None:
     rows, proposals, chances = some_round(rule, 1, branches=6)
     probs = torch.cat(rows)
     before = probs.clone(), [None if p.q is None else p.q.clone() for p in proposals]
@@ -116,7 +157,9 @@ def test_other_randomness_decides_otherwise(rule: AcceptanceRule) -> None:
     row = torch.full((3, V), 1 / V, dtype=torch.float64)
     proposal = Proposal.chain((1, 2), row[:2])
     by_stream = {rule.verify(row, [proposal], [draws(i)])[0] for i in range(30)}
-    by_offset = {rule.verify(row, [proposal], [draws(0, offset=i)])[0] for i in range(30)}
+    by_offset = {
+        rule.verify(row, [proposal], [draws(0, offset=i)])[0] for i in range(30)
+    }
     assert len(by_stream) > 3 and len(by_offset) > 3
 
 
@@ -127,7 +170,9 @@ def test_outcomes_are_a_law(rule: AcceptanceRule) -> None:
             continue
         outcomes = rule.outcomes(rows, proposal)
         assert all(-EXACT < outcome.probability < 1 + EXACT for outcome in outcomes)
-        assert sum(outcome.probability for outcome in outcomes) == pytest.approx(1, abs=EXACT)
+        assert sum(outcome.probability for outcome in outcomes) == pytest.approx(
+            1, abs=EXACT
+        )
         assert len({outcome.nodes for outcome in outcomes}) == len(outcomes)
         for outcome in outcomes:
             last = outcome.nodes[-1] if outcome.nodes else ROOT
@@ -141,20 +186,27 @@ def test_outcomes_are_a_law(rule: AcceptanceRule) -> None:
 
 @pytest.mark.parametrize("certain", [True, False], ids=["certain", "drawn"])
 def test_verify_follows_its_outcomes(rule: AcceptanceRule, certain: bool) -> None:
-    """2,000 rounds with keys of their own against the law, drafts given. Chi-square, false alarm
-    1e-6, seed fixed.
+    """2,000 rounds with keys of their own against the law, drafts given. Chi-square,
+    false alarm 1e-6, seed fixed.
     """
     rng = random.Random(5)
     n, length = 2000, 3
     rows = (
-        torch.rand(length + 1, V, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+        torch.rand(
+            length + 1,
+            V,
+            dtype=torch.float64,
+            generator=torch.Generator().manual_seed(5),
+        )
         + 0.2
     ).log()
     rows = rows.softmax(-1)
     q = None if certain else random_rows(rng, length, V) * 0.5 + 0.5 / V
     parents = (ROOT, ROOT, 0) if rule.trees else (ROOT, 0, 1)
     proposal = Proposal((1, 2, 3), parents, q)
-    decisions = rule.verify(rows.repeat(n, 1), [proposal] * n, [draws(7, i) for i in range(n)])
+    decisions = rule.verify(
+        rows.repeat(n, 1), [proposal] * n, [draws(7, i) for i in range(n)]
+    )
     counts = Counter((decision.nodes, decision.token) for decision in decisions)
     cells = {
         (outcome.nodes, token): n * outcome.probability * chance
@@ -173,8 +225,11 @@ def test_verify_follows_its_outcomes(rule: AcceptanceRule, certain: bool) -> Non
     assert stats.chisquare(seen, means).pvalue > FALSE_ALARM
 
 
-def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(rule: AcceptanceRule) -> None:
-    """Coupling "shared": what decides is independent of the drafts' noise. False alarm 1e-6."""
+def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(
+    rule: AcceptanceRule,
+) -> None:
+    """Coupling "shared": what decides is independent of the drafts' noise. False alarm
+    1e-6."""
     n = 3000
     p, q = random_rows(random.Random(11), 2, V) * 0.8 + 0.2 / V
     chances = [draws(13, i) for i in range(n)]
@@ -187,18 +242,25 @@ def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(rule: AcceptanceRule)
     )
     if rule.lossless:
         assert (
-            stats.chisquare([first[token] for token in range(V)], (n * p).tolist()).pvalue
+            stats.chisquare(
+                [first[token] for token in range(V)], (n * p).tolist()
+            ).pvalue
             > FALSE_ALARM
         )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lossless_means_exactly_the_law_of_the_target(rule: AcceptanceRule, kind: str) -> None:
+def test_lossless_means_exactly_the_law_of_the_target(
+    rule: AcceptanceRule, kind: str
+) -> None:
     """In brief; at length in `test_acceptance_law.py`."""
     target, draft = pair(kind, 21, 3)
     for drafts in (drawn_drafts(draft, CHAINS[1]), certain_drafts(draft, CHAINS[1])):
         error = float(
-            (round_distribution(rule, target, drafts, 3) - plain_distribution(target, 3))
+            (
+                round_distribution(rule, target, drafts, 3)
+                - plain_distribution(target, 3)
+            )
             .abs()
             .max()
         )
@@ -206,10 +268,15 @@ def test_lossless_means_exactly_the_law_of_the_target(rule: AcceptanceRule, kind
 
 
 def test_rows_as_a_model_gives_them(rule: AcceptanceRule) -> None:
-    """fp32 rows, which sum to one only roughly, and drafts that the target can hardly write."""
+    """fp32 rows, which sum to one only roughly, and drafts that the target can hardly
+    write."""
     generator = torch.Generator().manual_seed(9)
     rows = (torch.randn(5, 300, generator=generator) * 30).softmax(-1)
-    for q in (None, rows[:4], (torch.randn(4, 300, generator=generator) * 30).softmax(-1)):
+    for q in (
+        None,
+        rows[:4],
+        (torch.randn(4, 300, generator=generator) * 30).softmax(-1),
+    ):
         tokens = (rows if q is None else q)[:4].argmax(-1).tolist()
         [decision] = rule.verify(rows, [Proposal.chain(tokens, q)], [draws(1)])
         assert 0 <= len(decision.nodes) <= 4
@@ -222,7 +289,9 @@ def test_rows_as_a_model_gives_them(rule: AcceptanceRule) -> None:
 def test_refuses_what_does_not_fit(rule: AcceptanceRule) -> None:
     rows = torch.full((3, V), 1 / V, dtype=torch.float64)
     two = Proposal.chain((1, 2))
-    with pytest.raises(ProtocolError, match=r"probs of shape \(2, 5\); expected .* \[3, v\]"):
+    with pytest.raises(
+        ProtocolError, match=r"probs of shape \(2, 5\); expected .* \[3, v\]"
+    ):
         rule.verify(rows[:2], [two], [draws()])
     with pytest.raises(ProtocolError, match="1 proposals came with 2 sets of draws"):
         rule.verify(rows, [two], [draws(), draws()])

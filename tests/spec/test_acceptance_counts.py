@@ -1,5 +1,5 @@
-"""How many drafts stay: the enumerated mean equals theory's, and block verification never keeps
-less than token-wise rejection.
+"""How many drafts stay: the enumerated mean equals theory's, and block verification
+never keeps less than token-wise rejection.
 """
 
 from __future__ import annotations
@@ -10,13 +10,23 @@ import pytest
 import torch
 from acceptance_kit import CHAINS, EXACT, KINDS, pair
 
-from lr.lab.exact import Model, certain_drafts, context_free, drawn_drafts, expected_accepted
-from lr.parts.block_rule import BlockRule, block_weights
 from lr.spec.acceptance import ROOT, MatchRule, RejectRule
+from lr.spec.block_rule import BlockRule, block_weights
+from lr.theory.exact import (
+    Model,
+    certain_drafts,
+    context_free,
+    drawn_drafts,
+    expected_accepted,
+)
 
 
 def prefixes(v: int, longest: int) -> list[tuple[int, ...]]:
-    return [text for n in range(1, longest + 1) for text in itertools.product(range(v), repeat=n)]
+    return [
+        text
+        for n in range(1, longest + 1)
+        for text in itertools.product(range(v), repeat=n)
+    ]
 
 
 def along(model: Model, text: tuple[int, ...]) -> list[float]:
@@ -37,7 +47,12 @@ def test_rejection(kind: str) -> None:
     v, n = 3, 3
     target, draft = pair(kind, 11, v)
     theory = sum(
-        product([min(p, q) for p, q in zip(along(target, text), along(draft, text), strict=True)])
+        product(
+            [
+                min(p, q)
+                for p, q in zip(along(target, text), along(draft, text), strict=True)
+            ]
+        )
         for text in prefixes(v, n)
     )
     assert expected_accepted(
@@ -64,17 +79,18 @@ def test_match_with_noise_of_its_own(kind: str) -> None:
     """E accepted = sum over all prefixes of the product of p q along them."""
     target, draft = pair(kind, 11, 3)
     theory = sum(
-        product(along(target, text)) * product(along(draft, text)) for text in prefixes(3, 3)
+        product(along(target, text)) * product(along(draft, text))
+        for text in prefixes(3, 3)
     )
-    assert expected_accepted(MatchRule(), target, drawn_drafts(draft, CHAINS[2])) == pytest.approx(
-        theory, abs=EXACT
-    )
+    assert expected_accepted(
+        MatchRule(), target, drawn_drafts(draft, CHAINS[2])
+    ) == pytest.approx(theory, abs=EXACT)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_leviathan_closed_form(n: int) -> None:
-    """With p and q the same everywhere: 1 + E accepted = (1 - a^(n+1)) / (1 - a) with a = sum of
-    min(p, q).
+    """With p and q the same everywhere: 1 + E accepted = (1 - a^(n+1)) / (1 - a) with a
+    = sum of min(p, q).
     """
     p = torch.tensor([0.5, 0.3, 0.1, 0.1], dtype=torch.float64)
     q = torch.tensor([0.2, 0.3, 0.4, 0.1], dtype=torch.float64)
@@ -88,8 +104,8 @@ def test_leviathan_closed_form(n: int) -> None:
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_candidates_for_one_place(kind: str, k: int) -> None:
-    """Drawn with replacement, the residuals do not depend on what was drawn: 1 - product of (1 -
-    sum min(r_j, q)), r_1 = p.
+    """Drawn with replacement, the residuals do not depend on what was drawn: 1 -
+    product of (1 - sum min(r_j, q)), r_1 = p.
     """
     target, draft = pair(kind, 3, 4)
     left, missed = target(()).tolist(), 1.0
@@ -108,9 +124,9 @@ def test_likeliest_candidates_for_one_place(k: int) -> None:
     target, draft = pair("random", 4, 4)
     theory = float(target(())[draft(()).topk(k).indices].sum())
     for rule in (RejectRule(), MatchRule()):
-        assert expected_accepted(rule, target, certain_drafts(draft, (ROOT,) * k)) == pytest.approx(
-            theory, abs=EXACT
-        )
+        assert expected_accepted(
+            rule, target, certain_drafts(draft, (ROOT,) * k)
+        ) == pytest.approx(theory, abs=EXACT)
 
 
 def test_without_replacement_beats_with_replacement_on_average() -> None:
@@ -154,8 +170,8 @@ def test_block_on_certain_drafts_is_rejection() -> None:
 
 
 def test_the_example_of_the_block_verification_paper() -> None:
-    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: token-wise 10/9 tokens stay on average, as a
-    block 11/9.
+    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: token-wise 10/9 tokens stay on
+    average, as a block 11/9.
     """
     p = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
     drafts = list(drawn_drafts(context_free(p.flip(0)), CHAINS[1]))

@@ -1,5 +1,5 @@
-"""Every rule marked lossless emits exactly the target's law: all drafts and all outcomes added up,
-to 1e-12.
+"""Every rule marked lossless emits exactly the target's law: all drafts and all
+outcomes added up, to 1e-12.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import pytest
 import torch
 from acceptance_kit import CHAINS, EXACT, KINDS, TREES, pair
 
-from lr.lab.exact import (
+from lr.spec.acceptance import RULES, Proposal, follow
+from lr.theory.exact import (
     Drafts,
     Model,
     certain_drafts,
@@ -19,7 +20,6 @@ from lr.lab.exact import (
     round_distribution,
     target_rows,
 )
-from lr.spec.acceptance import RULES, Proposal, follow
 
 LOSSLESS = [name for name in RULES if RULES[name]().lossless]
 FOR_TREES = [name for name in LOSSLESS if RULES[name]().trees]
@@ -55,7 +55,12 @@ def largest_error(rule: str, target: Model, drafts: Drafts, length: int) -> floa
 def test_chains(rule: str, kind: str, parents: tuple[int, ...], how: str) -> None:
     for seed, v in enumerate([2, 3, 4] if len(parents) < 3 else [4]):
         target, draft = pair(kind, seed, v)
-        assert largest_error(rule, target, drafts_of(how, draft, parents), len(parents) + 1) < EXACT
+        assert (
+            largest_error(
+                rule, target, drafts_of(how, draft, parents), len(parents) + 1
+            )
+            < EXACT
+        )
 
 
 @pytest.mark.parametrize("how", ["drawn", "without replacement", "certain"])
@@ -64,13 +69,16 @@ def test_chains(rule: str, kind: str, parents: tuple[int, ...], how: str) -> Non
 @pytest.mark.parametrize("rule", FOR_TREES)
 def test_trees(rule: str, kind: str, parents: tuple[int, ...], how: str) -> None:
     target, draft = pair(kind, 7, 3)
-    assert largest_error(rule, target, drafts_of(how, draft, parents), depth(parents) + 1) < EXACT
+    assert (
+        largest_error(rule, target, drafts_of(how, draft, parents), depth(parents) + 1)
+        < EXACT
+    )
 
 
 @pytest.mark.parametrize("parents", [CHAINS[2], TREES[2]], ids=str)
 def test_fewer_tokens_than_a_proposal_has(parents: tuple[int, ...]) -> None:
-    """The first tokens are those of a longer law, also where the law is not the target's: here the
-    drafter proposes always the same and says that it drew.
+    """The first tokens are those of a longer law, also where the law is not the
+    target's: here the drafter proposes always the same and says that it drew.
     """
     target, draft = pair("random", 3, 3)
     [(_, drawn), *_] = drawn_drafts(draft, parents)
@@ -93,8 +101,8 @@ def test_many_random_chains(rule: str) -> None:
 @pytest.mark.parametrize("parents", [*CHAINS[:2], *TREES[:3]], ids=str)
 @pytest.mark.parametrize("kind", ["random", "zeros", "disjoint"])
 def test_sample_matching_by_its_own_walk(kind: str, parents: tuple[int, ...]) -> None:
-    """`match` decides by `follow` on the target's draws; here over all draws, with their
-    probabilities, instead of its closed law.
+    """`match` decides by `follow` on the target's draws; here over all draws, with
+    their probabilities, instead of its closed law.
     """
     v, target, draft = 3, *pair(kind, 5, 3)
     length = depth(parents) + 1
@@ -123,12 +131,17 @@ def test_worked_example() -> None:
     [(first, a), (second, b)] = drawn_drafts(draft, (-1,))
     assert (first, a.tokens, second, b.tokens) == (0.8, (0,), 0.2, (1,))
     rejected, kept = RULES["reject"]().outcomes(target_rows(target, a), a)
-    assert kept.probability == pytest.approx(0.625) and kept.nodes == (0,) and kept.untouched
+    assert (
+        kept.probability == pytest.approx(0.625)
+        and kept.nodes == (0,)
+        and kept.untouched
+    )
     assert (
         rejected.probability == pytest.approx(0.375)
         and rejected.next_probs().tolist() == [0, 1]
         and not rejected.untouched
     )
     assert [
-        outcome.probability for outcome in RULES["reject"]().outcomes(target_rows(target, b), b)
+        outcome.probability
+        for outcome in RULES["reject"]().outcomes(target_rows(target, b), b)
     ] == [0, 1]

@@ -1,5 +1,5 @@
-"""Sample matching emits, token for token, what plain decoding emits with the same keys; shared
-noise agrees as often as computed.
+"""Sample matching emits, token for token, what plain decoding emits with the same keys;
+shared noise agrees as often as computed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lr.lab.exact import (
+from lr.rng import Stream
+from lr.spec.acceptance import EMPTY, Draws, MatchRule, Proposal, follow
+from lr.spec.sampling import sample
+from lr.theory.exact import (
     Model,
     independent_agreement,
     shared_noise_agreement,
     target_rows,
     total_variation,
 )
-from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, Draws, MatchRule, Proposal, follow
-from lr.spec.sampling import sample
 
 FALSE_ALARM = 1e-6
 SEED = 20240611
@@ -37,14 +37,20 @@ def plain_decoding(target: Model, draw: Draws, length: int) -> tuple[int, ...]:
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.integers(0, 10**6), st.sampled_from(["random", "zeros", "one-hot"]), st.integers(1, 3))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["random", "zeros", "one-hot"]),
+    st.integers(1, 3),
+)
 def test_is_plain_decoding_token_for_token(seed: int, kind: str, branches: int) -> None:
-    """Whatever is proposed, in whatever batch: the tokens are those of plain decoding, and it stops
-    only where it must.
+    """Whatever is proposed, in whatever batch: the tokens are those of plain decoding,
+    and it stops only where it must.
     """
     rng = random.Random(seed)
     target, _ = pair(kind, seed % 50, 4)
-    proposals = [random_proposal(rng, 4, trees=True, longest=6) for _ in range(branches)]
+    proposals = [
+        random_proposal(rng, 4, trees=True, longest=6) for _ in range(branches)
+    ]
     chances = [draws(seed, i, offset=rng.randrange(100)) for i in range(branches)]
     probs = torch.cat([target_rows(target, proposal) for proposal in proposals])
     for proposal, draw, decision in zip(
@@ -85,8 +91,9 @@ def test_follow() -> None:
 
 
 def promised(p: torch.Tensor, q: torch.Tensor) -> float:
-    """(1 - TV) / (1 + TV): each side draws without knowing the other's distribution, and then no
-    coupling can promise more (Daliri, Musco and Suresh, arXiv 2408.07978)."""
+    """(1 - TV) / (1 + TV): each side draws without knowing the other's distribution,
+    and then no coupling can promise more (Daliri, Musco and Suresh, arXiv
+    2408.07978)."""
     distance = total_variation(p, q)
     return (1 - distance) / (1 + distance)
 
@@ -95,8 +102,8 @@ def promised(p: torch.Tensor, q: torch.Tensor) -> float:
     "kind", ["random", "peaked", "zeros", "disjoint", "equal", "one-hot draft"]
 )
 def test_shared_noise_agrees_as_the_closed_form_says(kind: str) -> None:
-    """20,000 pairs of samples from the sampler itself; the cells "both are x" and "they differ".
-    False alarm 1e-6 per kind, seed fixed.
+    """20,000 pairs of samples from the sampler itself; the cells "both are x" and "they
+    differ". False alarm 1e-6 per kind, seed fixed.
     """
     n, v = 20_000, 6
     target, draft = pair(kind, SEED, v)
@@ -123,11 +130,15 @@ def assert_fits(counts: list[int], expected: list[float]) -> None:
     cells = [cell for cell in cells if cell[1] >= 5]
     if rare:
         cells.append((sum(count for count, _ in rare), sum(e for _, e in rare)))
-    assert stats.chisquare([c for c, _ in cells], [e for _, e in cells]).pvalue > FALSE_ALARM
+    assert (
+        stats.chisquare([c for c, _ in cells], [e for _, e in cells]).pvalue
+        > FALSE_ALARM
+    )
 
 
 @pytest.mark.parametrize(
-    "kind", ["random", "peaked", "zeros", "disjoint", "equal", "one-hot", "one-hot draft"]
+    "kind",
+    ["random", "peaked", "zeros", "disjoint", "equal", "one-hot", "one-hot draft"],
 )
 def test_agreement_lies_between_its_bounds(kind: str) -> None:
     for seed in range(50):
@@ -139,16 +150,19 @@ def test_agreement_lies_between_its_bounds(kind: str) -> None:
 
 
 def test_two_tokens() -> None:
-    """With two tokens shared noise reaches the best there is, 1 - TV. By hand: 0.5 + 0.2."""
+    """With two tokens shared noise reaches the best there is, 1 - TV. By hand: 0.5 +
+    0.2."""
     p, q = torch.tensor([[0.8, 0.2], [0.5, 0.5]], dtype=torch.float64)
-    assert shared_noise_agreement(p, q).tolist() == pytest.approx([1 / (1 + 1), 1 / (1 + 4)])
+    assert shared_noise_agreement(p, q).tolist() == pytest.approx(
+        [1 / (1 + 1), 1 / (1 + 4)]
+    )
     assert total_variation(p, q) == pytest.approx(0.3)
     assert independent_agreement(p, q) == pytest.approx(0.5)
 
 
 def test_shared_noise_is_worth_it() -> None:
-    """Fifty tokens, a draft near the target: noise of its own hardly ever agrees, shared noise
-    nearly as often as is possible.
+    """Fifty tokens, a draft near the target: noise of its own hardly ever agrees,
+    shared noise nearly as often as is possible.
     """
     generator = torch.Generator().manual_seed(SEED)
     rows = []
@@ -156,12 +170,20 @@ def test_shared_noise_is_worth_it() -> None:
         scores = torch.randn(50, dtype=torch.float64, generator=generator)
         p = (scores * 1.5).softmax(-1)
         q = (
-            scores * 1.5 + torch.randn(50, dtype=torch.float64, generator=generator) * 0.8
+            scores * 1.5
+            + torch.randn(50, dtype=torch.float64, generator=generator) * 0.8
         ).softmax(-1)
         shared = float(shared_noise_agreement(p, q).sum())
         rows.append(
-            (independent_agreement(p, q), promised(p, q), shared, 1 - total_variation(p, q))
+            (
+                independent_agreement(p, q),
+                promised(p, q),
+                shared,
+                1 - total_variation(p, q),
+            )
         )
-    own, bound, shared, best = (sum(column) / len(rows) for column in zip(*rows, strict=True))
+    own, bound, shared, best = (
+        sum(column) / len(rows) for column in zip(*rows, strict=True)
+    )
     assert own < 0.15 < bound < shared < best < 0.8
     assert best - shared < 0.1

@@ -1,5 +1,5 @@
-"""Every counterexample fails the test that the real rules pass, by the amount the collection
-states.
+"""Every counterexample fails the test that the real rules pass, by the amount the
+collection states.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import torch
 from acceptance_kit import EXACT, pair
 from torch import Tensor
 
-from lr.lab import counterexamples as wrong
-from lr.lab.counterexamples import Counterexample, bias, counterexamples
-from lr.lab.exact import (
+from lr.spec.acceptance import ROOT, RULES, AcceptanceRule, Proposal
+from lr.spec.block_rule import BlockRule
+from lr.theory import counterexamples as wrong
+from lr.theory.counterexamples import Counterexample, bias, counterexamples
+from lr.theory.exact import (
     certain_drafts,
     context_free,
     drawn_drafts,
@@ -22,8 +24,6 @@ from lr.lab.exact import (
     round_distribution,
     total_variation,
 )
-from lr.parts.block_rule import BlockRule
-from lr.spec.acceptance import ROOT, RULES, AcceptanceRule, Proposal
 
 STATED = {
     "greedy draft, softmax q in the ratio": 0.302,
@@ -38,7 +38,9 @@ DRAFTERS = {
     "drawn": partial(drawn_drafts, parents=(ROOT,)),
     "likeliest": partial(certain_drafts, parents=(ROOT,)),
     "likeliest three": partial(certain_drafts, parents=(ROOT,) * 3),
-    "three without replacement": partial(drawn_drafts, parents=(ROOT,) * 3, replace=False),
+    "three without replacement": partial(
+        drawn_drafts, parents=(ROOT,) * 3, replace=False
+    ),
 }
 
 
@@ -54,8 +56,8 @@ def test_bias_is_as_stated(one: Counterexample) -> None:
 
 @pytest.mark.parametrize("one", counterexamples(), ids=lambda one: one.name)
 def test_fails_the_test_of_the_real_rules(one: Counterexample) -> None:
-    """With a law that depends on the text, as in `test_acceptance_law.py`: off by far more than
-    1e-12.
+    """With a law that depends on the text, as in `test_acceptance_law.py`: off by far
+    more than 1e-12.
     """
     for seed in range(10):
         model, draft = pair("random", seed, 4)
@@ -75,7 +77,9 @@ def test_fails_the_test_of_the_real_rules(one: Counterexample) -> None:
 
 @pytest.mark.parametrize("drafts", DRAFTERS)
 @pytest.mark.parametrize("rule", RULES)
-def test_the_same_measure_finds_nothing_wrong_with_the_real_rules(rule: str, drafts: str) -> None:
+def test_the_same_measure_finds_nothing_wrong_with_the_real_rules(
+    rule: str, drafts: str
+) -> None:
     if "three" in drafts and not RULES[rule]().trees:
         return
     honest = Counterexample("honest", "", RULES[rule](), DRAFTERS[drafts])
@@ -93,23 +97,28 @@ def test_one_fresh_sample_for_one_candidate_is_sample_matching() -> None:
 def rounds_distribution(
     rule: AcceptanceRule, p: Tensor, q: Tensor, length: int, *, reuse_noise: bool
 ) -> Tensor:
-    """The distribution [v, ..., v] of the first `length` tokens of rounds of two drafts, where p
-    and q [v] do not depend on the text.
+    """The distribution [v, ..., v] of the first `length` tokens of rounds of two
+    drafts, where p and q [v] do not depend on the text.
 
-    With `reuse_noise` the noise of a draft belongs to its place: a place that is drafted again,
-    because the last round was cut before it, gets the same token. That is harmless for a rule that
-    never used it, and biased for one that `needs_fresh_noise`.
+    With `reuse_noise` the noise of a draft belongs to its place: a place that is
+    drafted again, because the last round was cut before it, gets the same token. That
+    is harmless for a rule that never used it, and biased for one that
+    `needs_fresh_noise`.
     """
     v = len(p)
     total = torch.zeros([v] * length, dtype=torch.float64)
     rows = p.expand(3, v)
 
-    def go_on(text: tuple[int, ...], weight: float, places: tuple[int, ...] | None) -> None:
+    def go_on(
+        text: tuple[int, ...], weight: float, places: tuple[int, ...] | None
+    ) -> None:
         if len(text) >= length:
             total[text[:length]] += weight
             return
         drafted = (
-            product(range(v), repeat=2) if places is None else [places[len(text) : len(text) + 2]]
+            product(range(v), repeat=2)
+            if places is None
+            else [places[len(text) : len(text) + 2]]
         )
         for drafts in drafted:
             drawn = 1.0 if places is not None else float(q[drafts[0]] * q[drafts[1]])
@@ -125,16 +134,24 @@ def rounds_distribution(
 
 @pytest.mark.parametrize("rule", RULES)
 def test_old_noise_in_a_new_round(rule: str) -> None:
-    """A draft place that is drawn again with the same noise: harmless unless the rule looked after
-    the place where it stopped.
+    """A draft place that is drawn again with the same noise: harmless unless the rule
+    looked after the place where it stopped.
     """
     p = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
     q = p.flip(0)
     right = plain_distribution(context_free(p), 4)
     assert (
-        total_variation(rounds_distribution(RULES[rule](), p, q, 4, reuse_noise=False), right)
+        total_variation(
+            rounds_distribution(RULES[rule](), p, q, 4, reuse_noise=False), right
+        )
         < EXACT
     )
-    reused = total_variation(rounds_distribution(RULES[rule](), p, q, 4, reuse_noise=True), right)
+    reused = total_variation(
+        rounds_distribution(RULES[rule](), p, q, 4, reuse_noise=True), right
+    )
     assert (reused > 0.01) == RULES[rule]().needs_fresh_noise
-    assert reused == pytest.approx(7 / 108, abs=EXACT) if rule == BlockRule.name else reused < EXACT
+    assert (
+        reused == pytest.approx(7 / 108, abs=EXACT)
+        if rule == BlockRule.name
+        else reused < EXACT
+    )

@@ -1,5 +1,5 @@
-"""The guides in docs/ hold: their examples run and pass the contracts they name, and their tables
-are what the code says.
+"""The guides in docs/ hold: their examples run and pass the contracts they name, and
+their tables are what the code says.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import test_verifier_contract as verifier_contract
 from tests_root import ROOT
 from verifier_kit import codec
 
-from lr.lab.counterexamples import bias, counterexamples
 from lr.spec.acceptance import RULES
+from lr.theory.counterexamples import bias, counterexamples
 
 VARIANTS = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
 TOKEN_LEVEL = (ROOT / "docs" / "token_level.md").read_text(encoding="utf-8")
@@ -40,7 +40,9 @@ def test_the_examples_run(guide: dict[str, Any]) -> None:
 def test_the_drafter_passes_its_contract(
     guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(drafter_kit.DRAFTERS, "repeat", lambda sampling: guide["RepeatDrafter"]())
+    monkeypatch.setitem(
+        drafter_kit.DRAFTERS, "repeat", lambda sampling: guide["RepeatDrafter"]()
+    )
     drafter_contract.test_contract("repeat")
 
 
@@ -51,7 +53,8 @@ def test_the_rule_passes_its_contract(
     asked = [
         test
         for name, test in vars(rule_contract).items()
-        if name.startswith("test_") and list(inspect.signature(test).parameters) == ["rule"]
+        if name.startswith("test_")
+        and list(inspect.signature(test).parameters) == ["rule"]
     ]
     assert len(asked) >= 8
     for test in asked:
@@ -77,7 +80,9 @@ def test_the_verifier_passes_its_contract(guide: dict[str, Any]) -> None:
 def test_the_example_of_the_guide_to_steps_runs() -> None:
     text = (ROOT / "docs" / "variants_steps.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(compile(block, "docs/variants_steps.md, example", "exec"), {"__name__": "guide"})
+    exec(
+        compile(block, "docs/variants_steps.md, example", "exec"), {"__name__": "guide"}
+    )
 
 
 def test_the_table_of_rules_is_the_code() -> None:

@@ -1,5 +1,5 @@
-"""The distribution against its definition and against transformers; keyed draws against their
-law.
+"""The distribution against its definition and against transformers; keyed draws against
+their law.
 """
 
 import pytest
@@ -10,7 +10,16 @@ from scipy.stats import chisquare
 
 from lr.errors import NumericalError, SettingError
 from lr.rng import Stream, mix64
-from lr.spec.sampling import HEAD, _mix64, _signed, distribution, draw, perturbed, sample, tainted
+from lr.spec.sampling import (
+    HEAD,
+    _mix64,
+    _signed,
+    distribution,
+    draw,
+    perturbed,
+    sample,
+    tainted,
+)
 from lr.types import SamplingParams
 
 FALSE_ALARM = 1e-6
@@ -25,7 +34,12 @@ def test_filters_agree_with_transformers(
 ) -> None:
     from transformers.generation import logits_process as hf
 
-    logits = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
+    logits = (
+        torch.randn(
+            6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+        )
+        * 3
+    )
     scores = hf.TemperatureLogitsWarper(temperature)(None, logits)
     if top_k:
         scores = hf.TopKLogitsWarper(min(top_k, 40))(None, scores)
@@ -46,14 +60,18 @@ def test_the_input_is_not_changed() -> None:
 
 
 def test_greedy_is_one_hot_and_takes_the_likeliest() -> None:
-    probs = distribution(torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0]]), SamplingParams(0.0))
+    probs = distribution(
+        torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0]]), SamplingParams(0.0)
+    )
     assert probs.tolist() == [[0, 1, 0], [1, 0, 0]]
     assert sample(probs, [1, 2]) == [1, 0]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_logits_that_are_no_numbers_are_an_error(bad: float, temperature: float) -> None:
+def test_logits_that_are_no_numbers_are_an_error(
+    bad: float, temperature: float
+) -> None:
     logits = torch.zeros(2, 5)
     logits[1, 3] = bad
     with pytest.raises(NumericalError, match="try dtype float32"):
@@ -78,12 +96,16 @@ def test_masked_logits_are_never_drawn() -> None:
 
 
 def test_keyed_draws_follow_the_distribution() -> None:
-    probs = distribution(torch.tensor([[2.0, 1.0, 0.0, -1.0, -8.0, 1.5]]), SamplingParams(1.0))
+    probs = distribution(
+        torch.tensor([[2.0, 1.0, 0.0, -1.0, -8.0, 1.5]]), SamplingParams(1.0)
+    )
     stream, n = Stream.root(7).fold_in("sampling test"), 20_000
     drawn = sample(probs.expand(n, -1), [stream.key(i) for i in range(n)])
     counts = torch.bincount(torch.tensor(drawn), minlength=6).double()
     assert (
-        chisquare(counts.numpy(), (probs[0].double() / probs[0].double().sum() * n).numpy()).pvalue
+        chisquare(
+            counts.numpy(), (probs[0].double() / probs[0].double().sum() * n).numpy()
+        ).pvalue
         > FALSE_ALARM
     )
 
@@ -94,16 +116,21 @@ def test_draws_depend_on_their_key_alone() -> None:
     together = sample(probs, keys)
     assert together == [sample(probs[i : i + 1], keys[i : i + 1])[0] for i in range(5)]
     order = [3, 0, 4, 1, 2]
-    assert sample(probs[order], [keys[i] for i in order]) == [together[i] for i in order]
+    assert sample(probs[order], [keys[i] for i in order]) == [
+        together[i] for i in order
+    ]
 
 
 def test_equal_keys_share_their_noise() -> None:
-    """Two models with similar distributions and one key agree far more often than with two keys."""
+    """Two models with similar distributions and one key agree far more often than with
+    two keys."""
     p = distribution(
-        torch.randn(2000, 50, generator=torch.Generator().manual_seed(5)), SamplingParams(1.0)
+        torch.randn(2000, 50, generator=torch.Generator().manual_seed(5)),
+        SamplingParams(1.0),
     )
     q = distribution(
-        p.log() + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(6)),
+        p.log()
+        + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(6)),
         SamplingParams(1.0),
     )
     keys = [Stream.root(2).key(i) for i in range(2000)]
@@ -115,8 +142,8 @@ def test_equal_keys_share_their_noise() -> None:
 
 
 def test_few_candidates_in_a_large_vocabulary_have_the_same_clocks() -> None:
-    """Whether noise is made for all tokens or for the likely ones only cannot be seen in the
-    draw.
+    """Whether noise is made for all tokens or for the likely ones only cannot be seen
+    in the draw.
     """
     probs = torch.rand(8, 5000, generator=torch.Generator().manual_seed(4))
     few = torch.where(probs > 0.98, probs, 0.0)
@@ -137,11 +164,13 @@ def test_a_distribution_has_gradients_where_they_are_asked_for() -> None:
 
 @pytest.mark.parametrize("sharpness", [0.1, 3.0])
 def test_top_p_of_a_large_vocabulary(sharpness: float) -> None:
-    """Flat rows need the whole vocabulary, steep ones a few tokens; both are the smallest set that
-    holds top_p.
+    """Flat rows need the whole vocabulary, steep ones a few tokens; both are the
+    smallest set that holds top_p.
     """
     logits = (
-        torch.randn(3, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+        torch.randn(
+            3, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(8)
+        )
         * sharpness
     )
     plain = distribution(logits, SamplingParams(1.0))
@@ -156,9 +185,9 @@ def test_top_p_of_a_large_vocabulary(sharpness: float) -> None:
 
 def test_ties_at_the_edge_of_top_p_are_all_kept() -> None:
     assert (
-        distribution(torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]]), SamplingParams(1.0, 0.7))[
-            0, 1:
-        ].count_nonzero()
+        distribution(
+            torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]]), SamplingParams(1.0, 0.7)
+        )[0, 1:].count_nonzero()
         == 3
     )
 
@@ -200,7 +229,9 @@ def test_numbers_and_their_names_are_different_paths() -> None:
         {"min_p": 1.1},
     ],
 )
-def test_impossible_settings_are_refused_with_their_value(bad: dict[str, float]) -> None:
+def test_impossible_settings_are_refused_with_their_value(
+    bad: dict[str, float],
+) -> None:
     [(name, value)] = bad.items()
     with pytest.raises(SettingError, match=rf"{name} is {value}"):
         SamplingParams(**bad)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""How tokens are drawn on CUDA, where every question to the device makes the host wait: the same
-tokens, and one question.
+"""How tokens are drawn on CUDA, where every question to the device makes the host wait:
+the same tokens, and one question.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ SETTINGS = [
 @settings(max_examples=30, deadline=None)
 def test_the_same_tokens(params: SamplingParams, seed: int) -> None:
     noise = torch.Generator().manual_seed(seed)
-    probs = distribution(torch.randn(5, 200, generator=noise, dtype=torch.float64) * 3, params)
+    probs = distribution(
+        torch.randn(5, 200, generator=noise, dtype=torch.float64) * 3, params
+    )
     keys = torch.randint(2**62, (5,), generator=noise).tolist()
     assert sample_at_once(probs, keys) == sample(probs, keys)
 
@@ -52,12 +54,14 @@ def test_the_same_tokens(params: SamplingParams, seed: int) -> None:
 def test_top_p_after_top_k_needs_no_second_look(
     seed: int, top_k: int, top_p: float, levels: int
 ) -> None:
-    """Logits on a few levels, so that ties at the edge of top-k go far beyond the tokens that top-p
-    looks at first.
+    """Logits on a few levels, so that ties at the edge of top-k go far beyond the
+    tokens that top-p looks at first.
     """
     noise = torch.Generator().manual_seed(seed)
     logits = torch.randint(levels, (3, 300), generator=noise).double()
-    both = distribution(logits, SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p))
+    both = distribution(
+        logits, SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p)
+    )
     kept = distribution(logits, SamplingParams(temperature=1.0, top_k=top_k))
     for row, after in zip(kept, both, strict=True):
         order = row.sort(descending=True)
@@ -74,7 +78,9 @@ def test_what_is_no_number_is_found_when_a_token_is_drawn(
 ) -> None:
     logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(0))
     assert torch.equal(tainted(logits.softmax(-1), logits), logits.softmax(-1))
-    assert tainted(logits.softmax(-1), torch.full_like(logits, -torch.inf)).isnan().all()
+    assert (
+        tainted(logits.softmax(-1), torch.full_like(logits, -torch.inf)).isnan().all()
+    )
     logits[1, 7] = bad
     with pytest.raises(NumericalError, match="not finite"):
         sample_at_once(tainted(torch.ones(2, 100), logits), [1, 2])
@@ -85,8 +91,8 @@ def test_what_is_no_number_is_found_when_a_token_is_drawn(
 
 
 class Looks(TorchDispatchMode):
-    """Counts the operations that read a value back, or whose result has a shape that depends on
-    values.
+    """Counts the operations that read a value back, or whose result has a shape that
+    depends on values.
     """
 
     def __init__(self) -> None:
@@ -108,10 +114,12 @@ class Looks(TorchDispatchMode):
 
 
 def test_nothing_is_asked_of_the_device_before_the_ids() -> None:
-    """`tolist` is no operation, so nothing at all may be counted; the ordinary way asks how many
-    rows are not zero, and for which.
+    """`tolist` is no operation, so nothing at all may be counted; the ordinary way asks
+    how many rows are not zero, and for which.
     """
-    probs = distribution(torch.randn(3, 500), SamplingParams(temperature=0.6, top_p=0.95, top_k=20))
+    probs = distribution(
+        torch.randn(3, 500), SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
+    )
     with Looks() as looks:
         sample_at_once(probs, [1, 2, 3])
     assert looks.count == 0
@@ -125,7 +133,8 @@ def test_nothing_is_asked_of_the_device_before_the_ids() -> None:
 def test_a_round_asks_no_more_for_five_branches_than_for_one(
     rule: str, questions: int, certain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """p and q of all draft tokens, then the tokens after them; rule "match" draws at once."""
+    """p and q of all draft tokens, then the tokens after them; rule "match" draws at
+    once."""
     noise, n, v = torch.Generator().manual_seed(5), 3, 50
     tables = [torch.randn(n, v, generator=noise).softmax(-1) for _ in range(5)]
     drafts = torch.randint(v, (5, n), generator=noise).tolist()
@@ -149,7 +158,9 @@ def test_a_probability_that_is_no_number_accepts_nothing(rule: str) -> None:
     probs = torch.full((3, 4), 0.25)
     probs[0] = torch.nan
     with pytest.raises(NumericalError, match="not finite"):
-        RULES[rule]().verify(probs, [Proposal.chain((1, 2))], [Draws(Stream.root(0), 0)])
+        RULES[rule]().verify(
+            probs, [Proposal.chain((1, 2))], [Draws(Stream.root(0), 0)]
+        )
 
 
 @pytest.mark.gpu
@@ -168,13 +179,19 @@ def test_the_device_is_not_asked_on_cuda(params: SamplingParams) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
+@pytest.mark.skipif(
+    find_spec("triton") is None, reason="the package triton is not installed"
+)
 def test_the_kernel_draws_the_same_tokens() -> None:
-    """In Triton's interpreter, which is chosen when a kernel is defined: a process of its own."""
+    """In Triton's interpreter, which is chosen when a kernel is defined: a process of
+    its own."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("draw_kit.py"))],
         env=os.environ
-        | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        | {
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
         capture_output=True,
         text=True,
         timeout=600,

@@ -1,8 +1,9 @@
 """What the scheduler emits, case by case, in scripts that can be read.
 
-Steps are texts (`lr/lab/scripted.py`): "a." ends in a boundary, "a$" ends the text, "a" was
-cut. The draft writes in capitals, so the output shows whose words were kept; steps that differ in
-nothing but case are aligned. "A.|B." are two alternatives; "-" none at all.
+Steps are texts (`lr/watch/scripted.py`): "a." ends in a boundary, "a$" ends the text,
+"a" was cut. The draft writes in capitals, so the output shows whose words were kept;
+steps that differ in nothing but case are aligned. "A.|B." are two alternatives; "-"
+none at all.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest, shuffled, text_of
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.watch.scripted import ScriptedRun, TextScript, newest, oldest, shuffled, text_of
 
 SYNC, PAPER, DEPTH = Schedule
 ASYNC = (PAPER, DEPTH)
@@ -21,7 +22,8 @@ ROOMY = Limits(100)
 
 @dataclass(frozen=True)
 class Case:
-    """A name that says what is shown; what target and draft would write; what must come out."""
+    """A name that says what is shown; what target and draft would write; what must come
+    out."""
 
     says: str
     targets: str
@@ -35,13 +37,18 @@ class Case:
 
     def config(self, schedule: Schedule) -> SchedulerConfig:
         return SchedulerConfig(
-            self.limits, schedule, self.depth, self.width, needs_target_step=self.needs_target_step
+            self.limits,
+            schedule,
+            self.depth,
+            self.width,
+            needs_target_step=self.needs_target_step,
         )
 
     @property
     def script(self) -> TextScript:
         return TextScript(
-            self.targets.split(), [text.replace("-", "") for text in self.drafts.split()]
+            self.targets.split(),
+            [text.replace("-", "") for text in self.drafts.split()],
         )
 
 
@@ -244,4 +251,7 @@ CASES = [
 def test_case(case: Case, schedule: Schedule) -> None:
     for order in (oldest, newest, shuffled(1), shuffled(2)):
         emitted = ScriptedRun(case.config(schedule), case.script, order).run()
-        assert ", ".join(f"{text_of(e.step)} {e.origin.value}" for e in emitted) == case.gives
+        assert (
+            ", ".join(f"{text_of(e.step)} {e.origin.value}" for e in emitted)
+            == case.gives
+        )

@@ -1,5 +1,5 @@
-"""Whatever happens first, the same comes out: random scripts, completed in random orders, against
-a straight-line oracle.
+"""Whatever happens first, the same comes out: random scripts, completed in random
+orders, against a straight-line oracle.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_kit import RandomScript, oracle, run_and_check
 
-from lr.lab.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.watch.scripted import ScriptedRun, newest, oldest, shuffled
 
 chances = st.sampled_from([0.0, 0.05, 0.2])
 scripts = st.builds(
@@ -40,7 +40,9 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     return SchedulerConfig(
         limits=draw(limits),
         schedule=schedule,
-        depth=draw(st.integers(1 if schedule is Schedule.PAPER else 0, 6 if width == 1 else 3)),
+        depth=draw(
+            st.integers(1 if schedule is Schedule.PAPER else 0, 6 if width == 1 else 3)
+        ),
         width=width,
         max_target_rows=draw(st.one_of(st.none(), st.integers(1, 6))),
         needs_target_step=draw(st.sampled_from([True, True, False])),
@@ -52,8 +54,8 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 def test_any_order_gives_what_the_oracle_says(
     script: RandomScript, config: SchedulerConfig, seed: int
 ) -> None:
-    """Same steps, same origins, same verdicts, same survivors; the books are checked on the way,
-    stale events thrown in.
+    """Same steps, same origins, same verdicts, same survivors; the books are checked on
+    the way, stale events thrown in.
     """
     told = oracle(script, config)
     for order in (oldest, newest, shuffled(seed), shuffled(seed + 1)):
@@ -64,13 +66,17 @@ def test_any_order_gives_what_the_oracle_says(
 
 
 @settings(max_examples=100, deadline=None)
-@given(script=scripts, limits=limits, width=st.integers(1, 3), seed=st.integers(0, 2**32))
+@given(
+    script=scripts, limits=limits, width=st.integers(1, 3), seed=st.integers(0, 2**32)
+)
 def test_paper_and_depth_emit_the_same_at_any_depth(
     script: RandomScript, limits: Limits, width: int, seed: int
 ) -> None:
     runs = [
         ScriptedRun(
-            SchedulerConfig(limits, schedule, depth, width), script, shuffled(seed + depth)
+            SchedulerConfig(limits, schedule, depth, width),
+            script,
+            shuffled(seed + depth),
         ).run()
         for schedule in (Schedule.PAPER, Schedule.DEPTH)
         for depth in (1, 2, 4)
@@ -84,7 +90,9 @@ def test_late_drafts_rejected_still_ends_and_keeps_the_books(
     script: RandomScript, config: SchedulerConfig, seed: int
 ) -> None:
     """What is emitted depends on the order now; everything else holds."""
-    config = replace(config, schedule=Schedule.DEPTH, reject_late=True, needs_target_step=True)
+    config = replace(
+        config, schedule=Schedule.DEPTH, reject_late=True, needs_target_step=True
+    )
     run_and_check(ScriptedRun(config, script, shuffled(seed)), random.Random(seed))
 
 
@@ -92,13 +100,21 @@ def test_late_drafts_rejected_depends_on_the_order() -> None:
     """Or the test above would hold for a scheduler that does not know the option."""
     config = SchedulerConfig(Limits(40), Schedule.DEPTH, 2, reject_late=True)
     script = RandomScript(1, aligned=1.0, eos=0, cut=0, fails=0)
-    assert len({tuple(ScriptedRun(config, script, shuffled(seed)).run()) for seed in range(20)}) > 1
+    assert (
+        len(
+            {
+                tuple(ScriptedRun(config, script, shuffled(seed)).run())
+                for seed in range(20)
+            }
+        )
+        > 1
+    )
 
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_the_row_limit_is_used(schedule: Schedule) -> None:
-    """Never more than the limit is checked above; here, that so many do run. Depth 3, width 2: a
-    tree has up to 15 nodes.
+    """Never more than the limit is checked above; here, that so many do run. Depth 3,
+    width 2: a tree has up to 15 nodes.
     """
     script = RandomScript(5, aligned=0.9, eos=0, cut=0, fails=0)
     for rows in (1, 2, 3, 5):

@@ -1,4 +1,5 @@
-"""What cannot be is refused and changes nothing; what is stale is ignored; settings are checked."""
+"""What cannot be is refused and changes nothing; what is stale is ignored; settings are
+checked."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ import pytest
 from scheduler_kit import RandomScript
 
 from lr.errors import ProtocolError, SettingError
-from lr.lab.scripted import ScriptedRun, TextScript, shuffled, step_of
 from lr.spec.protocol import (
     Cancel,
     Drafted,
@@ -24,6 +24,7 @@ from lr.spec.protocol import (
 from lr.spec.scheduler import MEMORY, LookaheadScheduler
 from lr.theory.simulate import ENDLESS
 from lr.types import Finish, Step, Verdict
+from lr.watch.scripted import ScriptedRun, TextScript, shuffled, step_of
 
 ROOT, CHILD, GRANDCHILD = NodeId(0, 0), NodeId(0, 1), NodeId(0, 2)
 YES = Verdict(aligned=True, why="told so")
@@ -33,7 +34,8 @@ A_STEP = step_of("a.")
 def some_run() -> ScriptedRun:
     """Draft 0:1 is written; in flight are draft 0:2, target 0:0, target 0:1."""
     run = ScriptedRun(
-        SchedulerConfig(Limits(20, 5), Schedule.DEPTH, 2), TextScript(["a.", "b$"], ["A.", "B$"])
+        SchedulerConfig(Limits(20, 5), Schedule.DEPTH, 2),
+        TextScript(["a.", "b$"], ["A.", "B$"]),
     )
     run.tell(Drafted(CHILD, A_STEP))
     return run
@@ -45,12 +47,16 @@ def some_run() -> ScriptedRun:
         pytest.param(Drafted(CHILD, A_STEP), id="completed already"),
         pytest.param(Drafted(CHILD, None), id="written already"),
         pytest.param(Targeted(GRANDCHILD, A_STEP), id="not commanded yet"),
-        pytest.param(Judged(CHILD, YES), id="not commanded yet: the pair is not complete"),
+        pytest.param(
+            Judged(CHILD, YES), id="not commanded yet: the pair is not complete"
+        ),
         pytest.param(Judged(CHILD, None), id="not commanded yet either"),
         pytest.param(Targeted(NodeId(0, 1, 1), A_STEP), id="no such sibling"),
         pytest.param(Targeted(NodeId(7, 7), A_STEP), id="no such place"),
         pytest.param(Targeted(ROOT, Step((), Finish.BOUNDARY)), id="an empty step"),
-        pytest.param(Drafted(GRANDCHILD, Step((), Finish.LENGTH)), id="an empty draft step"),
+        pytest.param(
+            Drafted(GRANDCHILD, Step((), Finish.LENGTH)), id="an empty draft step"
+        ),
         pytest.param(Targeted(ROOT, step_of("aaaaa.")), id="longer than the limit"),
     ],
 )
@@ -87,7 +93,12 @@ def test_stale_events_are_ignored_once_each() -> None:
         run.run()
         emitted, stale = (
             list(run.emitted),
-            [c.work for turn in run.turns for c in turn.commands if isinstance(c, Cancel)],
+            [
+                c.work
+                for turn in run.turns
+                for c in turn.commands
+                if isinstance(c, Cancel)
+            ],
         )
         random.Random(seed).shuffle(stale)
         for work in stale:
@@ -100,8 +111,8 @@ def test_stale_events_are_ignored_once_each() -> None:
 
 
 def test_cancelled_work_is_forgotten_in_time() -> None:
-    """A chain of 5 MEMORY steps, each with work cancelled: what is remembered stays small, and the
-    oldest is still taken as stale.
+    """A chain of 5 MEMORY steps, each with work cancelled: what is remembered stays
+    small, and the oldest is still taken as stale.
     """
     scheduler = LookaheadScheduler(SchedulerConfig(ENDLESS, Schedule.DEPTH, 2))
     scheduler.start()
@@ -154,4 +165,6 @@ def test_node_names() -> None:
     for width in (1, 2, 5):
         for j in range(width):
             for i in range(width):
-                assert node.child(j, width).child(i, width).parent(width) == node.child(j, width)
+                assert node.child(j, width).child(i, width).parent(width) == node.child(
+                    j, width
+                )

@@ -1,12 +1,11 @@
-"""When things happen: what is in work after which event, in scripts that can be read (see
-`test_scheduler_cases.py`).
+"""When things happen: what is in work after which event, in scripts that can be read
+(see `test_scheduler_cases.py`).
 """
 
 from __future__ import annotations
 
 import pytest
 
-from lr.lab.scripted import ScriptedRun, TextScript, quoted, step_of, text_of
 from lr.spec.protocol import (
     Cancel,
     Draft,
@@ -21,13 +20,18 @@ from lr.spec.protocol import (
     Work,
     WorkKind,
 )
+from lr.watch.scripted import ScriptedRun, TextScript, quoted, step_of, text_of
 
 SYNC, PAPER, DEPTH = Schedule
 
 
-def run_of(targets: str, drafts: str, schedule: Schedule, depth: int, **settings) -> ScriptedRun:
+def run_of(
+    targets: str, drafts: str, schedule: Schedule, depth: int, **settings
+) -> ScriptedRun:
     script = TextScript(targets.split(), drafts.split())
-    return ScriptedRun(SchedulerConfig(Limits(100), schedule, depth, **settings), script)
+    return ScriptedRun(
+        SchedulerConfig(Limits(100), schedule, depth, **settings), script
+    )
 
 
 def in_work(run: ScriptedRun) -> str:
@@ -38,7 +42,11 @@ def in_work(run: ScriptedRun) -> str:
 def do(run: ScriptedRun, work: str) -> str:
     """Complete "draft 0:1"; returns what is in flight then."""
     kind, name = work.split()
-    [found] = [piece for piece in run.work if piece.kind.value == kind and str(piece.node) == name]
+    [found] = [
+        piece
+        for piece in run.work
+        if piece.kind.value == kind and str(piece.node) == name
+    ]
     run.step(found)
     return in_work(run)
 
@@ -59,8 +67,8 @@ def test_sync_has_two_barriers() -> None:
 
 
 def test_depth_has_a_target_step_at_the_frontier() -> None:
-    """At most 2 drafts that are not verified; the target writes at 3 nodes. The window slides with
-    the first accepted step.
+    """At most 2 drafts that are not verified; the target writes at 3 nodes. The window
+    slides with the first accepted step.
     """
     run = run_of("a. b. c. d$", "A. B. C. D$", DEPTH, 2)
     assert in_work(run) == "draft 0:1, target 0:0"
@@ -79,7 +87,9 @@ def test_paper_has_pairs_in_flight() -> None:
     assert do(run, "draft 0:1") == "draft 0:2, target 0:0, target 0:1"
     assert do(run, "draft 0:2") == "target 0:0, target 0:1"
     assert do(run, "target 0:1") == "judge 0:2, target 0:0"
-    assert do(run, "judge 0:2") == "target 0:0"  # aligned, but not committed: still in flight
+    assert (
+        do(run, "judge 0:2") == "target 0:0"
+    )  # aligned, but not committed: still in flight
     assert do(run, "target 0:0") == "judge 0:1"
     assert do(run, "judge 0:1") == "draft 0:3, target 0:2"  # both are committed now
 
@@ -108,8 +118,8 @@ def test_nothing_is_written_after_a_draft_step_that_ends_the_text_or_was_cut(
 
 
 def test_siblings_are_decided_in_order() -> None:
-    """The second alternative is known to be aligned; it is accepted as soon as the first is known
-    not to be.
+    """The second alternative is known to be aligned; it is accepted as soon as the
+    first is known not to be.
     """
     run = run_of("a. b$", "X.|A. B$|C$", DEPTH, 1, width=2)
     assert do(run, "draft 0:1.1") == "draft 0:1, target 0:0, target 0:1.1"
@@ -127,7 +137,9 @@ def test_an_accepted_sibling_does_not_wait_for_later_ones() -> None:
     run = run_of("a. b$", "A.|X. B$|C$", DEPTH, 1, width=2)
     do(run, "draft 0:1")
     do(run, "target 0:0")
-    assert do(run, "judge 0:1") == "draft 0:2, draft 0:2.1, target 0:1"  # draft 0:1.1 is cancelled
+    assert (
+        do(run, "judge 0:1") == "draft 0:2, draft 0:2.1, target 0:1"
+    )  # draft 0:1.1 is cancelled
     assert Work(WorkKind.DRAFT, NodeId(0, 1, 1)) not in run.work
 
 
@@ -153,8 +165,8 @@ def test_a_late_draft_is_waited_for_or_rejected() -> None:
 
 
 def test_rows_are_given_out_breadth_first() -> None:
-    """Synchronous, width 2, depth 2: 7 nodes on 3 rows. The root and its level go first; the last
-    wave has only what is still possible.
+    """Synchronous, width 2, depth 2: 7 nodes on 3 rows. The root and its level go
+    first; the last wave has only what is still possible.
     """
     run = run_of("a. b. c$", "X.|A. B.|X. C$|C$", SYNC, 2, width=2, max_target_rows=3)
     while in_work(run).startswith("draft"):
@@ -167,11 +179,16 @@ def test_rows_are_given_out_breadth_first() -> None:
     )  # below the first alternative nothing is left; below the second, the first is accepted
     assert [text_of(e.step) for e in run.emitted] == ["A.", "B."]
     run.run()
-    assert quoted(run.emitted[-1].step) == '"c$"' and run.emitted[-1].origin.value == "bonus"
+    assert (
+        quoted(run.emitted[-1].step) == '"c$"'
+        and run.emitted[-1].origin.value == "bonus"
+    )
 
 
 def test_scores_take_rows_and_target_steps_come_last() -> None:
-    run = run_of("a. b. c$", "A. X. C$", DEPTH, 2, needs_target_step=False, max_target_rows=1)
+    run = run_of(
+        "a. b. c$", "A. X. C$", DEPTH, 2, needs_target_step=False, max_target_rows=1
+    )
     assert in_work(run) == "draft 0:1"
     assert do(run, "draft 0:1") == "draft 0:2, judge 0:1"
     assert do(run, "draft 0:2") == "judge 0:1"
@@ -186,13 +203,15 @@ def test_without_need_of_it_the_target_writes_at_the_root_only() -> None:
     run = run_of("a. b. c$", "A. X. C$", DEPTH, 2, needs_target_step=False)
     assert do(run, "draft 0:1") == "draft 0:2, judge 0:1"
     assert do(run, "draft 0:2") == "judge 0:1, judge 0:2"
-    assert do(run, "judge 0:2") == "judge 0:1"  # rejected, but step 0 is not decided yet
+    assert (
+        do(run, "judge 0:2") == "judge 0:1"
+    )  # rejected, but step 0 is not decided yet
     assert do(run, "judge 0:1") == "target 0:1"
 
 
 def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
-    """The second alternative is in doubt, so the target writes; the first is accepted, so it
-    stops.
+    """The second alternative is in doubt, so the target writes; the first is accepted,
+    so it stops.
     """
     run = run_of("a. b$", "A.|A?. B$|X$", DEPTH, 1, width=2, needs_target_step=False)
     do(run, "draft 0:1.1")
@@ -203,8 +222,8 @@ def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
 
 
 def test_a_pair_that_needs_no_verifier_is_decided_at_once() -> None:
-    """Synchronous: the root's target step was cut, so the verdicts on what follows are not waited
-    for.
+    """Synchronous: the root's target step was cut, so the verdicts on what follows are
+    not waited for.
     """
     script = TextScript(["aaaaa", "b.", "c$"], ["A.", "B.", "C$"])
     run = ScriptedRun(SchedulerConfig(Limits(100, 4), SYNC, 2), script)
@@ -217,7 +236,10 @@ def test_a_pair_that_needs_no_verifier_is_decided_at_once() -> None:
 def test_the_commands_carry_what_a_driver_needs() -> None:
     run = run_of("a. b$", "A.|X. B$|C$", DEPTH, 1, width=2)
     root, first, second = NodeId(0, 0), NodeId(0, 1), NodeId(0, 1, 1)
-    assert run.turns[0].commands == (Draft(root, (first, second), 100), Target(root, 100))
+    assert run.turns[0].commands == (
+        Draft(root, (first, second), 100),
+        Target(root, 100),
+    )
     assert run.tell(Drafted(first, step_of("A."))).commands == (Target(first, 98),)
     judge = Judge(first, root, step_of("A."), step_of("a."))
     assert run.tell(Targeted(root, step_of("a."))).commands == (judge,)

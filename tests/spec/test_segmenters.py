@@ -1,5 +1,5 @@
-"""Sentence, fixed length and discourse: tables of token streams, and what holds for every rule that
-cuts steps.
+"""Sentence, fixed length and discourse: tables of token streams, and what holds for
+every rule that cuts steps.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from reasoner_kit import write_checkpoint
 
 from lr.errors import SettingError
 from lr.options import GenerateOptions, SegmenterName
-from lr.parts.segmenters import (
+from lr.reasoner import Reasoner
+from lr.spec.segmenters import (
     DiscourseSegmenter,
     FixedSegmenter,
     SentenceSegmenter,
     make_segmenter,
 )
-from lr.reasoner import Reasoner
 from lr.spec.write import Segmenter
 
 Make = Callable[[Callable[[int], bytes]], Segmenter]
@@ -50,7 +50,10 @@ SENTENCES = [
     ([b"the answer is \\boxed{A. B}", b".", b"\n"], 2),
     ([b"\\boxed{A. B", b". C", b"}", b" and on"], None),
     ([b"\\text{Hm. So.}", b" ok. "], 1),
-    ([b"open { brace. Then", b" more.", b"\n", b"\n"], 3),  # a blank line ends it all the same
+    (
+        [b"open { brace. Then", b" more.", b"\n", b"\n"],
+        3,
+    ),  # a blank line ends it all the same
     ([b"} closed. ", b"Then"], 0),
     ([b"x = 4", b"\n", b"\n"], 2),
     ([b"\n\n", b" ", b"\n"], None),
@@ -68,7 +71,10 @@ DISCOURSE = [  # with at least 10 visible bytes
     ([b"Six plus one is 7.", b" So", b" we", b" have"], 2),
     ([b"Six plus one is 7.", b" So", b"me", b" say"], None),
     ([b"Six plus one is 7.", b" So", b"-called", b" sum"], None),
-    ([b"Six plus one is 7,", b" so", b" we", b" have"], None),  # not at the beginning of a sentence
+    (
+        [b"Six plus one is 7,", b" so", b" we", b" have"],
+        None,
+    ),  # not at the beginning of a sentence
     ([b"six = 7 - 1 is ok\n", b"But", b" then"], 2),  # a line begins a sentence
     ([b"six = 7 - 1 is ok\n", b"**", b"Therefore", b"**"], 3),
     ([b"Six plus one is 7.", b" Buts", b" no"], None),
@@ -134,22 +140,30 @@ streams = st.lists(st.sampled_from(PIECES), max_size=16)
 
 @pytest.mark.parametrize("name", ON_BYTES)
 @given(tokens=streams)
-def test_cutting_bytes_into_other_tokens_moves_no_boundary(name: str, tokens: list[bytes]) -> None:
-    """The byte at which the boundary completes is the same when every byte is a token of its
-    own.
+def test_cutting_bytes_into_other_tokens_moves_no_boundary(
+    name: str, tokens: list[bytes]
+) -> None:
+    """The byte at which the boundary completes is the same when every byte is a token
+    of its own.
     """
     whole = ends_at(tokens, ON_BYTES[name])
-    single = ends_at([bytes([byte]) for token in tokens for byte in token], ON_BYTES[name])
+    single = ends_at(
+        [bytes([byte]) for token in tokens for byte in token], ON_BYTES[name]
+    )
     if whole is None:
         assert single is None
     else:
         assert single is not None
-        assert len(b"".join(tokens[:whole])) <= single < len(b"".join(tokens[: whole + 1]))
+        assert (
+            len(b"".join(tokens[:whole])) <= single < len(b"".join(tokens[: whole + 1]))
+        )
 
 
 @pytest.mark.parametrize("name", SEGMENTERS)
 @given(tokens=streams)
-def test_every_step_has_a_visible_character(name: SegmenterName, tokens: list[bytes]) -> None:
+def test_every_step_has_a_visible_character(
+    name: SegmenterName, tokens: list[bytes]
+) -> None:
     end = ends_at(tokens, lambda read: make_segmenter(name, read, 2))
     if end is not None:
         assert b"".join(tokens[: end + 1]).strip()
@@ -165,10 +179,13 @@ def test_impossible_settings_are_refused(options: dict[str, object]) -> None:
 
 def test_fixed_steps_that_would_all_be_cut_are_refused() -> None:
     with pytest.raises(
-        SettingError, match="segment_tokens is 60, expected at most max_step_tokens = 50"
+        SettingError,
+        match="segment_tokens is 60, expected at most max_step_tokens = 50",
     ):
         GenerateOptions(segmenter="fixed", segment_tokens=60, max_step_tokens=50)
-    assert GenerateOptions(segment_tokens=60, max_step_tokens=50).segmenter == "blank_line"
+    assert (
+        GenerateOptions(segment_tokens=60, max_step_tokens=50).segmenter == "blank_line"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +213,17 @@ def test_exact_lookahead_is_plain_decoding(
     plain = reasoner.generate("How many?", mode="ar", **how)
     for mode in ("lr", "lr+sd"):
         ahead = reasoner.generate(
-            "How many?", mode=mode, acceptance="match", coupling="shared", depth=3, **how
+            "How many?",
+            mode=mode,
+            acceptance="match",
+            coupling="shared",
+            depth=3,
+            **how,
         )
         assert ahead.tokens == plain.tokens
-        assert [step.tokens for step in ahead.steps] == [step.tokens for step in plain.steps]
+        assert [step.tokens for step in ahead.steps] == [
+            step.tokens for step in plain.steps
+        ]
 
 
 def test_the_tiny_models_write_sentences_and_pieces() -> None:

@@ -1,5 +1,5 @@
-"""Boundaries are found on bytes: a table of token streams, and the promise that only the bytes
-matter.
+"""Boundaries are found on bytes: a table of token streams, and the promise that only
+the bytes matter.
 """
 
 import pytest
@@ -40,13 +40,15 @@ def test_boundary_table(tokens: list[bytes], expected: int | None) -> None:
 
 @given(
     st.lists(
-        st.sampled_from([b"\n", b"\n\n", b"a", b" ", b"b.\n", b"", b"\n\nx", "ü".encode()]),
+        st.sampled_from(
+            [b"\n", b"\n\n", b"a", b" ", b"b.\n", b"", b"\n\nx", "ü".encode()]
+        ),
         max_size=12,
     )
 )
 def test_cutting_bytes_into_other_tokens_moves_no_boundary(tokens: list[bytes]) -> None:
-    """The byte at which the boundary completes is the same when every byte is a token of its
-    own.
+    """The byte at which the boundary completes is the same when every byte is a token
+    of its own.
     """
     whole = ends_at(tokens)
     single = ends_at([bytes([byte]) for token in tokens for byte in token])
@@ -54,7 +56,9 @@ def test_cutting_bytes_into_other_tokens_moves_no_boundary(tokens: list[bytes]) 
         assert single is None
     else:
         assert single is not None
-        assert len(b"".join(tokens[:whole])) <= single < len(b"".join(tokens[: whole + 1]))
+        assert (
+            len(b"".join(tokens[:whole])) <= single < len(b"".join(tokens[: whole + 1]))
+        )
 
 
 @given(st.lists(st.sampled_from([b"\n", b"\n\n", b"a", b" ", b"b.\n"]), max_size=12))

@@ -1,5 +1,5 @@
-"""Token-level speculation inside steps: what must not change, whatever is drafted, accepted or
-cut.
+"""Token-level speculation inside steps: what must not change, whatever is drafted,
+accepted or cut.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ from drafter_kit import DRAFTERS, RULES, Stubborn, fits, runner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from spec_kit import EOS, PIECES, PROMPT, KitWriter, decode_plainly, random_model, tokens_of, writer
+from spec_kit import (
+    EOS,
+    PIECES,
+    PROMPT,
+    KitWriter,
+    decode_plainly,
+    random_model,
+    tokens_of,
+    writer,
+)
 
 from lr.errors import SettingError
-from lr.parts.block_rule import BlockRule
-from lr.parts.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule, Proposal
+from lr.spec.block_rule import BlockRule
+from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.token_sd import Drafter, Speculation, run_target
@@ -33,7 +42,9 @@ LIMITS = Limits(40, 14)
 PAIRS = [(name, rule) for name in DRAFTERS for rule in RULES if fits(name, rule)]
 
 
-def speculating(model: int, drafter: Drafter, rule: str, k: int, **how: object) -> KitWriter:
+def speculating(
+    model: int, drafter: Drafter, rule: str, k: int, **how: object
+) -> KitWriter:
     made = writer(Role.TARGET, MODELS[model], **how)  # type: ignore[arg-type]
     made.config = replace(made.config, speculation=Speculation(drafter, RULES[rule], k))
     return made
@@ -41,14 +52,19 @@ def speculating(model: int, drafter: Drafter, rule: str, k: int, **how: object) 
 
 @cache
 def plain(model: int, **how: object) -> list[int]:
-    return tokens_of(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[model], **how), LIMITS))
+    return tokens_of(
+        decode_plainly(PROMPT, writer(Role.TARGET, MODELS[model], **how), LIMITS)
+    )
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_greedy_speculation_is_greedy_decoding(name: str, rule: str) -> None:
-    """k up to 8, random models, fp64: not one token differs, under any rule and drafter."""
+    """k up to 8, random models, fp64: not one token differs, under any rule and
+    drafter."""
     for k in (1, 3, 8):
-        made = speculating(k % len(MODELS), DRAFTERS[name](SamplingParams(0.0)), rule, k)
+        made = speculating(
+            k % len(MODELS), DRAFTERS[name](SamplingParams(0.0)), rule, k
+        )
         assert tokens_of(decode_plainly(PROMPT, made, LIMITS)) == plain(k % len(MODELS))
         assert made.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
 
@@ -57,7 +73,10 @@ def test_it_is_so_on_the_trained_pair_too() -> None:
     """Through `Reasoner`, in fp64."""
     reasoner = Reasoner(dtype=torch.float64)
     for k, drafters in ((2, ("ngram", "tree")), (8, ("suffix", "draft"))):
-        question, how = problem(Split.TEST, k).question, {"temperature": 0.0, "max_tokens": 40}
+        question, how = (
+            problem(Split.TEST, k).question,
+            {"temperature": 0.0, "max_tokens": 40},
+        )
         greedy = reasoner.generate(question, mode="ar", **how).tokens
         how |= {"mode": "sd", "acceptance": "reject", "num_speculative_tokens": k}
         for drafter in drafters:
@@ -76,11 +95,12 @@ FALSE_ALARM = 1e-6 / (2 * len(LAWS))
 
 @pytest.mark.parametrize(("name", "rule"), LAWS)
 def test_the_law_of_two_tokens(name: str, rule: str) -> None:
-    """Thousands of two-token continuations of one prompt at temperature 1, in batches of forks,
-    against the target's own rows.
+    """Thousands of two-token continuations of one prompt at temperature 1, in batches
+    of forks, against the target's own rows.
 
-    The exact law is proved by enumeration (`test_acceptance_law.py`); this is the same claim for
-    the whole machine: ragged batches, caches, keyed draws. False alarm <= 1e-6 over all rules.
+    The exact law is proved by enumeration (`test_acceptance_law.py`); this is the same
+    claim for the whole machine: ragged batches, caches, keyed draws. False alarm <=
+    1e-6 over all rules.
     """
     count, batches = 100, 30
     how = {"temperature": 1.0, "seed": 11, "num_blocks": 800}
@@ -92,7 +112,9 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     pairs: list[tuple[int, ...]] = []
     for batch in range(batches):
         branches = [made.runner.fork(root) for _ in range(count)]
-        jobs = [made.job(branch, batch * count + i, 2) for i, branch in enumerate(branches)]
+        jobs = [
+            made.job(branch, batch * count + i, 2) for i, branch in enumerate(branches)
+        ]
         pairs += [step.tokens for step in made.write(jobs)]
         for branch in branches:
             made.close(branch)
@@ -130,8 +152,8 @@ def agrees(law: torch.Tensor, drawn: list[int]) -> bool:
 def test_matching_emits_what_plain_decoding_draws(
     name: str, seed: int, k: int, model: int, temperature: float
 ) -> None:
-    """At any temperature: sample matching uses the keys of plain decoding, so speculation changes
-    no token.
+    """At any temperature: sample matching uses the keys of plain decoding, so
+    speculation changes no token.
     """
     made = speculating(
         model,
@@ -148,8 +170,8 @@ def test_matching_emits_what_plain_decoding_draws(
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -> None:
-    """A batch gives what separate runs give, and permuting it permutes the outputs, though each
-    branch accepts another length.
+    """A batch gives what separate runs give, and permuting it permutes the outputs,
+    though each branch accepts another length.
     """
     how = {"temperature": 0.9, "seed": 3}
     prompts = [[5, 6, 7], [8], [5, 6, 5, 6, 5], [9, 0, 9, 0, 9, 0, 9]]
@@ -175,8 +197,8 @@ def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -
 
 
 def test_forked_rows_are_followed_by_the_draft() -> None:
-    """A new branch is met by a fork of the draft's; closing it gives the draft's blocks back
-    too.
+    """A new branch is met by a fork of the draft's; closing it gives the draft's blocks
+    back too.
     """
     drafter = ModelDrafter(runner_of(MODELS[1]), SamplingParams(0.0))
     made = speculating(0, drafter, "reject", 3)
@@ -195,7 +217,8 @@ def test_forked_rows_are_followed_by_the_draft() -> None:
 
 
 class Prophet:
-    """Proposes the true continuation, so that ends and boundaries fall inside accepted runs."""
+    """Proposes the true continuation, so that ends and boundaries fall inside accepted
+    runs."""
 
     name = "prophet"
     trees = False
@@ -209,9 +232,13 @@ class Prophet:
     def propose(self, contexts, k):  # type: ignore[no-untyped-def]
         made = []
         for context in contexts:
-            depth = min(k, context.limit) if len(context.tokens) >= self.silent_until else 0
+            depth = (
+                min(k, context.limit) if len(context.tokens) >= self.silent_until else 0
+            )
             known = [*self.text, *self.then]
-            made.append(Proposal.chain(known[len(context.tokens) : len(context.tokens) + depth]))
+            made.append(
+                Proposal.chain(known[len(context.tokens) : len(context.tokens) + depth])
+            )
         return made
 
     def forget(self, branches) -> None:  # type: ignore[no-untyped-def]
@@ -220,13 +247,15 @@ class Prophet:
 
 @cache
 def ending_seed() -> tuple[int, list[int]]:
-    """A seed at which plain sampling begins with a step of at least 9 tokens and ends its text
-    after at least 16, and that text.
+    """A seed at which plain sampling begins with a step of at least 9 tokens and ends
+    its text after at least 16, and that text.
     """
     for seed in range(500):
         emitted = list(
             decode_plainly(
-                PROMPT, writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed), LIMITS
+                PROMPT,
+                writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed),
+                LIMITS,
             )
         )
         text = tokens_of(emitted)
@@ -237,15 +266,17 @@ def ending_seed() -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
 def test_the_end_of_text_and_boundaries_inside_accepted_runs(k: int) -> None:
-    """Everything proposed is right, junk after the end included: nothing after the end or the
-    boundary is emitted, at any offset.
+    """Everything proposed is right, junk after the end included: nothing after the end
+    or the boundary is emitted, at any offset.
     """
     seed, text = ending_seed()
     ended_inside = 0
     for shift in range(k + 1):  # moves the end through every place of the block
         trace = Trace()
         prophet = Prophet(PROMPT + text, then=[5] * 9, silent_until=len(PROMPT) + shift)
-        made = speculating(0, prophet, "match", k, temperature=1.2, seed=seed, trace=trace)
+        made = speculating(
+            0, prophet, "match", k, temperature=1.2, seed=seed, trace=trace
+        )
         emitted = list(decode_plainly(PROMPT, made, LIMITS))
         assert tokens_of(emitted) == text
         assert emitted[-1].step.finish is Finish.EOS
@@ -266,33 +297,41 @@ def test_the_budget_is_never_overshot(budget: int) -> None:
 
 
 def test_disjoint_draft_and_target_terminate() -> None:
-    """A draft that only proposes what the target can hardly write costs passes, not tokens."""
+    """A draft that only proposes what the target can hardly write costs passes, not
+    tokens."""
     made = speculating(2, Stubborn([4, 4, 4, 4]), "reject", 4, temperature=0.7)
     emitted = tokens_of(decode_plainly(PROMPT, made, LIMITS))
     assert len(emitted) == LIMITS.max_tokens or emitted[-1] == EOS
 
 
 def test_padded_vocabularies_of_different_size() -> None:
-    """The draft's embedding has more rows than there are tokens, the target's has other padding;
-    neither ever shows.
+    """The draft's embedding has more rows than there are tokens, the target's has other
+    padding; neither ever shows.
     """
     from lr.engine.runner import ModelRunner
 
     tokens = len(PIECES)
     wide = random_model(5, vocab_size=tokens + 7)
     draft = ModelRunner(wide, num_blocks=100, block_size=4, vocab_size=tokens)
-    made = speculating(0, ModelDrafter(draft, SamplingParams(1.5)), "reject", 4, temperature=1.5)
-    assert max(tokens_of(decode_plainly(PROMPT, made, LIMITS))) < tokens
-    few = ModelRunner(wide, num_blocks=100, block_size=4, vocab_size=tokens, known_tokens=6)
-    assert few.forward([few.open([11])])[0].isneginf().tolist() == [False] * 6 + [True] * (
-        tokens - 6
+    made = speculating(
+        0, ModelDrafter(draft, SamplingParams(1.5)), "reject", 4, temperature=1.5
     )
+    assert max(tokens_of(decode_plainly(PROMPT, made, LIMITS))) < tokens
+    few = ModelRunner(
+        wide, num_blocks=100, block_size=4, vocab_size=tokens, known_tokens=6
+    )
+    assert few.forward([few.open([11])])[0].isneginf().tolist() == [False] * 6 + [
+        True
+    ] * (tokens - 6)
 
 
 def test_one_look_is_one_forward_and_reads_every_node() -> None:
     trace = Trace()
     made = writer(Role.TARGET, MODELS[0], trace=trace)
-    chain_branch, tree_branch = made.runner.open([5, 6, 7, 8, 9]), made.runner.open([6, 5])
+    chain_branch, tree_branch = (
+        made.runner.open([5, 6, 7, 8, 9]),
+        made.runner.open([6, 5]),
+    )
     chain = Proposal.chain((5, 6))
     tree = Proposal((5, 6, 7, 8), (-1, -1, 0, 0))
     runs = run_target(made.runner, [chain_branch, tree_branch], [chain, tree])
@@ -306,7 +345,10 @@ def test_one_look_is_one_forward_and_reads_every_node() -> None:
         fresh = writer(Role.TARGET, MODELS[0]).runner
         text = [6, 5, *(tree.tokens[i] for i in tree.path(node))]
         torch.testing.assert_close(
-            runs[1][0][node + 1], fresh.forward([fresh.open(text)])[0], rtol=0, atol=1e-12
+            runs[1][0][node + 1],
+            fresh.forward([fresh.open(text)])[0],
+            rtol=0,
+            atol=1e-12,
         )
 
 
@@ -317,7 +359,9 @@ def test_the_round_is_in_the_trace() -> None:
     list(decode_plainly(PROMPT, made, LIMITS))
     rounds = [event for _, event in trace.events if isinstance(event, TokenRound)]
     assert sum(r.emitted for r in rounds) <= len(text)
-    assert all(r.accepted <= r.proposed and 1 <= r.emitted <= r.accepted + 1 for r in rounds)
+    assert all(
+        r.accepted <= r.proposed and 1 <= r.emitted <= r.accepted + 1 for r in rounds
+    )
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5])
@@ -327,11 +371,15 @@ def test_impossible_lengths_are_refused(k: float) -> None:
 
 
 def test_block_verification_refuses_noise_that_is_drawn_twice() -> None:
-    drafter = ModelDrafter(runner_of(MODELS[0]), SamplingParams(1.0), coupling=Coupling.SHARED)
+    drafter = ModelDrafter(
+        runner_of(MODELS[0]), SamplingParams(1.0), coupling=Coupling.SHARED
+    )
     with pytest.raises(SettingError, match="coupling 'shared'"):
         Speculation(drafter, BlockRule(), 4)
 
 
 def test_trees_need_a_rule_that_takes_them() -> None:
     with pytest.raises(SettingError, match="rule 'block' verifies chains only"):
-        Speculation(TreeDrafter(runner_of(MODELS[0]), SamplingParams(1.0)), BlockRule(), 4)
+        Speculation(
+            TreeDrafter(runner_of(MODELS[0]), SamplingParams(1.0)), BlockRule(), 4
+        )

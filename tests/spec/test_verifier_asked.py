@@ -1,5 +1,5 @@
-"""What verifiers that ask a model share: reading an answer, keeping prefixes; and the two that ask
-the target: score and likelihood.
+"""What verifiers that ask a model share: reading an answer, keeping prefixes; and the
+two that ask the target: score and likelihood.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
-from lr.parts.judge import AnswerTokens, PrefixCache, PromptRow
-from lr.parts.verifiers import SCORE_QUESTION, LikelihoodVerifier, ScoreReading, ScoreVerifier
 from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires
+from lr.spec.verifiers.judge import AnswerTokens, PrefixCache, PromptRow
+from lr.spec.verifiers.named import (
+    SCORE_QUESTION,
+    LikelihoodVerifier,
+    ScoreReading,
+    ScoreVerifier,
+)
 from lr.types import Finish, Step
 
 TEXTS = [ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN]
@@ -31,11 +36,15 @@ TEXTS = [ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN]
         (([5, 1], [5, 2], [5, 3]), AnswerTokens((5,), (1, 2, 3))),
     ],
 )
-def test_where_answers_part(answers: Sequence[Sequence[int]], parting: AnswerTokens) -> None:
+def test_where_answers_part(
+    answers: Sequence[Sequence[int]], parting: AnswerTokens
+) -> None:
     assert AnswerTokens.of(answers) == parting
 
 
-@pytest.mark.parametrize("answers", [([1], [1]), ([1, 2], [1, 2]), ([1, 2], [1, 3], [4]), ([], [])])
+@pytest.mark.parametrize(
+    "answers", [([1], [1]), ([1, 2], [1, 2]), ([1, 2], [1, 3], [4]), ([], [])]
+)
 def test_answers_that_no_token_tells_apart(answers: Sequence[Sequence[int]]) -> None:
     with pytest.raises(SettingError, match="does not tell apart"):
         AnswerTokens.of(answers)
@@ -49,7 +58,9 @@ def test_reading_an_answer() -> None:
     for tokens, expected in (((None, 1), [0.8, 0.2]), ((2, None, 0), [0.3, 0.2, 0.5])):
         shares, mass = AnswerTokens((), tokens).read(rows)[0]
         assert shares == pytest.approx(expected) and mass == 1.0
-    [(shares, mass)] = AnswerTokens((), (1, 2)).read(torch.tensor([[0.0, -800.0, -802.0]]))
+    [(shares, mass)] = AnswerTokens((), (1, 2)).read(
+        torch.tensor([[0.0, -800.0, -802.0]])
+    )
     assert (
         shares[0] == pytest.approx(1 / (1 + torch.e**-2)) and mass == 0.0
     )  # exact, though both are next to nothing
@@ -80,8 +91,8 @@ def kept(watched: Watched, slots: int = 3) -> PrefixCache:
 def test_kept_prefixes_change_nothing_but_the_work(
     calls: list[list[tuple[list[int], int, int]]], slots: int, num_blocks: int
 ) -> None:
-    """Rows over two tokens, so that much is shared: the logits are those of rows run alone, and
-    never more than `slots` are kept.
+    """Rows over two tokens, so that much is shared: the logits are those of rows run
+    alone, and never more than `slots` are kept.
     """
     watched, alone = Watched(num_blocks=num_blocks, block_size=2), Watched()
     prefixes = kept(watched, slots)
@@ -96,8 +107,12 @@ def test_kept_prefixes_change_nothing_but_the_work(
                 expected = alone.last_logits(row.tokens[: len(row.tokens) - back])
                 assert torch.allclose(got[row.wanted - 1 - back], expected, atol=1e-9)
         assert len(prefixes.kept) <= slots
-        assert len({tuple(branch.tokens) for branch in prefixes.kept}) == len(prefixes.kept)
-        assert all(branch.num_computed_tokens == len(branch) > 0 for branch in prefixes.kept)
+        assert len({tuple(branch.tokens) for branch in prefixes.kept}) == len(
+            prefixes.kept
+        )
+        assert all(
+            branch.num_computed_tokens == len(branch) > 0 for branch in prefixes.kept
+        )
     prefixes.close()
     assert watched.used == 0
 
@@ -146,11 +161,15 @@ def test_warming_twice_costs_once() -> None:
 
 
 def scored(watched: Watched, **changes: object) -> ScoreVerifier:
-    return ScoreVerifier(watched.asked, **{"threshold": 4.5, "least_mass": 0.0, **changes})
+    return ScoreVerifier(
+        watched.asked, **{"threshold": 4.5, "least_mass": 0.0, **changes}
+    )
 
 
 def test_the_question_about_the_score() -> None:
-    assert SCORE_QUESTION.endswith("Score from 0 to 9:")  # the digit is the next thing to come
+    assert SCORE_QUESTION.endswith(
+        "Score from 0 to 9:"
+    )  # the digit is the next thing to come
     assert "{" not in SCORE_QUESTION and "}" not in SCORE_QUESTION
 
 
@@ -165,7 +184,9 @@ def test_the_score_is_read_off_the_ten_digits(reading: ScoreReading) -> None:
             .softmax(-1)
         )
         digits = torch.stack([p[encode(f" {digit}")[0]] for digit in range(10)])
-        expected = float((digits / digits.sum()) @ torch.arange(10.0, dtype=torch.float64))
+        expected = float(
+            (digits / digits.sum()) @ torch.arange(10.0, dtype=torch.float64)
+        )
         likeliest = float(digits.argmax())
         assert verdict.score == pytest.approx(
             expected if reading is ScoreReading.EXPECTED else likeliest, rel=1e-9
@@ -198,7 +219,8 @@ def test_score_thresholds_are_inclusive_and_monotone() -> None:
     counts = []
     for threshold in range(10):
         aligned = [
-            v.aligned for v in scored(Watched(3), threshold=threshold, **likeliest).judge(pairs)
+            v.aligned
+            for v in scored(Watched(3), threshold=threshold, **likeliest).judge(pairs)
         ]
         assert aligned == [score >= threshold for score in scores]
         counts.append(sum(aligned))
@@ -215,13 +237,20 @@ def test_a_target_that_gives_no_score_rejects() -> None:
 
 def test_likelihood_of_log_probabilities_at_hand() -> None:
     def at(*logprobs: float) -> Pair:
-        return Pair((1,), Step((0,) * len(logprobs), Finish.BOUNDARY), logprobs=logprobs)
+        return Pair(
+            (1,), Step((0,) * len(logprobs), Finish.BOUNDARY), logprobs=logprobs
+        )
 
     verdicts = LikelihoodVerifier(-1.0).judge(
         [at(-0.5, -1.5), at(-0.5, -1.6), at(0.0), at(-float("inf"), 0.0)]
     )
     assert [v.aligned for v in verdicts] == [True, False, True, False]
-    assert [v.score for v in verdicts] == [-1.0, pytest.approx(-1.05), 0.0, -float("inf")]
+    assert [v.score for v in verdicts] == [
+        -1.0,
+        pytest.approx(-1.05),
+        0.0,
+        -float("inf"),
+    ]
 
 
 def test_likelihood_computed_by_a_prefill() -> None:
@@ -235,9 +264,13 @@ def test_likelihood_computed_by_a_prefill() -> None:
         for token in one.draft.tokens:
             expected += float(Watched().last_logits(tokens).log_softmax(-1)[token])
             tokens.append(token)
-        assert verdict.score == pytest.approx(expected / len(one.draft.tokens), rel=1e-9)
+        assert verdict.score == pytest.approx(
+            expected / len(one.draft.tokens), rel=1e-9
+        )
     again = verifier.judge(pairs)
-    assert [v.score for v in again] == pytest.approx([v.score for v in verdicts], rel=1e-9)
+    assert [v.score for v in again] == pytest.approx(
+        [v.score for v in verdicts], rel=1e-9
+    )
     assert watched.forwards[1] == (
         4,
         sum(len(one.draft.tokens) for one in pairs),
@@ -250,7 +283,9 @@ def test_likelihood_takes_what_is_at_hand_and_computes_the_rest() -> None:
     watched = Watched()
     bare = pair(ADD)
     held = Pair(bare.prefix, bare.draft, logprobs=(-2.0,) * len(bare.draft.tokens))
-    [computed, given_, again] = LikelihoodVerifier(-1.0, watched.runner).judge([bare, held, bare])
+    [computed, given_, again] = LikelihoodVerifier(-1.0, watched.runner).judge(
+        [bare, held, bare]
+    )
     assert given_.score == -2.0
     assert computed.score == pytest.approx(again.score) and computed.score != -2.0
     assert watched.forwards[0][0] == 2

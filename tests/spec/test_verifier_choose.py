@@ -1,4 +1,5 @@
-"""Verifiers by name: what there is, what is refused and how, and what they are made of."""
+"""Verifiers by name: what there is, what is refused and how, and what they are made
+of."""
 
 from __future__ import annotations
 
@@ -11,10 +12,15 @@ from verifier_kit import codec, model
 
 from lr.errors import SettingError
 from lr.model.codec import Codec
-from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
-from lr.parts.verifiers import THRESHOLDS, NormalisedMatch, VerifierChoice, parse_verifier
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
+from lr.spec.verifiers.named import (
+    THRESHOLDS,
+    NormalisedMatch,
+    VerifierChoice,
+    parse_verifier,
+)
 
 
 def parse(text: str, *, speaks_tiny: bool = True) -> tuple[str, float | None]:
@@ -22,9 +28,10 @@ def parse(text: str, *, speaks_tiny: bool = True) -> tuple[str, float | None]:
 
 
 def make(text: str, monkeypatch: pytest.MonkeyPatch) -> Verifier:
-    """On the tiny target and its judge, with an encoder to which all texts are alike."""
+    """On the tiny target and its judge, with an encoder to which all texts are
+    alike."""
     monkeypatch.setattr(
-        "lr.parts.verifiers.load_encoder",
+        "lr.spec.verifiers.named.load_encoder",
         lambda name, device: lambda texts: torch.ones(len(texts), 1),
     )
     judge = "some/encoder" if text.startswith("embedding") else None
@@ -51,7 +58,10 @@ def test_names(text: str, name: tuple[str, float | None]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "there is no verifier ''; choose one of: exact, oracle, judge:0.5, embedding:0.95"),
+        (
+            "",
+            "there is no verifier ''; choose one of: exact, oracle, judge:0.5, embedding:0.95",
+        ),
         ("guess", "there is no verifier 'guess'"),
         ("Judge", "there is no verifier 'Judge'"),
         ("exact:1", "exact takes no number"),
@@ -66,7 +76,8 @@ def test_names_that_are_refused(text: str, message: str) -> None:
 
 def test_a_foreign_checkpoint_has_no_oracle() -> None:
     with pytest.raises(
-        SettingError, match=r"some/model speaks none of them\. .* choose one of: exact, judge:0\.5"
+        SettingError,
+        match=r"some/model speaks none of them\. .* choose one of: exact, judge:0\.5",
     ):
         parse("oracle", speaks_tiny=False)
     assert parse("judge", speaks_tiny=False)[0] == "judge"
@@ -75,7 +86,9 @@ def test_a_foreign_checkpoint_has_no_oracle() -> None:
 @pytest.mark.parametrize("kind", [*THRESHOLDS, "exact", "oracle", "always", "never"])
 def test_every_kind_can_be_made(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verifier = make(kind, monkeypatch)
-    expected = {"always": "random:1", "never": "random:0", "random": "random:0.5"}.get(kind, kind)
+    expected = {"always": "random:1", "never": "random:0", "random": "random:0.5"}.get(
+        kind, kind
+    )
     assert verifier.name == expected
     needs = {"score": Requires.NOTHING, "likelihood": Requires.TARGET_LOGPROBS}
     assert verifier.requires is needs.get(kind, Requires.TARGET_STEP)
@@ -94,7 +107,9 @@ def test_every_kind_can_be_made(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
         ("judge:nan", "threshold is nan"),
     ],
 )
-def test_impossible_thresholds(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_thresholds(
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SettingError, match=message):
         make(text, monkeypatch)
 
@@ -115,12 +130,14 @@ def foreign(folder: Path) -> Path:
 
 
 def test_a_judge_for_targets_of_every_language(tiny: Path, foreign: Path) -> None:
-    """A judge that speaks tiny gets the short prompt, another one the long one, whatever the target
-    speaks.
+    """A judge that speaks tiny gets the short prompt, another one the long one,
+    whatever the target speaks.
     """
     for judge, prompt in ((tiny, TINY_JUDGE_PROMPT), (foreign, JUDGE_PROMPT)):
         folded = Reasoner(tiny, tiny, "judge:0.7", judge=judge).verifier
-        assert isinstance(folded, NormalisedMatch) and isinstance(folded.verifier, JudgeVerifier)
+        assert isinstance(folded, NormalisedMatch) and isinstance(
+            folded.verifier, JudgeVerifier
+        )
         assert folded.verifier.prompt is prompt
         assert folded.verifier.threshold == 0.7
 
@@ -140,13 +157,14 @@ def test_a_checkpoint_of_its_own_is_asked_for(foreign: Path, tiny: Path) -> None
     "verifier", ["judge", "score:4", "likelihood:-6", "random:0.5", "always", "never"]
 )
 def test_whole_answers_with_every_verifier(tiny: Path, verifier: str) -> None:
-    """The same answer twice, the second time by a verifier that has kept what it computed for the
-    first.
+    """The same answer twice, the second time by a verifier that has kept what it
+    computed for the first.
     """
     judge = tiny if verifier == "judge" else None
     reasoner = Reasoner(tiny, tiny, verifier, judge=judge, dtype=torch.float64)
     first, again = (
-        reasoner.generate("How many?", max_tokens=60, max_step_tokens=20, seed=2) for _ in range(2)
+        reasoner.generate("How many?", max_tokens=60, max_step_tokens=20, seed=2)
+        for _ in range(2)
     )
     assert first.tokens == again.tokens
     reasons = [step.verdict.why for step in first.steps if step.verdict is not None]

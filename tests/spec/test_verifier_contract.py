@@ -1,5 +1,5 @@
-"""What every verifier keeps to: one verdict per pair, in order, each by its own pair alone; it says
-what it needs, and needs no more.
+"""What every verifier keeps to: one verdict per pair, in order, each by its own pair
+alone; it says what it needs, and needs no more.
 """
 
 from __future__ import annotations
@@ -10,11 +10,21 @@ from dataclasses import replace
 import pytest
 import torch
 from spec_kit import random_model
-from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, letters, pair
+from verifier_kit import (
+    ADD,
+    ADD_OTHERWISE,
+    ADD_WRONG,
+    GIVEN,
+    Watched,
+    codec,
+    letters,
+    pair,
+)
 
 from lr.errors import ProtocolError
-from lr.parts.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
-from lr.parts.verifiers import (
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
+from lr.spec.verifiers.named import (
     EmbeddingVerifier,
     LikelihoodVerifier,
     NormalisedMatch,
@@ -22,15 +32,14 @@ from lr.parts.verifiers import (
     ScoreVerifier,
     TimedVerifier,
 )
-from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Verdict
 from lr.variants.confidence_cascade import Cascade
 
 
 class HiddenVerifier(Verifier):
-    """A variant as somebody might add it: looks at the target's hidden states of the draft step
-    alone.
+    """A variant as somebody might add it: looks at the target's hidden states of the
+    draft step alone.
     """
 
     name = "hidden"
@@ -43,7 +52,9 @@ class HiddenVerifier(Verifier):
 
 
 def judge() -> JudgeVerifier:
-    return JudgeVerifier(Watched().asked, codec().decode, prompt=TINY_JUDGE_PROMPT, least_mass=0.0)
+    return JudgeVerifier(
+        Watched().asked, codec().decode, prompt=TINY_JUDGE_PROMPT, least_mass=0.0
+    )
 
 
 MAKERS: dict[str, Callable[[], Verifier]] = {
@@ -76,12 +87,15 @@ def full_pairs() -> list[Pair]:
     """Pairs that hold everything that can be needed."""
     noise = torch.Generator().manual_seed(1)
     pairs = [
-        pair(draft, target, prefix=f"Question {i}:") for i, (draft, target) in enumerate(TEXTS)
+        pair(draft, target, prefix=f"Question {i}:")
+        for i, (draft, target) in enumerate(TEXTS)
     ]
     return [
         replace(
             one,
-            logprobs=tuple((torch.rand(len(one.draft.tokens), generator=noise) * -10).tolist()),
+            logprobs=tuple(
+                (torch.rand(len(one.draft.tokens), generator=noise) * -10).tolist()
+            ),
             hidden=torch.randn(len(one.draft.tokens), 8, generator=noise),
         )
         for one in pairs
@@ -100,8 +114,12 @@ def without(one: Pair, need: Requires) -> Pair:
 
 
 def agree(a: Sequence[Verdict], b: Sequence[Verdict]) -> None:
-    assert [(v.aligned, v.score is None) for v in a] == [(v.aligned, v.score is None) for v in b]
-    assert [v.score or 0.0 for v in a] == pytest.approx([v.score or 0.0 for v in b], abs=1e-9)
+    assert [(v.aligned, v.score is None) for v in a] == [
+        (v.aligned, v.score is None) for v in b
+    ]
+    assert [v.score or 0.0 for v in a] == pytest.approx(
+        [v.score or 0.0 for v in b], abs=1e-9
+    )
 
 
 @pytest.fixture(params=MAKERS)
@@ -114,7 +132,10 @@ def test_one_verdict_per_pair_each_with_a_reason(make: Callable[[], Verifier]) -
     assert verifier.name
     verdicts = verifier.judge(full_pairs())
     assert isinstance(verdicts, list) and len(verdicts) == len(TEXTS)
-    assert all(isinstance(v, Verdict) and isinstance(v.aligned, bool) and v.why for v in verdicts)
+    assert all(
+        isinstance(v, Verdict) and isinstance(v.aligned, bool) and v.why
+        for v in verdicts
+    )
     assert not [v.why for v in verdicts if "failed" in v.why]
     assert verifier.judge([]) == []
 
@@ -126,13 +147,18 @@ def test_a_verdict_depends_on_its_own_pair_alone(make: Callable[[], Verifier]) -
     agree(together[::-1], make().judge(pairs[::-1]))
     verifier = make()
     agree(together, verifier.judge(pairs))
-    agree(together, verifier.judge(pairs))  # asked again, with what it kept from the first time
+    agree(
+        together, verifier.judge(pairs)
+    )  # asked again, with what it kept from the first time
     agree([together[2]] * 3, verifier.judge([pairs[2]] * 3))
 
 
 def test_what_it_needs_is_enough(make: Callable[[], Verifier]) -> None:
     pairs = full_pairs()
-    agree(make().judge(pairs), make().judge([without(one, make().requires) for one in pairs]))
+    agree(
+        make().judge(pairs),
+        make().judge([without(one, make().requires) for one in pairs]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +172,9 @@ def test_a_pair_without_what_is_needed_is_an_error_that_says_so(name: str) -> No
 
 def test_needs_add_up() -> None:
     assert Requires.NOTHING | Requires.TARGET_STEP is Requires.TARGET_STEP
-    assert MAKERS["cascade"]().requires == Requires.TARGET_STEP | Requires.TARGET_LOGPROBS
+    assert (
+        MAKERS["cascade"]().requires == Requires.TARGET_STEP | Requires.TARGET_LOGPROBS
+    )
     assert (
         NormalisedMatch(LikelihoodVerifier(), codec().decode).requires
         == Requires.TARGET_STEP | Requires.TARGET_LOGPROBS
@@ -183,4 +211,6 @@ def broken() -> PromptedModel:
 @pytest.mark.parametrize("name", NOT_EVEN_NUMBERS)
 def test_what_is_not_a_number_rejects(name: str) -> None:
     [verdict] = NOT_EVEN_NUMBERS[name]().judge([pair(ADD, ADD)])
-    assert not verdict.aligned and verdict.score is None and "not numbers" in verdict.why
+    assert (
+        not verdict.aligned and verdict.score is None and "not numbers" in verdict.why
+    )

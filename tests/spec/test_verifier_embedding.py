@@ -1,5 +1,5 @@
-"""Sentence embeddings: the encoder on the real all-MiniLM-L6-v2 (from a package of the development
-extra), and the verifier on it.
+"""Sentence embeddings: the encoder on the real all-MiniLM-L6-v2 (from a package of the
+development extra), and the verifier on it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from verifier_kit import ADD, ADD_OTHERWISE, GIVEN, codec, pair
 
 from lr.errors import CheckpointError, SettingError
-from lr.parts.verifiers import Embed, EmbeddingVerifier, load_encoder
+from lr.spec.verifiers.named import Embed, EmbeddingVerifier, load_encoder
 
 CAT, SAME_CAT, MARKET = (
     "A cat sits on the mat.",
@@ -42,7 +42,8 @@ def test_embeddings_of_a_real_encoder(minilm: Embed) -> None:
 
 
 def test_a_text_is_embedded_alike_in_any_company(minilm: Embed) -> None:
-    """Shorter texts are padded; the mask keeps the padding out of the attention and of the mean."""
+    """Shorter texts are padded; the mask keeps the padding out of the attention and of
+    the mean."""
     long = " ".join([MARKET] * 10)
     together = minilm([CAT, long, MARKET])
     alone = torch.cat([minilm([text]) for text in (CAT, long, MARKET)])
@@ -59,10 +60,17 @@ def test_the_verifier_accepts_close_texts(minilm: Embed) -> None:
     ]
     verdicts = EmbeddingVerifier(minilm, codec().decode, threshold=0.85).judge(pairs)
     assert [v.aligned for v in verdicts][:2] == [True, False]
-    assert verdicts[3].score < verdicts[2].score < verdicts[4].score == pytest.approx(1.0, abs=1e-5)
+    assert (
+        verdicts[3].score
+        < verdicts[2].score
+        < verdicts[4].score
+        == pytest.approx(1.0, abs=1e-5)
+    )
     strict = EmbeddingVerifier(minilm, codec().decode, threshold=0.95).judge(pairs)
     assert sum(v.aligned for v in strict) <= sum(v.aligned for v in verdicts)
-    assert [v.score for v in strict] == pytest.approx([v.score for v in verdicts], abs=1e-6)
+    assert [v.score for v in strict] == pytest.approx(
+        [v.score for v in verdicts], abs=1e-6
+    )
 
 
 def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
@@ -73,10 +81,14 @@ def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
 def test_cosines_by_hand() -> None:
     vectors = {"a": [1.0, 0.0], "b": [0.6, 0.8], "c": [-1.0, 0.0]}
     verifier = EmbeddingVerifier(
-        lambda texts: torch.tensor([vectors[t] for t in texts]), codec().decode, threshold=0.6
+        lambda texts: torch.tensor([vectors[t] for t in texts]),
+        codec().decode,
+        threshold=0.6,
     )
     verdicts = verifier.judge([pair("b", "a"), pair("c", "a"), pair("a", "a")])
     assert [v.score for v in verdicts] == pytest.approx([0.6, -1.0, 1.0])
     assert [v.aligned for v in verdicts[1:]] == [False, True]
     with pytest.raises(SettingError, match="a cosine"):
-        EmbeddingVerifier(lambda texts: torch.zeros(len(texts), 2), codec().decode, threshold=2.0)
+        EmbeddingVerifier(
+            lambda texts: torch.zeros(len(texts), 2), codec().decode, threshold=2.0
+        )

@@ -1,5 +1,5 @@
-"""The judge on a random model: what it is asked, what that costs, and that nothing stays behind but
-the head of its prompt.
+"""The judge on a random model: what it is asked, what that costs, and that nothing
+stays behind but the head of its prompt.
 """
 
 from __future__ import annotations
@@ -14,25 +14,36 @@ from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, p
 
 from lr.errors import SettingError
 from lr.model.codec import Codec
-from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgePrompt, JudgeVerifier
 from lr.spec.verifiers.base import verdicts_of
+from lr.spec.verifiers.judge import (
+    JUDGE_PROMPT,
+    TINY_JUDGE_PROMPT,
+    JudgePrompt,
+    JudgeVerifier,
+)
 from lr.tiny.vocabulary import build_tokenizer
 
-PROMPT = JudgePrompt("Which of the two has more coins than the other?\n\n{first}\n\n{second}")
+PROMPT = JudgePrompt(
+    "Which of the two has more coins than the other?\n\n{first}\n\n{second}"
+)
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (GIVEN, ADD), (ADD, GIVEN)]
 PAIRS = [pair(draft, target) for draft, target in TEXTS]
 
 
 def make(watched: Watched, **changes: object) -> JudgeVerifier:
     return JudgeVerifier(
-        watched.asked, codec().decode, **{"prompt": PROMPT, "least_mass": 0.0, **changes}
+        watched.asked,
+        codec().decode,
+        **{"prompt": PROMPT, "least_mass": 0.0, **changes},
     )
 
 
 def test_the_texts_of_the_prompts() -> None:
     asked = JUDGE_PROMPT.about("x = {1}", "y = {second}")
     assert "<version A>\nx = {1}\n</version A>" in asked
-    assert "<version B>\ny = {second}\n</version B>" in asked  # braces of a step are text
+    assert (
+        "<version B>\ny = {second}\n</version B>" in asked
+    )  # braces of a step are text
     assert "[aligned]" in asked and "[unaligned]" in asked
     assert asked.count("{") == 2 and "{{" not in asked and "}}" not in asked
     assert asked.index("[unaligned]") < asked.index(
@@ -47,11 +58,11 @@ def test_the_score_is_the_share_of_the_first_differing_token() -> None:
     verdicts = make(Watched()).judge(PAIRS)
     encode, other = codec().encode, Watched()
     for (draft, target), verdict in zip(TEXTS, verdicts, strict=True):
-        text = (
-            f"<|im_start|>user\n{PROMPT.about(target, draft)}<|im_end|>\n<|im_start|>assistant\n["
-        )
+        text = f"<|im_start|>user\n{PROMPT.about(target, draft)}<|im_end|>\n<|im_start|>assistant\n["
         p = other.last_logits(encode(text)).softmax(-1)
-        aligned, unaligned = (float(p[encode(answer)[0]]) for answer in ("aligned]", "unaligned]"))
+        aligned, unaligned = (
+            float(p[encode(answer)[0]]) for answer in ("aligned]", "unaligned]")
+        )
         assert verdict.score == pytest.approx(aligned / (aligned + unaligned), rel=1e-9)
         assert verdict.aligned == (verdict.score >= 0.5)
 
@@ -64,21 +75,37 @@ def test_one_forward_for_all_pairs_and_the_head_once() -> None:
     assert head >= 12
     judge.judge(PAIRS)
     lengths = [len(judge.row(target, draft)) for draft, target in TEXTS]
-    assert watched.forwards == [(1, head), (len(PAIRS), sum(lengths) - head * len(PAIRS))]
+    assert watched.forwards == [
+        (1, head),
+        (len(PAIRS), sum(lengths) - head * len(PAIRS)),
+    ]
     judge.judge(PAIRS[:3])
     judge.judge(PAIRS[3:])
-    assert watched.forwards[2:] == [(3, sum(lengths[:3]) - 3 * head), (1, lengths[3] - head)]
+    assert watched.forwards[2:] == [
+        (3, sum(lengths[:3]) - 3 * head),
+        (1, lengths[3] - head),
+    ]
 
 
 class Waits(TorchFunctionMode):
-    """Counts what makes the host wait for a device: values read back, and lists as indices."""
+    """Counts what makes the host wait for a device: values read back, and lists as
+    indices."""
 
     count = 0
 
     def __torch_function__(
-        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Callable,
+        types: object,
+        args: tuple = (),
+        kwargs: dict | None = None,
     ) -> object:
-        self.count += func in (Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__bool__)
+        self.count += func in (
+            Tensor.tolist,
+            Tensor.item,
+            Tensor.__float__,
+            Tensor.__bool__,
+        )
         self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
         return func(*args, **(kwargs or {}))
 
@@ -103,7 +130,9 @@ def test_only_the_head_stays_in_the_cache() -> None:
     judge.prefixes.close()
     assert watched.used == 0
     scores = [v.score for v in judge.judge(PAIRS)]
-    assert scores == pytest.approx([v.score for v in make(Watched()).judge(PAIRS)], rel=1e-9)
+    assert scores == pytest.approx(
+        [v.score for v in make(Watched()).judge(PAIRS)], rel=1e-9
+    )
 
 
 def test_the_order_of_the_steps_is_target_then_draft() -> None:
@@ -121,7 +150,9 @@ def test_a_higher_threshold_accepts_less() -> None:
     for threshold in [0.0, *scores, 1.0]:
         accepted = [
             v.aligned
-            for v in make(Watched(), threshold=threshold - 1e-12 if threshold else 0.0).judge(PAIRS)
+            for v in make(
+                Watched(), threshold=threshold - 1e-12 if threshold else 0.0
+            ).judge(PAIRS)
         ]
         assert accepted == [score >= threshold - 1e-12 for score in scores]
 
@@ -147,8 +178,8 @@ def test_a_judge_without_room_costs_rejections_and_leaves_nothing() -> None:
 
 
 def test_a_judge_that_answers_something_else_rejects() -> None:
-    """The answers are two tokens that the random model gives little to; with its likeliest tokens
-    as answers it does answer.
+    """The answers are two tokens that the random model gives little to; with its
+    likeliest tokens as answers it does answer.
     """
     watched = Watched()
     judge = make(watched, least_mass=0.5)
@@ -158,10 +189,12 @@ def test_a_judge_that_answers_something_else_rejects() -> None:
 
 
 def test_answers_of_which_one_begins_the_other() -> None:
-    """ "a" and "a coins" part where "a" ends: aligned is the probability that anything but " coins"
-    follows.
+    """ "a" and "a coins" part where "a" ends: aligned is the probability that anything
+    but " coins" follows.
     """
-    prompt = JudgePrompt(PROMPT.question, prefill="", aligned=" a", unaligned=" a coins")
+    prompt = JudgePrompt(
+        PROMPT.question, prefill="", aligned=" a", unaligned=" a coins"
+    )
     watched = Watched()
     [verdict] = make(watched, prompt=prompt).judge(PAIRS[:1])
     row = codec().chat(prompt.about(ADD, ADD_OTHERWISE)) + codec().encode(" a")
@@ -172,7 +205,10 @@ def test_answers_of_which_one_begins_the_other() -> None:
 
 def test_answers_that_are_the_same_are_refused() -> None:
     with pytest.raises(SettingError, match="which one token does not tell apart"):
-        make(Watched(), prompt=JudgePrompt(PROMPT.question, aligned="yes", unaligned="yes"))
+        make(
+            Watched(),
+            prompt=JudgePrompt(PROMPT.question, aligned="yes", unaligned="yes"),
+        )
 
 
 @pytest.mark.parametrize("changes", [{"threshold": 1.5}, {"least_mass": -1}])
@@ -186,7 +222,9 @@ def test_a_tiny_judge_gets_the_short_prompt() -> None:
 
     asked, more = Watched().asked, build_tokenizer()
     more.add_tokens(["another"])  # then it is no tiny language
-    judge = JudgeVerifier(replace(asked, codec=Codec(more, name="other")), codec().decode)
+    judge = JudgeVerifier(
+        replace(asked, codec=Codec(more, name="other")), codec().decode
+    )
     assert judge.prompt is JUDGE_PROMPT
     judge = JudgeVerifier(asked, codec().decode)
     assert judge.prompt is TINY_JUDGE_PROMPT

@@ -1,5 +1,5 @@
-"""Verifiers that run no model: equal tokens, equal text, at random, the oracle, a cascade of two,
-and one that is given a time.
+"""Verifiers that run no model: equal tokens, equal text, at random, the oracle, a
+cascade of two, and one that is given a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Says, codec, pair, step
 
 from lr.errors import SettingError
-from lr.parts.verifiers import NormalisedMatch, RandomVerifier, TimedVerifier
 from lr.spec.verifiers.base import (
     ExactVerifier,
     Pair,
@@ -23,6 +22,7 @@ from lr.spec.verifiers.base import (
     check_verifier,
     verdicts_of,
 )
+from lr.spec.verifiers.named import NormalisedMatch, RandomVerifier, TimedVerifier
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Finish, Step, Verdict
 from lr.variants.confidence_cascade import Cascade
@@ -32,7 +32,11 @@ YES, NO = Verdict(True, "yes"), Verdict(False, "no")
 
 def test_exact_compares_ids_the_end_of_sequence_included() -> None:
     ended = Step((*step(ADD).tokens[:-1], codec().tokenizer.eos_token_id), Finish.EOS)
-    pairs = [Pair((1,), step(ADD), step(ADD)), Pair((1,), step(ADD), ended), pair(ADD.upper(), ADD)]
+    pairs = [
+        Pair((1,), step(ADD), step(ADD)),
+        Pair((1,), step(ADD), ended),
+        pair(ADD.upper(), ADD),
+    ]
     verdicts = ExactVerifier().judge(pairs)
     assert [v.aligned for v in verdicts] == [True, False, False]
     assert verdicts[1].why == f"tokens differ from offset {len(ended.tokens) - 1} on"
@@ -72,7 +76,12 @@ def test_only_unequal_texts_reach_the_verifier_after_the_shortcut() -> None:
 
 
 def test_oracle() -> None:
-    pairs = [pair(ADD_OTHERWISE, ADD), pair(ADD_WRONG, ADD), pair("Hm.", ADD), pair(ADD, "Hm.")]
+    pairs = [
+        pair(ADD_OTHERWISE, ADD),
+        pair(ADD_WRONG, ADD),
+        pair("Hm.", ADD),
+        pair(ADD, "Hm."),
+    ]
     verdicts = OracleVerifier(codec().decode, parse).judge(pairs)
     assert [v.aligned for v in verdicts] == [True, False, False, False]
     assert [v.why for v in verdicts] == [
@@ -86,14 +95,15 @@ def test_oracle() -> None:
 def accepted(rho: float, count: int, seed: int = 0) -> list[bool]:
     verifier = RandomVerifier(rho, seed)
     return [
-        verifier.judge([Pair((i,), Step((1, 2), Finish.BOUNDARY))])[0].aligned for i in range(count)
+        verifier.judge([Pair((i,), Step((1, 2), Finish.BOUNDARY))])[0].aligned
+        for i in range(count)
     ]
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.5, 0.8])
 def test_the_random_verifier_accepts_as_often_as_it_should(rho: float) -> None:
-    """4,000 draws of seed 0; six standard deviations: a right verifier of random seed fails with
-    probability 2e-9.
+    """4,000 draws of seed 0; six standard deviations: a right verifier of random seed
+    fails with probability 2e-9.
     """
     assert abs(sum(accepted(rho, 4000)) / 4000 - rho) < 6 * sqrt(rho * (1 - rho) / 4000)
 
@@ -110,13 +120,18 @@ def test_other_content_and_another_seed_are_drawn_anew() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_the_draw_does_not_depend_on_the_order_or_the_targets_step(order: Sequence[int]) -> None:
+def test_the_draw_does_not_depend_on_the_order_or_the_targets_step(
+    order: Sequence[int],
+) -> None:
     pairs = [
-        Pair((7,), Step((i,), Finish.BOUNDARY), Step((i + 1,), Finish.BOUNDARY)) for i in range(12)
+        Pair((7,), Step((i,), Finish.BOUNDARY), Step((i + 1,), Finish.BOUNDARY))
+        for i in range(12)
     ]
     bare = [Pair(one.prefix, one.draft) for one in pairs]
     verdicts = RandomVerifier(0.5, requires=Requires.NOTHING).judge(bare)
-    assert RandomVerifier(0.5).judge([pairs[i] for i in order]) == [verdicts[i] for i in order]
+    assert RandomVerifier(0.5).judge([pairs[i] for i in order]) == [
+        verdicts[i] for i in order
+    ]
 
 
 def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
@@ -126,7 +141,9 @@ def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     cheap = Says(
         {
             name: scored(score)
-            for name, score in zip("abcdef", [0.1, 0.2, 0.21, 0.79, 0.8, None], strict=True)
+            for name, score in zip(
+                "abcdef", [0.1, 0.2, 0.21, 0.79, 0.8, None], strict=True
+            )
         }
     )
     expensive = Says({"c": YES, "d": NO, "f": YES})
@@ -134,7 +151,14 @@ def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     verdicts = cascade.judge([pair(name, "x") for name in "abcdef"])
     assert [v.aligned for v in verdicts] == [False, False, True, False, True, True]
     sure = "says is sure: at {}".format
-    assert [v.why for v in verdicts] == [sure(0.1), sure(0.2), "yes", "no", sure(0.8), "yes"]
+    assert [v.why for v in verdicts] == [
+        sure(0.1),
+        sure(0.2),
+        "yes",
+        "no",
+        sure(0.8),
+        "yes",
+    ]
     assert expensive.asked == ["c", "d", "f"]
     assert cascade.name == "says>says"
     early = cascade.judge_early(
@@ -151,7 +175,9 @@ def test_a_fault_in_a_verifier_is_raised_unless_it_is_fallible() -> None:
     cheap.fallible = True
     assert verdicts_of(cascade, [pair("a", "x")]) == [YES]
     [verdict] = verdicts_of(cheap, [pair("a", "x")])
-    assert verdict.failed and not verdict.aligned and "RuntimeError: gone" in verdict.why
+    assert (
+        verdict.failed and not verdict.aligned and "RuntimeError: gone" in verdict.why
+    )
 
 
 @pytest.mark.parametrize("answer", [None, [], [True], [YES, YES], (YES,)])
@@ -198,11 +224,15 @@ class Slow(Verifier):
         return [YES for _ in pairs]
 
 
-def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twice() -> None:
+def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twice() -> (
+    None
+):
     slow = Slow()
     timed = TimedVerifier(slow, 0.05)  # type: ignore[arg-type]
     pairs = [pair("a", "b")] * 2
-    assert {v.why for v in timed.judge(pairs)} == {"verifier slow did not answer within 0.05 s"}
+    assert {v.why for v in timed.judge(pairs)} == {
+        "verifier slow did not answer within 0.05 s"
+    }
     still = timed.judge(pairs)
     assert [v.aligned for v in still] == [False, False]
     assert all(v.failed and "still busy" in v.why for v in still)
@@ -216,10 +246,14 @@ def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twic
 
 def test_a_timed_verifier_that_raises_says_so() -> None:
     with pytest.raises(ValueError, match="no weights"):
-        TimedVerifier(Says({"a": ValueError("no weights")}), 30.0).judge([pair("a", "b")])
+        TimedVerifier(Says({"a": ValueError("no weights")}), 30.0).judge(
+            [pair("a", "b")]
+        )
 
 
-@pytest.mark.parametrize("make", [lambda: RandomVerifier(1.5), lambda: TimedVerifier(Says({}), 0)])
+@pytest.mark.parametrize(
+    "make", [lambda: RandomVerifier(1.5), lambda: TimedVerifier(Says({}), 0)]
+)
 def test_impossible_settings(make) -> None:
     with pytest.raises(SettingError):
         make()

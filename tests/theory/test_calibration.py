@@ -1,4 +1,5 @@
-"""From traces to parameters to predictions: invented runs whose parameters are known."""
+"""From traces to parameters to predictions: invented runs whose parameters are
+known."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from theory_kit import emitted_steps
 
-from lr.lab.page import emission
+from lr.engine.page import emission
 from lr.spec.protocol import Emit, Schedule, SchedulerConfig
 from lr.theory.calibration import (
     Calibration,
@@ -54,7 +55,9 @@ class Tape:
         self.now += seconds
         self.events.append((self.now, event))
 
-    def forward(self, role: Role, rows: int = 1, more: int = 0, seconds: float = 0.0) -> None:
+    def forward(
+        self, role: Role, rows: int = 1, more: int = 0, seconds: float = 0.0
+    ) -> None:
         cost = TARGET if role is Role.TARGET else DRAFT
         took = seconds or cost.seconds(rows, more)
         self.add(took, ForwardPass(role, rows, rows + more, took / 2))
@@ -79,8 +82,11 @@ def judged(index: int, *aligned: bool, length: int = 4) -> Emit:
     return emission(EmittedStep(index, step(length), origin, verdicts[-1]), *verdicts)
 
 
-def seen(verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 10) -> Seen:
-    """All runs of one problem: two steps of plain decoding, cycles of two drafts, token rounds."""
+def seen(
+    verdicts: tuple[bool, ...] = (True, True, False, True), length: int = 10
+) -> Seen:
+    """All runs of one problem: two steps of plain decoding, cycles of two drafts, token
+    rounds."""
     found = Seen()
     plain = Tape()
     plain.prompt(Role.TARGET)
@@ -127,10 +133,17 @@ def test_the_parameters_of_an_invented_machine_are_found() -> None:
     found = calibrate([seen()] * 5, "invented", {"clock": "none"})
     assert asdict(found.target) == pytest.approx(asdict(TARGET))
     assert asdict(found.draft) == pytest.approx(asdict(DRAFT))
-    values = {name: getattr(found, name).value for name in ("alpha1", "alpha2", "second_chance")}
+    values = {
+        name: getattr(found, name).value
+        for name in ("alpha1", "alpha2", "second_chance")
+    }
     # accepted 3 + 1 + 0 tokens, tried 3 + 2 + 1
-    assert values == pytest.approx({"alpha1": 3 / 4, "alpha2": 4 / 6, "second_chance": 1.0})
-    assert (found.plain_token.value, found.verdict.value) == pytest.approx((PLAIN, VERDICT))
+    assert values == pytest.approx(
+        {"alpha1": 3 / 4, "alpha2": 4 / 6, "second_chance": 1.0}
+    )
+    assert (found.plain_token.value, found.verdict.value) == pytest.approx(
+        (PLAIN, VERDICT)
+    )
     assert found.start.value == pytest.approx(PROMPT)
     T = 10 * PLAIN
     assert found.step_seconds == pytest.approx(T)
@@ -176,7 +189,10 @@ def test_passes_of_a_run() -> None:
     overlapped.add(tape.events, alone=False)
     assert answers.start == PROMPT
     [found], [apart] = answers.passes, overlapped.passes
-    assert found[Role.TARGET] == {(2, 3): (1, 4.0), (1, 0): (1, 1.0)} and not found[Role.DRAFT]
+    assert (
+        found[Role.TARGET] == {(2, 3): (1, 4.0), (1, 0): (1, 1.0)}
+        and not found[Role.DRAFT]
+    )
     assert apart[Role.TARGET] == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
 
 
@@ -206,14 +222,19 @@ def broken(change: dict[str, object]) -> str:
         (broken({"version": 2}), "calibration version 2, expected 3"),
         (broken({"alpha1": {"value": 1.5, "low": 1, "high": 2}}), "alpha1 is 1.5"),
         (broken({"draft_first": "fast"}), "$.draft_first"),
-        (broken({"draft_first": {"value": -1, "low": 0, "high": 0}}), "$.draft_first.value"),
+        (
+            broken({"draft_first": {"value": -1, "low": 0, "high": 0}}),
+            "$.draft_first.value",
+        ),
         (broken({"target_lengths": [0]}), "target_lengths"),
         (broken({"colour": "red"}), "colour"),
         (json.dumps({"version": 3}), "missing required field"),
         (None, "cannot be read"),
     ],
 )
-def test_broken_files_are_refused_by_name(text: str | None, complaint: str, tmp_path: Path) -> None:
+def test_broken_files_are_refused_by_name(
+    text: str | None, complaint: str, tmp_path: Path
+) -> None:
     path = tmp_path / "calibration.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -230,37 +251,56 @@ def load(acceptance: float, steps: int, **more: float) -> Load:
 
 
 def test_nothing_accepted_costs_all_drafts_and_all_rows() -> None:
-    """Lockstep, sync 1, all rejected: 10 draft passes, 20 passes of two rows, a verdict a step.
+    """Lockstep, sync 1, all rejected: 10 draft passes, 20 passes of two rows, a verdict
+    a step.
 
-    The last step of an answer is written alone. The new row reads the draft step for 10 tokens.
+    The last step of an answer is written alone. The new row reads the draft step for 10
+    tokens.
     """
     way = Way(Schedule.SYNC, 1)
-    seconds = seconds_per_step(way, load(0.0, 7, verdict=3.0), (COST, CHEAP), 8, steps=7)
+    seconds = seconds_per_step(
+        way, load(0.0, 7, verdict=3.0), (COST, CHEAP), 8, steps=7
+    )
     both = 10 * 1.0 + 20 * COST.seconds(2) + 3.0
     assert 6 * both < 7 * seconds <= 7 * both + 1e-9
 
 
 def test_everything_accepted_in_one_cycle() -> None:
-    """Three steps an answer, sync 2: two drafts, then three rows side by side, one read alone."""
+    """Three steps an answer, sync 2: two drafts, then three rows side by side, one read
+    alone."""
     way = Way(Schedule.SYNC, 2)
-    seconds = seconds_per_step(way, load(1.0, 3), (COST, CHEAP), draft_forwards=5, steps=3)
-    assert 2 * 10 + 20 * COST.seconds(3) <= 3 * seconds <= 2 * 10 + 21 * COST.seconds(3) + 1e-9
+    seconds = seconds_per_step(
+        way, load(1.0, 3), (COST, CHEAP), draft_forwards=5, steps=3
+    )
+    assert (
+        2 * 10 + 20 * COST.seconds(3)
+        <= 3 * seconds
+        <= 2 * 10 + 21 * COST.seconds(3) + 1e-9
+    )
 
 
 def test_overlapped_hides_the_draft() -> None:
-    """Window of the paper, k = 1, nothing accepted: one row, and a draft that is faster."""
+    """Window of the paper, k = 1, nothing accepted: one row, and a draft that is
+    faster."""
     way = Way(Schedule.PAPER, 1)
     seconds = seconds_per_step(way, load(0.0, 5), (COST, CHEAP), draft_forwards=None)
     assert seconds == pytest.approx(20 * COST.first)
 
 
 def test_token_rounds_without_lookahead() -> None:
-    """4 rounds of 3 drafted tokens a step, each drafted by a pass; two steps and a prompt of 8."""
+    """4 rounds of 3 drafted tokens a step, each drafted by a pass; two steps and a
+    prompt of 8."""
     work = Load(0.0, [4], [10], [2], proposed=3, draft_passes=3, start=8.0)
     cost = PassCost(4.0, 0.5, 0.25)
-    assert seconds_per_step(Way(tokens=3), work, (cost, CHEAP)) == 4 * (4 + 3 * 0.25 + 3) + 4
+    assert (
+        seconds_per_step(Way(tokens=3), work, (cost, CHEAP))
+        == 4 * (4 + 3 * 0.25 + 3) + 4
+    )
     looked_up = replace(work, draft_passes=0)
-    assert seconds_per_step(Way(tokens=3), looked_up, (cost, CHEAP)) == 4 * (4 + 3 * 0.25) + 4
+    assert (
+        seconds_per_step(Way(tokens=3), looked_up, (cost, CHEAP))
+        == 4 * (4 + 3 * 0.25) + 4
+    )
 
 
 def test_what_if() -> None:
@@ -272,7 +312,8 @@ def test_what_if() -> None:
 
 
 def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
-    """Free rows and verdicts, endless chains, equal steps: 6 standard errors are about 8 %."""
+    """Free rows and verdicts, endless chains, equal steps: 6 standard errors are about
+    8 %."""
     found = free_world()
     for depth in (1, 3):
         formula = float(lr_sync_cycle_speedup(found.alpha1.value, depth, 0.2))
@@ -285,24 +326,33 @@ def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
 
 
 def free_world(**changes: Estimate) -> Calibration:
-    """Free rows and verdicts, endless chains, steps of one token, a draft step of 0.2 seconds."""
-    nothing = dict.fromkeys(("target_row", "target_token", "verdict", "draft_row"), exactly(0.0))
+    """Free rows and verdicts, endless chains, steps of one token, a draft step of 0.2
+    seconds."""
+    nothing = dict.fromkeys(
+        ("target_row", "target_token", "verdict", "draft_row"), exactly(0.0)
+    )
     none = dict.fromkeys(("target_lengths", "draft_lengths", "chain_lengths"), ())
-    one = {"target_first": exactly(1.0), "plain_token": exactly(1.0), "draft_first": exactly(0.2)}
+    one = {
+        "target_first": exactly(1.0),
+        "plain_token": exactly(1.0),
+        "draft_first": exactly(0.2),
+    }
     return replace(Calibration.load(TINY), **(nothing | none | one | changes))
 
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_alternatives_are_predicted_from_the_second_chance(schedule: Schedule) -> None:
-    """In a world of the formulas, where a place with two alternatives is accepted with probability
-    alpha + (1 - alpha) second_chance; 6 standard errors are about 8 %.
+    """In a world of the formulas, where a place with two alternatives is accepted with
+    probability alpha + (1 - alpha) second_chance; 6 standard errors are about 8 %.
     """
     found = free_world(alpha1=exactly(0.5), second_chance=exactly(0.4))
     one, two = (Way(schedule, 3, width=width) for width in (1, 2))
     same = replace(found, alpha1=exactly(0.5 + 0.5 * 0.4))
     assert two.formula(found) == pytest.approx(one.formula(same), rel=1e-5)
     assert two.formula(found) > 1.05 * one.formula(found)
-    assert predicted_speedup(two, found, None) == pytest.approx(two.formula(found), rel=0.08)
+    assert predicted_speedup(two, found, None) == pytest.approx(
+        two.formula(found), rel=0.08
+    )
     alike = replace(found, second_chance=exactly(0.0))
     assert two.formula(alike) == pytest.approx(one.formula(found), rel=2e-3)
 
@@ -336,7 +386,8 @@ def test_ways_are_drawn_by_the_seed_and_by_what_was_measured(tmp_path: Path) -> 
 
 
 def test_everything_is_drawn() -> None:
-    """Of 200 ways; that one value of six or fewer is missing has a probability below 1e-6."""
+    """Of 200 ways; that one value of six or fewer is missing has a probability below
+    1e-6."""
     ways = drawn_ways(200, 1, [at(0.0), at(0.6), at(1.0)])
     deep = [way for way in ways if way.depth]
     assert {way.temperature for way in ways} == {0.0, 0.6, 1.0}
@@ -346,9 +397,13 @@ def test_everything_is_drawn() -> None:
     assert {way.tokens for way in ways} == set(range(7))
     assert {way.tokens > 0 for way in deep} == {True, False} and len(deep) < len(ways)
     assert all(1 <= way.depth <= DEEPEST[way.width] for way in deep)
-    assert all(sum(way.width**level for level in range(way.depth + 1)) <= 40 for way in deep)
+    assert all(
+        sum(way.width**level for level in range(way.depth + 1)) <= 40 for way in deep
+    )
     shallow = [way for way in ways if not way.depth]
-    assert all(way == Tried(tokens=way.tokens, temperature=way.temperature) for way in shallow)
+    assert all(
+        way == Tried(tokens=way.tokens, temperature=way.temperature) for way in shallow
+    )
     assert len({way.name for way in ways}) == 200
 
 
@@ -369,7 +424,9 @@ def test_drawn_rounds() -> None:
 
 def test_recorded_outcomes_are_replayed_in_the_simulation() -> None:
     """Accepted, rejected, accepted at the places 0, 1, 2."""
-    world = World(Replay((True, False, True)), target=Constant(0.3), draft=Constant(0.1))
+    world = World(
+        Replay((True, False, True)), target=Constant(0.3), draft=Constant(0.1)
+    )
     trace = Trace()
     run = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 1), world, 3, trace)
     assert [step.origin for step in emitted_steps(trace)] == [
@@ -381,9 +438,14 @@ def test_recorded_outcomes_are_replayed_in_the_simulation() -> None:
 
 
 def test_the_work_of_answers() -> None:
-    """The draft's 4 tokens against the target's 3, accepted; then the target's own 5."""
+    """The draft's 4 tokens against the target's 3, accepted; then the target's own
+    5."""
     tape = Tape()
-    for role, index, length in ((Role.DRAFT, 0, 4), (Role.TARGET, 0, 3), (Role.TARGET, 1, 5)):
+    for role, index, length in (
+        (Role.DRAFT, 0, 4),
+        (Role.TARGET, 0, 3),
+        (Role.TARGET, 1, 5),
+    ):
         tape.add(1.0, StepWritten(role, index, step(length)))
     tape.add(0, VerifierCall(2, 0.5))
     tape.add(0, TokenRound(Role.TARGET, 0, 3, 3, 1, 2))

@@ -1,5 +1,5 @@
-"""Closed forms against published values, against plain enumeration, against each other; no
-simulation, nothing random but the points.
+"""Closed forms against published values, against plain enumeration, against each other;
+no simulation, nothing random but the points.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from lr.theory.asynchronous import (
 )
 from lr.theory.domain import DomainError, geometric
 from lr.theory.hybrid import best_split, hybrid_speedup
-from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup, sd_speedup, sd_tokens
+from lr.theory.synchronous import (
+    lr_sync_cycle_speedup,
+    lr_sync_speedup,
+    sd_speedup,
+    sd_tokens,
+)
 
 ALPHAS = (0.0, 0.1, 0.35, 0.6, 0.8, 0.95, 1.0)
 CS = (0.02, 0.1, 0.2, 0.25, 1 / 3, 0.7)
@@ -60,7 +65,9 @@ CS = (0.02, 0.1, 0.2, 0.25, 1 / 3, 0.7)
         ),
     ],
 )
-def test_values_to_ten_digits(a: float, k: int, c: float, values: tuple[float, ...]) -> None:
+def test_values_to_ten_digits(
+    a: float, k: int, c: float, values: tuple[float, ...]
+) -> None:
     ours = (
         lr_sync_speedup(a, k, c),
         *(lr_async_speedup(a, k, c, window) for window in ("paper", "depth", "cycle")),
@@ -87,19 +94,25 @@ def test_more_values_to_ten_digits() -> None:
 
 
 def test_the_printed_formulas_as_they_are_printed() -> None:
-    """The functions are written with G_n; the paper's fractions, term by term, are the same
-    numbers.
+    """The functions are written with G_n; the paper's fractions, term by term, are the
+    same numbers.
     """
     for a, c, k in product((0.1, 0.35, 0.6, 0.9), CS, (1, 2, 3, 7)):
         f_sync = (1 - a**k) / ((1 - a) * (1 - c + c * k))
         assert lr_sync_speedup(a, k, c) == pytest.approx(f_sync, rel=1e-12)
-        assert synchronous.sd_speedup_of_positions(a, k, c) == pytest.approx(f_sync, rel=1e-12)
-        assert lr_async_limit(a, c) == pytest.approx(1 / (c + (1 - c) * (1 - a)), rel=1e-12)
+        assert synchronous.sd_speedup_of_positions(a, k, c) == pytest.approx(
+            f_sync, rel=1e-12
+        )
+        assert lr_async_limit(a, c) == pytest.approx(
+            1 / (c + (1 - c) * (1 - a)), rel=1e-12
+        )
         if k < math.ceil(1 / c):
             s_2 = (1 - a**k) / ((1 - a) + c * (a - a ** (k + 1) - k * (1 - a) * a**k))
             assert lr_async_speedup(a, k, c) == pytest.approx(s_2, rel=1e-12)
         else:
-            assert lr_async_speedup(a, k, c) == pytest.approx(lr_async_limit(a, c), rel=1e-12)
+            assert lr_async_speedup(a, k, c) == pytest.approx(
+                lr_async_limit(a, c), rel=1e-12
+            )
 
 
 def test_a_verdict_pays_up_to_a_latency() -> None:
@@ -110,44 +123,65 @@ def test_a_verdict_pays_up_to_a_latency() -> None:
 
 
 def test_cycles_by_enumeration() -> None:
-    """Steps per cycle over time per cycle, summed over the number of drafts accepted."""
+    """Steps per cycle over time per cycle, summed over the number of drafts
+    accepted."""
     for a, g, c in product((0.0, 0.3, 0.6, 0.9), (1, 2, 5), CS):
-        bonus, none = expected(a, np.minimum(X, g) + 1), expected(a, np.minimum(X + 1, g))
-        assert lr_sync_cycle_speedup(a, g, c) == pytest.approx(bonus / (1 + c * g), rel=1e-12)
-        assert lr_sync_cycle_speedup(a, g, c, "N1") == pytest.approx(none / (1 + c * g), rel=1e-12)
+        bonus, none = (
+            expected(a, np.minimum(X, g) + 1),
+            expected(a, np.minimum(X + 1, g)),
+        )
+        assert lr_sync_cycle_speedup(a, g, c) == pytest.approx(
+            bonus / (1 + c * g), rel=1e-12
+        )
+        assert lr_sync_cycle_speedup(a, g, c, "N1") == pytest.approx(
+            none / (1 + c * g), rel=1e-12
+        )
         assert lr_sync_cycle_speedup(a, g, c, "N2") == pytest.approx(
             none / (1 + c * (g - 1)), rel=1e-12
         )
         assert sd_tokens(a, g) == pytest.approx(bonus, rel=1e-12)
-        accepted, judged = expected(a, np.minimum(X, g)), expected(a, np.minimum(X + 1, g))
+        accepted, judged = (
+            expected(a, np.minimum(X, g)),
+            expected(a, np.minimum(X + 1, g)),
+        )
         assert synchronous.sync_judged(a, g) == pytest.approx(judged, rel=1e-12)
         assert accepted == pytest.approx(a * judged, abs=1e-12)
-        assert synchronous.sync_draft_share(a, g) == pytest.approx(accepted / bonus, abs=1e-12)
+        assert synchronous.sync_draft_share(a, g) == pytest.approx(
+            accepted / bonus, abs=1e-12
+        )
         assert synchronous.sync_wasted(a, g) == pytest.approx(g + 1 - bonus, abs=1e-12)
-        assert synchronous.sync_bonus(a, g) == pytest.approx(expected(a, g <= X), abs=1e-12)
+        assert synchronous.sync_bonus(a, g) == pytest.approx(
+            expected(a, g <= X), abs=1e-12
+        )
 
 
 def test_both_readings_of_the_paper() -> None:
-    """The printed f_sync(k) is Algorithm 1 with k - 1 drafts (B), or k drafts of which the last is
-    hidden (N2); k drafts of B it is not.
+    """The printed f_sync(k) is Algorithm 1 with k - 1 drafts (B), or k drafts of which
+    the last is hidden (N2); k drafts of B it is not.
     """
     for a, k, c in product((0.3, 0.6, 0.9), (2, 3, 6), CS):
         printed = lr_sync_speedup(a, k, c)
-        assert lr_sync_cycle_speedup(a, k - 1, c, "B") == pytest.approx(printed, rel=1e-14)
+        assert lr_sync_cycle_speedup(a, k - 1, c, "B") == pytest.approx(
+            printed, rel=1e-14
+        )
         assert lr_sync_cycle_speedup(a, k, c, "N2") == pytest.approx(printed, rel=1e-14)
         assert abs(lr_sync_cycle_speedup(a, k, c, "B") - printed) > 1e-4
         assert lr_sync_cycle_speedup(a, k, c, "N1") < printed
 
 
 def test_windows_by_enumeration_of_the_recurrences() -> None:
-    """E[X + 1] / E V_X with V from the recurrences: every window, every judge latency, late drafts
-    too.
+    """E[X + 1] / E V_X with V from the recurrences: every window, every judge latency,
+    late drafts too.
     """
     alphas = (*ALPHAS, 0.9999)
-    grid = product(("paper", "depth"), alphas, (1, 2, 3, 6), CS, (0.0, 0.05, 0.2, 0.6, 1.5))
+    grid = product(
+        ("paper", "depth"), alphas, (1, 2, 3, 6), CS, (0.0, 0.05, 0.2, 0.6, 1.5)
+    )
     for window, a, k, c, v in grid:
         by_recurrence = recurrence_speedup(window, a, k, c, v)
-        assert lr_async_speedup(a, k, c, window, v) == pytest.approx(by_recurrence, rel=1e-11), (
+        assert lr_async_speedup(a, k, c, window, v) == pytest.approx(
+            by_recurrence, rel=1e-11
+        ), (
             window,
             a,
             k,
@@ -157,15 +191,20 @@ def test_windows_by_enumeration_of_the_recurrences() -> None:
 
 
 def test_long_stages_of_late_drafts_are_summed_whole() -> None:
-    """The same as term by term: stages of 5,000 steps are as good as endless at 0.99."""
-    for window, k, c, v in product(("paper", "depth"), (1, 2, 3), (0.1, 0.7), (0.0, 0.6, 1.5)):
+    """The same as term by term: stages of 5,000 steps are as good as endless at
+    0.99."""
+    for window, k, c, v in product(
+        ("paper", "depth"), (1, 2, 3), (0.1, 0.7), (0.0, 0.6, 1.5)
+    ):
         whole = speedup_of_stages(0.99, stage_times(window, k, c, 5_000, v))
-        assert recurrence_speedup(window, 0.99, k, c, v) == pytest.approx(whole, rel=1e-11)
+        assert recurrence_speedup(window, 0.99, k, c, v) == pytest.approx(
+            whole, rel=1e-11
+        )
 
 
 def test_solved_start_times() -> None:
-    """V_j = tau_j + 1: floor(j/k) + c (j mod k) for P; floor(j/K)(1 + c) + c (j mod K), K = D + 1,
-    for D; c j without a window.
+    """V_j = tau_j + 1: floor(j/k) + c (j mod k) for P; floor(j/K)(1 + c) + c (j mod K),
+    K = D + 1, for D; c j without a window.
     """
     for k, c in product((1, 2, 3, 6), (0.05, 0.1, 0.15)):
         paper, depth = stage_times("paper", k, c, 50), stage_times("depth", k, c, 50)
@@ -179,13 +218,15 @@ def test_solved_start_times() -> None:
 
 
 def test_the_cycle_by_enumeration() -> None:
-    """C: X < k ends at its first reject, full acceptance at the last verdict; the k-th step needs
-    no draft before it but k - 1.
+    """C: X < k ends at its first reject, full acceptance at the last verdict; the k-th
+    step needs no draft before it but k - 1.
     """
     for a, k, c, v in product((0.0, 0.3, 0.8), (1, 2, 5), CS, (0.0, 0.3)):
         steps = expected(a, np.minimum(X + 1, k))
         seconds = expected(a, 1 + c * np.minimum(X, k - 1) + v)
-        assert lr_async_speedup(a, k, c, "cycle", v) == pytest.approx(steps / seconds, rel=1e-12)
+        assert lr_async_speedup(a, k, c, "cycle", v) == pytest.approx(
+            steps / seconds, rel=1e-12
+        )
 
 
 @settings(max_examples=300, deadline=None)
@@ -208,10 +249,14 @@ def test_the_order_of_the_schedules(a: float, k: int, c: float) -> None:
 def test_limits() -> None:
     for c, k in product(CS, (1, 2, 5)):
         enough = math.ceil(1 / c - 1e-9)
-        assert lr_async_speedup(0.6, enough, c) == pytest.approx(lr_async_limit(0.6, c), rel=1e-12)
+        assert lr_async_speedup(0.6, enough, c) == pytest.approx(
+            lr_async_limit(0.6, c), rel=1e-12
+        )
         if k * c < 1:
             assert lr_async_speedup(1.0, k, c) == pytest.approx(k)
-            assert lr_async_speedup(1.0, k, c, "depth") == pytest.approx((k + 1) / (1 + c))
+            assert lr_async_speedup(1.0, k, c, "depth") == pytest.approx(
+                (k + 1) / (1 + c)
+            )
         assert lr_async_limit(1.0, c) == pytest.approx(1 / c)
         for window in ("paper", "depth", "cycle"):
             assert lr_async_speedup(0.0, k, c, window) == 1.0
@@ -235,7 +280,9 @@ def test_limits() -> None:
 def test_the_best_number_of_drafts_by_trying() -> None:
     for a, c in product((0.05, 0.3, 0.6, 0.8, 0.95), CS):
         k = np.arange(1, 400)
-        assert synchronous.sync_best_k(a, c) == int(k[np.argmax(lr_sync_speedup(a, k, c))])
+        assert synchronous.sync_best_k(a, c) == int(
+            k[np.argmax(lr_sync_speedup(a, k, c))]
+        )
     assert synchronous.sync_best_k(0.2, 0.2) == 1  # alpha <= c: lookahead only costs
     assert synchronous.sync_best_k(1.0, 0.2, most=50) == 50
 
@@ -244,7 +291,9 @@ def test_lemma_2_the_asynchronous_speedup_grows_to_ceil_1_c() -> None:
     for a, c in product((0.1, 0.5, 0.9), CS):
         f = lr_async_speedup(a, np.arange(1, 60), c)
         enough = math.ceil(1 / c - 1e-9)
-        assert np.all(np.diff(f[:enough]) > -1e-14) and np.all(np.diff(f[: min(enough, 6)]) > 0)
+        assert np.all(np.diff(f[:enough]) > -1e-14) and np.all(
+            np.diff(f[: min(enough, 6)]) > 0
+        )
         assert np.ptp(f[enough - 1 :]) < 1e-12
         assert asynchronous.async_parallelism(100, c) == enough
 
@@ -254,32 +303,40 @@ def test_arrays_broadcast_and_numbers_stay_numbers() -> None:
     for window in ("paper", "depth", "cycle"):
         table = lr_async_speedup(alphas, ks, 0.15, window, 0.3)
         assert table.shape == (7, 5)
-        assert table[3, 2] == lr_async_speedup(float(alphas[3, 0]), 3, 0.15, window, 0.3)
-    assert isinstance(lr_async_speedup(0.5, 3, 0.1), float) and isinstance(sd_tokens(0.5, 3), float)
-    assert hybrid_speedup(alphas, 0.5, 0.2, 0.1, 3, ks).shape == (7, 5)
-    assert acceptance.beta_width_acceptance(0.35, 0.2, np.array([1, 2, 4])) == pytest.approx(
-        [0.636, 0.718, 0.781], abs=1e-3
+        assert table[3, 2] == lr_async_speedup(
+            float(alphas[3, 0]), 3, 0.15, window, 0.3
+        )
+    assert isinstance(lr_async_speedup(0.5, 3, 0.1), float) and isinstance(
+        sd_tokens(0.5, 3), float
     )
+    assert hybrid_speedup(alphas, 0.5, 0.2, 0.1, 3, ks).shape == (7, 5)
+    assert acceptance.beta_width_acceptance(
+        0.35, 0.2, np.array([1, 2, 4])
+    ) == pytest.approx([0.636, 0.718, 0.781], abs=1e-3)
 
 
 def test_siblings() -> None:
-    """Beta with large parameters is independence; with small ones siblings agree; the product is
-    E[1 - (1 - A)^W].
+    """Beta with large parameters is independence; with small ones siblings agree; the
+    product is E[1 - (1 - A)^W].
     """
     assert acceptance.beta_width_acceptance(6e8, 4e8, 4) == pytest.approx(
         acceptance.width_acceptance(0.6, 4), abs=1e-6
     )
-    assert acceptance.beta_width_acceptance(6e-8, 4e-8, 8) == pytest.approx(0.6, abs=1e-6)
+    assert acceptance.beta_width_acceptance(6e-8, 4e-8, 8) == pytest.approx(
+        0.6, abs=1e-6
+    )
     nodes, weights = np.polynomial.legendre.leggauss(200)
     a = (nodes + 1) / 2
     density = a * (1 - a) ** 2 * 12  # Beta(2, 3)
     for w in (1, 2, 5):
         mean = float(np.sum(weights / 2 * density * (1 - (1 - a) ** w)))
-        assert acceptance.beta_width_acceptance(2, 3, w) == pytest.approx(mean, abs=1e-12)
+        assert acceptance.beta_width_acceptance(2, 3, w) == pytest.approx(
+            mean, abs=1e-12
+        )
     assert acceptance.tree_rows(2, 2) == 7 and acceptance.tree_rows(1, 5) == 6
-    assert acceptance.width_pays_sync(0.5, 0.75, 2, 2, 0.1) and not acceptance.width_pays_sync(
-        0.5, 0.52, 2, 2, 0.1, 0.2
-    )
+    assert acceptance.width_pays_sync(
+        0.5, 0.75, 2, 2, 0.1
+    ) and not acceptance.width_pays_sync(0.5, 0.52, 2, 2, 0.1, 0.2)
     assert acceptance.width_pays_async(
         0.5, 0.75, 0.1, 1.05, 0.1
     ) and not acceptance.width_pays_async(0.5, 0.55, 0.1, 1.3, 0.2)
@@ -288,12 +345,13 @@ def test_siblings() -> None:
 def test_the_product_when_the_target_alone_speculates() -> None:
     """c1 grows by g: less than the product, and equal to it where the draft is free."""
     product_, alone = (
-        hybrid_speedup(0.6, 0.6, 0.1, 0.05, 4, 4, "async", inner) for inner in ("both", "target")
+        hybrid_speedup(0.6, 0.6, 0.1, 0.05, 4, 4, "async", inner)
+        for inner in ("both", "target")
     )
     assert alone < product_
-    assert hybrid_speedup(0.6, 0.6, 0.0, 0.05, 4, 4, "async", "target") == pytest.approx(
-        hybrid_speedup(0.6, 0.6, 0.0, 0.05, 4, 4, "async")
-    )
+    assert hybrid_speedup(
+        0.6, 0.6, 0.0, 0.05, 4, 4, "async", "target"
+    ) == pytest.approx(hybrid_speedup(0.6, 0.6, 0.0, 0.05, 4, 4, "async"))
 
 
 def test_token_acceptance_of_two_laws() -> None:
@@ -326,7 +384,9 @@ def test_token_acceptance_of_two_laws() -> None:
         (lambda: best_split(0.5, 0.5, 0.1, 0.1, 0), 0),
         (lambda: best_split([0.5, 0.6], 0.5, 0.1, 0.1, 8), [0.5, 0.6]),
         (
-            lambda: synchronous.token_acceptance(np.array([0.5, 0.6]), np.array([0.5, 0.5])),
+            lambda: synchronous.token_acceptance(
+                np.array([0.5, 0.6]), np.array([0.5, 0.5])
+            ),
             [0.5, 0.6],
         ),
     ],

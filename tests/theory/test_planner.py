@@ -1,4 +1,5 @@
-"""The planner against brute force and against the clock; the paper's tables, fitted; GPUs."""
+"""The planner against brute force and against the clock; the paper's tables, fitted;
+GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
 
 
 def world(c1: float = 0.2, lookup: bool = True, **changes: float) -> Calibration:
-    """A target step of one token takes 1, a draft step c1, further rows and verdicts nothing.
+    """A target step of one token takes 1, a draft step c1, further rows and verdicts
+    nothing.
 
     `lookup`: draft tokens are free. `changes`: of the paper's R1 pair on GSM8K.
     """
@@ -42,22 +44,35 @@ def world(c1: float = 0.2, lookup: bool = True, **changes: float) -> Calibration
 
 
 def test_table_1_fitted() -> None:
-    """A fit: c = 0.20, v = 0.28 (R1) and c = 0.41, v = 0.22 (Qwen3) explain the seven speedups to
-    0.09; v = 0 explains none of them.
+    """A fit: c = 0.20, v = 0.28 (R1) and c = 0.41, v = 0.22 (Qwen3) explain the seven
+    speedups to 0.09; v = 0 explains none of them.
     """
-    for pair, c, v, r_squared in (("r1", 0.199, 0.284, 0.914), ("qwen3", 0.406, 0.217, 0.753)):
+    for pair, c, v, r_squared in (
+        ("r1", 0.199, 0.284, 0.914),
+        ("qwen3", 0.406, 0.217, 0.753),
+    ):
         found = fit_speedups(TABLE_1[pair])
-        assert (found.c, found.v, found.r_squared) == pytest.approx((c, v, r_squared), abs=1e-3)
-        alpha, printed = np.array(TABLE_1[pair].acceptance), np.array(TABLE_1[pair].lookahead)
+        assert (found.c, found.v, found.r_squared) == pytest.approx(
+            (c, v, r_squared), abs=1e-3
+        )
+        alpha, printed = (
+            np.array(TABLE_1[pair].acceptance),
+            np.array(TABLE_1[pair].lookahead),
+        )
         assert np.array(found.predicted) == pytest.approx(printed, abs=0.09)
-        needed = (1 / printed - (1 - alpha)) / alpha  # c that S1 needs with v = 0, per data set
+        needed = (
+            1 / printed - (1 - alpha)
+        ) / alpha  # c that S1 needs with v = 0, per data set
         assert np.ptp(needed) > 0.2
 
 
 def test_the_fit_finds_the_least_squares() -> None:
     """Against a grid around it."""
     found = fit_speedups(TABLE_1["r1"])
-    alpha, printed = np.array(TABLE_1["r1"].acceptance), np.array(TABLE_1["r1"].lookahead)
+    alpha, printed = (
+        np.array(TABLE_1["r1"].acceptance),
+        np.array(TABLE_1["r1"].lookahead),
+    )
 
     def error(c: float, v: float) -> float:
         return float(np.sum((1 / ((1 + v) * (1 - alpha) + c * alpha) - printed) ** 2))
@@ -72,8 +87,8 @@ def test_the_fit_finds_the_least_squares() -> None:
 
 
 def test_table_3_needs_correlated_siblings() -> None:
-    """Beta fits to 0.02; independence is off by up to 0.3, and by more the more alternatives there
-    are.
+    """Beta fits to 0.02; independence is off by up to 0.3, and by more the more
+    alternatives there are.
     """
     for row, p, q in zip(
         TABLE_3, (0.35, 0.28, 0.36, 0.23), (0.20, 0.205, 0.41, 0.274), strict=True
@@ -81,9 +96,9 @@ def test_table_3_needs_correlated_siblings() -> None:
         found = fit_width(row)
         assert (found.p, found.q) == pytest.approx((p, q), abs=6e-3)
         assert found.predicted == pytest.approx(row.acceptance, abs=0.02)
-        independent = np.array([width_acceptance(row.acceptance[0], w) for w in WIDTHS]) - np.array(
-            row.acceptance
-        )
+        independent = np.array(
+            [width_acceptance(row.acceptance[0], w) for w in WIDTHS]
+        ) - np.array(row.acceptance)
         assert np.all(np.diff(independent[:3]) > 0) and independent.max() > 0.15
         assert 1.38 < found.base_time < 1.44 and 0.008 < found.per_row < 0.014
 
@@ -94,11 +109,14 @@ def test_siblings_of_a_calibration() -> None:
     assert p / (p + q) == pytest.approx(0.6)
     assert beta_width_acceptance(p, q, 2) == pytest.approx(0.6 + 0.4 * 0.2)
     p, q = siblings(0.6, 0.6)
-    assert beta_width_acceptance(p, q, 2) == pytest.approx(width_acceptance(0.6, 2), abs=1e-5)
+    assert beta_width_acceptance(p, q, 2) == pytest.approx(
+        width_acceptance(0.6, 2), abs=1e-5
+    )
 
 
 def test_siblings_that_are_all_alike_are_drawn_at_their_rate() -> None:
-    """Greedy ones are. For smaller p and q the standard library draws 0 half of the time."""
+    """Greedy ones are. For smaller p and q the standard library draws 0 half of the
+    time."""
     alike = BetaSiblings(*siblings(0.86, 0.0))
     drawn = fmean(alike.equivalent(0, mix64(i), mix64(-i)) for i in range(4000))
     assert drawn == pytest.approx(0.86, abs=0.025)
@@ -106,8 +124,8 @@ def test_siblings_that_are_all_alike_are_drawn_at_their_rate() -> None:
 
 @pytest.mark.parametrize("budget", [4, 8, 16])
 def test_with_a_budget_of_rows_alone_the_plan_is_the_best_split(budget: int) -> None:
-    """Where tokens cannot help (alpha2 = 0), sync only, W = 1: the best number of drafts by trying
-    all of them.
+    """Where tokens cannot help (alpha2 = 0), sync only, W = 1: the best number of
+    drafts by trying all of them.
     """
     found = world(alpha1=0.7, c1=0.15, alpha2=0.0, second_chance=0.0)
     sync = [
@@ -119,7 +137,9 @@ def test_with_a_budget_of_rows_alone_the_plan_is_the_best_split(budget: int) -> 
     tried = {g: float(lr_sync_cycle_speedup(0.7, g, 0.15)) for g in range(1, budget)}
     assert best.depth == max(tried, key=tried.__getitem__)
     assert best.speedup == pytest.approx(tried[best.depth])
-    assert best.speedup == pytest.approx(best_split(0.7, 0.0, 0.15, 0.1, budget, "sync").speedup)
+    assert best.speedup == pytest.approx(
+        best_split(0.7, 0.0, 0.15, 0.1, budget, "sync").speedup
+    )
 
 
 def test_plans_fit_the_budget_and_are_in_order() -> None:
@@ -131,8 +151,8 @@ def test_plans_fit_the_budget_and_are_in_order() -> None:
 
 
 def test_predicted_plans_run_as_fast_as_predicted() -> None:
-    """Free batches: the closed form is exact and the clock agrees within its error (2000 steps, 6
-    standard errors: about 12 %).
+    """Free batches: the closed form is exact and the clock agrees within its error
+    (2000 steps, 6 standard errors: about 12 %).
     """
     found = world(alpha1=0.7, c1=0.15, alpha2=0.5, second_chance=0.3)
     kinds = {
@@ -146,9 +166,12 @@ def test_predicted_plans_run_as_fast_as_predicted() -> None:
 
 
 def test_when_not_to_speculate() -> None:
-    """Drafts that are never accepted, or that cost as much as the target's: plain decoding."""
+    """Drafts that are never accepted, or that cost as much as the target's: plain
+    decoding."""
     assert plan(world(alpha1=0.0, alpha2=0.0, second_chance=0.0), 16).best is PLAIN
-    useless = plan(world(alpha1=0.3, c1=0.98, alpha2=0.05, lookup=False, second_chance=0.0), 16)
+    useless = plan(
+        world(alpha1=0.3, c1=0.98, alpha2=0.05, lookup=False, second_chance=0.0), 16
+    )
     assert useless.best is PLAIN
     assert (
         plan(world(alpha1=0.0, alpha2=0.8, second_chance=0.0), 16).best.depth == 0
@@ -156,7 +179,8 @@ def test_when_not_to_speculate() -> None:
 
 
 def test_when_width_pays() -> None:
-    """Independent alternatives in free batches pay; alternatives that are all alike never do."""
+    """Independent alternatives in free batches pay; alternatives that are all alike
+    never do."""
     assert plan(world(alpha1=0.5, second_chance=0.5, alpha2=0.0), 64).width_gain > 1.05
     assert plan(world(alpha1=0.5, second_chance=0.0, alpha2=0.0), 64).width_gain < 1.001
 
@@ -188,17 +212,21 @@ def test_calibrations_from_the_paper(pair: str) -> None:
 
 
 def test_gpus() -> None:
-    """s = 0.1: 4 GPUs take 0.325 of the time. A useless draft is not worth a GPU; a good one beside
-    7 of 8 is.
+    """s = 0.1: 4 GPUs take 0.325 of the time. A useless draft is not worth a GPU; a
+    good one beside 7 of 8 is.
     """
     assert pass_time(4) == pytest.approx(0.325) and pass_time(1, 0.3) == 1.0
     assert share_from(1, 4, 1 / 0.325) == pytest.approx(0.1)
-    assert share_from(2, 8, pass_time(2, 0.25) / pass_time(8, 0.25)) == pytest.approx(0.25)
+    assert share_from(2, 8, pass_time(2, 0.25) / pass_time(8, 0.25)) == pytest.approx(
+        0.25
+    )
     useless = compare(world(alpha1=0.0, alpha2=0.0, second_chance=0.0), 16, 4)
     assert not useless.speculate and useless.all_for_target == pytest.approx(1 / 0.325)
     assert useless.with_speculation == pytest.approx(1 / pass_time(3))
     good = compare(world(alpha1=0.9, c1=0.05, alpha2=0.0), 16, 8, calibrated_on=4)
-    assert good.speculate and math.isclose(good.left_for_target, pass_time(4) / pass_time(7))
+    assert good.speculate and math.isclose(
+        good.left_for_target, pass_time(4) / pass_time(7)
+    )
     for call in (
         lambda: compare(world(), 16, 1),
         lambda: share_from(4, 2, 1.5),

@@ -1,7 +1,9 @@
-"""The scheduler on a simulated clock: workers, distributions, exact times, and what has no formula.
+"""The scheduler on a simulated clock: workers, distributions, exact times, and what has
+no formula.
 
-Rates against the closed forms are in `test_against_the_scheduler.py`. Statistical tests fail beyond
-5 standard errors of a mean over thousands of draws: false alarm 6e-7 each. Seeds are fixed.
+Rates against the closed forms are in `test_against_the_scheduler.py`. Statistical tests
+fail beyond 5 standard errors of a mean over thousands of draws: false alarm 6e-7 each.
+Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -50,9 +52,11 @@ def test_the_worked_example() -> None:
     assert workers.next_time() == pytest.approx(1.7)
 
 
-def test_a_queue_is_served_in_order_and_a_job_keeps_its_slot_until_its_last_row() -> None:
-    """One slot. Job 0 has rows of 1 and 3, so job 1 begins at 3; a waiting row that is cancelled
-    has no span.
+def test_a_queue_is_served_in_order_and_a_job_keeps_its_slot_until_its_last_row() -> (
+    None
+):
+    """One slot. Job 0 has rows of 1 and 3, so job 1 begins at 3; a waiting row that is
+    cancelled has no span.
     """
     workers = Workers(slots=1)
     workers.submit(0.0, {work(0): 1.0, work(1): 3.0})
@@ -79,10 +83,16 @@ def test_a_cancelled_row_makes_room_and_makes_the_others_faster() -> None:
     assert workers.next_time() == pytest.approx(2.0)  # two at a time, each half as fast
     span = workers.cancel(1.0, work(0))
     assert span is not None and (span.start, span.completed) == (0.0, False)
-    assert workers.next_time() == pytest.approx(2.0)  # the third has taken the place of the first
+    assert workers.next_time() == pytest.approx(
+        2.0
+    )  # the third has taken the place of the first
     workers.cancel(1.5, work(2))
-    assert workers.next_time() == pytest.approx(1.75)  # row 1 has come 0.75 far and is alone now
-    assert [s.work for s in workers.stop(1.6)] == [work(1)] and workers.next_time() == math.inf
+    assert workers.next_time() == pytest.approx(
+        1.75
+    )  # row 1 has come 0.75 far and is alone now
+    assert [s.work for s in workers.stop(1.6)] == [
+        work(1)
+    ] and workers.next_time() == math.inf
 
 
 @settings(max_examples=150, deadline=None)
@@ -95,8 +105,8 @@ def test_a_cancelled_row_makes_room_and_makes_the_others_faster() -> None:
 def test_workers_against_a_plain_reckoning(
     lengths: list[float], gaps: list[float], overhead: float, slots: int | None
 ) -> None:
-    """One row per job. The reckoning keeps what is left of each row and moves from event to
-    event.
+    """One row per job. The reckoning keeps what is left of each row and moves from
+    event to event.
     """
     arrivals = [(sum(gaps[: i + 1]), i, length) for i, length in enumerate(lengths)]
     workers = Workers(slots, overhead)
@@ -135,7 +145,8 @@ def test_workers_against_a_plain_reckoning(
 
 
 def test_durations() -> None:
-    """Means over 4000 keyed draws; 5 standard errors of a normal mean: false alarm 6e-7 each."""
+    """Means over 4000 keyed draws; 5 standard errors of a normal mean: false alarm 6e-7
+    each."""
     assert Constant(2.5).draw(KEYS[0]) == 2.5
     law = Lognormal(2.0, 0.5)
     assert abs(fmean(map(law.draw, KEYS)) - 2.0) < 5 * 1.0 / math.sqrt(len(KEYS))
@@ -146,7 +157,9 @@ def test_durations() -> None:
     values = [1.0, 2.0, 4.0]
     drawn = [Resampled(values).draw(key) for key in KEYS]
     for value in values:
-        assert abs(drawn.count(value) - len(KEYS) / 3) < 5 * math.sqrt(len(KEYS) * 2 / 9)
+        assert abs(drawn.count(value) - len(KEYS) / 3) < 5 * math.sqrt(
+            len(KEYS) * 2 / 9
+        )
 
 
 def test_acceptance() -> None:
@@ -159,7 +172,8 @@ def test_acceptance() -> None:
         False,
     ]
     both = sum(
-        BetaSiblings(1, 1).equivalent(0, p, a) and BetaSiblings(1, 1).equivalent(0, p, b)
+        BetaSiblings(1, 1).equivalent(0, p, a)
+        and BetaSiblings(1, 1).equivalent(0, p, b)
         for p, a, b in zip(KEYS[:1000], KEYS[1000:2000], KEYS[2000:3000], strict=True)
     )
     assert abs(both - 1000 / 3) < 5 * math.sqrt(
@@ -200,11 +214,15 @@ def test_settings_are_checked(make) -> None:
 def stage(
     schedule: Schedule, depth: int, accepted: int, c: float, v: float = 0.0, **settings
 ) -> SimulationOutcome:
-    """One stage in which so many draft steps are accepted before the first is rejected. Target
-    steps take 1, drafts c, the judge v.
+    """One stage in which so many draft steps are accepted before the first is rejected.
+    Target steps take 1, drafts c, the judge v.
     """
-    world = World(Replay([True] * accepted + [False]), draft=Constant(c), judge=Constant(v))
-    outcome = simulate(SchedulerConfig(ENDLESS, schedule, depth, **settings), world, accepted + 1)
+    world = World(
+        Replay([True] * accepted + [False]), draft=Constant(c), judge=Constant(v)
+    )
+    outcome = simulate(
+        SchedulerConfig(ENDLESS, schedule, depth, **settings), world, accepted + 1
+    )
     [only] = outcome.stages
     assert only.accepted == accepted and only.seconds == outcome.seconds
     return outcome
@@ -217,31 +235,41 @@ def stage(
         (Schedule.DEPTH, [1, 1.2, 1.4, 1.6, 2.2, 2.4, 2.6, 2.8, 3.4]),
     ],
 )
-def test_stage_times_of_a_window_of_three(schedule: Schedule, table: list[float]) -> None:
-    """c = 0.2. The paper's window has three starts per unit of time; the other has four, its
-    pattern repeating after 1 + c.
+def test_stage_times_of_a_window_of_three(
+    schedule: Schedule, table: list[float]
+) -> None:
+    """c = 0.2. The paper's window has three starts per unit of time; the other has
+    four, its pattern repeating after 1 + c.
     """
     for accepted, expected in enumerate(table):
-        assert stage(schedule, 3, accepted, 0.2).seconds == pytest.approx(expected, abs=1e-12)
+        assert stage(schedule, 3, accepted, 0.2).seconds == pytest.approx(
+            expected, abs=1e-12
+        )
 
 
 def test_figure_1_of_the_paper() -> None:
     """Two draft steps are accepted, the third is not: latency 2t + T."""
     for schedule in (Schedule.PAPER, Schedule.DEPTH):
-        assert stage(schedule, 3, 2, 0.3).seconds == pytest.approx(2 * 0.3 + 1, abs=1e-12)
+        assert stage(schedule, 3, 2, 0.3).seconds == pytest.approx(
+            2 * 0.3 + 1, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("c", [0.1, 0.2, 0.25, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 7, 12])
 def test_peak_target_rows(depth: int, c: float) -> None:
-    """The window, or as many as the draft can start while the target writes one: where 1 / c is
-    whole, one ends as the next begins.
+    """The window, or as many as the draft can start while the target writes one: where
+    1 / c is whole, one ends as the next begins.
     """
     enough = math.ceil(1 / c - 1e-9)
     for schedule, widest in ((Schedule.PAPER, depth), (Schedule.DEPTH, depth + 1)):
-        assert stage(schedule, depth, 30, c).workers[WorkKind.TARGET].peak == min(widest, enough)
+        assert stage(schedule, depth, 30, c).workers[WorkKind.TARGET].peak == min(
+            widest, enough
+        )
     sync = simulate(
-        SchedulerConfig(ENDLESS, Schedule.SYNC, depth), World(Bernoulli(1), draft=Constant(c)), 30
+        SchedulerConfig(ENDLESS, Schedule.SYNC, depth),
+        World(Bernoulli(1), draft=Constant(c)),
+        30,
     )
     assert sync.workers[WorkKind.TARGET].peak == depth + 1
 
@@ -251,8 +279,8 @@ def test_peak_target_rows(depth: int, c: float) -> None:
 def test_a_synchronous_cycle_takes_the_same_time_whatever_is_accepted(
     accepted: int, b: float, v: float
 ) -> None:
-    """g drafts, g + 1 target steps that slow each other down, the verdicts side by side: c g + 1 +
-    b g + v, for min(X, g) + 1 steps.
+    """g drafts, g + 1 target steps that slow each other down, the verdicts side by
+    side: c g + 1 + b g + v, for min(X, g) + 1 steps.
     """
     g, c = 4, 0.3
     world = World(
@@ -268,18 +296,22 @@ def test_a_synchronous_cycle_takes_the_same_time_whatever_is_accepted(
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
 def test_a_synchronous_cycle_on_few_rows_goes_in_waves(rows: int) -> None:
-    """All 5 drafts are accepted, so all 6 target steps are needed, as many at a time as there are
-    rows.
+    """All 5 drafts are accepted, so all 6 target steps are needed, as many at a time as
+    there are rows.
     """
     world = World(Bernoulli(1), draft=Constant(0.1))
-    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 5, max_target_rows=rows), world, 6)
+    outcome = simulate(
+        SchedulerConfig(ENDLESS, Schedule.SYNC, 5, max_target_rows=rows), world, 6
+    )
     assert outcome.seconds == pytest.approx(5 * 0.1 + math.ceil(6 / rows), abs=1e-12)
     assert outcome.workers[WorkKind.TARGET].peak == min(rows, 6)
 
 
 def test_a_wave_that_is_decided_spares_the_next() -> None:
     world = World(Bernoulli(0), draft=Constant(0.1))
-    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 5, max_target_rows=2), world, 1)
+    outcome = simulate(
+        SchedulerConfig(ENDLESS, Schedule.SYNC, 5, max_target_rows=2), world, 1
+    )
     assert (
         outcome.seconds == pytest.approx(0.5 + 1, abs=1e-12)
         and outcome.workers[WorkKind.TARGET].completed == 2
@@ -287,18 +319,23 @@ def test_a_wave_that_is_decided_spares_the_next() -> None:
 
 
 def test_judges_in_short_supply_queue_up() -> None:
-    """Synchronous, 3 pairs at once: with one judge the last verdict comes after 3 v, with as many
-    as needed after v.
+    """Synchronous, 3 pairs at once: with one judge the last verdict comes after 3 v,
+    with as many as needed after v.
     """
     for workers, wait in ((1, 3 * 0.2), (2, 2 * 0.2), (None, 0.2)):
-        world = World(Bernoulli(1), draft=Constant(0.1), judge=Constant(0.2), judge_workers=workers)
+        world = World(
+            Bernoulli(1),
+            draft=Constant(0.1),
+            judge=Constant(0.2),
+            judge_workers=workers,
+        )
         outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 3), world, 4)
         assert outcome.seconds == pytest.approx(0.3 + 1 + wait, abs=1e-12)
 
 
 def test_late_drafts_rejected_as_the_official_code_does() -> None:
-    """A draft slower than the target is never in time; waited for, it sets the pace and all is
-    accepted.
+    """A draft slower than the target is never in time; waited for, it sets the pace and
+    all is accepted.
     """
     world = World(Bernoulli(1), draft=Constant(1.2))
     waits = simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 3), world, 20)
@@ -307,38 +344,44 @@ def test_late_drafts_rejected_as_the_official_code_does() -> None:
     )
     config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 3, reject_late=True)
     rejects = simulate(config, world, 20)
-    assert rejects.origins == {Origin.CORRECTION: 20} and rejects.seconds == pytest.approx(
-        20, abs=1e-12
-    )
+    assert rejects.origins == {
+        Origin.CORRECTION: 20
+    } and rejects.seconds == pytest.approx(20, abs=1e-12)
 
 
 def test_without_need_of_target_steps() -> None:
-    """A step costs its draft and its score while it is accepted, and a target step where it is
-    not.
+    """A step costs its draft and its score while it is accepted, and a target step
+    where it is not.
     """
-    world = World(Replay([True, True, False]), draft=Constant(0.2), score=Constant(0.05))
+    world = World(
+        Replay([True, True, False]), draft=Constant(0.2), score=Constant(0.05)
+    )
     config = SchedulerConfig(ENDLESS, Schedule.SYNC, 1, needs_target_step=False)
     outcome = simulate(config, world, 3)
     assert outcome.seconds == pytest.approx(3 * (0.2 + 0.05) + 1, abs=1e-12)
 
 
 def test_a_chain_that_ends_ends_the_simulation() -> None:
-    outcome = simulate(SchedulerConfig(Limits(5), Schedule.PAPER, 2), World(Bernoulli(1)), 100)
+    outcome = simulate(
+        SchedulerConfig(Limits(5), Schedule.PAPER, 2), World(Bernoulli(1)), 100
+    )
     assert outcome.steps == 5
 
 
 def test_as_many_steps_as_were_asked_for() -> None:
-    """Also where one event emits several: a synchronous cycle of 4 steps, of which 10 steps need
-    two and a half.
+    """Also where one event emits several: a synchronous cycle of 4 steps, of which 10
+    steps need two and a half.
     """
     trace = Trace()
-    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 3), World(Bernoulli(1)), 10, trace)
+    outcome = simulate(
+        SchedulerConfig(ENDLESS, Schedule.SYNC, 3), World(Bernoulli(1)), 10, trace
+    )
     assert outcome.steps == len(emitted_steps(trace)) == 10 and len(outcome.stages) == 2
 
 
 def test_what_a_trace_holds() -> None:
-    """Every row begun is a span; the one draft model never writes two steps at once; the emissions
-    are the steps in order.
+    """Every row begun is a span; the one draft model never writes two steps at once;
+    the emissions are the steps in order.
     """
     world = World(Bernoulli(0.6), draft=Constant(0.2), judge=Constant(0.1))
     config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 4)
@@ -354,32 +397,41 @@ def test_what_a_trace_holds() -> None:
 
 
 def test_a_synchronous_tree_on_batches_that_are_not_free() -> None:
-    """Width 2, depth 2: drafts in batches of 2 and 4, 7 target rows. The published value is
-    1.8237381703.
+    """Width 2, depth 2: drafts in batches of 2 and 4, 7 target rows. The published
+    value is 1.8237381703.
     """
     a, width, g, c, b, b_d = 0.5, 2, 2, 0.1, 0.01, 0.02
     rows = sum(width**j for j in range(g + 1))
     drafting = sum(c * (1 + b_d * (width**j - 1)) for j in range(1, g + 1))
     world = World(
-        Bernoulli(a), draft=Constant(c), target_overhead=b, draft_overhead=b_d, draft_workers=None
+        Bernoulli(a),
+        draft=Constant(c),
+        target_overhead=b,
+        draft_overhead=b_d,
+        draft_workers=None,
     )
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, g, width), world, STEPS)
     assert outcome.workers[WorkKind.TARGET].peak == rows
-    assert outcome.stages[0].seconds == pytest.approx(drafting + 1 + b * (rows - 1), abs=1e-12)
+    assert outcome.stages[0].seconds == pytest.approx(
+        drafting + 1 + b * (rows - 1), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("variation", "rate"), [(0.3, 1.84), (0.6, 1.65), (1.0, 1.49)])
 def test_random_step_times_cost_speed(variation: float, rate: float) -> None:
-    """a = 0.6, c = 0.2, no window, lognormal: an independent simulation found these; S1, for
-    constant times, is 1.923.
+    """a = 0.6, c = 0.2, no window, lognormal: an independent simulation found these;
+    S1, for constant times, is 1.923.
 
-    Its figures are rounded to 0.005 and have errors of their own, for which 0.015 are allowed.
+    Its figures are rounded to 0.005 and have errors of their own, for which 0.015 are
+    allowed.
     """
     world = World(Bernoulli(0.6), Lognormal(1.0, variation), Lognormal(0.2, variation))
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 40), world, STEPS)
     surplus = [stage.accepted + 1 - rate * stage.seconds for stage in outcome.stages]
     slack = 0.02 * fmean(stage.seconds for stage in outcome.stages)
-    assert abs(fmean(surplus)) < slack + SIGMAS * stdev(surplus) / math.sqrt(len(surplus))
+    assert abs(fmean(surplus)) < slack + SIGMAS * stdev(surplus) / math.sqrt(
+        len(surplus)
+    )
 
 
 @pytest.mark.parametrize(("depth", "rate"), [(4, 1.615), (200, 1.244)])
@@ -391,17 +443,23 @@ def test_with_a_batch_that_is_not_free_a_window_helps(depth: int, rate: float) -
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, depth), world, STEPS)
     surplus = [stage.accepted + 1 - rate * stage.seconds for stage in outcome.stages]
     slack = SIGMAS * 0.014 * fmean(stage.seconds for stage in outcome.stages)
-    assert abs(fmean(surplus)) < slack + SIGMAS * stdev(surplus) / math.sqrt(len(surplus))
+    assert abs(fmean(surplus)) < slack + SIGMAS * stdev(surplus) / math.sqrt(
+        len(surplus)
+    )
 
 
 def test_the_same_seed_gives_the_same_steps_in_every_window() -> None:
-    """Chance is keyed by what it is about, so `paper` and `depth`, whatever their depth, emit the
-    same. Another seed gives another run.
+    """Chance is keyed by what it is about, so `paper` and `depth`, whatever their
+    depth, emit the same. Another seed gives another run.
     """
 
     def origins(schedule: Schedule, depth: int, seed: int) -> list[Origin]:
         world = World(
-            Bernoulli(0.6), Lognormal(1.0, 0.5), Lognormal(0.3, 0.5), Lognormal(0.1, 1.0), seed=seed
+            Bernoulli(0.6),
+            Lognormal(1.0, 0.5),
+            Lognormal(0.3, 0.5),
+            Lognormal(0.1, 1.0),
+            seed=seed,
         )
         trace = Trace()
         simulate(SchedulerConfig(ENDLESS, schedule, depth), world, 200, trace)
@@ -417,11 +475,13 @@ def test_the_same_seed_gives_the_same_steps_in_every_window() -> None:
 
 
 def test_the_target_reads_a_draft_step_before_it_writes() -> None:
-    """Depth 1, c = 0.5, reading 0.2: the root's step ends at 1, the next one at 0.5 + 0.2 + 1."""
+    """Depth 1, c = 0.5, reading 0.2: the root's step ends at 1, the next one at 0.5 +
+    0.2 + 1."""
     world = World(Bernoulli(1), draft=Constant(0.5), reading=0.2)
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 1), world, 2)
     assert outcome.seconds == pytest.approx(1.7, abs=1e-12)
-    # a synchronous cycle of three drafts reads them one after the other: 3 * 0.25 + 2 * 0.3 + 0.1
+    # a synchronous cycle of three drafts reads them one after the other: 3 * 0.25 + 2 *
+    # 0.3 + 0.1
     world = World(Bernoulli(1), draft=Constant(0.25), reading=0.1, reading_before=0.3)
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 3), world, 4)
     assert outcome.seconds == pytest.approx(0.75 + 0.7 + 1, abs=1e-12)

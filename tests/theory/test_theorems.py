@@ -1,5 +1,5 @@
-"""Theorems 3 and 4 by trying all integers, at random points of their box, and where they end. Seeds
-are fixed.
+"""Theorems 3 and 4 by trying all integers, at random points of their box, and where
+they end. Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lr.theory.synchronous import lr_sync_speedup
 def bests(
     a1, a2, c1, c2, budget: int, asynchronous: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(best with k1, k2 >= 2, best with k1 = 1, best with k2 = 1) [points], over all integers
-    within the budget.
+    """(best with k1, k2 >= 2, best with k1 = 1, best with k2 = 1) [points], over all
+    integers within the budget.
 
     Written with loops over k1 and k2, not with the code that is tested.
     """
@@ -42,8 +42,8 @@ def bests(
 
 @pytest.mark.parametrize("budget", [16, 18, 24, 32])
 def test_theorem_4_by_brute_force(budget: int) -> None:
-    """In the box the hybrid beats both pure methods: 1500 random points, a third of them near the
-    corners, and the worst corner.
+    """In the box the hybrid beats both pure methods: 1500 random points, a third of
+    them near the corners, and the worst corner.
     """
     rng = np.random.default_rng(budget)
     u = rng.random((4, 1500))
@@ -56,13 +56,15 @@ def test_theorem_4_by_brute_force(budget: int) -> None:
     )
     keep = theorem4_conditions(a1, a2, c1, c2, budget)
     assert keep.sum() > 1200
-    both, tokens, steps = bests(*(x[keep] for x in (a1, a2, c1, c2)), budget, asynchronous=True)
+    both, tokens, steps = bests(
+        *(x[keep] for x in (a1, a2, c1, c2)), budget, asynchronous=True
+    )
     assert np.all(both > np.maximum(tokens, steps))
 
 
 def test_theorem_4_ends_at_a_budget_of_10() -> None:
-    """The worst corner (a1 -> 0.8, a2 -> 0.52, c1 -> 0, c2 -> 0.2): 16 rows and 12 suffice, 10 do
-    not, the hybrid loses.
+    """The worst corner (a1 -> 0.8, a2 -> 0.52, c1 -> 0, c2 -> 0.2): 16 rows and 12
+    suffice, 10 do not, the hybrid loses.
     """
     ratios = {}
     for budget in (6, 8, 10, 12, 16):
@@ -71,7 +73,9 @@ def test_theorem_4_ends_at_a_budget_of_10() -> None:
         ratios[budget] = (both / np.maximum(tokens, steps)).item()
         split = best_split(0.7999, 0.5201, 1e-4, 0.1999, budget, "async")
         assert split.hybrid_wins == (ratios[budget] > 1)
-    assert ratios == pytest.approx({6: 0.839, 8: 0.900, 10: 0.956, 12: 1.005, 16: 1.087}, abs=2e-3)
+    assert ratios == pytest.approx(
+        {6: 0.839, 8: 0.900, 10: 0.956, 12: 1.005, 16: 1.087}, abs=2e-3
+    )
     assert not theorem4_conditions(0.79, 0.53, 0.1, 0.1, 10) and theorem4_conditions(
         0.79, 0.53, 0.1, 0.1, 16
     )
@@ -100,16 +104,21 @@ def test_conditions_7_and_8_compare_two_points_each() -> None:
     """(7) is h(2, M/2) >= h(1, M), (8) is h(M/2, 2) >= h(M, 1)."""
     for budget in (4, 6, 16):
         a1, a2, c1, c2 = np.random.default_rng(9).random((4, 3000))
-        f, g = (lambda k, a=a, c=c: lr_sync_speedup(a, k, c) for a, c in ((a1, c1), (a2, c2)))
+        f, g = (
+            lambda k, a=a, c=c: lr_sync_speedup(a, k, c)
+            for a, c in ((a1, c1), (a2, c2))
+        )
         says = theorem3(a1, a2, c1, c2, budget)
         assert np.array_equal(says.seven, f(2) * g(budget // 2) >= g(budget))
         assert np.array_equal(says.eight, f(budget // 2) * g(2) >= f(budget))
-        assert halving_ratio(a1, c1, budget) == pytest.approx(f(budget) / f(budget // 2))
+        assert halving_ratio(a1, c1, budget) == pytest.approx(
+            f(budget) / f(budget // 2)
+        )
 
 
 def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
-    """A draft as slow as it is good (a1 <= c1) is no use: token-level speculation alone is best, at
-    every budget.
+    """A draft as slow as it is good (a1 <= c1) is no use: token-level speculation alone
+    is best, at every budget.
     """
     assert not theorem3_holds(0.3, 0.8, 0.4, 0.05, 16)
     split = best_split(0.3, 0.8, 0.4, 0.05, 16)
@@ -133,5 +142,8 @@ def test_large_budgets() -> None:
 def test_lemma_6() -> None:
     y = np.linspace(1e-6, 1 - 1e-6, 400_001)
     values = lemma6(y)
-    assert values.max() == pytest.approx(1.1562281731, abs=1e-9) and values.max() < THRESHOLD
+    assert (
+        values.max() == pytest.approx(1.1562281731, abs=1e-9)
+        and values.max() < THRESHOLD
+    )
     assert y[np.argmax(values)] == pytest.approx(0.5693971, abs=1e-5)

@@ -1,5 +1,5 @@
-"""Plans: problems that are right and held out, and a grammar and an oracle that are inverse to each
-other.
+"""Plans: problems that are right and held out, and a grammar and an oracle that are
+inverse to each other.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def deeds() -> list[Deed]:
 
 
 def test_a_plan_stays_what_it_was() -> None:
-    """Published numbers name problems by index; they must not change with a library or a
-    refactoring.
+    """Published numbers name problems by index; they must not change with a library or
+    a refactoring.
     """
     what = plan(Split.TEST, 2)
     assert what.question == (
@@ -65,26 +65,34 @@ def test_the_house_is_a_square_without_a_way_out() -> None:
         for there, back in (("north", "south"), ("east", "west")):
             found = neighbour(room, there)
             assert found is None or neighbour(found, back) == room
-    assert sum(neighbour(room, side) is None for room in ROOMS for side in DIRECTIONS) == 4 * len(
-        HOUSE
-    )
+    assert sum(
+        neighbour(room, side) is None for room in ROOMS for side in DIRECTIONS
+    ) == 4 * len(HOUSE)
 
 
 def test_every_solution_is_right() -> None:
-    """An independent walk through the house: orders in the question against the steps of the
-    solution.
+    """An independent walk through the house: orders in the question against the steps
+    of the solution.
     """
     for i in range(300):
         what = plan(Split.TRAIN, i)
         goal, given, *orders, answer = what.steps
         said = re.findall(r"Order (\w+): (\w+) (?:the )?(\w+)\.", what.question)
-        assert [deed.number for deed in orders] == list(NUMBERS[: len(orders)]) and 3 <= len(
-            orders
-        ) <= 6
-        room, held, lying = re.findall(r"starts in the (\w+)\.", what.question)[0], "", {}
+        assert [deed.number for deed in orders] == list(
+            NUMBERS[: len(orders)]
+        ) and 3 <= len(orders) <= 6
+        room, held, lying = (
+            re.findall(r"starts in the (\w+)\.", what.question)[0],
+            "",
+            {},
+        )
         assert given.room == room
         for deed, (number, verb, word) in zip(orders, said, strict=True):
-            assert (deed.kind, deed.number, deed.operation) == (StepKind.OPERATION, number, verb)
+            assert (deed.kind, deed.number, deed.operation) == (
+                StepKind.OPERATION,
+                number,
+                verb,
+            )
             if verb == "go":
                 assert (deed.origin, deed.direction) == (room, word)
                 room = str(neighbour(room, word))
@@ -95,9 +103,14 @@ def test_every_solution_is_right() -> None:
                 assert held == word
                 held, lying[word] = "", room
             assert deed.room == room and (verb == "go" or deed.thing == word)
-        true = {"robot": room, "held": held, "thing": lying.get(goal.thing, "")}[goal.operation]
+        true = {"robot": room, "held": held, "thing": lying.get(goal.thing, "")}[
+            goal.operation
+        ]
         assert what.answer == true and true
-        assert answer.operation == goal.operation and true in (answer.room, answer.thing)
+        assert answer.operation == goal.operation and true in (
+            answer.room,
+            answer.thing,
+        )
 
 
 @pytest.mark.parametrize("style", list(Style))
@@ -109,8 +122,8 @@ def test_round_trip(deeds: list[Deed], style: Style) -> None:
 
 
 def test_every_template_can_be_read_with_every_alternative(deeds: list[Deed]) -> None:
-    """Not sampled: every template with every alternative of every place, the others at their
-    first.
+    """Not sampled: every template with every alternative of every place, the others at
+    their first.
     """
     examples = {(deed.kind, deed.operation): deed for deed in deeds}
     assert examples.keys() == PIECES.keys()
@@ -120,14 +133,17 @@ def test_every_template_can_be_read_with_every_alternative(deeds: list[Deed]) ->
             for place, alternatives in enumerate(template):
                 for alternative in alternatives:
                     words = [
-                        alternative if i == place else one[0] for i, one in enumerate(template)
+                        alternative if i == place else one[0]
+                        for i, one in enumerate(template)
                     ]
                     text = glue(values.get(word, word) for word in words)
                     assert parse(text) == examples[key], text
 
 
 def test_paraphrases_mean_the_same_and_other_words_do_not_in_either_order() -> None:
-    one = "By order three the robot goes north from the kitchen and reaches the library."
+    one = (
+        "By order three the robot goes north from the kitchen and reaches the library."
+    )
     same = [
         "Order three means north, so our helper exits the kitchen and finds the library.",
         "Heeding order three, the machine heads north, out of the kitchen towards the library.\n\n",
@@ -147,8 +163,8 @@ def test_paraphrases_mean_the_same_and_other_words_do_not_in_either_order() -> N
 
 
 def test_minimal_changes_are_told_apart(deeds: list[Deed]) -> None:
-    """One word that carries meaning changed for another of its kind, wherever it stands: never the
-    same meaning, never an error.
+    """One word that carries meaning changed for another of its kind, wherever it
+    stands: never the same meaning, never an error.
     """
     rng = random.Random(2)
     kinds = (ROOMS, THINGS, tuple(DIRECTIONS), NUMBERS)
@@ -166,7 +182,9 @@ def test_minimal_changes_are_told_apart(deeds: list[Deed]) -> None:
         (kind,) = (kind for kind in kinds if place.group() in kind)
         other = rng.choice([word for word in kind if word != place.group()])
         edited = text[: place.start()] + other + text[place.end() :]
-        assert not PLANS.same_meaning(text, edited) and not PLANS.same_meaning(edited, text), edited
+        assert not PLANS.same_meaning(text, edited) and not PLANS.same_meaning(
+            edited, text
+        ), edited
         changed += 1
     assert changed > 1500
 
@@ -194,14 +212,20 @@ def test_the_languages_do_not_understand_each_other(deeds: list[Deed]) -> None:
         assert QUANTITIES.parse(render(step, Style.TARGET, rng)) is None
     for step in QUANTITIES.problem(Split.TEST, 0, 0).steps:
         assert PLANS.parse(QUANTITIES.render(step, Style.TARGET, rng)) is None
-    assert [one.family for one in LANGUAGES.values()] == list(LANGUAGES) == ["tiny", "plans"]
+    assert (
+        [one.family for one in LANGUAGES.values()]
+        == list(LANGUAGES)
+        == ["tiny", "plans"]
+    )
 
 
 def test_drills_are_true() -> None:
     rng, drill = random.Random(4), PRACTICE["plans"].drill
     for _ in range(100):
         fact, room = drill(rng, True)
-        side, origin, found = re.fullmatch(r" (\w+) of the (\w+) is the (\w+),", fact).groups()
+        side, origin, found = re.fullmatch(
+            r" (\w+) of the (\w+) is the (\w+),", fact
+        ).groups()
         assert found == room == neighbour(origin, side)
         step, room = drill(rng, False)
         deed = parse(step)

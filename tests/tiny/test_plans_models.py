@@ -1,5 +1,5 @@
-"""The models of plans: what they can do, and that every door opens on them with the oracle of their
-own language.
+"""The models of plans: what they can do, and that every door opens on them with the
+oracle of their own language.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tiny_training.rows import RESULT_WEIGHT, RowMaker
 from lr.commands.cli import main
 from lr.commands.run import RunModels
 from lr.errors import SettingError
-from lr.lab.eval.datasets import Task, load_items
-from lr.lab.eval.grading import Grader
+from lr.measure.datasets import Task, load_items
+from lr.measure.grading import Grader
 from lr.model.codec import Codec
-from lr.parts.verifiers import VerifierChoice, usual_verifier
 from lr.reasoner import Reasoner
+from lr.spec.verifiers.named import VerifierChoice, usual_verifier
 from lr.tiny.evaluate import EvalSettings, evaluate
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split
@@ -29,8 +29,8 @@ from lr.tiny.vocabulary import build_tokenizer
 
 
 def test_target_and_draft_on_held_out_plans() -> None:
-    """The goals are 95 of 100 right and a draft whose steps mean the same half to four fifths of
-    the time; 16 problems leave room.
+    """The goals are 95 of 100 right and a draft whose steps mean the same half to four
+    fifths of the time; 16 problems leave room.
     """
     report = evaluate("plans-target", "plans-draft", EvalSettings(problems=16, seed=2))
     assert report.target_right / report.problems >= 0.9
@@ -39,8 +39,12 @@ def test_target_and_draft_on_held_out_plans() -> None:
     assert 0.5 < rates["step acceptance"] < 0.85
     assert rates["target against itself"] > 0.97 and rates["itself, exact text"] < 0.3
     assert "unreadable" not in report.tallies
-    with pytest.raises(SettingError, match="the data set is 'tiny', expected one of plans"):
-        evaluate("plans-target", "plans-draft", EvalSettings(problems=1, dataset="tiny"))
+    with pytest.raises(
+        SettingError, match="the data set is 'tiny', expected one of plans"
+    ):
+        evaluate(
+            "plans-target", "plans-draft", EvalSettings(problems=1, dataset="tiny")
+        )
 
 
 def test_a_checkpoint_says_what_it_speaks() -> None:
@@ -50,7 +54,10 @@ def test_a_checkpoint_says_what_it_speaks() -> None:
     assert usual_verifier(Codec.load("tiny-target"), None) == "judge"
     assert usual_verifier(Codec.load("plans-target"), "some/judge") == "judge"
     assert companion("plans-target", "draft") == "plans-draft"
-    assert companion("plans-target", "judge") is None and companion("some/model", "draft") is None
+    assert (
+        companion("plans-target", "judge") is None
+        and companion("some/model", "draft") is None
+    )
     with pytest.raises(SettingError, match="needs its own checkpoint"):
         VerifierChoice("judge", Codec.load("plans-target"))
 
@@ -91,16 +98,27 @@ def test_which_models_a_run_takes() -> None:
         None,
     )
     assert chosen.verifier == "oracle" and note is None
-    judged, _ = RunModels(model="plans-target", judge_model="some/judge").chosen("plans:20")
+    judged, _ = RunModels(model="plans-target", judge_model="some/judge").chosen(
+        "plans:20"
+    )
     assert (judged.verifier, judged.judge_model) == ("judge", "some/judge")
     tiny, _ = RunModels().chosen("tiny:20")
-    assert (tiny.model, tiny.judge_model, tiny.verifier) == ("tiny-target", "tiny-judge", "judge")
+    assert (tiny.model, tiny.judge_model, tiny.verifier) == (
+        "tiny-target",
+        "tiny-judge",
+        "judge",
+    )
 
 
 @pytest.mark.usefixtures("whole_targets")
-def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_through_the_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     question = PLANS.problem(Split.TEST, 2, 0).question
-    assert main(["generate", question, "--model", "plans-target", "--temperature", "0"]) == 0
+    assert (
+        main(["generate", question, "--model", "plans-target", "--temperature", "0"])
+        == 0
+    )
     said = capsys.readouterr().out
     assert "\\boxed{tower}" in said
     run = [
@@ -115,16 +133,17 @@ def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ]
     assert main(run) == 0
     records = [
-        json.loads((tmp_path / "run" / f"{i}.json").read_text(encoding="utf-8")) for i in range(2)
+        json.loads((tmp_path / "run" / f"{i}.json").read_text(encoding="utf-8"))
+        for i in range(2)
     ]
     assert [record["question"] for record in records] == [
         item.question for item in load_items("plans:2")
     ]
     assert all(record["right"] for record in records)
     assert (
-        json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["settings"][
-            "verifier"
-        ]
+        json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))[
+            "settings"
+        ]["verifier"]
         == "oracle"
     )
 
@@ -133,7 +152,9 @@ def test_training_rows_of_plans() -> None:
     """Rooms weigh most, and a drill has its loss on the room that is found."""
     tokenizer = build_tokenizer(PLANS)
     rows = RowMaker(tokenizer, Style.DRAFT, 0, PLANS)
-    ids, weights, _ = rows.problem_row(PLANS.problem(Split.TRAIN, 3, 0), random.Random(0))
+    ids, weights, _ = rows.problem_row(
+        PLANS.problem(Split.TRAIN, 3, 0), random.Random(0)
+    )
     heavy = {
         tokenizer.decode([token]).strip()
         for token, weight in zip(ids, weights, strict=True)

@@ -1,5 +1,5 @@
-"""The long problems of the tiny language: long enough, right in every step, readable, and held-out
-ones are never trained on.
+"""The long problems of the tiny language: long enough, right in every step, readable,
+and held-out ones are never trained on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ def stories() -> list[Problem[Meaning]]:
 
 def test_a_story_is_a_function_of_split_index_and_seed() -> None:
     assert story(Split.TEST, 7, seed=3) == story(Split.TEST, 7, seed=3)
-    assert len({story(Split.TEST, i, seed).question for i in (7, 8) for seed in (3, 4)}) == 4
+    assert (
+        len({story(Split.TEST, i, seed).question for i in (7, 8) for seed in (3, 4)})
+        == 4
+    )
 
 
 def test_the_splits_are_disjoint_and_every_question_is_of_the_language(
@@ -44,7 +47,8 @@ def test_a_story_has_forty_to_eighty_steps(stories: list[Problem[Meaning]]) -> N
 
 
 def test_every_step_follows_from_the_question(stories: list[Problem[Meaning]]) -> None:
-    """The question is played by rules written anew, and gives the numbers of the solution."""
+    """The question is played by rules written anew, and gives the numbers of the
+    solution."""
     for what in stories:
         results = played(what.question)
         told = [step.result for step in what.steps if step.kind is StepKind.OPERATION]
@@ -61,7 +65,9 @@ def played(question: str) -> list[int]:
     moves = rules.removesuffix(", and so on in turn").split(", then ")
     own = {text.split()[1][0]: text.partition(": ")[2] for text in special}
     last = max(own)
-    assert [text.startswith(f"Turn {last}{LAST}: ") for text in special].count(True) == 1
+    assert [text.startswith(f"Turn {last}{LAST}: ") for text in special].count(
+        True
+    ) == 1
     results: list[int] = []
     number = 0
     for letter in NOTES[: NOTES.index(last) + 1]:
@@ -86,7 +92,11 @@ def test_both_styles_can_be_read(stories: list[Problem[Meaning]]) -> None:
 
 def test_a_question_is_known_by_its_form() -> None:
     """Also one that is shorter than any the models have learnt."""
-    assert all(QUESTION.fullmatch(story(split, i).question) for split in Split for i in range(50))
+    assert all(
+        QUESTION.fullmatch(story(split, i).question)
+        for split in Split
+        for i in range(50)
+    )
     short = (
         "The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, and so on in "
         "turn. Turn E, the last: Nora doubles the shells. How many shells are in the jar in the "

@@ -1,5 +1,5 @@
-"""The checkpoints that come with the package: found by name, loaded by plain transformers and by us
-alike, and able.
+"""The checkpoints that come with the package: found by name, loaded by plain
+transformers and by us alike, and able.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
     assert all(name in str(caught.value) for name in CHECKPOINTS)
 
 
-def test_a_missing_file_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_file_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("lr.tiny.names.files", lambda package: tmp_path)
     with pytest.raises(CheckpointError, match="train the model with"):
         checkpoint_path("tiny-target")
@@ -68,7 +70,9 @@ def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
     expected = ids[0, len(prompt) :].tolist()
 
     runner = ModelRunner(
-        load_model(name, dtype=torch.float32), num_blocks=32, vocab_size=codec.vocab_size
+        load_model(name, dtype=torch.float32),
+        num_blocks=32,
+        vocab_size=codec.vocab_size,
     )
     branch = runner.open(prompt)
     for _ in expected:
@@ -79,7 +83,9 @@ def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
 def test_the_target_solves_and_stays_in_the_language() -> None:
     codec = Codec.load("tiny-target")
     runner = ModelRunner(
-        load_model("tiny-target", dtype=torch.float32), num_blocks=200, vocab_size=codec.vocab_size
+        load_model("tiny-target", dtype=torch.float32),
+        num_blocks=200,
+        vocab_size=codec.vocab_size,
     )
     problems = [problem(Split.TEST, i, seed=1) for i in range(6)]
     branches = [runner.open(codec.chat(what.question)) for what in problems]
@@ -98,22 +104,30 @@ def test_the_target_solves_and_stays_in_the_language() -> None:
 
 
 def test_evaluate_measures_what_it_says() -> None:
-    """A model as its own draft: every token is accepted, and both solve equally well up to
-    chance.
+    """A model as its own draft: every token is accepted, and both solve equally well up
+    to chance.
     """
-    report = evaluate("tiny-draft", "tiny-draft", EvalSettings(problems=2, ablation_problems=2))
+    report = evaluate(
+        "tiny-draft", "tiny-draft", EvalSettings(problems=2, ablation_problems=2)
+    )
     total = report.total
     assert total.rates()["token acceptance"] == pytest.approx(1)
     assert (
-        total.steps >= 8 and total.positions > 100 and total.exact <= total.accepted <= total.steps
+        total.steps >= 8
+        and total.positions > 100
+        and total.exact <= total.accepted <= total.steps
     )
     assert "| token acceptance | 1.000 |" in report.table()
     assert [row.layer for row in report.ablation] == [None, 0, 1]
     whole, *lesser = report.ablation
-    assert all(row.loss > whole.loss + 1 for row in lesser), "both layers of the draft are needed"
+    assert all(row.loss > whole.loss + 1 for row in lesser), (
+        "both layers of the draft are needed"
+    )
     few = EvalSettings(problems=1, ablation_problems=2, ablation_layers=(1,))
     assert evaluate("tiny-draft", "tiny-draft", few).ablation == (whole, lesser[1])
-    with pytest.raises(SettingError, match="ablation_layers is 2, expected layers 0 to 1"):
+    with pytest.raises(
+        SettingError, match="ablation_layers is 2, expected layers 0 to 1"
+    ):
         evaluate("tiny-draft", "tiny-draft", replace(few, ablation_layers=(2,)))
 
 
@@ -127,7 +141,9 @@ def test_without_layer_skips_it_and_leaves_the_model_alone() -> None:
 
     layers, whole = list(model.layers), logits(model)
     lesser = without_layer(model, 1)
-    assert list(lesser.layers) == [layers[0], *layers[2:]] and list(model.layers) == layers
+    assert (
+        list(lesser.layers) == [layers[0], *layers[2:]] and list(model.layers) == layers
+    )
     assert torch.equal(logits(model), whole)
     hook = layers[1].register_forward_hook(lambda layer, given, made: given[0])
     assert torch.equal(logits(lesser), logits(model))
@@ -137,9 +153,12 @@ def test_without_layer_skips_it_and_leaves_the_model_alone() -> None:
 
 @pytest.mark.parametrize("name", ["tiny-target", "tiny-draft"])
 def test_the_context_is_used_to_its_end(name: str) -> None:
-    """4,096 tokens: the cache gives what transformers computes at once; one more is refused."""
+    """4,096 tokens: the cache gives what transformers computes at once; one more is
+    refused."""
     folder = checkpoint_path(name)
-    ids = torch.randint(20, 400, (4096,), generator=torch.Generator().manual_seed(0)).tolist()
+    ids = torch.randint(
+        20, 400, (4096,), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
         expected = theirs(torch.tensor([ids])).logits[0, -8:]

@@ -1,5 +1,5 @@
-"""The tiny judge: its pairs, its rows, its measurement, and the trained checkpoint against the
-oracle on held-out runs.
+"""The tiny judge: its pairs, its rows, its measurement, and the trained checkpoint
+against the oracle on held-out runs.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_training.judge import RUNNING_WEIGHT, JudgeRows, as_pair
-from tiny_training.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
+from tiny_training.pairs import (
+    TextPair,
+    agreeing_prefix,
+    change,
+    grammar_pair,
+    kind_of_difference,
+)
 from tiny_training.trainer import Recipe, Trainer, fresh_model
 
 from lr.model.codec import Codec
-from lr.parts.judge import JudgeVerifier, asked_model
+from lr.spec.verifiers.judge import JudgeVerifier, asked_model
 from lr.tiny.grammar import Style, render, unglue
 from lr.tiny.language import Meaning, Split, problem
 from lr.tiny.names import tiny_config
@@ -56,19 +62,24 @@ def test_everything_that_can_differ_does() -> None:
 
 
 def test_some_equal_pairs_share_a_mistake() -> None:
-    """7 + 3 = 11 in both steps is the same meaning: the judge compares and does not calculate."""
+    """7 + 3 = 11 in both steps is the same meaning: the judge compares and does not
+    calculate."""
     steps = [parse(pair.first) for pair in PAIRS if pair.same]
     sums = [
         step
         for step in steps
-        if step is not None and step.operation in ("add", "sum", "total") and step.operands
+        if step is not None
+        and step.operation in ("add", "sum", "total")
+        and step.operands
     ]
     wrong = [step for step in sums if sum(step.operands) != step.result]
     assert 0.02 < len(wrong) / len(sums) < 0.3
 
 
 def test_train_and_test_pairs_come_from_different_problems() -> None:
-    train, test = ({(p.first, p.second) for p in some} for some in (PAIRS, map_pairs(Split.TEST)))
+    train, test = (
+        {(p.first, p.second) for p in some} for some in (PAIRS, map_pairs(Split.TEST))
+    )
     assert not {pair for pair in train & test if "Then" in pair[0]}
 
 
@@ -106,7 +117,9 @@ def test_running_answers_change_where_the_steps_part() -> None:
     row = rows.pair_row(pair)
     said = [
         (TOKENIZER.decode([token]), label == rows.aligned)
-        for token, label, weight in zip(row.ids, row.labels[1:], row.weights[1:], strict=False)
+        for token, label, weight in zip(
+            row.ids, row.labels[1:], row.weights[1:], strict=False
+        )
         if weight
     ]
     assert said == [
@@ -178,14 +191,17 @@ def test_an_interrupted_training_ends_in_the_same_weights(
     first.save(tmp_path / "state.pt")
     second.load(tmp_path / "state.pt")
     assert [second.step()[0] for _ in range(2)] == losses[1:]
-    for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True):
+    for a, b in zip(
+        straight.model.parameters(), second.model.parameters(), strict=True
+    ):
         assert torch.equal(a, b)
 
 
 def test_the_first_text_is_the_targets() -> None:
     codec = Codec(TOKENIZER, name="tiny")
     pair = as_pair(
-        TextPair("Initially Ann has 7 coins.", "First Ann has 7 coins.", True), codec.encode
+        TextPair("Initially Ann has 7 coins.", "First Ann has 7 coins.", True),
+        codec.encode,
     )
     assert codec.decode(pair.target_step.tokens) == "Initially Ann has 7 coins.\n\n"
 
@@ -205,6 +221,8 @@ def test_meanings_are_compared_field_by_field() -> None:
         == "several"
     )
     assert (
-        kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ann 8 coins.", False))
+        kind_of_difference(
+            TextPair("Initially Ann has 7 coins.", "Initially Ann 8 coins.", False)
+        )
         == "unreadable"
     )

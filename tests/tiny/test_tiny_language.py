@@ -1,12 +1,20 @@
-"""The problems of the tiny language: deterministic, solvable, bounded, and held-out ones are never
-trained on.
+"""The problems of the tiny language: deterministic, solvable, bounded, and held-out
+ones are never trained on.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from lr.tiny.language import HIGHEST, LOWEST, Split, StepKind, calculate, problem, split_of
+from lr.tiny.language import (
+    HIGHEST,
+    LOWEST,
+    Split,
+    StepKind,
+    calculate,
+    problem,
+    split_of,
+)
 
 
 def test_a_problem_is_a_function_of_split_index_and_seed() -> None:
@@ -16,8 +24,8 @@ def test_a_problem_is_a_function_of_split_index_and_seed() -> None:
 
 
 def test_a_problem_stays_what_it_was() -> None:
-    """Published numbers name problems by index; they must not change with a library or a
-    refactoring.
+    """Published numbers name problems by index; they must not change with a library or
+    a refactoring.
     """
     what = problem(Split.TEST, 7)
     assert what.question == (
@@ -28,8 +36,12 @@ def test_a_problem_stays_what_it_was() -> None:
 
 
 def test_the_splits_are_disjoint() -> None:
-    train = {problem(Split.TRAIN, i, seed).question for i in range(400) for seed in (0, 1)}
-    test = {problem(Split.TEST, i, seed).question for i in range(400) for seed in (0, 1)}
+    train = {
+        problem(Split.TRAIN, i, seed).question for i in range(400) for seed in (0, 1)
+    }
+    test = {
+        problem(Split.TEST, i, seed).question for i in range(400) for seed in (0, 1)
+    }
     assert len(train) > 780 and len(test) > 780
     assert not train & test
     assert {split_of(question) for question in train} == {Split.TRAIN}
@@ -51,10 +63,14 @@ def test_every_solution_is_right_and_within_bounds() -> None:
             assert step.kind is StepKind.OPERATION and step.entity not in owned
             known = [owned[person] for person in step.references]
             assert list(step.operands[: len(known)]) == known
-            assert step.references[-1] == list(owned)[-1], "each step uses the latest person"
+            assert step.references[-1] == list(owned)[-1], (
+                "each step uses the latest person"
+            )
             assert step.result == calculate(step.operation, step.operands)
             owned[step.entity] = step.result
-        assert all(value is not None and LOWEST <= value <= HIGHEST for value in owned.values())
+        assert all(
+            value is not None and LOWEST <= value <= HIGHEST for value in owned.values()
+        )
         assert answer.result == what.answer and LOWEST <= what.answer <= HIGHEST
         asked = [owned[person] for person in goal.references]
         assert sorted(answer.operands) == (sorted(asked) if len(asked) > 1 else [])
@@ -63,7 +79,8 @@ def test_every_solution_is_right_and_within_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "operands", "result"), [("half", (8, 2), 4), ("difference", (9, 4), 5)]
+    ("operation", "operands", "result"),
+    [("half", (8, 2), 4), ("difference", (9, 4), 5)],
 )
 def test_calculate(operation: str, operands: tuple[int, int], result: int) -> None:
     assert calculate(operation, operands) == result

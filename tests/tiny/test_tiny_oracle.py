@@ -1,5 +1,5 @@
-"""Grammar and oracle are inverse to each other, in both styles; the oracle tells the smallest
-changes of meaning apart.
+"""Grammar and oracle are inverse to each other, in both styles; the oracle tells the
+smallest changes of meaning apart.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def test_round_trip(meanings: list[Meaning], style: Style) -> None:
 
 
 def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
-    """Not sampled: every template with every alternative of every place, the others at their
-    first.
+    """Not sampled: every template with every alternative of every place, the others at
+    their first.
     """
     examples = {(m.kind, m.operation): m for m in meanings}
     assert examples.keys() == PIECES.keys()
@@ -44,7 +44,10 @@ def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
         for template in templates:
             for place, alternatives in enumerate(template):
                 for chosen in alternatives:
-                    words = [chosen if i == place else other[0] for i, other in enumerate(template)]
+                    words = [
+                        chosen if i == place else other[0]
+                        for i, other in enumerate(template)
+                    ]
                     text = glue(values.get(word, word) for word in words)
                     assert parse(text) == examples[key], text
 
@@ -60,22 +63,26 @@ def test_the_styles_differ_but_overlap(meanings: list[Meaning]) -> None:
 
 
 def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
-    """One number, one person, one item changed wherever it stands: never the same meaning, and
-    never an error.
+    """One number, one person, one item changed wherever it stands: never the same
+    meaning, and never an error.
     """
     rng = random.Random(2)
     changed = 0
     for meaning in (*meanings[:1000], *meanings[-500:]):
         text = render(meaning, rng.choice(list(Style)), rng)
         places = list(
-            re.finditer(r"\d+|" + "|".join(rf"\b{word}\b" for word in (*NAMES, *ITEMS)), text)
+            re.finditer(
+                r"\d+|" + "|".join(rf"\b{word}\b" for word in (*NAMES, *ITEMS)), text
+            )
         )
         place = rng.choice(places)
         word = place.group()
         if word.isdigit():
             other = str(int(word) + rng.choice((-1, 1, 10)))
         else:
-            other = rng.choice([w for w in (NAMES if word in NAMES else ITEMS) if w != word])
+            other = rng.choice(
+                [w for w in (NAMES if word in NAMES else ITEMS) if w != word]
+            )
         edited = text[: place.start()] + other + text[place.end() :]
         assert not same_meaning(text, edited), edited
         changed += 1
@@ -86,9 +93,12 @@ def test_other_operations_mean_other_things() -> None:
     step = Meaning(StepKind.OPERATION, "add", "Bob", ("Ann",), (12, 5), 17, "apples")
     text = "Then Eva has 5 more than Ann, so we get 12 + 5 = 17 apples."
     assert parse(text) == step._replace(entity="Eva")
-    assert not same_meaning(text, "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples.")
+    assert not same_meaning(
+        text, "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples."
+    )
     assert same_meaning(
-        text, "I read that Eva holds 5 more than Ann: you find 12 plus 5 makes 17 apples now."
+        text,
+        "I read that Eva holds 5 more than Ann: you find 12 plus 5 makes 17 apples now.",
     )
 
 
@@ -110,7 +120,9 @@ def test_what_is_not_in_the_language_equals_nothing(text: str) -> None:
 
 
 def test_boundary_and_white_space_around_a_step_do_not_count() -> None:
-    assert same_meaning("So the answer is \\boxed{17}.", "\nFinally, I get \\boxed{17}.\n\n")
+    assert same_meaning(
+        "So the answer is \\boxed{17}.", "\nFinally, I get \\boxed{17}.\n\n"
+    )
 
 
 def test_glue_and_unglue() -> None:

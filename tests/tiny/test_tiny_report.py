@@ -24,7 +24,10 @@ def test_tallies_add_up_and_become_rates() -> None:
     assert "| step acceptance | 0.625 | 1.000 | 0.500 |" in table
     assert "target 1.000 (2/2), draft 0.500 (1/2)" in table
     assert "| layer left out | none | 0 |" in table
-    assert "| accuracy | 0.50 | 0.25 |" in table and "| loss per token | 0.360 | 1.500 |" in table
+    assert (
+        "| accuracy | 0.50 | 0.25 |" in table
+        and "| loss per token | 0.360 | 1.500 |" in table
+    )
 
 
 def test_nothing_counted_is_not_a_number() -> None:

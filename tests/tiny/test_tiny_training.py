@@ -1,5 +1,5 @@
-"""Rows, optimiser and loop: the loss falls where it should, and an interrupted training ends in the
-very same weights.
+"""Rows, optimiser and loop: the loss falls where it should, and an interrupted training
+ends in the very same weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 import torch
 from tiny_training.rows import RESULT_WEIGHT, WIDTHS, RowMaker
-from tiny_training.trainer import Recipe, Trainer, fresh_model, held_out_counts, hidden_rows
+from tiny_training.trainer import (
+    Recipe,
+    Trainer,
+    fresh_model,
+    held_out_counts,
+    hidden_rows,
+)
 from torch.multiprocessing import start_processes
 
 from lr.engine.runner import ModelRunner
@@ -53,9 +59,13 @@ def with_small_pools(rank: int, work: Callable[..., None], *words: Any) -> None:
         work(rank, *words)
 
 
-def start_small(work: Callable[..., None], args: tuple[Any, ...] = (), **how: Any) -> None:
+def start_small(
+    work: Callable[..., None], args: tuple[Any, ...] = (), **how: Any
+) -> None:
     """Instead of `spawn`: forks of the tests' server."""
-    start_processes(with_small_pools, args=(work, *args), start_method="forkserver", **how)
+    start_processes(
+        with_small_pools, args=(work, *args), start_method="forkserver", **how
+    )
 
 
 def rows(style: Style = Style.TARGET) -> RowMaker:
@@ -117,8 +127,8 @@ def test_schedule() -> None:
 
 
 def test_a_row_has_loss_on_its_own_style_only() -> None:
-    """The prompt carries none, nor does a step of the other style; every step that carries loss can
-    be read.
+    """The prompt carries none, nor does a step of the other style; every step that
+    carries loss can be read.
     """
     foreign = 0
     for i in range(40):
@@ -145,7 +155,9 @@ def test_a_drill_has_loss_on_results_only() -> None:
         ids, weights, _ = rows().drill_row(80, random.Random(seed))
         assert len(ids) <= 80
         results = [ids[i] for i in range(len(ids)) if weights[i] == RESULT_WEIGHT]
-        assert results and all(TOKENIZER.decode([token]).strip().isdigit() for token in results)
+        assert results and all(
+            TOKENIZER.decode([token]).strip().isdigit() for token in results
+        )
         seen.add("Then" in TOKENIZER.decode(ids) or "read" in TOKENIZER.decode(ids))
     assert seen == {True, False}, "both kinds of drill occur"
 
@@ -161,14 +173,16 @@ def test_batches_resume_at_a_place_and_are_shared_out() -> None:
         )
     for batch in batches:
         assert batch.tokens.shape[1] in WIDTHS
-        assert batch.tokens.numel() <= 1200 or len(batch.tokens) == 1, "one row may be longer"
+        assert batch.tokens.numel() <= 1200 or len(batch.tokens) == 1, (
+            "one row may be longer"
+        )
     other = next(rows().batches((1, 0), 2, 1200, 0.4))
     assert not torch.equal(other.tokens, batches[0].tokens)
 
 
 def run_script(name: str, out: Path, *words: str) -> None:
-    """A training script, as if it were started with these words. Its processes are forks of the
-    tests' server; what it does with signals is undone."""
+    """A training script, as if it were started with these words. Its processes are
+    forks of the tests' server; what it does with signals is undone."""
     script, known = importlib.import_module(name), [SIGINT, SIGTERM]
     before = [getsignal(number) for number in known]
     with pytest.MonkeyPatch.context() as patch:
@@ -182,11 +196,29 @@ def run_script(name: str, out: Path, *words: str) -> None:
 
 
 def test_the_script_trains_a_model_and_goes_on(tmp_path: Path) -> None:
-    words = ["--language", "plans", "--role", "draft", "--tokens", "20000", "--batch", "200"]
+    words = [
+        "--language",
+        "plans",
+        "--role",
+        "draft",
+        "--tokens",
+        "20000",
+        "--batch",
+        "200",
+    ]
     words += ["--processes", "2"]
     run_script("train_tiny", tmp_path, *words, "--eval-problems", "1", "--steps", "1")
     assert (tmp_path / "hf").is_dir()  # a check on held-out problems leaves a copy
-    run_script("train_tiny", tmp_path, *words, "--eval-problems", "1", "--steps", "2", "--resume")
+    run_script(
+        "train_tiny",
+        tmp_path,
+        *words,
+        "--eval-problems",
+        "1",
+        "--steps",
+        "2",
+        "--resume",
+    )
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert state["progress"]["step"] == 2
     assert load_model(tmp_path / "hf").config.num_layers == 2
@@ -202,8 +234,8 @@ def test_the_script_trains_a_judge(tmp_path: Path) -> None:
 
 
 def test_rectangles_agree_with_the_engine() -> None:
-    """Greedy tokens, one by one with the paged cache, are the argmax of the causal pass over whole
-    rows.
+    """Greedy tokens, one by one with the paged cache, are the argmax of the causal pass
+    over whole rows.
     """
     model = fresh_model(tiny_config(2, len(TOKENIZER)), seed=1)
     torch.nn.init.normal_(model.layers[0].mlp.down.weight, std=0.1)
@@ -221,10 +253,13 @@ def test_rectangles_agree_with_the_engine() -> None:
 
 
 def test_a_check_leaves_the_training_as_it_was() -> None:
-    """Held-out problems are answered between two steps, and the losses are those without it."""
+    """Held-out problems are answered between two steps, and the losses are those
+    without it."""
     checked, plain = trainer(), trainer()
     losses = [plain.step()[0] for _ in range(3)]
     again = [checked.step()[0]]
     counts = held_out_counts(checked.model, Codec(TOKENIZER, name="tiny"), range(2))
-    assert counts[0] == counts[2] == 2 and counts[1] <= 2 and counts[5] <= counts[4] <= 2
+    assert (
+        counts[0] == counts[2] == 2 and counts[1] <= 2 and counts[5] <= counts[4] <= 2
+    )
     assert again + [checked.step()[0] for _ in range(2)] == losses

@@ -1,5 +1,5 @@
-"""The tiny tokenizer: one token per word and digit, the blank line one token, any text comes
-back.
+"""The tiny tokenizer: one token per word and digit, the blank line one token, any text
+comes back.
 """
 
 from __future__ import annotations
@@ -34,14 +34,20 @@ def test_any_text_comes_back(text: str) -> None:
 
 
 def test_any_text_comes_back_after_loading(reloaded: PreTrainedTokenizerFast) -> None:
-    for text in ("Then Ann has 12.\n\n", " ünï → 日本\n\n\n\t 12 \\boxed{3}", "a\r\nb  c"):
+    for text in (
+        "Then Ann has 12.\n\n",
+        " ünï → 日本\n\n\n\t 12 \\boxed{3}",
+        "a\r\nb  c",
+    ):
         ids = reloaded.encode(text, add_special_tokens=False)
         assert ids == TOKENIZER.encode(text, add_special_tokens=False)
         assert reloaded.decode(ids) == text
 
 
 def test_one_token_per_word_digit_and_blank_line() -> None:
-    pieces = TOKENIZER.tokenize("Then Ann owns 12 + 5 = 17 coins.\n\nSo the answer is \\boxed{17}.")
+    pieces = TOKENIZER.tokenize(
+        "Then Ann owns 12 + 5 = 17 coins.\n\nSo the answer is \\boxed{17}."
+    )
     assert pieces == (
         "Then ĠAnn Ġowns Ġ1 2 Ġ+ Ġ5 Ġ= Ġ1 7 Ġcoins . ĊĊ "
         "So Ġthe Ġanswer Ġis Ġ\\boxed{ 1 7 } .".split()
@@ -57,10 +63,17 @@ def test_nothing_of_the_language_falls_apart_into_bytes() -> None:
             *(render(step, style, rng) for step in what.steps for style in Style),
         ]
         for text in texts:
-            words = text.replace(".", " .").replace(",", " ,").replace(":", " :").replace("?", " ?")
+            words = (
+                text.replace(".", " .")
+                .replace(",", " ,")
+                .replace(":", " :")
+                .replace("?", " ?")
+            )
             words = words.replace("{", "{ ").replace("}", " }")
             expected = sum(len(word) if word.isdigit() else 1 for word in words.split())
-            assert len(TOKENIZER.encode(text, add_special_tokens=False)) == expected, text
+            assert len(TOKENIZER.encode(text, add_special_tokens=False)) == expected, (
+                text
+            )
 
 
 def test_chat(reloaded: PreTrainedTokenizerFast) -> None:
@@ -68,7 +81,9 @@ def test_chat(reloaded: PreTrainedTokenizerFast) -> None:
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "How many?"},
     ]
-    text = reloaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text = reloaded.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow "
         "many?<|im_end|>\n<|im_start|>assistant\n"

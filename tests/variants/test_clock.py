@@ -1,4 +1,5 @@
-"""Variants on the simulated clock: closed forms where there are some, and what cannot be there."""
+"""Variants on the simulated clock: closed forms where there are some, and what cannot
+be there."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def test_its_own_costs_count() -> None:
     settings, costs = {"depth": 1, "schedule": "sync"}, {"score": 0.25, "draft": 0.15}
     value, error = speed(Variant(Alone(), settings=settings, costs=costs))
     assert abs(value - 1 / (0.15 + 0.25 + 0.3)) < 5 * error
-    dear, error = speed(Variant(Alone(), settings=settings, costs={**costs, "target": 2.0}))
+    dear, error = speed(
+        Variant(Alone(), settings=settings, costs={**costs, "target": 2.0})
+    )
     assert abs(dear - 1 / (0.15 + 0.25 + 0.6)) < 5 * error
 
 
@@ -75,7 +78,9 @@ def test_a_controller_is_told_of_every_step_and_heeded() -> None:
     assert value[0] < 0.9 * speed(Variant())[0]
     assert [stats.steps for stats in one.told[:4]] == [1, 2, 3, 4]
     assert all(stats.accepted <= stats.judged for stats in one.told)
-    assert {stats.draft_entropy for stats in one.told} == {None}  # there are no distributions
+    assert {stats.draft_entropy for stats in one.told} == {
+        None
+    }  # there are no distributions
     assert speed(Variant(controller=lambda question: One())) == value
 
 
@@ -96,7 +101,9 @@ def test_a_controllers_width_is_heeded(schedule: str) -> None:
     settings = {"width": 3, "depth": 1, "schedule": schedule}
     for control, width in ((One(), 3), (Narrow(), 1)):
         outcome = simulated(Variant(controller=control, settings=settings), at)[1]
-        places = len(outcome.stages) if schedule == "sync" else outcome.steps  # no bonus there
+        places = (
+            len(outcome.stages) if schedule == "sync" else outcome.steps
+        )  # no bonus there
         assert abs(outcome.workers[WorkKind.DRAFT].begun - width * places) <= 6
     alone = simulated(Variant(settings=settings | {"width": 1}), at)[1]
     narrow = simulated(Variant(controller=Narrow(), settings=settings), at)[1]
@@ -126,14 +133,18 @@ def test_a_router_and_a_chooser_decide() -> None:
 
 
 def test_costs_that_cannot_be_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"Variant\.costs is 'judgment', expected one of judge"):
+    with pytest.raises(
+        SettingError, match=r"Variant\.costs is 'judgment', expected one of judge"
+    ):
         simulated(Variant(costs={"judgment": 1.0}), AT)
     with pytest.raises(SettingError, match="time >= 0"):
         simulated(Variant(costs={"judge": -1.0}), AT)
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {cells[0]: (cells, said) for cells, said in rows_of(["best_of", "lossless"], AT)}
+    rows = {
+        cells[0]: (cells, said) for cells, said in rows_of(["best_of", "lossless"], AT)
+    }
     assert list(rows) == ["lr", "best_of", "lossless"]
     assert rows["best_of"][0][-1] == "0.05" and not rows["best_of"][1]
     assert "without its corrector" in rows["lossless"][1][0]

@@ -1,5 +1,5 @@
-"""A variant's own events: in the trace, in its file, again when it is replayed, in words in the
-stepper, and on the player's page.
+"""A variant's own events: in the trace, in its file, again when it is replayed, in
+words in the stepper, and on the player's page.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ import torch
 
 from lr.commands.cli import main
 from lr.errors import SettingError
-from lr.lab.player.page import page_data
-from lr.lab.stepper.words import say
-from lr.lab.trace.compare import compare_in_order
-from lr.lab.trace.file import TraceFile, read_trace
-from lr.lab.trace.replay import replay, save_trace
-from lr.lab.trace.state import state_at
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import EMPTY, Outcome, Proposal, RejectRule
+from lr.spec.ask import VariantError
 from lr.spec.protocol import Draft, silent
 from lr.spec.token_sd import Drafter
 from lr.spec.variant import Corrector, StepProposer, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.testing import check
-from lr.testing.ask import VariantError
 from lr.trace import Noted, TokenRound
 from lr.types import Role, Verdict
 from lr.variants.choosers import Majority
+from lr.variants.kit import check
 from lr.variants.loading import load_variant
+from lr.watch.player.page import page_data
+from lr.watch.stepper.words import say
+from lr.watch.trace.compare import compare_in_order
+from lr.watch.trace.file import TraceFile, read_trace
+from lr.watch.trace.replay import replay, save_trace
+from lr.watch.trace.state import state_at
 
-QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+)
 HOW: dict[str, Any] = {"max_tokens": 120, "seed": 1}
 
 
@@ -82,7 +84,9 @@ def notes(trace: TraceFile) -> dict[str, list[Noted]]:
     return found
 
 
-def test_what_parts_tell_and_decide_is_in_the_file(reasoner: Reasoner, tmp_path: Path) -> None:
+def test_what_parts_tell_and_decide_is_in_the_file(
+    reasoner: Reasoner, tmp_path: Path
+) -> None:
     variant = Variant(
         Odd((1, None, "a", float("inf"))),
         chooser=Majority(1),
@@ -95,7 +99,14 @@ def test_what_parts_tell_and_decide_is_in_the_file(reasoner: Reasoner, tmp_path:
     save_trace(tmp_path / "trace.jsonl", run)
     trace = read_trace(tmp_path / "trace.jsonl")
     found = notes(trace)
-    assert set(found) == {"length", "votes", "asked", "corrector", "controller", "may_follow"}
+    assert set(found) == {
+        "length",
+        "votes",
+        "asked",
+        "corrector",
+        "controller",
+        "may_follow",
+    }
     assert found["length"][0].fields["seen"] == [1, None, "a", "inf"]
     assert {one.fields["keeps"] for one in found["corrector"]} == {False}
     assert len(found["asked"]) == 2 * len(found["corrector"])
@@ -104,7 +115,10 @@ def test_what_parts_tell_and_decide_is_in_the_file(reasoner: Reasoner, tmp_path:
     again = reasoner.run(QUESTION, variant=variant, detailed=True, **HOW)
     again.finish()
     save_trace(tmp_path / "again.jsonl", again)
-    assert compare_in_order(trace.records, read_trace(tmp_path / "again.jsonl").records) is None
+    assert (
+        compare_in_order(trace.records, read_trace(tmp_path / "again.jsonl").records)
+        is None
+    )
 
 
 def test_stepper_and_player_show_them_plainly(
@@ -114,7 +128,9 @@ def test_stepper_and_player_show_them_plainly(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A name that no reader knows is shown with its fields."""
-    run = reasoner.run(QUESTION, variant=Variant(Odd([0.25, True])), detailed=True, **HOW)
+    run = reasoner.run(
+        QUESTION, variant=Variant(Odd([0.25, True])), detailed=True, **HOW
+    )
     run.finish()
     save_trace(tmp_path / "trace.jsonl", run)
     trace = read_trace(tmp_path / "trace.jsonl")
@@ -134,7 +150,9 @@ def test_stepper_and_player_show_them_plainly(
     assert sentence in node
 
 
-def test_a_named_variant_with_notes_is_replayed(reasoner: Reasoner, tmp_path: Path) -> None:
+def test_a_named_variant_with_notes_is_replayed(
+    reasoner: Reasoner, tmp_path: Path
+) -> None:
     variant = load_variant("rsd(weight='clip')", reasoner)
     run = reasoner.run(QUESTION, variant=variant, detailed=True, **HOW)
     run.finish()
@@ -156,7 +174,9 @@ def test_without_a_trace_nothing_is_recorded(reasoner: Reasoner) -> None:
 
 
 def test_what_a_file_cannot_hold_is_refused(reasoner: Reasoner) -> None:
-    with pytest.raises(SettingError, match=r"note 'length' has seen = tensor.*\.tolist"):
+    with pytest.raises(
+        SettingError, match=r"note 'length' has seen = tensor.*\.tolist"
+    ):
         reasoner.generate(QUESTION, variant=Variant(Odd(torch.ones(2))), **HOW)
 
 
@@ -193,8 +213,12 @@ def sure(node: Any, step: Any, logprobs: Any, note: Any = silent) -> bool:
     return True
 
 
-def test_a_method_with_a_parameter_note_gets_one(reasoner: Reasoner, tmp_path: Path) -> None:
-    variant = Variant(router=Opening(), proposer=Looking(), controller=Thinking(), may_follow=sure)
+def test_a_method_with_a_parameter_note_gets_one(
+    reasoner: Reasoner, tmp_path: Path
+) -> None:
+    variant = Variant(
+        router=Opening(), proposer=Looking(), controller=Thinking(), may_follow=sure
+    )
     traces = []
     for name in ("a", "b"):
         run = reasoner.run(QUESTION, variant=variant, detailed=True, **HOW)
@@ -205,7 +229,10 @@ def test_a_method_with_a_parameter_note_gets_one(reasoner: Reasoner, tmp_path: P
     assert "the variant's router: step 0, writes target" in map(say, traces[0].records)
     assert page_data(traces[0])["stops"]["note"] > 0
     found = notes(traces[0])
-    steps, drafts = len(result.steps), [e for _, e in run.trace.events if isinstance(e, Draft)]
+    steps, drafts = (
+        len(result.steps),
+        [e for _, e in run.trace.events if isinstance(e, Draft)],
+    )
     # the router is asked again and again, and heard once about each step
     asked = [one.fields["index"] for one in found["opening"]]
     assert asked == [one.fields["step"] for one in found["router"]] and asked[0] == 0
@@ -236,7 +263,10 @@ class Last(Drafter):
     def propose(self, contexts: Any, k: int) -> list[Proposal]:
         for context in contexts:
             context.note("last", token=context.tokens[-1])
-        return [Proposal.chain(c.tokens[-1:]) if min(k, c.limit) > 0 else EMPTY for c in contexts]
+        return [
+            Proposal.chain(c.tokens[-1:]) if min(k, c.limit) > 0 else EMPTY
+            for c in contexts
+        ]
 
 
 class Counting(RejectRule):
@@ -255,19 +285,29 @@ def test_a_drafter_and_a_rule_tell_of_their_round(reasoner: Reasoner) -> None:
     run.finish()
     events = [event for _, event in run.trace.events]
     rounds = [event for event in events if isinstance(event, TokenRound)]
-    told = [event for event in events if isinstance(event, Noted) and event.name == "rule"]
-    assert rounds and [one.accepted for one in rounds] == [one.fields["stay"] for one in told]
+    told = [
+        event for event in events if isinstance(event, Noted) and event.name == "rule"
+    ]
+    assert rounds and [one.accepted for one in rounds] == [
+        one.fields["stay"] for one in told
+    ]
     assert [one.node for one in rounds] == [one.node for one in told]
-    last = [event for event in events if isinstance(event, Noted) and event.name == "last"]
+    last = [
+        event for event in events if isinstance(event, Noted) and event.name == "last"
+    ]
     assert len(last) >= len(rounds) and all(one.node is not None for one in last)
     check(Counting)
 
 
 @pytest.mark.parametrize("note", [7, ["stay"]])
-def test_the_note_of_an_outcome_is_a_mapping(reasoner: Reasoner, note: Mapping[str, Any]) -> None:
+def test_the_note_of_an_outcome_is_a_mapping(
+    reasoner: Reasoner, note: Mapping[str, Any]
+) -> None:
     class Odd(RejectRule):
         def outcomes(self, p_rows: Any, proposal: Proposal) -> list[Outcome]:
-            return [replace(one, note=note) for one in super().outcomes(p_rows, proposal)]
+            return [
+                replace(one, note=note) for one in super().outcomes(p_rows, proposal)
+            ]
 
     variant = Variant(drafter=lambda runner, sampling: Last(), rule=Odd())
     with pytest.raises(VariantError, match=r"rule.*outcomes whose note is a mapping"):

@@ -1,5 +1,5 @@
-"""The extension points in a run: choosers, proposers, correctors, widths by level, may_follow,
-controllers, log-probabilities, and that forwards of verifiers are counted.
+"""The extension points in a run: choosers, proposers, correctors, widths by level,
+may_follow, controllers, log-probabilities, and that forwards of verifiers are counted.
 """
 
 from __future__ import annotations
@@ -14,20 +14,27 @@ import torch
 from reasoner_kit import write_checkpoint
 
 from lr.errors import LRError, ProtocolError, SettingError
-from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
-from lr.parts.drafters import LookupDrafter
-from lr.parts.judge import asked_model
-from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule
+from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.sampling import distribution
-from lr.spec.variant import Controller, Correction, Corrector, StepProposer, StepStats, Variant
+from lr.spec.variant import (
+    Controller,
+    Correction,
+    Corrector,
+    StepProposer,
+    StepStats,
+    Variant,
+)
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
+from lr.spec.verifiers.judge import asked_model
+from lr.spec.verifiers.named import RandomVerifier, ScoreVerifier
 from lr.trace import ForwardPass, Noted, Stats, StepWritten
 from lr.types import Origin, Role, SamplingParams, Step, Verdict
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.narrowing import narrowing
+from lr.watch.scripted import ScriptedRun, TextScript, newest, oldest
 
 QUESTION = "How many coins does Ann have?"
 HOW: dict[str, Any] = {
@@ -45,7 +52,8 @@ def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoner]:
 
 
 class Length(Verifier):
-    """Aligned from a sum of token ids on that most steps reach; the score is that sum."""
+    """Aligned from a sum of token ids on that most steps reach; the score is that
+    sum."""
 
     name = "length"
 
@@ -94,8 +102,12 @@ def test_a_chooser_that_wants_none_leaves_plain_decoding(reasoner: Reasoner) -> 
         variant = Variant(RandomVerifier(1.0, requires=requires), chooser=Nothing())
         result = reasoner.generate(QUESTION, variant=variant, width=2, depth=2, **HOW)
         assert result.tokens == plain.tokens
-        corrected = [emit for emit in emits(result) if emit.emitted.origin is Origin.CORRECTION]
-        assert corrected and not any(v.aligned for emit in corrected for v in emit.verdicts)
+        corrected = [
+            emit for emit in emits(result) if emit.emitted.origin is Origin.CORRECTION
+        ]
+        assert corrected and not any(
+            v.aligned for emit in corrected for v in emit.verdicts
+        )
 
 
 def test_a_majority_of_the_drafts() -> None:
@@ -113,7 +125,10 @@ def test_a_majority_of_the_drafts() -> None:
         run = ScriptedRun(config, Yes(script.targets, script.drafts), order)
         texts = ["".join(map(chr, one.step.tokens)) for one in run.run()]
         assert texts[:2] == ["B.", "d."]
-        assert [one.origin for one in run.emitted[:2]] == [Origin.ACCEPTED, Origin.CORRECTION]
+        assert [one.origin for one in run.emitted[:2]] == [
+            Origin.ACCEPTED,
+            Origin.CORRECTION,
+        ]
 
 
 def test_a_choice_that_cannot_be_is_refused_by_the_scheduler() -> None:
@@ -149,7 +164,9 @@ def test_a_width_beyond_the_runs_is_refused(reasoner: Reasoner) -> None:
         def width_at(self, level: int) -> int:
             return 9
 
-    with pytest.raises(SettingError, match=r"schedule Wide: width_at\(0\) is 9.*1 to 2"):
+    with pytest.raises(
+        SettingError, match=r"schedule Wide: width_at\(0\) is 9.*1 to 2"
+    ):
         reasoner.generate(QUESTION, variant=Variant(schedule=Wide), width=2, **HOW)
 
 
@@ -175,13 +192,15 @@ class Replayed(StepProposer):
 def test_steps_that_are_ready_at_once_do_not_hang(
     reasoner: Reasoner, schedule: str, driver: str
 ) -> None:
-    """The answer of plain decoding, proposed: every step but the last is kept, and the draft model
-    writes nothing.
+    """The answer of plain decoding, proposed: every step but the last is kept, and the
+    draft model writes nothing.
     """
     plain = reasoner.generate(QUESTION, mode="ar", **HOW)
     proposer = Replayed(plain.prompt, [step.tokens for step in plain.steps])
     how = {**HOW, "schedule": schedule, "driver": driver}
-    result = reasoner.generate(QUESTION, variant=Variant(proposer=proposer), depth=3, **how)
+    result = reasoner.generate(
+        QUESTION, variant=Variant(proposer=proposer), depth=3, **how
+    )
     assert result.tokens == plain.tokens
     accepted = [step for step in result.steps if step.origin is Origin.ACCEPTED]
     assert len(accepted) >= len(result.steps) // 2
@@ -192,11 +211,18 @@ def test_what_is_not_proposed_the_draft_writes(reasoner: Reasoner) -> None:
     class Second(StepProposer):
         """Proposes the second alternative only: a step of sixes."""
 
-        def propose(self, tokens: Sequence[int], width: int) -> list[Sequence[int] | None]:
+        def propose(
+            self, tokens: Sequence[int], width: int
+        ) -> list[Sequence[int] | None]:
             return [None, [6] * 20]
 
     result = reasoner.generate(
-        QUESTION, variant=Variant(proposer=Second()), width=2, depth=2, detailed=True, **HOW
+        QUESTION,
+        variant=Variant(proposer=Second()),
+        width=2,
+        depth=2,
+        detailed=True,
+        **HOW,
     )
     plain = reasoner.generate(QUESTION, mode="ar", **HOW)
     assert result.tokens == plain.tokens
@@ -231,11 +257,17 @@ class ThirdTime(Corrector):
 
 
 @pytest.mark.parametrize("schedule", ["sync", "depth"])
-def test_the_target_goes_on_from_a_rejected_draft(reasoner: Reasoner, schedule: str) -> None:
+def test_the_target_goes_on_from_a_rejected_draft(
+    reasoner: Reasoner, schedule: str
+) -> None:
     variant = Variant(Length(), corrector=KeepsTwo())
-    result = reasoner.generate(QUESTION, variant=variant, schedule=schedule, depth=2, **HOW)
+    result = reasoner.generate(
+        QUESTION, variant=variant, schedule=schedule, depth=2, **HOW
+    )
     fixed = [step for step in result.steps if step.origin is Origin.CORRECTION]
-    replaced = [emit.emitted for emit in emits(result) if emit.emitted.rejected is not None]
+    replaced = [
+        emit.emitted for emit in emits(result) if emit.emitted.rejected is not None
+    ]
     assert fixed
     for emitted in replaced:
         assert emitted.rejected is not None
@@ -243,20 +275,26 @@ def test_the_target_goes_on_from_a_rejected_draft(reasoner: Reasoner, schedule: 
         assert emitted.step.tokens != emitted.rejected.tokens
 
 
-def test_the_target_draws_again_until_the_corrector_keeps_a_step(reasoner: Reasoner) -> None:
+def test_the_target_draws_again_until_the_corrector_keeps_a_step(
+    reasoner: Reasoner,
+) -> None:
     corrector = ThirdTime()
     variant = Variant(Length(), corrector=corrector)
     result = reasoner.generate(QUESTION, variant=variant, depth=2, **HOW)
     fixed = [step for step in result.steps if step.origin is Origin.CORRECTION]
     assert fixed and len(corrector.seen) == 3 * len(fixed)
     numbers = [number for _, number, _ in corrector.seen]
-    assert len(set(numbers)) == len(numbers) and all(0 <= number < 1 for number in numbers)
+    assert len(set(numbers)) == len(numbers) and all(
+        0 <= number < 1 for number in numbers
+    )
     assert [attempt for attempt, *_ in corrector.seen[:3]] == [0, 1, 2]
     steps = [step.tokens for *_, step in corrector.seen[:3]]
     assert len(set(steps)) == 3 and fixed[0].tokens == steps[2]
 
 
-def test_a_corrector_needs_steps_that_are_written_after_the_rejection(reasoner: Reasoner) -> None:
+def test_a_corrector_needs_steps_that_are_written_after_the_rejection(
+    reasoner: Reasoner,
+) -> None:
     with pytest.raises(SettingError, match="needs no target step"):
         reasoner.generate(QUESTION, variant=Variant(corrector=KeepsTwo()), **HOW)
     wrong = Variant(Length(), corrector=KeepsTwo())
@@ -267,10 +305,14 @@ def test_a_corrector_needs_steps_that_are_written_after_the_rejection(reasoner: 
 # Log-probabilities
 
 
-def test_both_log_probabilities_are_those_of_the_sampling_distributions(reasoner: Reasoner) -> None:
+def test_both_log_probabilities_are_those_of_the_sampling_distributions(
+    reasoner: Reasoner,
+) -> None:
     verifier = Length(Requires.SAMPLING_LOGPROBS)
     how = {**HOW, "temperature": 0.7, "top_k": 5}
-    reasoner.generate(QUESTION, variant=Variant(verifier), depth=1, schedule="sync", **how)
+    reasoner.generate(
+        QUESTION, variant=Variant(verifier), depth=1, schedule="sync", **how
+    )
     assert len(verifier.seen) > 4
     for pair in verifier.seen:
         p, q = pair.target_sampling, pair.draft_sampling
@@ -300,7 +342,9 @@ def test_may_follow_stops_drafts_and_changes_no_step(reasoner: Reasoner) -> None
     for schedule in ("sync", "paper", "depth"):
         asked.clear()
         how = {**HOW, "schedule": schedule, "depth": 3}
-        free = reasoner.generate(QUESTION, variant=Variant(may_follow=lambda *_: True), **how)
+        free = reasoner.generate(
+            QUESTION, variant=Variant(may_follow=lambda *_: True), **how
+        )
         bound = reasoner.generate(QUESTION, variant=Variant(may_follow=never), **how)
         assert plain.tokens == free.tokens == bound.tokens
         assert bound.stats.drafted < free.stats.drafted
@@ -310,7 +354,9 @@ def test_may_follow_stops_drafts_and_changes_no_step(reasoner: Reasoner) -> None
 # Controllers
 
 
-def test_a_controller_is_made_anew_and_told_of_each_step_once(reasoner: Reasoner) -> None:
+def test_a_controller_is_made_anew_and_told_of_each_step_once(
+    reasoner: Reasoner,
+) -> None:
     made: list[Any] = []
 
     class Notes:
@@ -323,20 +369,33 @@ def test_a_controller_is_made_anew_and_told_of_each_step_once(reasoner: Reasoner
             return 2
 
     for question in (QUESTION, "How many coins has Ben?"):
-        result = reasoner.generate(question, variant=Variant(controller=Notes), depth=3, **HOW)
+        result = reasoner.generate(
+            question, variant=Variant(controller=Notes), depth=3, **HOW
+        )
         notes = made[-1]
         assert notes.question == question
-        assert [stats.steps for stats in notes.told] == list(range(1, len(result.steps) + 1))
+        assert [stats.steps for stats in notes.told] == list(
+            range(1, len(result.steps) + 1)
+        )
         last = notes.told[-1]
         whole = result.stats
-        for name in ("tokens", "accepted", "judged", "drafted", "target_passes", "draft_passes"):
+        for name in (
+            "tokens",
+            "accepted",
+            "judged",
+            "drafted",
+            "target_passes",
+            "draft_passes",
+        ):
             assert getattr(last, name) <= getattr(whole, name)
         assert last.accepted == whole.accepted and last.tokens == whole.tokens
         assert last.seconds <= whole.seconds
     assert len(made) == 2
 
 
-def test_an_overlapped_run_tells_its_controller_of_the_worker(reasoner: Reasoner) -> None:
+def test_an_overlapped_run_tells_its_controller_of_the_worker(
+    reasoner: Reasoner,
+) -> None:
     seen: list[Stats] = []
 
     class Notes:
@@ -345,7 +404,9 @@ def test_an_overlapped_run_tells_its_controller_of_the_worker(reasoner: Reasoner
             return 3
 
     how = {**HOW, "driver": "overlapped"}
-    result = reasoner.generate(QUESTION, variant=Variant(controller=Notes()), depth=3, **how)
+    result = reasoner.generate(
+        QUESTION, variant=Variant(controller=Notes()), depth=3, **how
+    )
     assert seen[-1].draft_passes > 0 and seen[-1].steps == len(result.steps)
 
 
@@ -405,18 +466,24 @@ class Unsure(Controller):
 
 
 @pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
-def test_the_tree_is_as_wide_as_the_controller_says(reasoner: Reasoner, schedule: str) -> None:
-    """What holds for a node is the answer after the step before its tree, or before the window of
-    3 in which it can begin at the earliest.
+def test_the_tree_is_as_wide_as_the_controller_says(
+    reasoner: Reasoner, schedule: str
+) -> None:
+    """What holds for a node is the answer after the step before its tree, or before the
+    window of 3 in which it can begin at the earliest.
     """
     how = {**HOW, "schedule": schedule, "width": 3, "depth": 3}
     variant, seen, full = Variant(Length(), controller=Unsure), set[int](), 0
     for seed in range(6):
-        result = reasoner.generate(QUESTION, variant=variant, detailed=True, seed=seed, **how)
+        result = reasoner.generate(
+            QUESTION, variant=variant, detailed=True, seed=seed, **how
+        )
         answers = [3, *(note.fields["width"] for note in notes_of(result))]
         written = [e for _, e in result.trace.events if isinstance(e, StepWritten)]
         drafts = {event.node for event in written if event.role is Role.DRAFT}
-        for draft in [event for _, event in result.trace.events if isinstance(event, Draft)]:
+        for draft in [
+            event for _, event in result.trace.events if isinstance(event, Draft)
+        ]:
             width = answers[max(draft.node.stem, draft.node.index - 2)]
             siblings = {child.number % 3 for child in draft.children if child in drafts}
             assert siblings <= set(range(width))
@@ -429,8 +496,9 @@ def test_the_tree_is_as_wide_as_the_controller_says(reasoner: Reasoner, schedule
 def test_who_is_faster_changes_neither_the_tree_nor_the_answer(
     reasoner: Reasoner, schedule: str
 ) -> None:
-    """With a verifier that is not exact more alternatives are more chances: the answers are the
-    same only if the same nodes have the same alternatives, and the entropies are the same.
+    """With a verifier that is not exact more alternatives are more chances: the answers
+    are the same only if the same nodes have the same alternatives, and the entropies
+    are the same.
     """
     how = {**HOW, "schedule": schedule, "width": 3, "depth": 3}
     ways: list[dict[str, Any]] = [{"draft_forwards": n} for n in (1, 3, 40)]
@@ -441,13 +509,21 @@ def test_who_is_faster_changes_neither_the_tree_nor_the_answer(
         for way in ways if seed < 1 else ways[:3]:
             control = Unsure()
             variant = Variant(Length(Requires.TARGET_STEP), controller=control)
-            result = reasoner.generate(QUESTION, variant=variant, seed=seed, **how, **way)
-            nats = [one for s in control.told for one in (s.draft_entropy, s.target_entropy)]
+            result = reasoner.generate(
+                QUESTION, variant=variant, seed=seed, **how, **way
+            )
+            nats = [
+                one for s in control.told for one in (s.draft_entropy, s.target_entropy)
+            ]
             rounded = [None if one is None else round(one, 6) for one in nats]
-            seen.append((result.tokens, [step.origin for step in result.steps], rounded))
+            seen.append(
+                (result.tokens, [step.origin for step in result.steps], rounded)
+            )
         assert all(one == seen[0] for one in seen)
         one = Variant(Length(Requires.TARGET_STEP))
-        narrow = reasoner.generate(QUESTION, variant=one, seed=seed, **{**how, "width": 1})
+        narrow = reasoner.generate(
+            QUESTION, variant=one, seed=seed, **{**how, "width": 1}
+        )
         narrower += narrow.tokens != seen[0][0]
     assert narrower > 1  # so the width does matter
 
@@ -456,10 +532,15 @@ def test_entropies_are_those_of_the_sampling_distributions(reasoner: Reasoner) -
     control = Unsure()
     how = {**HOW, "temperature": 0.7, "top_k": 5, "depth": 1, "schedule": "sync"}
     result = reasoner.generate(QUESTION, variant=Variant(controller=control), **how)
-    steps = [e for _, e in result.trace.events if isinstance(e, StepWritten) and e.index == 0]
+    steps = [
+        e for _, e in result.trace.events if isinstance(e, StepWritten) and e.index == 0
+    ]
     told, params = control.told[0], SamplingParams(0.7, top_k=5)
     models = {Role.DRAFT: reasoner.models.draft, Role.TARGET: reasoner.models.target}
-    for role, mean in ((Role.DRAFT, told.draft_entropy), (Role.TARGET, told.target_entropy)):
+    for role, mean in (
+        (Role.DRAFT, told.draft_entropy),
+        (Role.TARGET, told.target_entropy),
+    ):
         runner = asked_model(models[role], reasoner.codec).runner  # type: ignore[arg-type]
         [step] = [event.step for event in steps if event.role is role]
         nats = []
@@ -472,19 +553,27 @@ def test_entropies_are_those_of_the_sampling_distributions(reasoner: Reasoner) -
         assert mean == pytest.approx(sum(nats) / len(nats), abs=1e-9) and mean > 0
 
 
-def test_entropies_that_nobody_asks_for_or_that_are_not_there_are_none(reasoner: Reasoner) -> None:
+def test_entropies_that_nobody_asks_for_or_that_are_not_there_are_none(
+    reasoner: Reasoner,
+) -> None:
     class Quiet(Unsure):
         entropies = False
 
     class Always(StepProposer):
-        def propose(self, tokens: Sequence[int], width: int) -> list[Sequence[int] | None]:
+        def propose(
+            self, tokens: Sequence[int], width: int
+        ) -> list[Sequence[int] | None]:
             return [[6] * 20]
 
-    def told(mode: str = "lr", control: type[Unsure] = Unsure, **parts: Any) -> set[Any]:
+    def told(
+        mode: str = "lr", control: type[Unsure] = Unsure, **parts: Any
+    ) -> set[Any]:
         made = control()
         how = {**HOW, "mode": mode, "drafter": "ngram", "depth": 1, "schedule": "sync"}
         reasoner.generate(QUESTION, variant=Variant(controller=made, **parts), **how)
-        return {(s.draft_entropy is None, s.target_entropy is None) for s in made.told[:-1]}
+        return {
+            (s.draft_entropy is None, s.target_entropy is None) for s in made.told[:-1]
+        }
 
     assert told(control=Quiet) == {(True, True)}
     assert told("lr+sd") == {(True, True)}  # tokens are proposed
@@ -496,7 +585,9 @@ def test_entropies_that_nobody_asks_for_or_that_are_not_there_are_none(reasoner:
 
 
 @pytest.mark.parametrize("role", [Role.TARGET, Role.DRAFT])
-def test_forwards_that_a_verifier_causes_are_counted(reasoner: Reasoner, role: Role) -> None:
+def test_forwards_that_a_verifier_causes_are_counted(
+    reasoner: Reasoner, role: Role
+) -> None:
     model = reasoner.models.target if role is Role.TARGET else reasoner.models.draft
     asked = asked_model(model, reasoner.codec)  # type: ignore[arg-type]
     verifier = ScoreVerifier(asked, threshold=4.5, least_mass=0.0)
@@ -510,20 +601,29 @@ def test_forwards_that_a_verifier_causes_are_counted(reasoner: Reasoner, role: R
     asked.runner._forward = counted  # type: ignore[method-assign]
     how = {**HOW, "depth": 1, "schedule": "sync"}
     result = reasoner.generate(QUESTION, variant=Variant(verifier), **how)
-    quiet = [e for _, e in result.trace.events if isinstance(e, ForwardPass) and e.role is role]
+    quiet = [
+        e
+        for _, e in result.trace.events
+        if isinstance(e, ForwardPass) and e.role is role
+    ]
     never = RandomVerifier(0.0, requires=Requires.NOTHING)
     others = reasoner.generate(QUESTION, variant=Variant(never), **how).stats
     assert len(calls) > 5 and len(quiet) > len(calls)
     assert others.verifier_seconds >= 0 and asked.runner.observer is None
     stats = result.stats
-    assert stats.target_seconds + stats.draft_seconds + stats.verifier_seconds <= stats.seconds
+    assert (
+        stats.target_seconds + stats.draft_seconds + stats.verifier_seconds
+        <= stats.seconds
+    )
 
 
 # Token level
 
 
 def test_a_drafter_and_a_rule_of_ones_own(reasoner: Reasoner) -> None:
-    variant = Variant(drafter=lambda runner, sampling: LookupDrafter(3, 1), rule=MatchRule())
+    variant = Variant(
+        drafter=lambda runner, sampling: LookupDrafter(3, 1), rule=MatchRule()
+    )
     plain = reasoner.generate(QUESTION, mode="ar", **HOW)
     for mode in ("sd", "lr+sd"):
         result = reasoner.generate(QUESTION, variant=variant, mode=mode, **HOW)

@@ -1,4 +1,5 @@
-"""`lr.testing.check` passes every part that is in the package, and catches planted mistakes."""
+"""`lr.variants.kit.check` passes every part that is in the package, and catches planted
+mistakes."""
 
 from __future__ import annotations
 
@@ -13,30 +14,37 @@ import torch
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.lab.counterexamples import counterexamples
-from lr.parts.block_rule import BlockRule
-from lr.parts.drafters import LookupDrafter, ModelDrafter, SuffixDrafter, TreeDrafter
-from lr.parts.judge import PrefixCache
-from lr.parts.segmenters import FixedSegmenter
-from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
 from lr.reasoner import Reasoner
 from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Outcome, Proposal, RejectRule
+from lr.spec.acceptance import (
+    EMPTY,
+    AcceptanceRule,
+    MatchRule,
+    Outcome,
+    Proposal,
+    RejectRule,
+)
+from lr.spec.ask import VariantError
+from lr.spec.block_rule import BlockRule
+from lr.spec.drafters import LookupDrafter, ModelDrafter, SuffixDrafter, TreeDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place, SchedulerConfig
 from lr.spec.sampling import distribution, sample
+from lr.spec.segmenters import FixedSegmenter
 from lr.spec.token_sd import Drafter
 from lr.spec.variant import StepProposer, Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
+from lr.spec.verifiers.judge import PrefixCache
+from lr.spec.verifiers.named import LikelihoodVerifier, RandomVerifier
 from lr.spec.write import BlankLineSegmenter
-from lr.testing import ContractError, check, check_answers, check_variant
-from lr.testing.ask import VariantError
-from lr.testing.tokens import small_model
+from lr.theory.counterexamples import counterexamples
 from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
 from lr.variants.adaptive import Halving, adaptive
 from lr.variants.choosers import Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
 from lr.variants.gsi import RewardedVerifier
+from lr.variants.kit import ContractError, check, check_answers, check_variant
+from lr.variants.kit.tokens import small_model
 from lr.variants.lossless import StepRejection
 from lr.variants.narrowing import narrowing
 from lr.variants.rsd import Clipped
@@ -76,7 +84,9 @@ GOOD: dict[str, Callable[..., Any]] = {
     "first aligned": FirstAligned,
     "majority": Majority,
     "target first": lambda: TargetFirst(2),
-    "repeated steps": lambda: RepeatedSteps(lambda token: b"x" if token % 4 else b"\n\n", None, 2),
+    "repeated steps": lambda: RepeatedSteps(
+        lambda token: b"x" if token % 4 else b"\n\n", None, 2
+    ),
     "reject": RejectRule,
     "block": BlockRule,
     "match": MatchRule,
@@ -91,8 +101,8 @@ GOOD: dict[str, Callable[..., Any]] = {
     "blank line": BlankLineSegmenter,
     "fixed": lambda token_bytes: FixedSegmenter(token_bytes, 4),
 }
-"""What ships, as far as it needs no trained model and is no part of a variant as it is there
-(`test_shipped.py`)."""
+"""What ships, as far as it needs no trained model and is no part of a variant as it is
+there (`test_shipped.py`)."""
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -111,7 +121,10 @@ def test_steps_and_their_log_probabilities() -> None:
     def sure(node: Any, step: Step, logprobs: Sequence[float]) -> bool:
         return sum(logprobs, 0.0) >= -2.0 * len(step.tokens)
 
-    assert check(lambda node, step, logprobs: sure(node, step, logprobs)).point == "may_follow"
+    assert (
+        check(lambda node, step, logprobs: sure(node, step, logprobs)).point
+        == "may_follow"
+    )
 
 
 class Careful:
@@ -164,7 +177,9 @@ class Peeking(Verifier):
     name, requires = "peeking", Requires.NOTHING
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [Verdict(p.target is None or p.target == p.draft, "peeked") for p in pairs]
+        return [
+            Verdict(p.target is None or p.target == p.draft, "peeked") for p in pairs
+        ]
 
 
 class GlobalDice(Verifier):
@@ -188,7 +203,8 @@ class Hoarder(ExactVerifier):
 
 
 class ArrivalOrder:
-    """Prefers the draft that arrived first, as far as it can tell from when it was asked."""
+    """Prefers the draft that arrived first, as far as it can tell from when it was
+    asked."""
 
     def __init__(self) -> None:
         self.arrived: dict[tuple[int, ...], int] = {}
@@ -199,7 +215,9 @@ class ArrivalOrder:
             return WAIT
         aligned = [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
         return min(
-            aligned, key=lambda j: self.arrived.get(place.drafts[j].tokens, 999), default=None
+            aligned,
+            key=lambda j: self.arrived.get(place.drafts[j].tokens, 999),
+            default=None,
         )
 
 
@@ -226,7 +244,9 @@ class Biased(RejectRule):
         first = max(range(len(made)), key=lambda i: made[i].probability)
         for i, other in enumerate(made):
             if i != first and made[first].probability > 0.01:
-                made[first] = replace(made[first], probability=made[first].probability - 0.01)
+                made[first] = replace(
+                    made[first], probability=made[first].probability - 0.01
+                )
                 made[i] = replace(other, probability=other.probability + 0.01)
                 break
         return made
@@ -242,7 +262,8 @@ class SureRule(AcceptanceRule):
 
 
 class OwnDraft(Drafter):
-    """Draws one token from a fixed distribution, with noise from `key`; it states `q`."""
+    """Draws one token from a fixed distribution, with noise from `key`; it states
+    `q`."""
 
     name = "own"
 
@@ -408,29 +429,47 @@ class Impatient(Inventing):
 MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "a verifier that depends on its batch": (BestOfBatch, "own pair alone"),
     "a verifier that counts": (EverySecond, "same question|order of the questions"),
-    "a verifier that reads what it does not require": (Peeking, "more than `requires` names"),
-    "a verifier that draws from the global generator": (GlobalDice, "same question|global"),
+    "a verifier that reads what it does not require": (
+        Peeking,
+        "more than `requires` names",
+    ),
+    "a verifier that draws from the global generator": (
+        GlobalDice,
+        "same question|global",
+    ),
     "a verifier that leaks": (Hoarder, "no leak"),
     "a chooser that prefers arrival order": (ArrivalOrder, "order|same question"),
     "a chooser that takes a rejected draft": (Longest, "aligned alternative"),
     "a chooser that never decides": (Waits, "aligned alternative"),
     "a rule that is biased by 0.01": (Biased, "target's distribution"),
     "a rule whose outcomes add up to two": (SureRule, "sum to 1"),
-    "a drafter that reuses noise": (lambda: OwnDraft(lambda context: 7), "anew in every round"),
+    "a drafter that reuses noise": (
+        lambda: OwnDraft(lambda context: 7),
+        "anew in every round",
+    ),
     "a drafter that states a wrong q": (lambda: OwnDraft(own_noise, 2.0), "stated q"),
     "a drafter that takes the target's noise": (
         lambda: OwnDraft(lambda context: context.draws.sample_key(0)),
         "noise is not the target's",
     ),
-    "a drafter that leaks": (lambda runner, sampling: Leaky(runner, sampling), "no leak"),
+    "a drafter that leaks": (
+        lambda runner, sampling: Leaky(runner, sampling),
+        "no leak",
+    ),
     "a drafter that goes too deep": (Deep, "at most min"),
     "a router that counts": (Alternating, "same question|order of the questions"),
     "a controller with a shared memory": (Shared, "decides alike|share no state"),
-    "a controller with a shared memory of widths": (Widening, "decides alike|share no state"),
+    "a controller with a shared memory of widths": (
+        Widening,
+        "decides alike|share no state",
+    ),
     "a schedule by chance": (Drifting, "same question|global"),
     "a schedule that is too wide": (Vast, "from 1 to 3"),
     "a schedule that cannot go on": (Stuck, "write at the root"),
-    "a segmenter with a shared memory": (SharedSegmenter, "same question|share no state"),
+    "a segmenter with a shared memory": (
+        SharedSegmenter,
+        "same question|share no state",
+    ),
     "a segmenter that never ends": (Endless, "steps end"),
     "a proposer that counts": (Growing, "same question|order of the questions"),
     "a proposer that eats the prompt": (Eating, "left alone"),
@@ -473,8 +512,15 @@ def test_what_is_no_part_is_told_so() -> None:
 
 def test_all_parts_of_a_variant() -> None:
     """Each is held against the contract of its own extension point."""
-    found = check_variant(lambda: replace(adaptive(), chooser=Majority(), rule=RejectRule()))
-    assert {one.point for one in found} == {"controller", "may_follow", "chooser", "rule"}
+    found = check_variant(
+        lambda: replace(adaptive(), chooser=Majority(), rule=RejectRule())
+    )
+    assert {one.point for one in found} == {
+        "controller",
+        "may_follow",
+        "chooser",
+        "rule",
+    }
     assert all(one.passed for one in found)
     [found_one] = check_variant(narrowing)
     assert found_one.point == "schedule"
@@ -486,9 +532,14 @@ def test_all_parts_of_a_variant() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"widht": 3}, "such as 'width'"), ({"schedule": "synch"}, "expected one of sync, paper")],
+    [
+        ({"widht": 3}, "such as 'width'"),
+        ({"schedule": "synch"}, "expected one of sync, paper"),
+    ],
 )
-def test_settings_are_checked_with_the_parts(settings: dict[str, Any], said: str) -> None:
+def test_settings_are_checked_with_the_parts(
+    settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(SettingError, match=said):
         check_variant(lambda: Variant(settings=settings))
 
@@ -514,13 +565,20 @@ def test_parts_that_share_state_are_found() -> None:
     """Which no check of one part can see."""
     assert all(one.passed for one in check_variant(gossiping))
     with Reasoner(dtype=torch.float64) as reasoner:
-        with pytest.raises(ContractError, match="the same steps alone and together with others"):
+        with pytest.raises(
+            ContractError, match="the same steps alone and together with others"
+        ):
             check_answers(gossiping, reasoner, max_tokens=40)
-        honest = check_answers(lambda: Variant(RandomVerifier(0.7)), reasoner, max_tokens=40)
+        honest = check_answers(
+            lambda: Variant(RandomVerifier(0.7)), reasoner, max_tokens=40
+        )
         assert honest.passed
     with pytest.raises(TypeError, match="expected a Variant"):
         check_answers(lambda: None, reasoner)  # type: ignore[arg-type,return-value]
     with pytest.raises(SettingError, match="at least two texts"):
         check_answers(gossiping, reasoner, ["one question"])
-    with Reasoner() as rounded, pytest.raises(SettingError, match=r"expected torch\.float64"):
+    with (
+        Reasoner() as rounded,
+        pytest.raises(SettingError, match=r"expected torch\.float64"),
+    ):
         check_answers(gossiping, rounded)

@@ -1,5 +1,6 @@
-"""Lossless step rejection: exactly the target's distribution over steps, by enumeration on a small
-world, with the very functions that the variant runs; and in a run on models, by a chi-square test.
+"""Lossless step rejection: exactly the target's distribution over steps, by enumeration
+on a small world, with the very functions that the variant runs; and in a run on models,
+by a chi-square test.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from scipy import stats
 from torch import Tensor
 
 from lr.errors import SettingError
-from lr.lab.exact import Model
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.variant import Correction
 from lr.spec.verifiers.base import Pair
-from lr.testing.tokens import table
+from lr.theory.exact import Model
 from lr.types import Finish, SamplingParams, Step
+from lr.variants.kit.tokens import table
 from lr.variants.lossless import StepRejection, corrects, lossless, stays
 
 FALSE_ALARM = 1e-6
 
 
 def steps(v: int, longest: int) -> list[tuple[int, ...]]:
-    """All steps over v tokens: they end with token 0, or are cut at `longest` tokens."""
-    whole = [(*more, 0) for n in range(longest) for more in product(range(1, v), repeat=n)]
+    """All steps over v tokens: they end with token 0, or are cut at `longest`
+    tokens."""
+    whole = [
+        (*more, 0) for n in range(longest) for more in product(range(1, v), repeat=n)
+    ]
     return whole + list(product(range(1, v), repeat=longest))
 
 
@@ -49,7 +53,8 @@ def log(p: float) -> float:
 @pytest.mark.parametrize("drop", [0.0, 0.4])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_emitted_step_has_the_targets_distribution(seed: int, drop: float) -> None:
-    """All draft steps, all numbers, all attempts added up; cut steps are always rejected."""
+    """All draft steps, all numbers, all attempts added up; cut steps are always
+    rejected."""
     v, longest = 3, 3
     world = steps(v, longest)
     p, q = law(table(seed, v, drop), world), law(table(seed + 50, v, drop), world)
@@ -58,24 +63,33 @@ def test_the_emitted_step_has_the_targets_distribution(seed: int, drop: float) -
     accepted = torch.tensor(
         [
             0.0 if is_cut or q_i == 0 else q_i * stays(log(p_i), log(q_i))
-            for p_i, q_i, is_cut in zip(p.tolist(), q.tolist(), cut.tolist(), strict=True)
+            for p_i, q_i, is_cut in zip(
+                p.tolist(), q.tolist(), cut.tolist(), strict=True
+            )
         ],
         dtype=torch.float64,
     )
     kept = torch.tensor(
         [
-            p_i * corrects(log(p_i), -math.inf if is_cut else log(q_i)) if p_i > 0 else 0.0
-            for p_i, q_i, is_cut in zip(p.tolist(), q.tolist(), cut.tolist(), strict=True)
+            p_i * corrects(log(p_i), -math.inf if is_cut else log(q_i))
+            if p_i > 0
+            else 0.0
+            for p_i, q_i, is_cut in zip(
+                p.tolist(), q.tolist(), cut.tolist(), strict=True
+            )
         ],
         dtype=torch.float64,
     )
     rejected = 1.0 - float(accepted.sum())
     emitted = accepted + rejected * kept / kept.sum()
     assert float((emitted - p).abs().max()) < 1e-12
-    # Redrawing until a step is kept costs 1 / P(kept) steps: one per position in expectation.
+    # Redrawing until a step is kept costs 1 / P(kept) steps: one per position in
+    # expectation.
     assert rejected / float(kept.sum()) == pytest.approx(1.0)
     # A plain step of the target as correction would be biased.
-    if drop == 0.0:  # where no draft step is possible for the target, all are corrections
+    if (
+        drop == 0.0
+    ):  # where no draft step is possible for the target, all are corrections
         assert float((accepted + rejected * p - p).abs().max()) > 1e-3
 
 
@@ -86,7 +100,17 @@ def test_the_objects_decide_with_these_probabilities() -> None:
     logs = (math.log(0.2),), (math.log(0.5),)
     verdicts = [
         rejection.judge(
-            [Pair((1,), step, None, None, None, *logs, stream=Stream.root(1).fold_in(i))]
+            [
+                Pair(
+                    (1,),
+                    step,
+                    None,
+                    None,
+                    None,
+                    *logs,
+                    stream=Stream.root(1).fold_in(i),
+                )
+            ]
         )[0]
         for i in range(2000)
     ]
@@ -104,18 +128,29 @@ def test_the_objects_decide_with_these_probabilities() -> None:
 
 
 def test_on_models_the_first_step_is_distributed_as_the_targets(tmp_path) -> None:
-    """Steps of two tokens of which few are possible (top-k 2): 300 samples in each mode, compared
-    by a chi-square test of homogeneity.
+    """Steps of two tokens of which few are possible (top-k 2): 300 samples in each
+    mode, compared by a chi-square test of homogeneity.
     """
     target = write_checkpoint(tmp_path / "target", seed=1, layers=1)
     draft = write_checkpoint(tmp_path / "draft", seed=2)
-    how = {"segmenter": "fixed", "segment_tokens": 2, "max_tokens": 2, "temperature": 1.0}
+    how = {
+        "segmenter": "fixed",
+        "segment_tokens": 2,
+        "max_tokens": 2,
+        "temperature": 1.0,
+    }
     with Reasoner(target, draft, "exact") as reasoner:
         variant, counted = lossless(reasoner), []
         for mode, own in (("ar", None), ("lr", variant)):
             answers = (
                 reasoner.generate(
-                    "How many?", mode=mode, variant=own, sample=i, top_k=2, depth=1, **how
+                    "How many?",
+                    mode=mode,
+                    variant=own,
+                    sample=i,
+                    top_k=2,
+                    depth=1,
+                    **how,
                 )
                 for i in range(300)
             )

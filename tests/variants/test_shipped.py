@@ -1,5 +1,5 @@
-"""Every variant that ships does something visible on the tiny family, in both drivers, and its own
-rule can be seen in its verdicts.
+"""Every variant that ships does something visible on the tiny family, in both drivers,
+and its own rule can be seen in its verdicts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from lr.result import Result
 from lr.spec.protocol import Schedule, Target
 from lr.spec.variant import StepStats
 from lr.spec.verifiers.base import ExactVerifier
-from lr.testing import check_answers, check_variant
-from lr.testing.kit import QUESTIONS
 from lr.theory.calibration import CalibrationError, exactly
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import plan
@@ -30,6 +28,8 @@ from lr.trace import Emit, Noted, TokenRound
 from lr.types import Origin, Role
 from lr.variants import loading
 from lr.variants.adaptive import Halving
+from lr.variants.kit import check_answers, check_variant
+from lr.variants.kit.check import QUESTIONS
 from lr.variants.loading import SHIPPED, load_variant
 
 Answer = Callable[[str], Result]
@@ -47,8 +47,8 @@ def reasoner() -> Iterator[Reasoner]:
 
 @pytest.fixture(scope="module")
 def precise() -> Iterator[Reasoner]:
-    """In float64: there company does not change a rounding. The target is small: what it says is
-    held against what it says, however good it is.
+    """In float64: there company does not change a rounding. The target is small: what
+    it says is held against what it says, however good it is.
     """
     with Reasoner(verifier="judge", dtype=torch.float64) as made:
         yield made
@@ -96,7 +96,9 @@ def test_best_of_takes_the_likeliest(answer: Answer) -> None:
 def test_the_threshold_of_rsd_and_specreason_is_the_judges(answer: Answer) -> None:
     for name in ("rsd(threshold=0.7)", "specreason(threshold=0.7)"):
         steps = answer(name).steps
-        judged = [s for s in steps if s.verdict is not None and s.verdict.score is not None]
+        judged = [
+            s for s in steps if s.verdict is not None and s.verdict.score is not None
+        ]
         assert judged
         for step in judged:
             assert step.verdict is not None and step.verdict.score is not None
@@ -104,13 +106,16 @@ def test_the_threshold_of_rsd_and_specreason_is_the_judges(answer: Answer) -> No
 
 
 def test_speculative_thinking_hands_over_at_a_cue(answer: Answer) -> None:
-    """The cues are the first words of the draft's own steps, since the tiny languages reflect on
-    nothing: then the target writes all that it hands over, and begins as the draft began.
+    """The cues are the first words of the draft's own steps, since the tiny languages
+    reflect on nothing: then the target writes all that it hands over, and begins as the
+    draft began.
     """
     cue = answer("speculative_thinking").steps[-1].text.strip().split()[0]
     result = answer(f"speculative_thinking(cues=({cue!r},))")
     handed = [s for s in result.steps if s.origin is Origin.CORRECTION]
-    assert handed and all(s.text.strip().casefold().startswith(cue.casefold()) for s in handed)
+    assert handed and all(
+        s.text.strip().casefold().startswith(cue.casefold()) for s in handed
+    )
     kept = [s for s in result.steps if s.origin is Origin.ACCEPTED]
     assert not [s for s in kept if s.text.strip().casefold().startswith(cue.casefold())]
 
@@ -119,8 +124,14 @@ def test_the_cascade_asks_the_judge_only_in_doubt(
     reasoner: Reasoner, question: str, answer: Answer
 ) -> None:
     sure = load_variant("confidence_cascade(high=-99.0)", reasoner)
-    result = reasoner.generate(question, variant=sure, **HOW | {"max_tokens": 160})  # the whole
-    assert {step.origin for step in result.steps} <= {Origin.ACCEPTED, Origin.TARGET, Origin.BONUS}
+    result = reasoner.generate(
+        question, variant=sure, **HOW | {"max_tokens": 160}
+    )  # the whole
+    assert {step.origin for step in result.steps} <= {
+        Origin.ACCEPTED,
+        Origin.TARGET,
+        Origin.BONUS,
+    }
     result = answer("confidence_cascade(high=0.0)")
     said = [s.verdict.why for s in result.steps if s.verdict is not None]
     assert said and not [why for why in said if "is sure" in why]
@@ -145,7 +156,8 @@ def test_gsi_draws_by_the_tilted_reward(answer: Answer) -> None:
 def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
     reasoner: Reasoner, question: str, answer: Answer
 ) -> None:
-    """The exact verifier keeps what plain decoding writes, however far the draft looks ahead."""
+    """The exact verifier keeps what plain decoding writes, however far the draft looks
+    ahead."""
     how = HOW | {"mode": "lr", "coupling": "shared"}
     drafted = {}
     for name in ("adaptive(floor=-99.0)", "adaptive(floor=0.0)"):
@@ -154,7 +166,11 @@ def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
         result = run.finish()
         assert result.tokens == answer("").tokens
         drafted[name] = result.stats.drafted
-        kept = [e.emitted.origin is Origin.ACCEPTED for _, e in run.trace.events if type(e) is Emit]
+        kept = [
+            e.emitted.origin is Origin.ACCEPTED
+            for _, e in run.trace.events
+            if type(e) is Emit
+        ]
         noted = [e for _, e in run.trace.events if isinstance(e, Noted)]
         depths = [int(e.fields["depth"]) for e in noted if e.name == "controller"]
         assert len(depths) == len(kept)
@@ -166,15 +182,22 @@ def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
 def test_planned_asks_the_planner_at_the_acceptance_so_far(
     reasoner: Reasoner, question: str, answer: Answer, tmp_path: Path
 ) -> None:
-    """At the paper's costs a sure draft is worth more steps ahead than a doubtful one. What is
-    emitted stays the same, and a calibration that is not there is named.
+    """At the paper's costs a sure draft is worth more steps ahead than a doubtful one.
+    What is emitted stays the same, and a calibration that is not there is named.
     """
     made = load_variant("planned(budget=8)", reasoner)
     assert callable(made.controller)
     controller = made.controller()
-    sure, doubtful = StepStats(accepted=500, judged=500), StepStats(accepted=50, judged=500)
+    sure, doubtful = (
+        StepStats(accepted=500, judged=500),
+        StepStats(accepted=50, judged=500),
+    )
     found = paper_calibration("r1", "GSM8K")
-    for stats, rate in ((sure, 1.0), (doubtful, 0.1), (StepStats(), found.alpha1.value)):
+    for stats, rate in (
+        (sure, 1.0),
+        (doubtful, 0.1),
+        (StepStats(), found.alpha1.value),
+    ):
         near = replace(found, alpha1=exactly(round(20 * rate) / 20))
         plans = [p for p in plan(near, 8).plans if p.width == 1 and not p.tokens]
         expected = next(p for p in plans if p.depth and p.schedule is Schedule.DEPTH)
@@ -184,17 +207,25 @@ def test_planned_asks_the_planner_at_the_acceptance_so_far(
     exact = replace(made, verifier=ExactVerifier())
     assert reasoner.generate(question, variant=exact, **how).tokens == answer("").tokens
     with pytest.raises(CalibrationError, match=r"missing\.json"):
-        load_variant(f"planned(calibration={str(tmp_path / 'missing.json')!r})", reasoner)
+        load_variant(
+            f"planned(calibration={str(tmp_path / 'missing.json')!r})", reasoner
+        )
 
 
-def test_adaptive_is_as_wide_as_the_draft_hesitates(reasoner: Reasoner, question: str) -> None:
+def test_adaptive_is_as_wide_as_the_draft_hesitates(
+    reasoner: Reasoner, question: str
+) -> None:
     how = HOW | {"mode": "lr", "coupling": "shared", "temperature": 1.0}
     plain = reasoner.generate(question, **how | {"mode": "ar"})
     variant = load_variant("adaptive(floor=-99.0, most=4, width=3)", reasoner)
     variant = replace(variant, verifier=ExactVerifier())
     run = reasoner.run(question, variant=variant, detailed=True, **how)
     assert run.finish().tokens == plain.tokens and run.options.width == 3
-    noted = [e for _, e in run.trace.events if isinstance(e, Noted) and e.name == "controller"]
+    noted = [
+        e
+        for _, e in run.trace.events
+        if isinstance(e, Noted) and e.name == "controller"
+    ]
     widths = [note.fields["width"] for note in noted]
     assert any(widths) and all(one is None or one >= 1 for one in widths)
     assert Halving(wide=True).width(StepStats(draft_entropy=math.log(2.6))) == 3
@@ -203,10 +234,17 @@ def test_adaptive_is_as_wide_as_the_draft_hesitates(reasoner: Reasoner, question
 @pytest.mark.usefixtures("whole_targets")
 def test_adaptive_drafts_as_many_tokens_as_stay(question: str) -> None:
     reasoner = Reasoner(verifier="oracle")
-    how: dict[str, Any] = {**HOW, "mode": "lr+sd", "acceptance": "match", "coupling": "shared"}
+    how: dict[str, Any] = {
+        **HOW,
+        "mode": "lr+sd",
+        "acceptance": "match",
+        "coupling": "shared",
+    }
     variant = load_variant("adaptive(floor=-99.0)", reasoner)
     usual = reasoner.generate(question, **how, num_speculative_tokens=12)
-    run = reasoner.run(question, variant=variant, detailed=True, **how, num_speculative_tokens=12)
+    run = reasoner.run(
+        question, variant=variant, detailed=True, **how, num_speculative_tokens=12
+    )
     assert run.finish().tokens == usual.tokens
     most: int | None = None
     allowed: dict[int, int | None] = {}  # by the number of a step: k when a step began
@@ -224,8 +262,8 @@ def test_adaptive_drafts_as_many_tokens_as_stay(question: str) -> None:
 
 
 def test_each_is_one_short_file_that_says_what_is_faithful() -> None:
-    """Besides the variants the folder holds what several of them use, the way to them by name, and
-    the simulated clock.
+    """Besides the variants the folder holds what several of them use, the way to them
+    by name, and the simulated clock.
     """
     folder = Path(loading.__file__).parent
     others = {"__init__", "loading", "clock"}

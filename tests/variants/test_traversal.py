@@ -1,5 +1,5 @@
-"""Traversal Verification: exact by enumeration, block verification on chains, never fewer tokens
-than rejection sampling; and the tree that it judges is drawn honestly.
+"""Traversal Verification: exact by enumeration, block verification on chains, never
+fewer tokens than rejection sampling; and the tree that it judges is drawn honestly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ import torch
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.lab.exact import (
+from lr.reasoner import Reasoner
+from lr.rng import Stream
+from lr.spec.acceptance import ROOT, Draws, Proposal, RejectRule
+from lr.spec.block_rule import BlockRule
+from lr.spec.token_sd import Context
+from lr.theory.exact import (
     drawn_drafts,
     expected_accepted,
     plain_distribution,
@@ -19,19 +24,22 @@ from lr.lab.exact import (
     target_rows,
     total_variation,
 )
-from lr.parts.block_rule import BlockRule
-from lr.reasoner import Reasoner
-from lr.rng import Stream
-from lr.spec.acceptance import ROOT, Draws, Proposal, RejectRule
-from lr.spec.token_sd import Context
-from lr.testing import check
-from lr.testing.tokens import small_model, table
 from lr.types import SamplingParams
+from lr.variants.kit import check
+from lr.variants.kit.tokens import small_model, table
 from lr.variants.loading import load_variant
 from lr.variants.traversal import DrawnTree, Traversal
 
-TREES = [(ROOT, ROOT, ROOT), (ROOT, 0, 0), (ROOT, ROOT, 0, 1), (ROOT, 0, ROOT, 2), (ROOT, 0, 1, 0)]
-QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+TREES = [
+    (ROOT, ROOT, ROOT),
+    (ROOT, 0, 0),
+    (ROOT, ROOT, 0, 1),
+    (ROOT, 0, ROOT, 2),
+    (ROOT, 0, 1, 0),
+]
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +59,9 @@ def test_it_is_exact_and_keeps_no_less_than_rejection(
         length = 1 + max(drafts[0][1].depths())
         law = round_distribution(Traversal(), target, drafts, length)
         assert total_variation(law, plain_distribution(target, length)) < 1e-12
-        kept, usual = (expected_accepted(r, target, drafts) for r in (Traversal(), RejectRule()))
+        kept, usual = (
+            expected_accepted(r, target, drafts) for r in (Traversal(), RejectRule())
+        )
         assert kept >= usual - 1e-12
 
 
@@ -64,10 +74,13 @@ def test_rounding_between_equal_models_is_no_error() -> None:
 
 
 def test_a_likely_ending_saves_an_unlikely_beginning() -> None:
-    """The tree 0 -> 1, 0 -> 2: more stays than if each place is decided before the next."""
+    """The tree 0 -> 1, 0 -> 2: more stays than if each place is decided before the
+    next."""
     target, draft = table(1, 3, 0.0), table(101, 3, 0.0)
     drafts = list(drawn_drafts(draft, (ROOT, 0, 0)))
-    kept, usual = (expected_accepted(r, target, drafts) for r in (Traversal(), RejectRule()))
+    kept, usual = (
+        expected_accepted(r, target, drafts) for r in (Traversal(), RejectRule())
+    )
     assert kept > usual + 0.05
 
 
@@ -75,7 +88,10 @@ def test_on_a_chain_it_is_block_verification() -> None:
     target, draft = table(5, 3, 0.2), table(6, 3, 0.0)
     for _, proposal in drawn_drafts(draft, (ROOT, 0, 1)):
         rows = target_rows(target, proposal)
-        ours, theirs = Traversal().outcomes(rows, proposal), BlockRule().outcomes(rows, proposal)
+        ours, theirs = (
+            Traversal().outcomes(rows, proposal),
+            BlockRule().outcomes(rows, proposal),
+        )
         assert [one.nodes for one in ours] == [one.nodes for one in theirs]
         for a, b in zip(ours, theirs, strict=True):
             assert a.probability == pytest.approx(b.probability, abs=1e-12)
@@ -85,7 +101,9 @@ def test_on_a_chain_it_is_block_verification() -> None:
 
 def test_the_tree_keeps_its_contract() -> None:
     """The rule is checked with the variant (`test_shipped.py`)."""
-    found = check(lambda runner, sampling: DrawnTree(runner, sampling, branching=(2, 2)))
+    found = check(
+        lambda runner, sampling: DrawnTree(runner, sampling, branching=(2, 2))
+    )
     assert "tokens are drawn from the stated q, anew in every round" in found.passed
 
 
@@ -94,7 +112,9 @@ def test_places_of_a_tree_have_noise_of_their_own() -> None:
     model = small_model(64)
     for layer in model.parameters():
         layer.zero_()  # every distribution is uniform
-    drafter = DrawnTree(ModelRunner(model, num_blocks=60), SamplingParams(1.0), branching=(2, 1))
+    drafter = DrawnTree(
+        ModelRunner(model, num_blocks=60), SamplingParams(1.0), branching=(2, 1)
+    )
     branch = ModelRunner(model, num_blocks=20).open([1, 2, 3])
     alike = 0
     for number in range(200):
@@ -120,5 +140,8 @@ def test_it_answers_as_plain_decoding_does_at_temperature_0(reasoner: Reasoner) 
 def test_a_tree_without_a_draft_model_is_refused(reasoner: Reasoner) -> None:
     with pytest.raises(SettingError, match="use 'draft'"):
         reasoner.generate(
-            QUESTION, variant=load_variant("traversal", reasoner), mode="sd", drafter="ngram"
+            QUESTION,
+            variant=load_variant("traversal", reasoner),
+            mode="sd",
+            drafter="ngram",
         )

@@ -1,11 +1,14 @@
-"""The verifier's interface: it decides whether a draft step means the same as the target's step.
+"""The verifier's interface: it decides whether a draft step means the same as the
+target's step.
 
-A verifier judges pairs (prefix, draft step, target step) in batches; each verdict depends only on
-its own pair. `requires` states what a pair must hold, so the scheduler knows whether the target
-must write a step first. Cut steps and ends of text are decided by the scheduler, not by a verifier.
+A verifier judges pairs (prefix, draft step, target step) in batches; each verdict
+depends only on its own pair. `requires` states what a pair must hold, so the scheduler
+knows whether the target must write a step first. Cut steps and ends of text are decided
+by the scheduler, not by a verifier.
 
-To write a verifier, subclass `Verifier` and define `name` and `judge`, as `ExactVerifier` below
-does. Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
+To write a verifier, subclass `Verifier` and define `name` and `judge`, as
+`ExactVerifier` below does. Read next: `lr/spec/verifiers/judge.py`,
+`lr/spec/verifiers/named.py`.
 """
 
 from __future__ import annotations
@@ -29,30 +32,36 @@ if TYPE_CHECKING:
 
 
 class Requires(Flag):
-    """What a pair must hold in addition to its prefix and draft step. Combine values with `|`."""
+    """What a pair must hold in addition to its prefix and draft step. Combine values
+    with `|`."""
 
     NOTHING = 0
     TARGET_STEP = auto()
     """The target's own step from the same prefix."""
     TARGET_LOGPROBS = auto()
-    """The target's log-probabilities of the draft step's tokens, from a prefill of that step."""
+    """The target's log-probabilities of the draft step's tokens, from a prefill of that
+    step."""
     HIDDEN = auto()
     """The target's last hidden states at the draft step's tokens."""
     SAMPLING_LOGPROBS = auto()
-    """The log-probabilities of the draft step's tokens under the distributions from which target
-    and draft sample (temperature and filters applied), not under the raw logits."""
+    """The log-probabilities of the draft step's tokens under the distributions from
+    which target and draft sample (temperature and filters applied), not under the raw
+    logits."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two versions of one step. `prefix` holds the token ids before it, including the prompt.
+    """Two versions of one step. `prefix` holds the token ids before it, including the
+    prompt.
 
-    Four fields are set if the verifier requires them. `logprobs[i]`: the natural log-probability of
-    the draft's token i given all tokens before it, under the target's raw logits. `hidden` [t, e]:
-    the target's last hidden states at these tokens. `target_sampling`, `draft_sampling`: log p and
-    log q under the sampling distributions; `draft_sampling` is empty for a step that no model drew.
-    `stream`: the randomness of this pair, for random decisions: `uniform(pair.stream.key(0))`; None
-    if no models run. `note` records in the trace. `index`: the step's number in the answer, or 0.
+    Four fields are set if the verifier requires them. `logprobs[i]`: the natural
+    log-probability of the draft's token i given all tokens before it, under the
+    target's raw logits. `hidden` [t, e]: the target's last hidden states at these
+    tokens. `target_sampling`, `draft_sampling`: log p and log q under the sampling
+    distributions; `draft_sampling` is empty for a step that no model drew. `stream`:
+    the randomness of this pair, for random decisions: `uniform(pair.stream.key(0))`;
+    None if no models run. `note` records in the trace. `index`: the step's number in
+    the answer, or 0.
     """
 
     prefix: tuple[int, ...]
@@ -82,8 +91,12 @@ class Verifier(Protocol):
 
     name: str  # in reports
     requires: Requires = Requires.TARGET_STEP  # what pairs given to `judge` must hold
-    early_requires: Requires | None = None  # the same for `judge_early`; None: there is none
-    fallible: bool = False  # an exception in `judge` counts as a rejection, as for a served judge
+    early_requires: Requires | None = (
+        None  # the same for `judge_early`; None: there is none
+    )
+    fallible: bool = (
+        False  # an exception in `judge` counts as a rejection, as for a served judge
+    )
     passes: int = 0  # forwards of its own models, or requests to a server, so far
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -91,20 +104,24 @@ class Verifier(Protocol):
         ...
 
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """A cheap first pass, before the target's step is written; None: it is not sure."""
+        """A cheap first pass, before the target's step is written; None: it is not
+        sure."""
         return [None] * len(pairs)
 
 
 class ExactVerifier(Verifier):
-    """Accepts a step if its token ids, including end of sequence, equal the target's. With it
-    Lookahead Reasoning at temperature 0 emits what greedy decoding of the target emits.
+    """Accepts a step if its token ids, including end of sequence, equal the target's.
+    With it Lookahead Reasoning at temperature 0 emits what greedy decoding of the
+    target emits.
     """
 
     name = "exact"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = []
-        for draft, target in ((pair.draft.tokens, pair.target_step.tokens) for pair in pairs):
+        for draft, target in (
+            (pair.draft.tokens, pair.target_step.tokens) for pair in pairs
+        ):
             differ = f"tokens differ from offset {common_length(draft, target)} on"
             same = draft == target
             verdicts.append(Verdict(same, why="equal tokens" if same else differ))
@@ -112,19 +129,21 @@ class ExactVerifier(Verifier):
 
 
 class DeferredVerifier(ABC):
-    """A verifier that runs elsewhere while the models continue. `here`: it runs in this process, so
-    driver lockstep waits for it."""
+    """A verifier that runs elsewhere while the models continue. `here`: it runs in this
+    process, so driver lockstep waits for it."""
 
     passes: int = 0
     here: bool = False
 
     @abstractmethod
     def ask(self, pair: Pair) -> Future[Verdict]:
-        """Begin to judge a pair. Cancel the future if the verdict is no longer needed."""
+        """Begin to judge a pair. Cancel the future if the verdict is no longer
+        needed."""
 
 
 def check_verifier(verifier: object) -> Verifier:
-    """`verifier` if it has the members of `Verifier`; else `SettingError` names those it lacks."""
+    """`verifier` if it has the members of `Verifier`; else `SettingError` names those
+    it lacks."""
     if isinstance(verifier, (str, type)):
         raise SettingError(
             f"the verifier is {verifier!r}, expected an object with `name` and `judge`: give an "
@@ -143,10 +162,12 @@ def check_verifier(verifier: object) -> Verifier:
 
 
 def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
-    """The verdict that follows from how the two steps end; None: the verifier must decide.
+    """The verdict that follows from how the two steps end; None: the verifier must
+    decide.
 
-    A cut step (`Finish.LENGTH`) is incomplete: a cut draft is never accepted, and a cut target step
-    accepts nothing. A step that ends the text never equals one that does not.
+    A cut step (`Finish.LENGTH`) is incomplete: a cut draft is never accepted, and a cut
+    target step accepts nothing. A step that ends the text never equals one that does
+    not.
     """
     if draft.finish is Finish.LENGTH:
         return Verdict(aligned=False, why="the draft step was cut")
@@ -159,18 +180,22 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
 
 
 def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The verifier's verdicts. If a `fallible` verifier raises, it is asked again about each pair
-    alone, so that only the pairs that fail are rejected.
+    """The verifier's verdicts. If a `fallible` verifier raises, it is asked again about
+    each pair alone, so that only the pairs that fail are rejected.
 
-    Raises what any other verifier raises, and `TypeError` if it does not return verdicts.
+    Raises what any other verifier raises, and `TypeError` if it does not return
+    verdicts.
     """
     return [verdict for verdict in _asked(verifier, pairs) if verdict is not None]
 
 
 def all_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """As `verdicts_of`, but pairs may lack the target step; None: the verdict needs it."""
+    """As `verdicts_of`, but pairs may lack the target step; None: the verdict needs
+    it."""
     early = bool(verifier.requires & Requires.TARGET_STEP)
-    alone = iter(_asked(verifier, [pair for pair in pairs if pair.target is None], early=early))
+    alone = iter(
+        _asked(verifier, [pair for pair in pairs if pair.target is None], early=early)
+    )
     whole = iter(_asked(verifier, [pair for pair in pairs if pair.target is not None]))
     return [next(alone if pair.target is None else whole) for pair in pairs]
 
@@ -187,11 +212,15 @@ def _asked(
         if not verifier.fallible:
             raise
         if len(pairs) > 1:
-            return [one for pair in pairs for one in _asked(verifier, [pair], early=early)]
+            return [
+                one for pair in pairs for one in _asked(verifier, [pair], early=early)
+            ]
         why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
         return [None if early else Verdict(aligned=False, why=why, failed=True)]
     good = isinstance(found, list) and len(found) == len(pairs)
-    if not good or not all(isinstance(one, Verdict) or (early and one is None) for one in found):
+    if not good or not all(
+        isinstance(one, Verdict) or (early and one is None) for one in found
+    ):
         raise TypeError(
             f"verifier {verifier.name!r} returned {found!r}; expected a list of {len(pairs)} "
             "verdicts, one lr.types.Verdict per pair."

@@ -1,5 +1,5 @@
-"""The grader of accept_rule.py: every order of every set of verdicts, then your function beside the
-package's scheduler.
+"""The grader of accept_rule.py: every order of every set of verdicts, then your
+function beside the package's scheduler.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ from types import ModuleType
 
 from exercise_kit import Check, Decide, Examples, Wrong, outcome_of
 
-from lr.lab.scripted import ScriptedRun, TextScript, shuffled
-from lr.spec.protocol import Drafted, Emit, Judged, Limits, NodeId, SchedulerConfig, Targeted
+from lr.spec.protocol import (
+    Drafted,
+    Emit,
+    Judged,
+    Limits,
+    NodeId,
+    SchedulerConfig,
+    Targeted,
+)
 from lr.types import Origin
+from lr.watch.scripted import ScriptedRun, TextScript, shuffled
 
 PRAISE = "Right in every order of events, and never later than need be: the package does the same."
 NEXT = "at_the_root"
@@ -26,11 +34,21 @@ NAMES = {None: "not known yet", True: "aligned", False: "not aligned"}
 
 def told(said: object) -> str:
     """An outcome in words."""
-    return "WAIT" if said is Decide.WAIT else "CORRECT" if said is Decide.CORRECT else str(said)
+    return (
+        "WAIT"
+        if said is Decide.WAIT
+        else "CORRECT"
+        if said is Decide.CORRECT
+        else str(said)
+    )
 
 
 def expect(
-    answer: ModuleType, verdicts: list[bool | None], ready: bool, more: bool, right: int | Decide
+    answer: ModuleType,
+    verdicts: list[bool | None],
+    ready: bool,
+    more: bool,
+    right: int | Decide,
 ) -> None:
     """`Wrong` if decide says something else."""
     said = answer.decide(list(verdicts), ready, more)
@@ -70,7 +88,9 @@ def any_order(answer: ModuleType) -> None:
             for number in order:
                 known[number] = verdicts[number]
                 before = known[: right + 1] if isinstance(right, int) else known
-                expect(answer, known, True, False, Decide.WAIT if None in before else right)
+                expect(
+                    answer, known, True, False, Decide.WAIT if None in before else right
+                )
 
 
 def beside_the_scheduler(answer: ModuleType) -> None:
@@ -88,7 +108,11 @@ def beside_the_scheduler(answer: ModuleType) -> None:
                     del verdicts[node.number % WIDTH]
                 case Judged(node, verdict):
                     verdicts[node.number % WIDTH] = verdict.aligned
-            emitted = [command.emitted for command in turn.commands if isinstance(command, Emit)]
+            emitted = [
+                command.emitted
+                for command in turn.commands
+                if isinstance(command, Emit)
+            ]
             right: int | Decide = Decide.WAIT
             if emitted and emitted[0].origin is Origin.ACCEPTED:
                 right = list(verdicts.values()).index(True)

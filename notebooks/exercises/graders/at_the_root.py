@@ -1,5 +1,6 @@
-"""The grader of at_the_root.py: every order of events at roots with one and two alternatives, and
-random orders at roots with three, beside rules that look at the whole history.
+"""The grader of at_the_root.py: every order of events at roots with one and two
+alternatives, and random orders at roots with three, beside rules that look at the whole
+history.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from itertools import product
 from types import ModuleType
 
 from exercise_kit import Check, Examples, Wrong, outcome_of
-from root_kit import Accept, Ask, Correct, DraftWritten, Judged, TargetWritten, WrittenStep
+from root_kit import (
+    Accept,
+    Ask,
+    Correct,
+    DraftWritten,
+    Judged,
+    TargetWritten,
+    WrittenStep,
+)
 
 PRAISE = "Your books decide the same in every order of events: the heart of the scheduler is yours."
 NEXT = "controller"
@@ -31,7 +40,9 @@ class World:
 
     def arrivals(self) -> list[Event]:
         """What happens by itself, in any order."""
-        written = [DraftWritten(number, step) for number, step in enumerate(self.drafts)]
+        written = [
+            DraftWritten(number, step) for number, step in enumerate(self.drafts)
+        ]
         return [*written, TargetWritten(self.target)]
 
 
@@ -45,7 +56,9 @@ class Books:
     @classmethod
     def of(cls, history: Sequence[Event], width: int) -> Books:
         """The rules of the exercise's text, one after the other."""
-        drafts = {one.number: one.step for one in history if isinstance(one, DraftWritten)}
+        drafts = {
+            one.number: one.step for one in history if isinstance(one, DraftWritten)
+        }
         targets = [one.step for one in history if isinstance(one, TargetWritten)]
         known = {one.number: one.aligned for one in history if isinstance(one, Judged)}
         found = cls()
@@ -53,7 +66,9 @@ class Books:
             if step is None:
                 known[number] = False
             elif targets:
-                fits = step.ends == targets[0].ends and not step.cut and not targets[0].cut
+                fits = (
+                    step.ends == targets[0].ends and not step.cut and not targets[0].cut
+                )
                 if fits:
                     found.asked.add(number)
                 else:
@@ -71,12 +86,16 @@ def due(history: Sequence[Event], width: int) -> list[Action]:
     before, now = Books.of(history[:-1], width), Books.of(history, width)
     if before.decision:
         return []
-    return [now.decision] if now.decision else [Ask(j) for j in sorted(now.asked - before.asked)]
+    return (
+        [now.decision]
+        if now.decision
+        else [Ask(j) for j in sorted(now.asked - before.asked)]
+    )
 
 
 def orders(world: World, chance: random.Random | None = None) -> Iterator[list[Event]]:
-    """Every order in which things can happen in a world, or a random one: verdicts come at any time
-    after they were asked for.
+    """Every order in which things can happen in a world, or a random one: verdicts come
+    at any time after they were asked for.
     """
     width = len(world.drafts)
 
@@ -87,7 +106,9 @@ def orders(world: World, chance: random.Random | None = None) -> Iterator[list[E
             now = [*history, event]
             asked = [Judged(todo.number, world.aligned[todo.number])
                      for todo in due(now, width) if isinstance(todo, Ask)]  # fmt: skip
-            yield from go_on(now, [*(one for one in waiting if one is not event), *asked])
+            yield from go_on(
+                now, [*(one for one in waiting if one is not event), *asked]
+            )
 
     yield from go_on([], world.arrivals())
 
@@ -109,12 +130,15 @@ def words(event: object) -> str:
 
 
 def replayed(answer: ModuleType, history: Sequence[Event], width: int) -> None:
-    """`Wrong` at the first event after which the answer does something else than is due."""
+    """`Wrong` at the first event after which the answer does something else than is
+    due."""
     root = answer.Root(width)
     for n in range(1, len(history) + 1):
         said, right = root.on(history[n - 1]), due(history[:n], width)
         if not isinstance(said, list):
-            raise Wrong(f"Root.on returned {said!r}: a list is expected, [] for nothing.")
+            raise Wrong(
+                f"Root.on returned {said!r}: a list is expected, [] for nothing."
+            )
         if sorted(said, key=repr) != sorted(right, key=repr):
             happened = "; ".join(map(words, history[:n]))
             raise Wrong(
@@ -125,7 +149,8 @@ def replayed(answer: ModuleType, history: Sequence[Event], width: int) -> None:
 
 @cache
 def histories(width: int, forms: bool) -> list[tuple[Event, ...]]:
-    """All orders of all worlds of a width; `forms`: those with ends, cuts and failures."""
+    """All orders of all worlds of a width; `forms`: those with ends, cuts and
+    failures."""
     found = []
     steps = (PLAIN, ENDS, CUT, None) if forms else (PLAIN,)
     for target in (PLAIN, ENDS, CUT) if forms else (PLAIN,):
@@ -157,7 +182,9 @@ def random_histories(seeds: int) -> list[tuple[Event, ...]]:
     found = []
     for seed in range(seeds):
         chance = random.Random(seed)
-        drafts = tuple(chance.choice((PLAIN, PLAIN, PLAIN, ENDS, CUT, None)) for _ in range(3))
+        drafts = tuple(
+            chance.choice((PLAIN, PLAIN, PLAIN, ENDS, CUT, None)) for _ in range(3)
+        )
         aligned = tuple(chance.random() < 0.5 for _ in range(3))
         world = World(drafts, chance.choice((PLAIN, PLAIN, ENDS)), aligned)
         found += [tuple(one) for one in orders(world, chance)]
@@ -186,10 +213,17 @@ CHECKS = (
 
 def examples(answer: ModuleType) -> Examples:
     """Its actions after every event of some histories."""
-    some = [*histories(2, forms=False), *histories(1, forms=True), *random_histories(150)]
+    some = [
+        *histories(2, forms=False),
+        *histories(1, forms=True),
+        *random_histories(150),
+    ]
     for number, history in enumerate(some):
         width = 1 + max(one.number for one in history if isinstance(one, DraftWritten))
         root = answer.Root(width)
         for n, event in enumerate(history):
             said = outcome_of(lambda root=root, event=event: root.on(event))
-            yield f"{number} {n}", sorted(map(repr, said)) if isinstance(said, list) else said
+            yield (
+                f"{number} {n}",
+                sorted(map(repr, said)) if isinstance(said, list) else said,
+            )

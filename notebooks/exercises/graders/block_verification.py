@@ -1,5 +1,5 @@
-"""The grader of block_verification.py: the exact distribution, and as many draft tokens kept as by
-the package's rule.
+"""The grader of block_verification.py: the exact distribution, and as many draft tokens
+kept as by the package's rule.
 """
 
 from __future__ import annotations
@@ -8,20 +8,31 @@ from functools import partial
 from types import ModuleType
 
 import torch
-from exercise_kit import CHAINS, EXACT, KINDS, Check, Examples, Wrong, models, outcome_of
+from exercise_kit import (
+    CHAINS,
+    EXACT,
+    KINDS,
+    Check,
+    Examples,
+    Wrong,
+    models,
+    outcome_of,
+)
 from torch import Tensor
 
-from lr.lab.exact import (
+from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
+from lr.spec.block_rule import BlockRule
+from lr.theory.exact import (
     drawn_drafts,
     expected_accepted,
     plain_distribution,
     round_distribution,
     target_rows,
 )
-from lr.parts.block_rule import BlockRule
-from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
 
-PRAISE = "Exact, and it keeps as many draft tokens as any rule that sees these rows can."
+PRAISE = (
+    "Exact, and it keeps as many draft tokens as any rule that sees these rows can."
+)
 NEXT = "copy_on_write"
 P = torch.tensor([[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]).double()
 Q = torch.tensor([[0.8, 0.2], [0.4, 0.6]]).double()
@@ -46,7 +57,9 @@ class Taught(AcceptanceRule):
 
 
 def credit_goes_back(answer: ModuleType) -> None:
-    chances = [float(chance) for chance, _ in answer.endings(P.clone(), Q.clone(), (0, 0))]
+    chances = [
+        float(chance) for chance, _ in answer.endings(P.clone(), Q.clone(), (0, 0))
+    ]
     if len(chances) != 3 or max(abs(a - b) for a, b in zip(chances, (0, 0, 1))) > 1e-9:
         told = ", ".join(f"{chance:.3g}" for chance in chances)
         raise Wrong(
@@ -67,11 +80,18 @@ def endings_are_distributions(answer: ModuleType) -> None:
                     raise Wrong(f"{len(chain)} draft tokens have {len(chain) + 1} endings, from "
                                 f"none to all of them; you return {len(found)}.")  # fmt: skip
                 total = sum(float(chance) for chance, _ in found)
-                if abs(total - 1) > 1e-9 or min(float(chance) for chance, _ in found) < -EXACT:
-                    raise Wrong(f"The probabilities of the endings sum to {total:.4g}, not 1.")
+                if (
+                    abs(total - 1) > 1e-9
+                    or min(float(chance) for chance, _ in found) < -EXACT
+                ):
+                    raise Wrong(
+                        f"The probabilities of the endings sum to {total:.4g}, not 1."
+                    )
                 for i, (chance, law) in enumerate(found):
                     if not bool(law.isfinite().all()):
-                        raise Wrong(f"After {i} draft tokens something was divided by zero.")
+                        raise Wrong(
+                            f"After {i} draft tokens something was divided by zero."
+                        )
                     bad = float(law.min()) < 0 or abs(float(law.sum()) - 1) > 1e-9
                     if chance > EXACT and bad:
                         raise Wrong(f"What follows {i} kept draft tokens is no distribution: it "
@@ -83,7 +103,9 @@ def the_targets(answer: ModuleType) -> None:
         for chain in CHAINS:
             target, draft = models(kind, seed=1)
             length = len(chain) + 1
-            law = round_distribution(Taught(answer), target, drawn_drafts(draft, chain), length)
+            law = round_distribution(
+                Taught(answer), target, drawn_drafts(draft, chain), length
+            )
             gap = float((law - plain_distribution(target, length)).abs().max())
             if not gap < EXACT:
                 drafts = f"{len(chain)} draft token{'s' * (len(chain) > 1)}"
@@ -100,7 +122,9 @@ def as_many_as_can(answer: ModuleType) -> None:
         mine = expected_accepted(Taught(answer), target, drawn_drafts(draft, chain))
         best = expected_accepted(BlockRule(), target, drawn_drafts(draft, chain))
         if abs(mine - best) > EXACT:
-            raise Wrong(f"Of {len(chain)} draft tokens {mine:.4g} stay on average; {best:.4g} can.")
+            raise Wrong(
+                f"Of {len(chain)} draft tokens {mine:.4g} stay on average; {best:.4g} can."
+            )
 
 
 CHECKS = (
@@ -134,7 +158,9 @@ def examples(answer: ModuleType) -> Examples:
 
     def flat(p: Tensor, q: Tensor, tokens: tuple[int, ...]) -> object:
         found = answer.endings(p.clone(), q.clone(), tokens)
-        return torch.cat([torch.cat([torch.tensor([float(c)]).double(), law]) for c, law in found])
+        return torch.cat(
+            [torch.cat([torch.tensor([float(c)]).double(), law]) for c, law in found]
+        )
 
     yield "credit", outcome_of(partial(flat, P, Q, (0, 0)))
     target, draft = models("random", seed=3)

@@ -1,5 +1,5 @@
-"""The grader of controller.py: the package's scheduler in worlds of known acceptance, against the
-best constant depth.
+"""The grader of controller.py: the package's scheduler in worlds of known acceptance,
+against the best constant depth.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from types import ModuleType
 
 from exercise_kit import Check, Examples, Wrong
 
-from lr.lab.scripted import Prefix, ScriptedRun, step_of
 from lr.rng import Stream, uniform
 from lr.spec.protocol import Drafted, Emit, Limits, Schedule, SchedulerConfig
 from lr.trace import Stats
 from lr.types import Origin, Step, Verdict
+from lr.watch.scripted import Prefix, ScriptedRun, step_of
 
 PRAISE = "Near the best depth in worlds that you were not told, and it follows when they change."
 NEXT = "verifier"
@@ -26,8 +26,8 @@ STEADY = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 @dataclass(frozen=True)
 class World:
-    """A script whose draft step number i is accepted with probability `rates[i]`. Everybody says
-    the same word.
+    """A script whose draft step number i is accepted with probability `rates[i]`.
+    Everybody says the same word.
     """
 
     rates: tuple[float, ...] = field(repr=False)
@@ -58,8 +58,8 @@ class Always:
 
 
 def time_of(controller: object, world: World) -> float:
-    """Run the scheduler to the end under a controller; the time is COST per draft step and one unit
-    per cycle.
+    """Run the scheduler to the end under a controller; the time is COST per draft step
+    and one unit per cycle.
     """
     config = SchedulerConfig(Limits(max_tokens=10 * STEPS), Schedule.SYNC, depth=MOST)
     run, stats, cycles = ScriptedRun(config, world), Stats(), 0
@@ -73,11 +73,16 @@ def time_of(controller: object, world: World) -> float:
                 cycles += not kept
                 judged = stats.judged + len(command.verdicts)
                 stats = replace(
-                    stats, steps=stats.steps + 1, judged=judged, accepted=stats.accepted + kept
+                    stats,
+                    steps=stats.steps + 1,
+                    judged=judged,
+                    accepted=stats.accepted + kept,
                 )
                 depth = controller.depth(stats)  # type: ignore[attr-defined]
                 if not isinstance(depth, int) or not 0 <= depth <= MOST:
-                    raise Wrong(f"depth returned {depth!r}: a whole number from 0 to {MOST}.")
+                    raise Wrong(
+                        f"depth returned {depth!r}: a whole number from 0 to {MOST}."
+                    )
                 run.scheduler.set_depth(depth)
     return cycles + COST * stats.drafted
 
@@ -88,7 +93,9 @@ def best_constant(world: World) -> float:
     return min(time_of(Always(depth), world) for depth in range(MOST + 1))
 
 
-def late(answer: ModuleType, world: World, known: float, allowed: float, where: str) -> None:
+def late(
+    answer: ModuleType, world: World, known: float, allowed: float, where: str
+) -> None:
     """`Wrong` if the controller takes more than `allowed` times the time `known`."""
     time = time_of(answer.Controller(), world)
     if time > allowed * known:
@@ -101,7 +108,13 @@ def late(answer: ModuleType, world: World, known: float, allowed: float, where: 
 def steady(answer: ModuleType) -> None:
     for rate in STEADY:
         world = World((rate,) * STEPS)
-        late(answer, world, best_constant(world), 1.125, f"Where {rate:.0%} are accepted,")
+        late(
+            answer,
+            world,
+            best_constant(world),
+            1.125,
+            f"Where {rate:.0%} are accepted,",
+        )
 
 
 def better_times(answer: ModuleType) -> None:
@@ -118,7 +131,10 @@ def counts_alone(answer: ModuleType) -> None:
         for n in range(1, 60):
             stats = Stats(steps=n, judged=n, accepted=(2 * n) // 3, drafted=2 * n)
             timed = replace(
-                stats, seconds=n * seconds, draft_seconds=n * seconds / 2, target_seconds=3.0
+                stats,
+                seconds=n * seconds,
+                draft_seconds=n * seconds / 2,
+                target_seconds=3.0,
             )
             if one.depth(stats) != other.depth(timed):
                 raise Wrong("The same counts with other seconds gave another depth: on another "
@@ -144,7 +160,9 @@ def examples(answer: ModuleType) -> Examples:
             controller = answer.Controller()
             for n in range(1, 121):
                 kept = (n * rate) // 10 if n <= 60 else 6 * rate + (n - 60)
-                stats = Stats(steps=n, judged=n, accepted=kept, drafted=2 * n, seconds=seconds * n)
+                stats = Stats(
+                    steps=n, judged=n, accepted=kept, drafted=2 * n, seconds=seconds * n
+                )
                 said = controller.depth(stats)
                 if n % 12 == 0:
                     yield f"{rate} {seconds} {n}", said

@@ -1,5 +1,5 @@
-"""The grader of copy_on_write.py: a cache of paper whose tokens can be read back, beside the
-package's own.
+"""The grader of copy_on_write.py: a cache of paper whose tokens can be read back,
+beside the package's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Paper:
         table, tokens = self.branches[number]
         for block in table.blocks:
             self.pool.share(block)
-        self.branches.append((BlockTable(SIZE, list(table.blocks), table.length), list(tokens)))
+        self.branches.append(
+            (BlockTable(SIZE, list(table.blocks), table.length), list(tokens))
+        )
         return len(self.branches) - 1
 
     def release(self, number: int) -> None:
@@ -57,7 +59,9 @@ class Paper:
                 source * SIZE : (source + 1) * SIZE
             ]
         if len(slots) != count:
-            raise Wrong(f"{count} new tokens need {count} slots; append returned {len(slots)}.")
+            raise Wrong(
+                f"{count} new tokens need {count} slots; append returned {len(slots)}."
+            )
         for slot in slots:
             self.written += 1
             self.memory[slot] = self.written
@@ -66,12 +70,14 @@ class Paper:
         return copies
 
     def check(self) -> None:
-        """Every branch reads what it wrote, and every block has as many owners as the pool
-        says.
+        """Every branch reads what it wrote, and every block has as many owners as the
+        pool says.
         """
         for table, tokens in self.branches:
             if table.length != len(tokens):
-                raise Wrong(f"A branch of {len(tokens)} tokens has the length {table.length}.")
+                raise Wrong(
+                    f"A branch of {len(tokens)} tokens has the length {table.length}."
+                )
             if len(table.blocks) != blocks_for(table.length, SIZE):
                 raise Wrong(
                     f"A branch of {len(tokens)} tokens has {len(table.blocks)} blocks of {SIZE}; "
@@ -143,7 +149,10 @@ def full_blocks(answer: ModuleType) -> None:
     paper = Paper(answer)
     first = paper.open()
     paper.write(first, 8)
-    no_copy(paper.write(paper.fork(first), 3), "it is full, so nobody writes into it any more")
+    no_copy(
+        paper.write(paper.fork(first), 3),
+        "it is full, so nobody writes into it any more",
+    )
     paper.check()
 
 
@@ -161,7 +170,9 @@ def last_owner(answer: ModuleType) -> None:
     paper.write(first, 6)
     second = paper.fork(first)
     if len(paper.write(second, 1)) != 1:
-        raise Wrong("A half-filled block that two branches hold was written without a copy.")
+        raise Wrong(
+            "A half-filled block that two branches hold was written without a copy."
+        )
     no_copy(paper.write(first, 1), "the other owner has left it")
     paper.check()
 
@@ -214,7 +225,10 @@ def random_life(answer: ModuleType) -> None:
                 with cache.append([twins[at]], [count]):
                     pass
             paper.check()
-            if (paper.copied, paper.pool.num_free) != (cache.copied_blocks, cache.pool.num_free):
+            if (paper.copied, paper.pool.num_free) != (
+                cache.copied_blocks,
+                cache.pool.num_free,
+            ):
                 raise Wrong(
                     f"After a random life {paper.copied} blocks were copied and "
                     f"{paper.pool.num_free} are free; {cache.copied_blocks} copies were needed, "
@@ -259,4 +273,7 @@ def examples(answer: ModuleType) -> Examples:
         for count in (0, 1, 3, 6):
             for shared in (False, True):
                 for blocks in (blocks_for(length, SIZE) + 1, 8):
-                    yield f"{length} {count} {shared} {blocks}", left(length, count, shared, blocks)
+                    yield (
+                        f"{length} {count} {shared} {blocks}",
+                        left(length, count, shared, blocks),
+                    )

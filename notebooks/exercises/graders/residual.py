@@ -1,4 +1,5 @@
-"""The grader of residual.py: the exact distribution of what comes out, by enumeration."""
+"""The grader of residual.py: the exact distribution of what comes out, by
+enumeration."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from exercise_kit import (
 )
 from torch import Tensor
 
-from lr.lab.exact import (
+from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
+from lr.theory.exact import (
     context_free,
     drawn_drafts,
     expected_accepted,
@@ -28,7 +30,6 @@ from lr.lab.exact import (
     round_distribution,
     total_variation,
 )
-from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
 
 PRAISE = "What comes out is the target's distribution, to twelve digits, and no rule keeps more."
 NEXT = "block_verification"
@@ -47,9 +48,13 @@ class Taught(AcceptanceRule):
         q, found, left = proposal.q, [], 1.0
         assert q is not None
         for i, token in enumerate(proposal.tokens):
-            stays = float(self.answer.accept_prob(float(p_rows[i, token]), float(q[i, token])))
+            stays = float(
+                self.answer.accept_prob(float(p_rows[i, token]), float(q[i, token]))
+            )
             law = partial(self.answer.residual, p_rows[i], q[i])
-            found.append(Outcome(left * (1.0 - stays), tuple(range(i)), law, untouched=False))
+            found.append(
+                Outcome(left * (1.0 - stays), tuple(range(i)), law, untouched=False)
+            )
             left *= stays
         every = tuple(range(len(proposal)))
         return [*found, Outcome(left, every, lambda: p_rows[-1], untouched=True)]
@@ -61,7 +66,10 @@ P, Q = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.8, 0.2]).double()
 def bias_of(answer: ModuleType, p: Tensor, q: Tensor) -> float:
     """The largest error of a word's probability, when one token is drawn from q."""
     stay = torch.tensor(
-        [float(answer.accept_prob(float(a), float(b))) for a, b in zip(p, q, strict=True)]
+        [
+            float(answer.accept_prob(float(a), float(b)))
+            for a, b in zip(p, q, strict=True)
+        ]
     ).double()
     out = q * stay + (1 - (q * stay).sum()) * answer.residual(p, q)
     return float((out - p).abs().max())
@@ -95,7 +103,9 @@ def a_distribution(answer: ModuleType) -> None:
             if not bool(law.isfinite().all()):
                 raise Wrong(f"{of} is {numbers(law)}: something was divided by zero.")
             if float(law.min()) < 0 or abs(float(law.sum()) - 1) > 1e-9:
-                raise Wrong(f"{of} is {numbers(law)}, which sums to {float(law.sum()):.3g}, not 1.")
+                raise Wrong(
+                    f"{of} is {numbers(law)}, which sums to {float(law.sum()):.3g}, not 1."
+                )
             if not (torch.equal(p, before[0]) and torch.equal(q, before[1])):
                 raise Wrong("residual has changed p or q, which others still need.")
 
@@ -105,7 +115,9 @@ def the_targets(answer: ModuleType) -> None:
         for chain in CHAINS:
             target, draft = models(kind, seed=1)
             length = len(chain) + 1
-            law = round_distribution(Taught(answer), target, drawn_drafts(draft, chain), length)
+            law = round_distribution(
+                Taught(answer), target, drawn_drafts(draft, chain), length
+            )
             gap = float((law - plain_distribution(target, length)).abs().max())
             if not gap < EXACT:
                 raise Wrong(
@@ -161,5 +173,11 @@ def examples(answer: ModuleType) -> Examples:
         for word in range(len(p)):
             pq = float(p[word]), float(q[word])
             if pq[1] > 0:
-                yield f"accept {number} {word}", outcome_of(partial(answer.accept_prob, *pq))
-        yield f"residual {number}", outcome_of(partial(answer.residual, p.clone(), q.clone()))
+                yield (
+                    f"accept {number} {word}",
+                    outcome_of(partial(answer.accept_prob, *pq)),
+                )
+        yield (
+            f"residual {number}",
+            outcome_of(partial(answer.residual, p.clone(), q.clone())),
+        )

@@ -10,8 +10,8 @@ from types import ModuleType
 from exercise_kit import Check, Examples, Wrong, outcome_of
 from pairs_kit import LABELLED, LabelledPair, bag_of_words, labelled
 
-from lr.parts.verifiers import EmbeddingVerifier
 from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.named import EmbeddingVerifier
 from lr.types import Finish, Step
 
 PRAISE = "Better than similarity at any threshold: it reads what is stated, and who is meant."
@@ -22,16 +22,21 @@ ENOUGH, MOST_ACCEPTED = 0.9, 0.05
 
 @cache
 def best_embedding() -> tuple[float, float]:
-    """The share of held-out pairs that `embedding` gets right, and its best threshold."""
+    """The share of held-out pairs that `embedding` gets right, and its best
+    threshold."""
     texts = [text for pair in HELD_OUT for text in (pair.draft, pair.target)]
     steps = [Step((number,), Finish.BOUNDARY) for number in range(len(texts))]
-    verifier = EmbeddingVerifier(bag_of_words, lambda tokens: texts[tokens[0]], threshold=0)
+    verifier = EmbeddingVerifier(
+        bag_of_words, lambda tokens: texts[tokens[0]], threshold=0
+    )
     pairs = [Pair((), a, b) for a, b in zip(steps[::2], steps[1::2], strict=True)]
     scores = [verdict.score or 0.0 for verdict in verifier.judge(pairs)]
     labels = [pair.same for pair in HELD_OUT]
 
     def right(threshold: float) -> float:
-        hits = [(s >= threshold) == same for s, same in zip(scores, labels, strict=True)]
+        hits = [
+            (s >= threshold) == same for s, same in zip(scores, labels, strict=True)
+        ]
         return sum(hits) / len(hits)
 
     best = max(sorted({*scores, 2.0}), key=right)
@@ -92,4 +97,7 @@ CHECKS = (
 def examples(answer: ModuleType) -> Examples:
     """Its verdicts on pairs with the right answer beside them."""
     for number, pair in enumerate(HELD_OUT[:200]):
-        yield str(number), outcome_of(lambda pair=pair: answer.aligned(pair.draft, pair.target))
+        yield (
+            str(number),
+            outcome_of(lambda pair=pair: answer.aligned(pair.draft, pair.target)),
+        )

@@ -1,5 +1,5 @@
-"""Whatever is aligned first in *time* is accepted. Fast, and the answer depends on who was
-faster.
+"""Whatever is aligned first in *time* is accepted. Fast, and the answer depends on who
+was faster.
 """
 
 from __future__ import annotations

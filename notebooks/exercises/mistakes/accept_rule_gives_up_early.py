@@ -1,5 +1,5 @@
-"""No alternative is there, so the target is to go on alone, although the draft is only about to
-begin.
+"""No alternative is there, so the target is to go on alone, although the draft is only
+about to begin.
 """
 
 from __future__ import annotations

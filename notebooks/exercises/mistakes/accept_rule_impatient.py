@@ -1,5 +1,5 @@
-"""The target is ready and nothing is aligned yet, so its step is taken. A slow verifier then costs
-every draft step.
+"""The target is ready and nothing is aligned yet, so its step is taken. A slow verifier
+then costs every draft step.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""All verdicts are awaited, then the first aligned alternative is taken. The answer is right, and
-late.
+"""All verdicts are awaited, then the first aligned alternative is taken. The answer is
+right, and late.
 """
 
 from __future__ import annotations

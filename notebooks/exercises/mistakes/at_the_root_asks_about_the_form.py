@@ -1,8 +1,17 @@
-"""Asks the verifier about every pair, also where one step ends the text and the other goes on."""
+"""Asks the verifier about every pair, also where one step ends the text and the other
+goes on."""
 
 from __future__ import annotations
 
-from root_kit import Accept, Ask, Correct, DraftWritten, Judged, TargetWritten, WrittenStep
+from root_kit import (
+    Accept,
+    Ask,
+    Correct,
+    DraftWritten,
+    Judged,
+    TargetWritten,
+    WrittenStep,
+)
 
 
 class Root:
@@ -14,8 +23,11 @@ class Root:
         self.verdicts: list[bool | None] = [None] * width
         self.over = False
 
-    def on(self, event: DraftWritten | TargetWritten | Judged) -> list[Ask | Accept | Correct]:
-        """Write it down, compare what can be compared now, then see whether it is decided."""
+    def on(
+        self, event: DraftWritten | TargetWritten | Judged
+    ) -> list[Ask | Accept | Correct]:
+        """Write it down, compare what can be compared now, then see whether it is
+        decided."""
         if self.over:
             return []
         ready: list[int] = []

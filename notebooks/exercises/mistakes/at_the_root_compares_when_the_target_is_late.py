@@ -1,8 +1,17 @@
-"""Compares only when the target's step comes last, and forgets a draft step that comes after it."""
+"""Compares only when the target's step comes last, and forgets a draft step that comes
+after it."""
 
 from __future__ import annotations
 
-from root_kit import Accept, Ask, Correct, DraftWritten, Judged, TargetWritten, WrittenStep
+from root_kit import (
+    Accept,
+    Ask,
+    Correct,
+    DraftWritten,
+    Judged,
+    TargetWritten,
+    WrittenStep,
+)
 
 
 class Root:
@@ -14,8 +23,11 @@ class Root:
         self.verdicts: list[bool | None] = [None] * width
         self.over = False
 
-    def on(self, event: DraftWritten | TargetWritten | Judged) -> list[Ask | Accept | Correct]:
-        """Write it down, compare what can be compared now, then see whether it is decided."""
+    def on(
+        self, event: DraftWritten | TargetWritten | Judged
+    ) -> list[Ask | Accept | Correct]:
+        """Write it down, compare what can be compared now, then see whether it is
+        decided."""
         if self.over:
             return []
         ready: list[int] = []

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from root_kit import Accept, Ask, Correct, DraftWritten, Judged, TargetWritten, WrittenStep
+from root_kit import (
+    Accept,
+    Ask,
+    Correct,
+    DraftWritten,
+    Judged,
+    TargetWritten,
+    WrittenStep,
+)
 
 
 class Root:
@@ -14,8 +22,11 @@ class Root:
         self.verdicts: list[bool | None] = [None] * width
         self.over = False
 
-    def on(self, event: DraftWritten | TargetWritten | Judged) -> list[Ask | Accept | Correct]:
-        """Write it down, compare what can be compared now, then see whether it is decided."""
+    def on(
+        self, event: DraftWritten | TargetWritten | Judged
+    ) -> list[Ask | Accept | Correct]:
+        """Write it down, compare what can be compared now, then see whether it is
+        decided."""
         ready: list[int] = []
         match event:
             case DraftWritten(number, None):

@@ -1,8 +1,17 @@
-"""Accepts what is aligned first in *time*: the answer then depends on who was faster."""
+"""Accepts what is aligned first in *time*: the answer then depends on who was
+faster."""
 
 from __future__ import annotations
 
-from root_kit import Accept, Ask, Correct, DraftWritten, Judged, TargetWritten, WrittenStep
+from root_kit import (
+    Accept,
+    Ask,
+    Correct,
+    DraftWritten,
+    Judged,
+    TargetWritten,
+    WrittenStep,
+)
 
 
 class Root:
@@ -14,8 +23,11 @@ class Root:
         self.verdicts: list[bool | None] = [None] * width
         self.over = False
 
-    def on(self, event: DraftWritten | TargetWritten | Judged) -> list[Ask | Accept | Correct]:
-        """Write it down, compare what can be compared now, then see whether it is decided."""
+    def on(
+        self, event: DraftWritten | TargetWritten | Judged
+    ) -> list[Ask | Accept | Correct]:
+        """Write it down, compare what can be compared now, then see whether it is
+        decided."""
         if self.over:
             return []
         ready: list[int] = []
@@ -39,7 +51,9 @@ class Root:
             else:
                 asked.append(Ask(number))
         for number, aligned in enumerate(self.verdicts):
-            if aligned:  # wrong: an earlier alternative may still turn out to be aligned
+            if (
+                aligned
+            ):  # wrong: an earlier alternative may still turn out to be aligned
                 self.over = True
                 return [Accept(number)]
         if None in self.verdicts:

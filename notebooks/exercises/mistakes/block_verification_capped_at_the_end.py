@@ -1,4 +1,5 @@
-"""The ratios are multiplied and cut to 1 only at the end: credit is saved up without limit."""
+"""The ratios are multiplied and cut to 1 only at the end: credit is saved up without
+limit."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
-def endings(p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]) -> list[tuple[float, Tensor]]:
+def endings(
+    p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]
+) -> list[tuple[float, Tensor]]:
     """Wrong: a surplus may pay for draft tokens before it, never for those after."""
     n, products = len(tokens), [1.0]
     for i, token in enumerate(tokens):

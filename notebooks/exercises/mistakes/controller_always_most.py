@@ -1,5 +1,5 @@
-"""Always as far as possible: "drafts are cheap". Seven drafts for one step, where nothing is
-accepted.
+"""Always as far as possible: "drafts are cheap". Seven drafts for one step, where
+nothing is accepted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Drafting stops where it does not pay. But who does not draft gets no verdicts, and never learns
-that things are better now.
+"""Drafting stops where it does not pay. But who does not draft gets no verdicts, and
+never learns that things are better now.
 """
 
 from __future__ import annotations
@@ -23,5 +23,8 @@ class Controller:
         judged, accepted = stats.judged - self.judged, stats.accepted - self.accepted
         self.judged, self.accepted = stats.judged, stats.accepted
         faded = 0.9**judged
-        self.hits, self.trials = self.hits * faded + accepted, self.trials * faded + judged
+        self.hits, self.trials = (
+            self.hits * faded + accepted,
+            self.trials * faded + judged,
+        )
         return min(MOST, sync_best_k(min(0.99, self.hits / self.trials), COST) - 1)

@@ -1,5 +1,5 @@
-"""The rate is that of the whole run. After two hundred bad steps it takes two hundred good ones to
-believe in them.
+"""The rate is that of the whole run. After two hundred bad steps it takes two hundred
+good ones to believe in them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Looks further ahead as long as the run is fast. On another machine, or a busy one, it makes
-another choice.
+"""Looks further ahead as long as the run is fast. On another machine, or a busy one, it
+makes another choice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Whatever is shared is copied, also a full block, into which nobody will ever write."""
+"""Whatever is shared is copied, also a full block, into which nobody will ever
+write."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ def append(
     """Wrong, though every text is right: it takes blocks and time without need."""
     start, copies = table.length, []
     shared = bool(table.blocks) and pool.refcount(table.blocks[-1]) > 1
-    taken = pool.allocate(blocks_for(start + count, table.block_size) - len(table.blocks) + shared)
+    taken = pool.allocate(
+        blocks_for(start + count, table.block_size) - len(table.blocks) + shared
+    )
     if shared:
         copies.append((table.blocks[-1], taken[0]))
         pool.drop(table.blocks[-1])

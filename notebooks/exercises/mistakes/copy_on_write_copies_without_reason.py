@@ -1,5 +1,5 @@
-"""The last block is copied whenever it has room, shared or not. Nobody is hurt, and every token
-costs a copy.
+"""The last block is copied whenever it has room, shared or not. Nobody is hurt, and
+every token costs a copy.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The block is copied, but the old one still counts this branch as an owner. It will never be free
-again.
+"""The block is copied, but the old one still counts this branch as an owner. It will
+never be free again.
 """
 
 from __future__ import annotations

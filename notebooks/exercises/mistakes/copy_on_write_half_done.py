@@ -1,5 +1,5 @@
-"""First the copy, then one block after the other. If the pool runs dry in the middle, the branch is
-left in pieces.
+"""First the copy, then one block after the other. If the pool runs dry in the middle,
+the branch is left in pieces.
 """
 
 from __future__ import annotations

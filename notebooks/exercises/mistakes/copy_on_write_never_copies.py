@@ -1,4 +1,5 @@
-"""New tokens are simply written after the last one. Right as long as nobody has forked."""
+"""New tokens are simply written after the last one. Right as long as nobody has
+forked."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ def append(
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Wrong: it writes into blocks that others read."""
     start = table.length
-    table.blocks += pool.allocate(blocks_for(start + count, table.block_size) - len(table.blocks))
+    table.blocks += pool.allocate(
+        blocks_for(start + count, table.block_size) - len(table.blocks)
+    )
     table.length += count
     return table.slots(start, table.length), []

@@ -1,4 +1,5 @@
-"""The residual is (p - q)+ as it is. Right up to a factor, and the factor is everything."""
+"""The residual is (p - q)+ as it is. Right up to a factor, and the factor is
+everything."""
 
 from __future__ import annotations
 

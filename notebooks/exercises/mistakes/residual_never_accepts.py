@@ -1,5 +1,5 @@
-"""Nothing is ever accepted, and the target draws from p. Lossless, and of no use: the law alone
-does not tell.
+"""Nothing is ever accepted, and the target draws from p. Lossless, and of no use: the
+law alone does not tell.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A rejected token is replaced by "what the target says", a draw from p. But acceptance has emitted
-min(p, q) already.
+"""A rejected token is replaced by "what the target says", a draw from p. But acceptance
+has emitted min(p, q) already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Says yes. Nothing is ever slower for it, and every mistake of the draft is in the answer."""
+"""Says yes. Nothing is ever slower for it, and every mistake of the draft is in the
+answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Accepts what is word for word the same. Safe, and it rejects whatever is said in another way."""
+"""Accepts what is word for word the same. Safe, and it rejects whatever is said in
+another way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The reference solution of accept_rule.py; `LookaheadScheduler._decide` in lr/spec/scheduler.py
-does the same on its tree.
+"""The reference solution of accept_rule.py; `LookaheadScheduler._decide` in
+lr/spec/scheduler.py does the same on its tree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from exercise_kit import Decide
 def decide(
     verdicts: Sequence[bool | None], target_ready: bool, drafts_to_come: bool
 ) -> int | Decide:
-    """Walk through the alternatives in their order; the first that is not rejected settles it."""
+    """Walk through the alternatives in their order; the first that is not rejected
+    settles it."""
     for number, aligned in enumerate(verdicts):
         if aligned is None:
             return Decide.WAIT

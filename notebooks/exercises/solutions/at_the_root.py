@@ -1,10 +1,18 @@
-"""The reference solution of at_the_root.py; `LookaheadScheduler` in lr/spec/scheduler.py keeps such
-books for every node of its tree.
+"""The reference solution of at_the_root.py; `LookaheadScheduler` in
+lr/spec/scheduler.py keeps such books for every node of its tree.
 """
 
 from __future__ import annotations
 
-from root_kit import Accept, Ask, Correct, DraftWritten, Judged, TargetWritten, WrittenStep
+from root_kit import (
+    Accept,
+    Ask,
+    Correct,
+    DraftWritten,
+    Judged,
+    TargetWritten,
+    WrittenStep,
+)
 
 
 class Root:
@@ -16,8 +24,11 @@ class Root:
         self.verdicts: list[bool | None] = [None] * width
         self.over = False
 
-    def on(self, event: DraftWritten | TargetWritten | Judged) -> list[Ask | Accept | Correct]:
-        """Write it down, compare what can be compared now, then see whether it is decided."""
+    def on(
+        self, event: DraftWritten | TargetWritten | Judged
+    ) -> list[Ask | Accept | Correct]:
+        """Write it down, compare what can be compared now, then see whether it is
+        decided."""
         if self.over:
             return []
         ready: list[int] = []

@@ -1,5 +1,5 @@
-"""The reference solution of block_verification.py. `lr/parts/block_rule.py` is the rule that runs,
-with the proof.
+"""The reference solution of block_verification.py. `lr/spec/block_rule.py` is the rule
+that runs, with the proof.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
-def endings(p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]) -> list[tuple[float, Tensor]]:
+def endings(
+    p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]
+) -> list[tuple[float, Tensor]]:
     """First the weights going up, then the cuts going down."""
     n, weights = len(tokens), [1.0]
     for i, token in enumerate(tokens):
-        weights.append(min(1.0, weights[i] * float(p_rows[i, token] / q_rows[i, token])))
+        weights.append(
+            min(1.0, weights[i] * float(p_rows[i, token] / q_rows[i, token]))
+        )
     found = [(weights[n], p_rows[n])]
     left = 1.0 - weights[n]
     for i in reversed(range(n)):

@@ -1,5 +1,5 @@
-"""A reference solution of controller.py: believe the last verdicts more than the old ones, then do
-what theory says.
+"""A reference solution of controller.py: believe the last verdicts more than the old
+ones, then do what theory says.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ class Controller:
         self.hits, self.trials = 0.5, 1.0
 
     def depth(self, stats: Stats) -> int:
-        """The best depth at the rate that is believed now, but at least one step, in order to go on
-        learning.
+        """The best depth at the rate that is believed now, but at least one step, in
+        order to go on learning.
         """
         judged, accepted = stats.judged - self.judged, stats.accepted - self.accepted
         self.judged, self.accepted = stats.judged, stats.accepted
         faded = MEMORY**judged
-        self.hits, self.trials = self.hits * faded + accepted, self.trials * faded + judged
+        self.hits, self.trials = (
+            self.hits * faded + accepted,
+            self.trials * faded + judged,
+        )
         rate = min(0.99, self.hits / self.trials)
         return min(MOST, max(1, sync_best_k(rate, COST) - 1))

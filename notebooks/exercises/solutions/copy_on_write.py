@@ -1,5 +1,5 @@
-"""The reference solution of copy_on_write.py. `PagedKVCache.append` does it for many branches at
-once, and can be undone.
+"""The reference solution of copy_on_write.py. `PagedKVCache.append` does it for many
+branches at once, and can be undone.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from torch import Tensor
 
 
 def accept_prob(p: float, q: float) -> float:
-    """min(1, p / q): as an accepted draft, x then comes out with probability q min(1, p / q) =
-    min(p, q).
+    """min(1, p / q): as an accepted draft, x then comes out with probability q min(1, p
+    / q) = min(p, q).
     """
     return min(1.0, p / q)
 

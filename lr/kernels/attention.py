@@ -1,0 +1,215 @@
+"""Attention that reads pages in place: a Triton kernel for any page size, in bf16, fp16
+and fp32. Triton comes with PyTorch for CUDA.
+
+The queries are cut into *tiles* of a few tokens of one sequence. One program computes
+one tile and KV head over one part of the keys. It reads the keys in pieces of
+`BLOCK_S`, looks up their pages in the block table, and keeps a running softmax (Milakov
+and Gimelshein, arXiv 1805.02867). With m the largest score so far, l the sum of
+exp(score - m) and acc the sum of exp(score - m) * value, a new piece with maximum m'
+changes them to
+
+    m_new = max(m, m')     l_new = l * exp(m - m_new) + sum exp(score - m_new)     acc likewise
+
+and acc / l is the result. A decoding step has too few tiles to occupy a GPU. So the
+keys are divided into `splits` parts (flash decoding), and `_combine` adds their results
+with the weights exp(m) l.
+
+A tile of 2 tokens with 4 query heads per KV head is a matrix of 8 rows: row r is token
+r // 4 and head r % 4. Axes: n tokens, h query heads, k KV heads, d head size, nb blocks
+of a table.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lr.kernels.fused import begin, chained, store
+from lr.kvcache.branch import block_rows
+from lr.kvcache.cache import PagedKVCache, integers
+from lr.model.attention import AttentionKind, RaggedBatch, RowPages, sdpa_attention
+from lr.model.layers import Attend
+
+TILE = 16  # tokens of a tile of a prompt; a decoding tile has one
+ALONE = 512
+"""From this many tokens on, a single sequence is faster in PyTorch's FlashAttention: a
+prompt of 4,096 takes 0.54 ms a layer there and 0.75 here (Qwen3-8B on an H200)."""
+PROGRAMS = (
+    512  # about how many programs fill a GPU; with fewer tiles, the keys are divided
+)
+
+
+# These change from batch to batch. For each, Triton would compile up to three variants.
+@triton.jit(do_not_specialize=["num_tiles", "splits", "split_rows", "table_row"])
+def _kernel(  # type: ignore[no-untyped-def]
+    q, keys, values, out, lses, tiles, positions, tables,
+    scale, num_tiles, q_row, q_head, kv_slot, kv_head, splits, split_rows, table_row,
+    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    begin(EARLY)
+    tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first = tl.load(tiles + tile)  # its first row among the n
+    count = tl.load(tiles + num_tiles + tile)  # its tokens
+    table = tables + tl.load(tiles + 2 * num_tiles + tile).to(tl.int64) * table_row
+
+    r = tl.arange(0, BLOCK_M)
+    row, query_head = first + r // GROUP, head * GROUP + r % GROUP
+    mine = r < count * GROUP
+    at = tl.load(positions + row, mask=mine, other=0)  # [BLOCK_M]
+    d = tl.arange(0, BLOCK_D)
+    inside = d < D
+    where = (
+        row[:, None].to(tl.int64) * q_row + query_head[:, None] * q_head + d[None, :]
+    )
+    valid = mine[:, None] & inside[None, :]
+    query = tl.load(q + where, mask=valid, other=0.0)  # [BLOCK_M, BLOCK_D]
+
+    length = (
+        tl.load(positions + first + count - 1) + 1
+    )  # keys that the tile's last token sees
+    part = tl.cdiv(tl.cdiv(length, splits), BLOCK_S) * BLOCK_S
+    start, stop = split * part, tl.minimum(split * part + part, length)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for s0 in range(start, stop, BLOCK_S):
+        s = s0 + tl.arange(0, BLOCK_S)
+        block = tl.load(table + s // PAGE, mask=s < stop, other=0).to(tl.int64)
+        slot = (block * PAGE + s % PAGE) * kv_slot + head.to(
+            tl.int64
+        ) * kv_head  # [BLOCK_S]
+        there = (s < stop)[:, None] & inside[None, :]
+        k = tl.load(
+            keys + slot[:, None] + d[None, :], mask=there, other=0.0
+        )  # [BLOCK_S, BLOCK_D]
+        v = tl.load(values + slot[:, None] + d[None, :], mask=there, other=0.0)
+        scores = (
+            tl.dot(query, tl.trans(k), input_precision="ieee") * scale
+        )  # [BLOCK_M, BLOCK_S]
+        visible = (s[None, :] <= at[:, None]) & (s[None, :] < stop) & mine[:, None]
+        scores = tl.where(visible, scores, float("-inf"))
+        m_new = tl.maximum(m, tl.max(scores, 1))
+        base = tl.where(
+            m_new == float("-inf"), 0.0, m_new
+        )  # no NaN in a row that sees no key
+        weights = tl.exp(scores - base[:, None])
+        fade = tl.exp(m - base)
+        l = l * fade + tl.sum(weights, 1)
+        acc = acc * fade[:, None] + tl.dot(
+            weights.to(v.dtype), v, input_precision="ieee"
+        )
+        m = m_new
+
+    lse = m + tl.log(
+        l
+    )  # -inf where a row sees no key of this part; NaN where a score is NaN
+    to = (
+        split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head
+    )  # [BLOCK_M], of [n, h]
+    tl.store(lses + to, lse, mask=mine)
+    acc = acc / l[:, None]
+    made = tl.where(split == 0, mine, l != 0)  # every row sees the first key
+    tl.store(
+        out + to[:, None] * D + d[None, :], acc, mask=made[:, None] & inside[None, :]
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _combine(  # type: ignore[no-untyped-def]
+    out, lses, mixed, rows,
+    SPLITS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    begin(EARLY)
+    row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_D)  # row: of [n, h]
+    at = tl.arange(0, SPLITS) * rows + row
+    lse = tl.load(lses + at)  # [SPLITS]
+    weight = tl.exp(lse - tl.max(lse, 0))  # the largest is finite, or the result is NaN
+    there = (weight > 0)[:, None] & (d < D)[None, :]
+    parts = tl.load(out + at[:, None] * D + d[None, :], mask=there, other=0.0)
+    mean = tl.sum(weight[:, None] * parts, 0) / tl.sum(weight, 0)
+    tl.store(mixed + row * D + d, mean, mask=d < D)
+
+
+def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    """Tiles of at most `TILE` tokens. Example: counts (1, 20) give tiles of 1, 16 and 4
+    tokens that begin at rows 0, 1 and 17, of sequences 0, 1 and 1. A prompt alone goes
+    to PyTorch.
+    """
+    keys, alone = cache.keys, len(batch.counts) == 1 and batch.counts[0] >= ALONE
+    recent = not keys.is_cuda or torch.cuda.get_device_capability(keys.device) >= (8, 0)
+    if alone and recent and keys.element_size() == 2:  # as FlashAttention needs
+        return sdpa_attention(batch, cache)
+    starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
+    cut = [
+        (starts[owner] + first, min(TILE, count - first), owner)
+        for owner, count in enumerate(batch.counts)
+        for first in range(0, count, TILE)
+    ]
+    tiles = integers([*zip(*cut, strict=True)], device, torch.int32)  # [3, tiles]
+    tables = integers(block_rows(batch.tables), device, torch.int32)
+    longest = min(TILE, max(batch.counts))
+    return partial(_attend, cache, batch.slots, batch.positions, tiles, tables, longest)
+
+
+def _rows(rows: RowPages, cache: PagedKVCache) -> Attend:
+    """Every row is a tile with its own table."""
+    n = len(rows.positions)
+    row = torch.arange(n, dtype=torch.int32, device=rows.positions.device)
+    tiles = torch.stack((row, torch.ones_like(row), row))
+    return partial(_attend, cache, rows.slots, rows.positions, tiles, rows.blocks, 1)
+
+
+def _attend(
+    cache: PagedKVCache, slots: Tensor, positions: Tensor, tiles: Tensor, tables: Tensor,
+    longest: int, layer: int, q: Tensor, k: Tensor, v: Tensor,
+) -> Tensor:  # fmt: skip
+    """q [n, h, d], k and v [n, k, d] -> [n, h, d]; `longest`: tokens of the largest
+    tile."""
+    pages = cache.pages[layer]  # keys and values [nb, block_size, k, d]
+    store(pages, slots, k, v)
+    n, h, d = q.shape
+    num_tiles, kv_heads = tiles.shape[1], k.shape[1]
+    splits = max(1, min(64, PROGRAMS // (num_tiles * kv_heads)))
+    splits = 1 << splits.bit_length() - 1  # a power of two
+    made = torch.float32 if splits > 1 else q.dtype
+    out = torch.empty(splits, n, h, d, dtype=made, device=q.device)
+    lses = torch.empty(splits, n, h, dtype=torch.float32, device=q.device)
+    sizes, how = block_sizes(longest * (h // kv_heads), d, q.dtype), chained(q)
+    with torch.cuda.device_of(q):  # Triton launches on the current device
+        _kernel[num_tiles, kv_heads, splits](
+            q, *pages, out, lses, tiles, positions, tables,
+            d**-0.5, num_tiles, q.stride(0), q.stride(1), *pages[0].stride()[1:3],
+            splits, n * h, tables.stride(0),
+            H=h, GROUP=h // kv_heads, D=d, PAGE=cache.block_size, **sizes, **how,
+        )  # fmt: skip
+        if splits == 1:
+            return out[0]
+        mixed = torch.empty(n, h, d, dtype=q.dtype, device=q.device)
+        wide = sizes["BLOCK_D"]
+        _combine[n * h,](
+            out, lses, mixed, n * h, SPLITS=splits, D=d, BLOCK_D=wide, **how
+        )
+    return mixed
+
+
+def block_sizes(rows: int, d: int, dtype: torch.dtype) -> dict[str, int]:
+    """Sizes for which the kernel is compiled, with tiles of `rows` rows. Two stages of
+    keys and values fit the shared memory of every GPU since sm_80 (99 KiB on sm_89).
+    """
+    block_m, block_d = (max(16, triton.next_power_of_2(size)) for size in (rows, d))
+    query = block_m * block_d
+    wide = dtype.itemsize // 2 * max(1, block_d // 128) * (1 + (query > 16384))
+    warps = 8 if query > 8192 else 4
+    return {
+        "BLOCK_M": block_m, "BLOCK_S": max(16, 64 // wide), "BLOCK_D": block_d,
+        "num_stages": 2, "num_warps": warps,
+    }  # fmt: skip
+
+
+TRITON = AttentionKind("triton", _ragged, _rows)

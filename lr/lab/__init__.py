@@ -1,2 +1,0 @@
-"""The laboratory: everything that watches, measures or serves the core. The core imports nothing of
-it."""

@@ -1,0 +1,228 @@
+"""`lr bench step`: plain decoding, token-level speculation, Lookahead Reasoning, and
+both.
+
+A repeat answers every problem in every way, with its own seed, and gives one rate per
+way in tokens per second; accuracy and counts are over all repeats. Next to each rate is
+the prediction of `lr/theory/predicted.py`, with pass costs fitted to the same run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from lr.measure.bench.report import BenchWay, Spread, acceptance_of, in_turn
+from lr.options import LOOKAHEAD
+from lr.reasoner import Reasoner
+from lr.result import Result
+from lr.spec.protocol import Schedule
+from lr.theory import predicted
+from lr.theory.trace_metrics import Answers, Load, PassCost
+from lr.tiny.language import Problem
+from lr.trace import Stats
+from lr.types import Role
+from lr.variants.loading import load_variant
+
+SHARED = {"coupling": "shared", "acceptance": "match"}
+SYNC: dict[str, Any] = {"schedule": "sync"}
+OVERLAPPED = {"driver": "overlapped"}
+
+
+def ways(k: int, step_k: int) -> list[BenchWay]:
+    """All ways, plain decoding first. `k`: tokens per draft, `step_k`: of drafter
+    "step".
+
+    "sync" is Algorithm 1 as printed, "paper" the paper's rolling window, the rest
+    schedule "depth". Overlapped: a second process writes the draft's steps; lockstep:
+    one thread alternates."""
+    chain = {"drafter": "draft", "num_speculative_tokens": k}
+    step = {"drafter": "step", "num_speculative_tokens": step_k}
+    ngram = {"drafter": "ngram"}
+    return [
+        BenchWay("ar", "ar", {}),
+        BenchWay("sd", "sd", chain),
+        BenchWay("sd, shared noise", "sd", chain | SHARED),
+        BenchWay("sd, n-gram", "sd", ngram),
+        BenchWay("lr, sync, lockstep", "lr", SYNC),
+        BenchWay("lr, lockstep", "lr", {}),
+        BenchWay("lr, sync, overlapped", "lr", SYNC | OVERLAPPED),
+        BenchWay("lr, paper, overlapped", "lr", {"schedule": "paper"} | OVERLAPPED),
+        BenchWay("lr, overlapped", "lr", OVERLAPPED),
+        BenchWay("lr+sd, lockstep", "lr+sd", chain),
+        BenchWay("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED),
+        BenchWay("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED),
+        BenchWay("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED),
+    ]
+
+
+@dataclass
+class BenchTally:
+    """The results of one way: seconds and tokens per repeat, statistics over all
+    repeats."""
+
+    way: BenchWay
+    seconds: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    right: int = 0
+    stats: Stats = field(default_factory=Stats)
+    answers: Answers = field(default_factory=Answers)
+
+    def take(self, result: Result, seconds: float, right: bool) -> None:
+        """Add an answer to the current repeat."""
+        self.seconds[-1] += seconds
+        self.tokens[-1] += len(result.tokens)
+        self.right += right
+        self.stats += result.stats
+        self.answers.add(result.trace.events, alone=not self.way.overlapped)
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens per second of each repeat."""
+        return [
+            tokens / seconds
+            for tokens, seconds in zip(self.tokens, self.seconds, strict=True)
+        ]
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / len(self.answers.chain_lengths)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares of the total time in which target, draft and verifier worked."""
+        stats, whole = self.stats, sum(self.seconds)
+        parts = stats.target_seconds, stats.draft_seconds, stats.verifier_seconds
+        return dict(
+            zip(
+                ("target", "draft", "verifier"), (x / whole for x in parts), strict=True
+            )
+        )
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A way's tokens/s, their ratio to plain decoding, predicted tokens/s (None: not
+    modelled)."""
+
+    tally: BenchTally
+    rate: Spread
+    speedup: Spread
+    predicted: float | None
+
+    def figures(self) -> dict[str, Any]:
+        tally = self.tally
+        return {
+            **asdict(tally.way),
+            "tokens_per_second": tally.rates,
+            "speedup": asdict(self.speedup),
+            "predicted_tokens_per_second": self.predicted,
+            "accuracy": tally.accuracy,
+            "answers": len(tally.answers.chain_lengths),
+            **acceptance_of(tally.stats),
+            **{f"{role}_share": share for role, share in tally.shares.items()},
+        }
+
+
+def measure(
+    reasoner: Reasoner,
+    ways: Sequence[BenchWay],
+    problems: Sequence[Problem[Any]],
+    repeats: int,
+    settings: dict[str, Any],
+    progress: Callable[[], None] = lambda: None,
+) -> list[BenchTally]:
+    """Answer `problems` in all `ways`, `repeats` times, with common `settings`.
+
+    As a warm-up, every way first answers the first problem untimed. Calls `progress`
+    after each of the len(ways) (1 + repeats len(problems)) answers."""
+    tallies = [BenchTally(way) for way in ways]
+    variants = {
+        way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant
+    }
+
+    def answer(
+        way: BenchWay, problem: Problem[Any], sample: int
+    ) -> tuple[Result, float]:
+        started = time.perf_counter()
+        variant = None if way.variant is None else variants[way.variant]
+        own = {} if variant is None else variant.settings  # of the method itself
+        options = {
+            **settings,
+            "mode": way.mode,
+            **own,
+            **way.settings,
+            "sample": sample,
+        }
+        result = reasoner.generate(problem.question, variant=variant, **options)
+        progress()
+        return result, time.perf_counter() - started
+
+    for way in ways:
+        answer(way, problems[0], 0)
+    for repeat in range(repeats):
+        for tally in tallies:
+            tally.seconds.append(0.0)
+            tally.tokens.append(0)
+        for number, problem in enumerate(problems):
+            for tally in in_turn(tallies, repeat + number):
+                result, seconds = answer(tally.way, problem, repeat)
+                tally.take(result, seconds, result.answer == str(problem.answer))
+    return tallies
+
+
+Costs = tuple[PassCost, PassCost]  # The costs of a target pass and of a draft pass.
+
+
+def fitted_costs(tallies: Sequence[BenchTally]) -> Costs:
+    """Pass costs from the ways that run one model at a time, or from all if those lack
+    passes."""
+
+    def fit(role: Role) -> PassCost:
+        runs = [
+            (t.way.overlapped, run[role]) for t in tallies for run in t.answers.passes
+        ]
+        alone = [found for overlapped, found in runs if found and not overlapped]
+        return PassCost.fit(alone or [found for _, found in runs])
+
+    return fit(Role.TARGET), fit(Role.DRAFT)
+
+
+def rows(
+    tallies: Sequence[BenchTally], costs: Costs, depth: int, forwards: int
+) -> list[StepRow]:
+    """The rows of the table; the first tally is plain decoding."""
+    made, plain = [], tallies[0].rates
+    for tally in tallies:
+        rate, emitted = None, tally.answers.emitted
+        if emitted and tally.way.variant is None:  # the load of a variant is unknown
+            work = modelled(tally, costs, depth, forwards)
+            rate = fmean(emitted) / predicted.seconds_per_step(*work)
+        speedup = Spread.of_ratios(tally.rates, plain)
+        made.append(StepRow(tally, Spread.of(tally.rates), speedup, rate))
+    return made
+
+
+def modelled(
+    tally: BenchTally, costs: Costs, depth: int, forwards: int
+) -> tuple[predicted.Way, Load, Costs, int | None]:
+    """The arguments of `predicted.seconds_per_step`: way, load of its answers, costs,
+    forwards."""
+    way, settings = tally.way, tally.way.settings
+    schedule = Schedule(settings.get("schedule", "depth"))
+    ahead = settings.get("depth", depth) if way.mode in LOOKAHEAD else 0
+    plain = predicted.Way(schedule, ahead)
+    load = tally.answers.load(lookup=settings.get("drafter", "draft") != "draft")
+    return plain, load, costs, None if way.overlapped else forwards
+
+
+def what_if(
+    tally: BenchTally, costs: Costs, depth: int, forwards: int
+) -> dict[str, float]:
+    """Predicted tokens per second if one thing were different, and if all of them
+    were."""
+    cases = predicted.what_if(*modelled(tally, costs, depth, forwards))
+    return {
+        name: fmean(tally.answers.emitted) / seconds for name, seconds in cases.items()
+    }

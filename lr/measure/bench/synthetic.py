@@ -1,0 +1,287 @@
+"""Synthetic acceptance: models with random weights run, random draws decide what is
+accepted.
+
+Every forward, drawn token, fork and message is real. Only what depends on the meaning
+of a text is replaced, at the extension points:
+
+    where a step ends             the segmenter counts up to a drawn length
+    whether a draft step stays    drawn with alpha1 per step, after the judge has read the pair
+    whether a draft token stays   drawn with alpha2 per token, after the target's pass
+    what prompt lookup finds      the drafter always finds k tokens, at no cost
+
+The answers are meaningless, and no mode is lossless here. docs/gpu.md says where rates
+and lengths come from, and why the draws are stratified. Every draw is a function of a
+key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import floor
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lr.engine.engine import Run
+from lr.engine.runner import ModelRunner
+from lr.errors import LRError
+from lr.rng import Stream, uniform
+from lr.spec.acceptance import (
+    AcceptanceRule,
+    Decision,
+    Draws,
+    Outcome,
+    Proposal,
+    rows_of,
+)
+from lr.spec.runner import Runner
+from lr.spec.sampling import sample
+from lr.spec.token_sd import Context, Drafter, Speculation
+from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.judge import PrefixCache, PromptRow
+from lr.spec.write import WriterConfig
+from lr.theory.distributions import Duration, Lognormal, Resampled
+from lr.types import Role, Verdict, require
+
+if TYPE_CHECKING:
+    from lr.theory.calibration import Calibration
+
+ASSUMED_LENGTH = Lognormal(
+    32.0, 0.5
+)  # Tokens of a step. Assumed: the paper prints no lengths.
+INSTRUCTIONS, FRAME = list(range(180)), range(32)
+"""Tokens of a judge's prompt: the shared beginning, and those around the two steps."""
+STEPS, TOKENS = 8, 32
+"""Block sizes of `kept_in` for steps and tokens. Small blocks keep short runs close to
+the rate; large blocks look more like independent draws."""
+
+
+@lru_cache(maxsize=4096)
+def kept_in(stream: Stream, rate: float, size: int, block: int) -> frozenset[int]:
+    """Which of the `size` places of a block are kept: a fixed number, at random places.
+
+    The number is rounded so that the sum over blocks follows the rate, from a random
+    start: each place is kept with probability `rate`. Example: size 8 and rate 0.3 keep
+    2.4 on average; blocks keep 2, 2, 3, 2, 3, or 3, 2, 2, 3, 2."""
+    start = uniform(stream.fold_in("start").key(0))
+    before, after = (floor(n * size * rate + start) for n in (block, block + 1))
+    order = sorted(range(size), key=lambda place: stream.key(block * size + place))
+    return frozenset(order[: after - before])
+
+
+def kept_at(stream: Stream, rate: float, size: int, place: int) -> bool:
+    """Whether a place, counted from 0 over all blocks, is kept."""
+    return place % size in kept_in(stream, rate, size, place // size)
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """The model of acceptance. `alpha1`: the probability that a draft step is accepted;
+    `alpha2`: that a draft token is, given that those before it are. `target`, `draft`:
+    distributions of their steps' lengths in tokens. `source`: where the numbers come
+    from."""
+
+    alpha1: float
+    alpha2: float
+    target: Duration = ASSUMED_LENGTH
+    draft: Duration = ASSUMED_LENGTH
+    source: str = "given"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.alpha1 <= 1, "alpha1", self.alpha1, "a probability, 0 to 1")
+        require(0 <= self.alpha2 <= 1, "alpha2", self.alpha2, "a probability, 0 to 1")
+
+    @classmethod
+    def of_calibration(
+        cls, found: Calibration, lengths: Duration = ASSUMED_LENGTH
+    ) -> Synthetic:
+        """From the measurement of a pair of models; `lengths` if the calibration has
+        none."""
+        target, draft = (
+            Resampled(tuple(map(float, seen))) if seen else lengths
+            for seen in (found.target_lengths, found.draft_lengths)
+        )
+        return cls(found.alpha1.value, found.alpha2.value, target, draft, found.name)
+
+    def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
+        """A factory of the role's segmenters that can be sent to the draft's
+        process."""
+        stream = Stream.root(self.seed).fold_in("step length", role.value)
+        return partial(
+            DrawnLengths, self.target if role is Role.TARGET else self.draft, stream
+        )
+
+    def facts(self) -> Mapping[str, object]:
+        made = {
+            name: getattr(self, name) for name in ("source", "alpha1", "alpha2", "seed")
+        }
+        for role, lengths in (("target", self.target), ("draft", self.draft)):
+            said = f"assumed {lengths}"
+            if isinstance(lengths, Resampled):
+                said = (
+                    f"{len(lengths.values)} recorded, mean {fmean(lengths.values):.1f}"
+                )
+            made[f"{role}_lengths"] = said
+        return made
+
+
+@dataclass
+class DrawnLengths:
+    """A segmenter whose steps have drawn lengths, independent of what their tokens
+    mean.
+
+    The key of the draw is the step's first token, so driver and order of events do not
+    matter. Example: if 3 is drawn for token 17, a step that begins with 17 ends at its
+    third token."""
+
+    lengths: Duration
+    stream: Stream
+    token_bytes: Callable[[int], bytes]
+    left: int | None = None
+
+    def feed(self, token: int) -> bool:
+        if self.left is None:  # the first token of the step
+            self.left = max(1, round(self.lengths.draw(self.stream.key(token))))
+        self.left -= 1
+        return self.left <= 0
+
+
+class SyntheticRun(Run):
+    """A `Run` under the model of acceptance. `options.drafter` must be ngram or draft,
+    and `options.width` 1, because alternatives at one place would get the same
+    verdict."""
+
+    verifier: SyntheticVerifier
+
+    def writer_config(
+        self, role: Role, draft_runner: Runner | None = None
+    ) -> WriterConfig:
+        """The engine's, but steps have drawn lengths and no token ends the sequence."""
+        made = super().writer_config(role, draft_runner)
+        return replace(
+            made, segmenter=self.verifier.synthetic.segmenter(role), eos_ids=frozenset()
+        )
+
+    def speculation(
+        self, role: Role, draft_runner: Runner | None
+    ) -> Speculation | None:
+        """The engine's, with our rule; drafters without a model always find
+        something."""
+        k, rule = (
+            self.options.num_speculative_tokens,
+            SyntheticRule(self.verifier.synthetic.alpha2),
+        )
+        if not self.options.drafts_tokens:
+            return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
+        made = super().speculation(role, draft_runner)
+        return None if made is None else replace(made, rule=rule)
+
+
+class SyntheticDrafter(Drafter):
+    """Prompt lookup that always finds k tokens: the ids that follow the last one,
+    cyclically."""
+
+    name = "synthetic"
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        size = self.vocab_size
+        asked = ((context.tokens[-1], min(k, context.limit)) for context in contexts)
+        return [
+            Proposal.chain([(last + i + 1) % size for i in range(n)])
+            for last, n in asked
+        ]
+
+
+class SyntheticRule(AcceptanceRule):
+    """Keeps each draft token with probability `alpha`, up to the first rejection, after
+    which the target draws the next token. Whether a place is kept depends only on step
+    and place. Example: kept, not kept, kept: a round that begins there keeps one, and
+    the next begins at the third."""
+
+    name = "synthetic"
+    lossless = False
+    trees = False
+    draws_uniform = False
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """n tokens are kept with probability alpha^n (1 - alpha), all k with alpha^k,
+        as if draws were independent. Our stratified draws keep n in a row slightly less
+        often."""
+        k, alpha = len(proposal), self.alpha
+        chances = [alpha**n * (1 - alpha) for n in range(k)] + [alpha**k]
+        return [
+            Outcome(
+                chance, tuple(range(n)), partial(p_rows.__getitem__, n), untouched=True
+            )
+            for n, chance in enumerate(chances)
+        ]
+
+    @torch.inference_mode()
+    def verify(
+        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
+    ) -> list[Decision]:
+        """One decision per branch from flat `probs` [sum of (n + 1), v]."""
+        parts = rows_of(probs, proposals, draws, trees=False)
+        kept = [
+            self._kept(len(one), draw)
+            for one, draw in zip(proposals, draws, strict=True)
+        ]
+        rows = torch.stack([part[n] for part, n in zip(parts, kept, strict=True)])
+        tokens = sample(
+            rows, [draw.sample_key(n) for draw, n in zip(draws, kept, strict=True)]
+        )
+        return [
+            Decision(tuple(range(n)), token)
+            for n, token in zip(kept, tokens, strict=True)
+        ]
+
+    def _kept(self, k: int, draw: Draws) -> int:
+        stream = draw.stream.fold_in("synthetic")
+        places = (
+            kept_at(stream, self.alpha, TOKENS, draw.offset + i) for i in range(k)
+        )
+        return next((n for n, kept in enumerate(places) if not kept), k)
+
+
+class SyntheticVerifier(Verifier):
+    """Accepts with probability alpha1, after `judge`, if any, has read all pairs in one
+    forward. `first`: the place of an answer's first step among the steps of all
+    answers."""
+
+    def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
+        self.name = f"synthetic:{synthetic.alpha1:g}"
+        self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
+        self.synthetic, self.first, self.runner = synthetic, 0, judge
+        self.prefixes = None if judge is None else PrefixCache(judge)
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        if self.runner is not None and self.prefixes is not None:
+            size, rows = self.runner.vocab_size, []
+            for pair in pairs:
+                steps = (*pair.target_step.tokens, *pair.draft.tokens)
+                rows.append(
+                    PromptRow([*INSTRUCTIONS, *(t % size for t in steps), *FRAME])
+                )
+            self.prefixes.warm(INSTRUCTIONS)
+            for logits in self.prefixes.logits(rows):
+                if isinstance(logits, LRError):
+                    raise logits
+                logits.argmax(-1).tolist()  # waits for the result, which is not used
+        how, places = (
+            (self.stream, self.synthetic.alpha1, STEPS),
+            [pair.index for pair in pairs],
+        )
+        return [
+            Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}")
+            for p in places
+        ]

@@ -1,0 +1,135 @@
+"""The shapes of published models, with random weights: to measure costs without a
+checkpoint.
+
+The numbers are from the models' public config.json. The checkpoint `dummy:NAME` has
+such a shape, or that of the config.json in a directory, with seeded random weights and
+its own tokenizer: byte b is token b, the end of sequence is token 256, a token i above
+that is the word " w<i>". The tokenizer fills the whole vocabulary, so sampling costs
+what it costs with the real one. A prompt is the bytes of the question, without a
+template. The core finds this module through `lr/registry.py`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lr.errors import CheckpointError
+from lr.model.codec import printable_bytes
+from lr.model.config import ModelConfig, read_config
+from lr.registry import CHECKPOINTS, DUMMY, is_dummy
+from lr.rng import Stream
+from lr.tiny.names import checkpoint_path
+
+if TYPE_CHECKING:
+    import torch
+
+DUMMY_NOTE = "dummy weights are random: what such a model writes means nothing, what it costs does"
+END, END_ID = "<|end|>", 256
+_RESIDUAL = (
+    "attention.out.weight",
+    "mlp.down.weight",
+)  # These write into the residual stream.
+
+
+def _qwen3(
+    hidden: int, mlp: int, layers: int, heads: int, *, tied: bool
+) -> ModelConfig:
+    """A shape of Qwen3: all have 8 KV heads of 128."""
+    return ModelConfig(
+        vocab_size=151936, hidden_size=hidden, intermediate_size=mlp, num_layers=layers,
+        num_heads=heads, num_kv_heads=8, head_dim=128, max_position_embeddings=40960,
+        rms_norm_eps=1e-6, rope_theta=1e6, qkv_bias=False, qk_norm=True, tie_word_embeddings=tied,
+    )  # fmt: skip
+
+
+SHAPES = {
+    "Qwen3-0.6B": _qwen3(1024, 3072, 28, 16, tied=True),
+    "Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, tied=True),
+    "Qwen3-4B": _qwen3(2560, 9728, 36, 32, tied=True),
+    "Qwen3-8B": _qwen3(4096, 12288, 36, 32, tied=False),
+    "Qwen3-32B": _qwen3(5120, 25600, 64, 64, tied=False),
+    "Qwen2.5-7B": replace(
+        _qwen3(3584, 18944, 28, 28, tied=False), vocab_size=152064, num_kv_heads=4,
+        max_position_embeddings=32768, qkv_bias=True, qk_norm=False,
+    ),
+}  # fmt: skip
+"""The official tool's Qwen3-32B, Qwen3-1.7B and Qwen2.5-7B-Instruct, and smaller
+models."""
+
+
+def dummy_name(name: str | Path) -> str:
+    """The same checkpoint with random weights."""
+    return str(name) if is_dummy(name) else f"{DUMMY}{name}"
+
+
+def published(name: str | Path) -> ModelConfig | None:
+    """The shape with this name, if any: "Qwen3-32B", "Qwen/Qwen3-32B",
+    "Qwen2.5-7B-Instruct"."""
+    return SHAPES.get(str(name).removeprefix("Qwen/").removesuffix("-Instruct"))
+
+
+def shape(name: str | Path) -> ModelConfig:
+    """The configuration of a published shape, a tiny model, or a directory with a
+    config.json; with or without `dummy:`. Raises `CheckpointError`."""
+    stated = str(name).removeprefix(DUMMY)
+    path = Path(stated).expanduser()
+    if path.is_dir() or path.name == "config.json":
+        return read_config(path)
+    if stated in CHECKPOINTS:
+        return read_config(checkpoint_path(stated))
+    if (known := published(stated)) is not None:
+        return known
+    raise CheckpointError(
+        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *CHECKPOINTS])}, or a "
+        "directory with a config.json (a file of a few lines; no weights are needed)."
+    )
+
+
+def dummy_tokenizer(name: str | Path) -> Any:
+    """The tokenizer of the shape `name`. Raises `CheckpointError` for too small a
+    vocabulary."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    size = shape(name).vocab_size
+    if size <= END_ID:
+        raise CheckpointError(
+            f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids or more, "
+            "for the bytes and the end of sequence. Give a shape with a larger vocab_size."
+        )
+    words = {f"\u0120w{token}": token for token in range(END_ID + 1, size)}
+    vocabulary = {**printable_bytes(), END: END_ID, **words}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END)
+    tokenizer.chat_template = "{{ messages | map(attribute='content') | join('\\n') }}"
+    return tokenizer
+
+
+def fill_dummy(model: torch.nn.Module) -> None:
+    """Give random values to every parameter of a model or of a rank's slice; norms
+    become 1."""
+    import torch
+
+    parameters = list(model.named_parameters())
+    layers = max(1, sum(name.endswith(_RESIDUAL[0]) for name, _ in parameters))
+    stream = Stream.root(0).fold_in("dummy weights")
+    with torch.no_grad():
+        for number, (name, parameter) in enumerate(parameters):
+            if "norm" in name:
+                parameter.fill_(1)
+                continue
+            spread = math.sqrt(
+                3 / parameter.shape[-1]
+            )  # uniform on [-a, a] has variance a^2 / 3
+            if name.endswith(_RESIDUAL):
+                spread /= math.sqrt(2 * layers)
+            noise = torch.Generator(parameter.device).manual_seed(
+                stream.key(number) >> 1
+            )
+            parameter.uniform_(-spread, spread, generator=noise)

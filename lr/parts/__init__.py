@@ -1,1 +1,0 @@
-"""Parts that the core loads by name when an option asks for them."""

@@ -1,0 +1,394 @@
+"""The drafters: chains and trees of a draft model, lookup in the text, the draft's own
+step.
+
+Also the steps of a `StepProposer`. `lr/spec/token_sd.py` defines drafters. This file is
+loaded when an option asks for one."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lr.errors import SettingError
+from lr.kvcache.branch import Branch, common_length
+from lr.options import GenerateOptions
+from lr.spec.acceptance import EMPTY, ROOT, Proposal
+from lr.spec.runner import Runner, fork_longest, read_up_to
+from lr.spec.sampling import distribution, perturbed, sample
+from lr.spec.token_sd import Context, Drafter
+from lr.spec.variant import StepProposer
+from lr.spec.write import Segmenter
+from lr.types import Coupling, Finish, SamplingParams, Step, require, require_whole
+
+
+def make_drafter(
+    options: GenerateOptions,
+    runner: Runner | None,
+    sampling: SamplingParams,
+    eos_ids: frozenset[int],
+) -> Drafter:
+    """The drafter that the options name; `runner` runs the draft model. Add new
+    drafters here."""
+    name, coupling = options.drafter, Coupling(options.coupling)
+    if name == "ngram":
+        return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
+    if name == "suffix":
+        return SuffixDrafter()
+    if name == "step":
+        return StepDrafter()
+    if runner is None:
+        raise SettingError(f"drafter {name!r} needs a draft model in this process.")
+    if name == "tree":
+        return TreeDrafter(
+            runner,
+            sampling,
+            branching=options.branching,
+            coupling=coupling,
+            eos_ids=eos_ids,
+        )
+    return ModelDrafter(runner, sampling, coupling, options.min_confidence, eos_ids)
+
+
+class LookupDrafter(Drafter):
+    """Prompt lookup: proposes what followed the last tokens where they occurred before.
+
+    This is the paper's token-level method (n-gram speculation; Saxena's prompt lookup
+    decoding, and vLLM's `ngram`). The text includes the prompt. The longest n-gram
+    wins, with n from `prompt_lookup_max` down to `prompt_lookup_min`, and of its
+    occurrences the most recent. Example, n = 2: in 5 8 9 1 5 8 the pair "5 8" occurs
+    earlier, so 9 1 5 8 is proposed, cut to k.
+    """
+
+    name = "ngram"
+
+    def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
+        low, high = prompt_lookup_min, prompt_lookup_max
+        require_whole("prompt_lookup_min", low, 1)
+        require(
+            high >= low, "prompt_lookup_max", high, f"at least {low}, prompt_lookup_min"
+        )
+        self.longest, self.shortest = high, low
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        return [
+            self._look_up(context.tokens, min(k, context.limit)) for context in contexts
+        ]
+
+    def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
+        text = array("q", tokens).tobytes()
+        # The last `low` tokens occurred before; the last `high + 1` did not, or are too
+        # many.
+        low, high = 0, min(self.longest, len(tokens) - 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if earlier_end(text, middle) is None:
+                high = middle - 1
+            else:
+                low = middle
+        end = earlier_end(text, low) if low >= self.shortest else None
+        return EMPTY if end is None or k < 1 else Proposal.chain(tokens[end : end + k])
+
+
+def earlier_end(text: bytes, n: int) -> int | None:
+    """The latest earlier end of the last n tokens of `text` (8 bytes each), in tokens,
+    or None."""
+    pattern, stop = text[-8 * n :], len(text) - 1
+    while (place := text.rfind(pattern, 0, stop)) >= 0:
+        if place % 8 == 0:  # a match must begin where a token begins
+            return place // 8 + n
+        stop = place + len(pattern) - 1
+    return None
+
+
+class SuffixDrafter(LookupDrafter):
+    """Lookup of the longest suffix that occurred before (after SuffixDecoding, arXiv
+    2411.04975).
+
+    Example: in 1 2 3 9 1 2 3 the longest suffix is "1 2 3", so 9 1 2 3 is proposed."""
+
+    name = "suffix"
+
+    def __init__(self) -> None:
+        super().__init__(sys.maxsize, 1)
+
+
+class StepDrafter(Drafter):
+    """Proposes the draft's version of the step that the target is writing.
+
+    It does so as long as both agree token by token. Lookahead Reasoning has the draft's
+    version anyway, and the target must read its tokens for the next node. They do not
+    depend on the target's draws, so the proposal is certain, and a lossless rule keeps
+    the target's distribution. With rule "match" and coupling "shared" the two versions
+    agree for long stretches."""
+
+    name = "step"
+
+    def __init__(self) -> None:
+        self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
+
+    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
+        """Store the draft's version so far of the step that begins at `start` in
+        `branch`."""
+        self._offers[branch] = (start, tuple(tokens))
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        return [self._rest(context, min(k, context.limit)) for context in contexts]
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        for branch in branches:
+            self._offers.pop(branch, None)
+
+    def _rest(self, context: Context, k: int) -> Proposal:
+        """The draft's tokens after those on which both agree.
+
+        Example: (5, 6, 7, 8) is offered from position 10 on, and the branch has 12
+        tokens. If it ends in 5 6, (7, 8) is proposed; if it ends in 5 9, nothing."""
+        start, tokens = self._offers.get(context.branch, (0, ()))
+        written = context.tokens[start:]
+        if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
+            return EMPTY
+        return Proposal.chain(tokens[len(written) : len(written) + k])
+
+
+@dataclass(eq=False)
+class OwnBranches(Drafter):
+    """The draft model's own branches, one per branch of the target, kept in step with
+    it.
+
+    After a round the target's branch has a token that the draft did not write (a
+    correction) or has not read (the token after a fully accepted proposal)."""
+
+    runner: Runner
+    _own: dict[Branch, Branch] = field(default_factory=dict, init=False)
+
+    def follow(self, branch: Branch) -> Branch:
+        """The draft's branch for `branch`, with exactly its tokens and at least one
+        uncomputed.
+
+        Tokens after the common beginning are removed, and the missing tokens are
+        appended."""
+        own, tokens = self._own.get(branch), branch.tokens
+        if own is None:
+            own = self._own[branch] = fork_longest(
+                self.runner, self._own.values(), tokens
+            )
+        else:
+            self.runner.rewind(
+                own, min(common_length(own.tokens, tokens), len(tokens) - 1)
+            )
+            own.extend(tokens[len(own) :])
+        return own
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        for branch in branches:
+            if branch in self._own:
+                self.runner.close(self._own.pop(branch))
+
+
+def draft_key(
+    context: Context, depth: int, coupling: Coupling, tokens: Sequence[int] = ()
+) -> int:
+    """The key of the draft's token `depth` places ahead, after `tokens` (if it is a
+    chain).
+
+    With coupling "shared" it is the target's own key for that place. The distributions
+    do not change, but the two models agree far more often (`lr/theory/exact.py`), which
+    pays with sample matching. Else the key is new in every round."""
+    if coupling is Coupling.SHARED:
+        return context.along(tokens).sample_key(depth)
+    return context.draws.stream.fold_in("token draft", context.draws.offset).key(depth)
+
+
+@dataclass(eq=False)
+class ModelDrafter(OwnBranches):
+    """Chains of tokens, with the distributions that they are drawn from (`Proposal.q`).
+
+    Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`,
+    or after a token whose distribution gives every token less than `min_confidence`.
+    That token itself is kept and judged, since dropping it unseen would bias the
+    output."""
+
+    name = "draft"
+
+    sampling: SamplingParams
+    coupling: Coupling = Coupling.INDEPENDENT
+    min_confidence: float = 0.0
+    eos_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        likely, expected = (
+            self.min_confidence,
+            "a probability in [0, 1] (0 never stops early)",
+        )
+        require(0 <= likely <= 1, "min_confidence", likely, expected)
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        depths = [min(k, context.limit) for context in contexts]
+        tokens: list[list[int]] = [[] for _ in contexts]
+        rows: list[list[Tensor]] = [
+            [] for _ in contexts
+        ]  # [v] each: what a token was drawn from
+        live = [i for i, depth in enumerate(depths) if depth > 0]
+        own = {i: self.follow(contexts[i].branch) for i in live}
+        while live:
+            logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
+            probs = distribution(logits, self.sampling)  # [b, v]
+            keys = [
+                draft_key(contexts[i], len(tokens[i]), self.coupling, tokens[i])
+                for i in live
+            ]
+            for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
+                tokens[i].append(token)
+                rows[i].append(row)
+            sure = probs.amax(-1).tolist() if self.min_confidence else [1.0] * len(live)
+            live = [
+                i
+                for i, confidence in zip(live, sure, strict=True)
+                if len(tokens[i]) < depths[i]
+                and tokens[i][-1] not in self.eos_ids
+                and confidence >= self.min_confidence
+            ]
+            for i in live:
+                own[i].append(tokens[i][-1])
+        certain = self.sampling.greedy
+        return [
+            Proposal.chain(
+                chain, torch.stack(qs) if qs and not certain else None
+            )  # [n, v]
+            for chain, qs in zip(tokens, rows, strict=True)
+        ]
+
+
+class TreeDrafter(OwnBranches):
+    """Trees: the likeliest tokens at every place, each with its own likeliest
+    successors.
+
+    `branching` (3, 2, 1) means three candidates for the next token, two successors of
+    each, one successor of each of those: 3 + 6 + 6 nodes, 6 paths. The candidates are
+    certain (top-k, nothing is drawn), so `Proposal.q` is None. With coupling "shared"
+    the ranking is by log q plus the target's noise at that place (Gumbel top-k), so the
+    first candidate is the token that the draft would draw with the target's keys. The
+    draft's cache is forked like the tree. Each level is one forward."""
+
+    name = "tree"
+    trees = True
+
+    def __init__(
+        self,
+        runner: Runner,
+        sampling: SamplingParams,
+        *,
+        branching: Sequence[int] = (3, 2, 1, 1),
+        coupling: Coupling = Coupling.INDEPENDENT,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        whole = len(branching) > 0 and all(
+            isinstance(w, int) and w >= 1 for w in branching
+        )
+        expected = "one whole number >= 1 per level, such as (3, 2, 1)"
+        require(whole, "branching", tuple(branching), expected)
+        super().__init__(runner)
+        # Without top-k and top-p, which could leave too few candidates.
+        self.sampling = SamplingParams(sampling.temperature or 1.0)
+        self.branching, self.coupling, self.eos_ids = (
+            tuple(branching),
+            coupling,
+            eos_ids,
+        )
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        depths = [min(k, len(self.branching), context.limit) for context in contexts]
+        tokens: list[list[int]] = [[] for _ in contexts]
+        parents: list[list[int]] = [[] for _ in contexts]
+        rows: list[list[Tensor]] = [
+            [] for _ in contexts
+        ]  # [v] each: what a token was drawn from
+        leaves: list[
+            tuple[int, int, Branch]
+        ] = []  # (tree, node, the branch that ends there)
+        for i, context in enumerate(contexts):
+            if depths[i] > 0:
+                own = self.follow(context.branch)
+                read_up_to(self.runner, own, len(own) - 1)
+                leaves.append((i, ROOT, self.runner.fork(own)))
+        for level, width in enumerate(self.branching):
+            if not leaves:
+                break
+            logits = torch.stack(
+                self.runner.forward([branch for *_, branch in leaves])
+            )  # [b, v]
+            probs = distribution(logits, self.sampling)  # [b, v]
+            places = [(contexts[i], node, level) for i, node, _ in leaves]
+            drawn = self.candidates(probs, places, width)
+            grown = []
+            for (i, node, branch), (candidates, q) in zip(leaves, drawn, strict=True):
+                rows[i] += q
+                for token in candidates:
+                    tokens[i].append(token)
+                    parents[i].append(node)
+                    if level + 1 < depths[i] and token not in self.eos_ids:
+                        child = self.runner.fork(branch)
+                        child.append(token)
+                        grown.append((i, len(tokens[i]) - 1, child))
+                self.runner.close(branch)
+            leaves = grown
+        return [
+            Proposal(tuple(t), tuple(p), torch.stack(q) if q else None)  # [n, v]
+            for t, p, q in zip(tokens, parents, rows, strict=True)
+        ]
+
+    def candidates(
+        self, probs: Tensor, places: Sequence[tuple[Context, int, int]], width: int
+    ) -> list[tuple[list[int], list[Tensor]]]:
+        """Up to `width` tokens, and the row of q [v] of each, for each place (branch,
+        node, level).
+
+        `probs` [b, v] has a row per place. Here the tokens are certain, so q has no
+        rows."""
+        if self.coupling is Coupling.SHARED:
+            keys = [
+                draft_key(context, level, self.coupling) for context, _, level in places
+            ]
+            probs = perturbed(probs, keys)
+        ranked = probs.topk(min(width, probs.shape[-1]), dim=-1).indices.tolist()
+        return [(tokens, []) for tokens in ranked]
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """The proposals of a `StepProposer` as steps. `segmenter` and `eos_ids` find their
+    ends."""
+
+    proposer: StepProposer
+    segmenter: Callable[[], Segmenter]
+    eos_ids: frozenset[int]
+    vocab_size: int
+
+    def after(self, prefix: Sequence[int], width: int, limit: int) -> list[Step | None]:
+        """Up to `width` steps after a prefix; None if a step does not end within
+        `limit` tokens.
+
+        Raises `SettingError` for a token outside the vocabulary."""
+        return [
+            self._step(made, limit) for made in self.proposer.propose(prefix, width)
+        ]
+
+    def _step(self, tokens: Sequence[int] | None, limit: int) -> Step | None:
+        segmenter = self.segmenter()
+        for length, token in enumerate((tokens or ())[:limit], start=1):
+            expected = f"a token id from 0 to {self.vocab_size - 1}"
+            require(
+                token < self.vocab_size,
+                "a token of the variant's proposer",
+                token,
+                expected,
+            )
+            if token in self.eos_ids or segmenter.feed(token):
+                finish = Finish.EOS if token in self.eos_ids else Finish.BOUNDARY
+                return Step(tuple((tokens or ())[:length]), finish)
+        return None

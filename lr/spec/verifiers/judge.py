@@ -1,0 +1,363 @@
+"""The judge: a language model decides whether two steps mean the same.
+
+See arXiv 2506.19830, section 3.2 and Appendix A. The score is P(aligned) / (P(aligned)
++ P(unaligned)), so the judge has an ROC curve. It sees the texts of the two steps, not
+the problem or the chain. It generates nothing: both possible answers are known, so the
+prompt ends with their common beginning, and one row of logits gives the probability of
+each continuation (`AnswerTokens`). Prompts share a long prefix, which is computed once
+and forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that
+does not fit the model's context or cache is rejected alone, with that reason.
+`verifiers.py` has further verifiers that ask a model."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lr.engine.runner import ModelRunner
+from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
+from lr.kvcache.branch import BLOCK_SIZE, Branch, common_length
+from lr.kvcache.cache import integers
+from lr.model.codec import Codec
+from lr.model.qwen import CausalLM
+from lr.spec.runner import Runner, fork_longest
+from lr.spec.verifiers.base import Pair, Verifier
+from lr.tiny.names import language_of
+from lr.types import Verdict, require
+
+JUDGE_TOKENS = 8192
+"""Room for the prompts of one batch of pairs. A batch that does not fit is judged in
+parts."""
+Decode = Callable[[Sequence[int]], str]  # token ids to text
+
+
+@dataclass(frozen=True)
+class PromptedModel:
+    """A model that a verifier asks, and its tokenizer."""
+
+    runner: Runner
+    codec: Codec
+
+
+def asked_model(
+    model: CausalLM, codec: Codec, num_blocks: int | None = None
+) -> PromptedModel:
+    """A model for verifiers, on its own runner with `num_blocks` blocks of 16 tokens.
+
+    None: room for the longest answer and the questions about its steps."""
+    if num_blocks is None:
+        num_blocks = -(
+            -(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE
+        )
+    runner = ModelRunner(model, num_blocks=num_blocks, vocab_size=codec.vocab_size)
+    model.asked.add(runner)  # counts its forwards
+    return PromptedModel(runner, codec)
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The possible answers: all begin with `common`, then answer i continues with
+    `tokens[i]`.
+
+    None: the answer ends there. Example: if "aligned]" is the tokens (al, igned, ]) and
+    "unaligned]" is (un, al, igned, ]), `common` is empty and `tokens` is (al, un). If "
+    7" and " 8" are (space, 7) and (space, 8), the space is common, and 7 and 8
+    decide."""
+
+    common: tuple[int, ...]
+    tokens: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, answers: Sequence[Sequence[int]]) -> AnswerTokens:
+        """From the token ids of each answer. Raises `SettingError` if no single token
+        decides."""
+        place = min(common_length(answers[0], answer) for answer in answers)
+        tokens = tuple(
+            answer[place] if place < len(answer) else None for answer in answers
+        )
+        if len(set(tokens)) < len(tokens):
+            raise SettingError(
+                f"the possible answers are the token ids {[list(answer) for answer in answers]}, "
+                "which one token does not tell apart. Choose answers that begin differently, or a "
+                "model with another tokenizer."
+            )
+        return cls(tuple(answers[0][:place]), tokens)
+
+    def read(self, logits: Tensor) -> list[tuple[list[float], float]]:
+        """For each row, the answers' relative probabilities and their total
+        probability.
+
+        `logits` [b, v] are those after the common tokens. An answer that ends there
+        gets the remaining probability. Waits for the device once."""
+        going_on = integers(
+            [token for token in self.tokens if token is not None], logits.device
+        )
+        log_p = torch.log_softmax(logits.double(), -1).index_select(-1, going_on)
+        if None not in self.tokens:
+            mass = log_p.logsumexp(-1, keepdim=True).exp()
+            return [
+                (p, held)
+                for *p, held in torch.cat((log_p.softmax(-1), mass), -1).tolist()
+            ]
+        p, place = log_p.exp(), self.tokens.index(None)
+        rest = (1.0 - p.sum(-1, keepdim=True)).clamp(min=0.0)
+        return [
+            (row, 1.0)
+            for row in torch.cat((p[:, :place], rest, p[:, place:]), -1).tolist()
+        ]
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """Token ids to run. Returns logits after the last `wanted` of them; caches the
+    first `keep`."""
+
+    tokens: list[int]
+    wanted: int = 1
+    keep: int = 0
+
+
+class PrefixCache:
+    """Keeps up to `slots` branches of earlier calls and drops the least recently used.
+
+    A new row starts as a fork of the branch with the longest common prefix, so only the
+    rest is computed. Example: the 40 tokens of a prompt's instructions are kept. Two
+    rows of 95 and 90 tokens that begin with them need two forks and one forward of 55 +
+    50 tokens."""
+
+    def __init__(self, runner: Runner, slots: int = 8) -> None:
+        require(slots > 0, "slots", slots, "a whole number > 0")
+        self.runner, self.slots, self.passes = runner, slots, 0
+        self.kept: list[Branch] = []
+
+    def logits(self, rows: Sequence[PromptRow]) -> list[Tensor | LRError]:
+        """The logits [wanted, v] after the last tokens of each row, by one ragged
+        forward.
+
+        Rows that do not fit the cache together run in halves. A row that cannot run
+        even alone gets the error instead: `OutOfBlocks`, or `ContextError` if it is
+        longer than the context."""
+        if not rows:
+            return []
+        branches: list[Branch] = []
+        try:
+            for row in rows:
+                # of branches of this batch, all but the tokens that their rows want can
+                # be shared
+                ready = [
+                    b
+                    for b, other in zip(branches, rows, strict=False)
+                    if other.wanted == 1
+                ]
+                known = [*self.kept, *ready] if row.keep else self.kept
+                branches.append(
+                    fork_longest(self.runner, known, row.tokens, row.wanted)
+                )
+            self.passes += 1
+            logits = self.runner.forward(branches, [row.wanted for row in rows])
+        except BaseException as error:
+            for branch in branches:
+                self.runner.close(branch)
+            if not isinstance(error, (OutOfBlocks, ContextError)):
+                raise
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                return self.logits(rows[:middle]) + self.logits(rows[middle:])
+            if isinstance(error, ContextError) or not self.kept:
+                return [error]
+            self.close()  # kept branches may occupy the room that this row needs
+            return self.logits(rows)
+        for row, branch in zip(rows, branches, strict=True):
+            self._keep(row, branch)
+        return list(logits)
+
+    def warm(self, tokens: list[int]) -> None:
+        """Cache `tokens` (at least one) for rows that begin with them."""
+        if all(
+            common_length(branch.tokens, tokens) < len(tokens) for branch in self.kept
+        ):
+            self.logits([PromptRow(tokens, keep=len(tokens))])
+
+    def close(self) -> None:
+        """Release all kept branches. The next call computes them again."""
+        for branch in self.kept:
+            self.runner.close(branch)
+        self.kept = []
+
+    def _keep(self, row: PromptRow, branch: Branch) -> None:
+        """Keep the first tokens of a finished row. They replace kept branches that they
+        extend."""
+        if row.keep == 0:
+            self.runner.close(branch)
+            return
+        self.runner.rewind(branch, min(row.keep, len(branch)))
+        shared = {one: common_length(one.tokens, branch.tokens) for one in self.kept}
+        covering = [one for one in self.kept if shared[one] == len(branch)]
+        if covering:  # already kept, and now the most recently used
+            self.runner.close(branch)
+            branch = covering[0]
+        extended = [
+            one for one in self.kept if shared[one] == len(one) and one is not branch
+        ]
+        staying = [one for one in self.kept if one not in (branch, *extended)] + [
+            branch
+        ]
+        for old in [*extended, *staying[: -self.slots]]:
+            self.runner.close(old)
+        self.kept = staying[-self.slots :]
+
+
+@dataclass(frozen=True)
+class JudgePrompt:
+    """A question about two steps (`{first}`, `{second}`), the answer's beginning, and
+    its ends."""
+
+    question: str
+    prefill: str = "["
+    aligned: str = "aligned]"
+    unaligned: str = "unaligned]"
+
+    def about(self, first: str, second: str) -> str:
+        """The question about two texts, which may contain braces."""
+        return self.question.format(first=first, second=second)
+
+
+# The steps follow the instructions, so all prompts share a long prefix.
+JUDGE_PROMPT = JudgePrompt(
+    """\
+You see two versions, A and B, of one step in the solution of a problem. Could one take the place \
+of the other without changing the solution? That is so if both do the same thing with the same \
+facts and come to the same values and conclusions. How it is said does not matter: wording, order, \
+notation, length. What is said does: if a number, a sign, a name, a unit, an operation or a claim \
+differs, or stands in only one of them, they are not interchangeable.
+
+Answer with one word in brackets: [aligned] if they are interchangeable, [unaligned] if they are \
+not or if you cannot tell.
+
+<version A>
+{first}
+</version A>
+
+<version B>
+{second}
+</version B>"""
+)
+
+TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
+"""For a judge trained only for this (`scripts/train_judge.py`): two steps, no
+instructions."""
+
+
+class AskingVerifier(Verifier):
+    """Runs one row per pair and reads the verdict from the logits of the `answers`.
+
+    `head`: the common first tokens of all rows."""
+
+    prefixes: PrefixCache
+    answers: AnswerTokens
+    head: Sequence[int] = ()
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        if not pairs:
+            return []
+        if self.head:
+            self.prefixes.warm(list(self.head))
+        rows = self.prefixes.logits([self.row_of(pair) for pair in pairs])
+        ran = [
+            (p, row)
+            for p, row in zip(pairs, rows, strict=True)
+            if isinstance(row, Tensor)
+        ]
+        said = iter(self.read(ran) if ran else ())
+        return [
+            Verdict(aligned=False, why=f"not judged: {row}", failed=True)
+            if isinstance(row, LRError)
+            else next(said)
+            for row in rows
+        ]
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        """Forwards of the asked model."""
+        return self.prefixes.passes
+
+    @abstractmethod
+    def row_of(self, pair: Pair) -> PromptRow:
+        """The row that the model reads for a pair."""
+
+    def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
+        """The verdicts from the logits [wanted, v] of each pair's row."""
+        return [
+            self.verdict(*one)
+            for one in self.answers.read(torch.cat([row for _, row in ran]))
+        ]
+
+    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
+        """The verdict from relative probabilities and total, as `AnswerTokens.read`
+        gives them."""
+        raise NotImplementedError
+
+
+def at_least(threshold: float, score: float, why: str) -> Verdict:
+    """Aligned iff the score is at least the threshold. NaN rejects."""
+    if math.isnan(score):
+        return Verdict(aligned=False, why="the scores are not numbers")
+    return Verdict(score >= threshold, why=why, score=score)
+
+
+class JudgeVerifier(AskingVerifier):
+    """Accepts if the judge's score is at least `threshold`.
+
+    In the prompt the target's step is first, the draft's second. `prompt` None: the
+    prompt made for `judge`. A pair is rejected if the two answers together have less
+    than `least_mass` of the probability, since the judge then says something else."""
+
+    name = "judge"
+
+    def __init__(
+        self,
+        judge: PromptedModel,
+        decode: Decode,
+        *,
+        threshold: float = 0.5,
+        prompt: JudgePrompt | None = None,
+        least_mass: float = 0.01,
+    ) -> None:
+        require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
+        require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
+        self.model, self.decode = judge, decode
+        self.threshold, self.least_mass = threshold, least_mass
+        self.prompt = prompt or (
+            TINY_JUDGE_PROMPT if language_of(judge.codec) else JUDGE_PROMPT
+        )
+        ends = (self.prompt.aligned, self.prompt.unaligned)
+        self.answers = AnswerTokens.of([judge.codec.encode(end) for end in ends])
+        self.begun = [*judge.codec.encode(self.prompt.prefill), *self.answers.common]
+        self.prefixes = PrefixCache(judge.runner)
+        one, other = self.row("0", "0"), self.row("Then", "Then")
+        self.head = one[
+            : common_length(one, other)
+        ]  # the instructions, equal in all prompts
+
+    def row(self, first: str, second: str) -> list[int]:
+        """The token ids of the prompt about two texts, without thinking, with the
+        answer begun."""
+        question = self.prompt.about(first, second)
+        return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
+
+    def row_of(self, pair: Pair) -> PromptRow:
+        steps = (pair.target_step, pair.draft)
+        return PromptRow(
+            self.row(*(self.decode(step.tokens).strip() for step in steps))
+        )
+
+    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
+        if mass < self.least_mass:
+            why = f"the judge answers something else (the two answers have {mass:.1e})"
+            return Verdict(aligned=False, why=why)
+        return at_least(self.threshold, p[0], f"aligned with {p[0]:.3f} for the judge")

@@ -1,0 +1,133 @@
+"""How every picture looks: one palette and one style, as PNG and SVG. Same data, same
+files.
+
+    with figure(9.6, 4.2) as made:
+        made.subplots().plot(...)
+        write(made, Path("docs/figures/some.png"))
+
+Each role has one colour: in the README's picture, the notebooks, the player (a test
+compares `player/style.css`), the terminal and all figures. Colour-blind readers can
+tell them apart, and no picture relies on colour alone. Only drawing imports matplotlib
+(the extra `plot`). Read next: `tree.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lr.errors import SettingError
+
+INK, SOFT, GRID, PAPER = "#222222", "#5b6472", "#dddddd", "#ffffff"
+ROLES = {
+    "draft": ("#0066aa", "#e6f1fa"),
+    "target": ("#b54708", "#fdf0e6"),
+    "verifier": ("#7a4ea3", "#f3ecfa"),
+    "accepted": ("#00735a", "#e2f4ee"),
+    "rejected": ("#6d7480", "#eeeef0"),
+    "bonus": ("#7a6400", "#f7f2d8"),
+    "cache": ("#4a5568", "#eceae4"),
+}
+"""The colour of a role, and its tint for the background of words. Cancelled work has
+the colour of `rejected`, and is hatched."""
+COLOURS = {role: colour for role, (colour, _) in ROLES.items()}
+WASHES = {role: wash for role, (_, wash) in ROLES.items()}
+SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
+"""Colours of curves without a role, in order; none of them is the colour of a role."""
+
+
+def shades(colour: str, count: int) -> tuple[str, ...]:
+    """`count` shades in equal steps, from nearly white to the colour itself, as
+    "#rrggbb"."""
+    full, steps = bytes.fromhex(colour[1:]), range(1, count + 1)
+    return tuple(
+        f"#{bytes(255 - (255 - c) * i // count for c in full).hex()}" for i in steps
+    )
+
+
+class Joins(NamedTuple):
+    """How to show where a step of the answer came from: its sign, the role that gives
+    the colour, sign and colour in a terminal, and a sentence."""
+
+    mark: str
+    role: str
+    typed: str
+    style: str
+    says: str
+
+
+ORIGINS = {
+    "accepted": Joins("✓", "accepted", "✓", "green", "the draft's step is accepted"),
+    "correction": Joins(
+        "✗", "target", "✗", "yellow", "the target's step replaces the draft's"
+    ),
+    "bonus": Joins(
+        "+", "bonus", "+", "cyan", "the target's step after a fully accepted cycle"
+    ),
+    "target": Joins(
+        "•", "target", "·", "default", "the target's step, there being no draft step"
+    ),
+}
+
+
+def require_matplotlib() -> None:
+    """Raise `SettingError` if matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise SettingError(
+            "a figure needs matplotlib, which is not installed: "
+            'pip install "lookahead-reasoning[plot]".'
+        )
+
+
+@contextmanager
+def figure(
+    width: float, height: float, *, size: float = 10, salt: str = "lr"
+) -> Iterator[Any]:
+    """An empty matplotlib figure of `width` by `height` inches. Our style applies
+    inside the block.
+
+    `size`: of letters, in points; `salt`: makes the names inside an SVG reproducible. A
+    notebook shows the figure if it is the value of a cell. Raises `SettingError`
+    without matplotlib."""
+    require_matplotlib()
+    from matplotlib import get_backend, pyplot, rc_context
+    from matplotlib.figure import Figure
+
+    if "inline" in get_backend():  # a first figure loads the notebook's display hook
+        pyplot.close(pyplot.figure())
+    style = {
+        "font.size": size, "legend.frameon": False, "svg.hashsalt": salt, "svg.fonttype": "path",
+        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK,
+        "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID,
+    }  # fmt: skip
+    with rc_context(style):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def write(made: Any, path: Path) -> list[Path]:
+    """Write a figure as .png and .svg inside the block of `figure`; returns both
+    paths."""
+    written = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    made.savefig(written[0], dpi=150, metadata={"Software": None})
+    made.savefig(written[1], metadata={"Date": None})
+    return written
+
+
+def inches(made: Any, width: float, height: float) -> Any:
+    """One field of the whole figure, without axes: in inches, (0, 0) at the upper left
+    corner."""
+    made.set_layout_engine("none")
+    axes = made.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.axis("off")
+    return axes
+
+
+def put(
+    axes: Any, x: float, y: float, text: str, size: float, colour: str, **more: Any
+) -> None:
+    """Write a text with its middle at height `y`. `more`: arguments of matplotlib's
+    `text`."""
+    axes.text(x, y, text, **{"fontsize": size, "color": colour, "va": "center"} | more)

@@ -1,0 +1,291 @@
+"""Runs a scheduler on scripted steps and verdicts, one event at a time, in any order:
+for tests, notebooks and documents.
+
+There is no model and no clock. A script provides the steps and verdicts; an order
+chooses the piece of work that completes next. Shuffled orders test the scheduler;
+single steps show how it works.
+
+    run = ScriptedRun(config, TextScript(targets=["a.", "b$"], drafts=["A.", "C."]))
+    while not run.done:
+        run.step()
+    print(*run.lines(quoted), sep="\n")
+
+A `TextScript` consists of short texts, one token per character: "ab." ends at a
+boundary, "ab$" ends the text, "ab" was cut. Two steps mean the same if they differ only
+in case. So if the draft writes in capitals, the output shows who wrote what: "A." is
+the draft's, "b." the target's. Read next: `docs/scheduler.md`; `theory/simulate.py`,
+where a clock decides what completes next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lr.spec.protocol import (
+    Cancel,
+    Command,
+    Draft,
+    Drafted,
+    Emit,
+    Event,
+    Judge,
+    Judged,
+    NodeId,
+    Release,
+    SchedulerConfig,
+    Target,
+    Targeted,
+    Work,
+    WorkKind,
+)
+from lr.spec.scheduler import LookaheadScheduler
+from lr.types import EmittedStep, Finish, Step, Verdict
+
+Prefix = tuple[Step, ...]
+Order = Callable[
+    [Sequence[Work]], int
+]  # The work in flight, oldest first: which completes next?
+Words = Callable[[Step], str]
+
+
+class Script(Protocol):
+    """The models' output, as pure functions of their input. The next step has the
+    number len(prefix); the run cuts a step that is longer than its limit."""
+
+    def draft(self, prefix: Prefix, sibling: int) -> Step | None:
+        """Alternative `sibling` of the next step; None: no draft is possible."""
+
+    def target(self, prefix: Prefix) -> Step:
+        """The target's next step."""
+
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
+        """The verdict on a pair. `target` None: on the draft step alone; then None
+        means unsure."""
+
+
+def oldest(work: Sequence[Work]) -> int:
+    """What was commanded first completes first, as if all work took equally long."""
+    return 0
+
+
+def newest(work: Sequence[Work]) -> int:
+    """What was commanded last completes first."""
+    return len(work) - 1
+
+
+def shuffled(seed: int) -> Order:
+    """A random order, determined by the seed."""
+    chance = random.Random(seed)
+    return lambda work: chance.randrange(len(work))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An event (None: the start) and the commands that followed."""
+
+    event: Event | None
+    commands: tuple[Command, ...]
+
+
+class ScriptedRun:
+    """A scheduler with a script. `prefixes`: the steps before each live node."""
+
+    def __init__(
+        self, config: SchedulerConfig, script: Script, order: Order = oldest
+    ) -> None:
+        self.scheduler = LookaheadScheduler(config)
+        self.script = script
+        self.order = order
+        self.turns: list[Turn] = []
+        self.emitted: list[EmittedStep] = []
+        self.prefixes: dict[NodeId, Prefix] = {self.scheduler.root.id: ()}
+        self._asked: dict[Work, tuple[Prefix, Draft | Target | Judge]] = {}
+        self._take(None, self.scheduler.start())
+
+    @property
+    def done(self) -> bool:
+        return self.scheduler.done
+
+    @property
+    def work(self) -> list[Work]:
+        """The work in flight, oldest first."""
+        return list(self.scheduler.work)
+
+    def run(self) -> list[EmittedStep]:
+        """Run to the end of the text and return its steps."""
+        while not self.done:
+            self.step()
+        return self.emitted
+
+    def step(self, work: Work | None = None) -> Turn:
+        """Complete a piece of work: the given one, or the next in the run's order."""
+        if work is None:
+            pieces = self.work
+            work = pieces[self.order(pieces)]
+        return self.tell(self.event_of(work))
+
+    def tell(self, event: Event) -> Turn:
+        """Pass any event to the scheduler, the script's or your own."""
+        return self._take(event, self.scheduler.handle(event))
+
+    def event_of(self, work: Work) -> Event:
+        """The event that completes a piece of work, in flight or not."""
+        prefix, command = self._asked[work]
+        match command:
+            case Draft(_, children, limit):
+                step = self.script.draft(prefix, children.index(work.node))
+                return Drafted(work.node, None if step is None else cut(step, limit))
+            case Target(node, limit):
+                return Targeted(node, cut(self.script.target(prefix), limit))
+            case Judge(node, _, draft, target):
+                verdict = self.script.judge(prefix, draft, target)
+                if verdict is None and target is not None:
+                    verdict = Verdict(aligned=False, why="the script gives no verdict")
+                return Judged(node, verdict)
+
+    def lines(self, words: Words = str) -> list[str]:
+        return lines_of(self.turns, words)
+
+    def _take(self, event: Event | None, commands: list[Command]) -> Turn:
+        if isinstance(event, Drafted) and event.step and event.node in self.prefixes:
+            self.prefixes[event.node] += (event.step,)
+        for command in commands:
+            match command:
+                case Draft(node, children):
+                    for child in children:
+                        self.prefixes[child] = self.prefixes[node]
+                        self._asked[Work(WorkKind.DRAFT, child)] = (
+                            self.prefixes[node],
+                            command,
+                        )
+                case Target(node):
+                    self._asked[Work(WorkKind.TARGET, node)] = (
+                        self.prefixes[node],
+                        command,
+                    )
+                case Judge(node, parent):
+                    self._asked[Work(WorkKind.JUDGE, node)] = (
+                        self.prefixes[parent],
+                        command,
+                    )
+                case Emit(emitted, _, node, root):
+                    self.emitted.append(emitted)
+                    if root is not None:
+                        prefix = self.prefixes.pop(node)
+                        self.prefixes[root] = (
+                            prefix if node == root else (*prefix, emitted.step)
+                        )
+                case Release(node):
+                    del self.prefixes[node]
+        self.turns.append(Turn(event, tuple(commands)))
+        return self.turns[-1]
+
+
+def cut(step: Step, limit: int) -> Step:
+    """The step as a writer with this limit of tokens would have written it."""
+    return (
+        step if len(step.tokens) <= limit else Step(step.tokens[:limit], Finish.LENGTH)
+    )
+
+
+# Steps as short texts
+
+
+@dataclass(frozen=True)
+class TextScript:
+    """Texts by the number of the step, independent of earlier steps. After the last one
+    the target ends the text ("$"). Draft alternatives are separated by "|"; without a
+    text no draft is possible. The verdict on a draft step alone, without the target's
+    step, is unsure if the step contains "?".
+
+    Example: targets ["a.", "b$"] and drafts ["A.", "C.|B$"] emit "A." and, with width
+    2, "B$"; with width 1, "b$"."""
+
+    targets: Sequence[str]
+    drafts: Sequence[str] = ()
+
+    def draft(self, prefix: Prefix, sibling: int) -> Step | None:
+        texts = (
+            self.drafts[len(prefix)].split("|")
+            if len(prefix) < len(self.drafts)
+            else []
+        )
+        return (
+            step_of(texts[sibling]) if sibling < len(texts) and texts[sibling] else None
+        )
+
+    def target(self, prefix: Prefix) -> Step:
+        return step_of(
+            self.targets[len(prefix)] if len(prefix) < len(self.targets) else "$"
+        )
+
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
+        if target is None and "?" in text_of(draft):
+            return None
+        aligned = (
+            text_of(draft).lower() == text_of(target or self.target(prefix)).lower()
+        )
+        return Verdict(aligned, "the same" if aligned else "not the same")
+
+
+def step_of(text: str) -> Step:
+    """The step that a text denotes."""
+    finish = {".": Finish.BOUNDARY, "$": Finish.EOS}.get(text[-1:], Finish.LENGTH)
+    return Step(tuple(map(ord, text)), finish)
+
+
+def text_of(step: Step) -> str:
+    """The text of a step."""
+    return "".join(map(chr, step.tokens))
+
+
+def quoted(step: Step) -> str:
+    """The text of a step in quotes, for transcripts."""
+    return f'"{text_of(step)}"'
+
+
+# Transcripts: events at the margin, their commands indented
+
+
+def lines_of(turns: Iterable[Turn], words: Words = str) -> list[str]:
+    """The transcript of some turns. `words` formats a step."""
+    lines = []
+    for turn in turns:
+        lines.append("start" if turn.event is None else line_of(turn.event, words))
+        lines.extend("    " + line_of(command, words) for command in turn.commands)
+    return lines
+
+
+def line_of(what: Event | Command, words: Words = str) -> str:
+    """One event or command as a line."""
+    match what:
+        case Drafted(node, step):
+            return f"{node} {'no draft can come' if step is None else f'draft wrote {words(step)}'}"
+        case Targeted(node, step):
+            return f"{node} target wrote {words(step)}"
+        case Judged(node, verdict):
+            if verdict is None:
+                return f"{node} judged alone: unsure"
+            return f"{node} judged {'' if verdict.aligned else 'un'}aligned ({verdict.why})"
+        case Draft(node, children, limit):
+            return (
+                f"draft {node} -> {' '.join(map(str, children))} (up to {limit} tokens)"
+            )
+        case Target(node, limit):
+            return f"target {node} (up to {limit} tokens)"
+        case Judge(node, _, draft, target):
+            against = "alone" if target is None else f"against {words(target)}"
+            return f"judge {node}: {words(draft)} {against}"
+        case Cancel(work):
+            return f"cancel {work.kind.value} {work.node}"
+        case Emit(emitted, _, node, root):
+            said = f"emit step {emitted.index}: {words(emitted.step)} ({emitted.origin.value})"
+            if root is not None:
+                said += (
+                    f"; root {root}" if node == root else f"; root {root}, was {node}"
+                )
+            return said
+        case Release(node):
+            return f"release {node}"

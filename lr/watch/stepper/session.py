@@ -1,0 +1,264 @@
+"""A walk through an answer: forward and back, to the next rejection, aside into a
+what-if. Nothing is displayed here.
+
+    session = Session(source)
+    session.go("next")                # to the next event that changes the tree or the answer
+    session.go("verdict")             # to where a verdict is due
+    session.force(False)              # it will be: not aligned
+    session.fork()                    # a second side, B, that goes on from here by itself
+    session.go("next")                # moves both sides (those in `session.moved`)
+
+A side shows the state after the events up to its place (`lab/trace/state.py`), so going
+back only means a smaller number. Only going beyond the last event makes a run work. The
+past stays: a verdict forced anywhere but at the end of a run is forced in a what-if.
+Read next: `view.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
+from lr.watch.stepper.words import says_aligned
+from lr.watch.trace.file import Record, write_trace
+from lr.watch.trace.state import State, state_at
+
+STOPS = frozenset(
+    {"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"}
+)
+"""The kinds of event at which the moves next and back stop; all others are details."""
+FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
+"""The direct consequences of a step that joins the answer, which need no further
+work."""
+SLACK = 100_000  # A run with this many pieces of work in a row without any event hangs.
+
+
+class Side:
+    """One answer and a place in it: `place` events have happened. `shares`: whether
+    this what-if uses the first side's cache. `fine`: whether it moves event by
+    event."""
+
+    def __init__(
+        self, name: str, source: Source, place: int = 0, *, shares: bool = False
+    ) -> None:
+        self.name, self.source, self.place, self.shares = name, source, place, shares
+        self.records, self.trace, self.fine = source.records, source.trace, False
+        plain = source.header.driver == "plain" or not source.header.detailed
+        self._kinds = STOPS | {"written"} if plain else STOPS
+
+    @property
+    def state(self) -> State:
+        """Everything after `place` events."""
+        return state_at(self.trace, self.place)
+
+    @property
+    def last(self) -> Record | None:
+        return self.records[self.place - 1] if self.place else None
+
+    @property
+    def happened(self) -> Record | None:
+        """The event to report: the last stop or, when moving by events, the last
+        event."""
+        if self.fine:
+            return self.last
+        return next(filter(self.is_stop, reversed(self.records[: self.place])), None)
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer's last event has happened."""
+        return self.trace.complete and self.place == len(self.records)
+
+    def go(self, wanted: Callable[[Record], bool]) -> bool:
+        """Go to the place after the next wanted event; if there is none, to the end
+        (False)."""
+        while self.one():
+            record = self.records[self.place - 1]
+            if wanted(record):
+                if not self.fine:
+                    self.place = self._settled(record.number)
+                return True
+        return False
+
+    def is_stop(self, record: Record) -> bool:
+        return record.kind in self._kinds
+
+    def back(self) -> bool:
+        """Go to the previous stop; False at the beginning."""
+        before = filter(self.is_stop, reversed(self.records[: self.place]))
+        places = (self._settled(record.number) for record in before)
+        old, self.place = (
+            self.place,
+            next((place for place in places if place < self.place), 0),
+        )
+        return old > 0
+
+    def is_rejection(self, record: Record) -> bool:
+        """Whether this event rejects a draft step: with a verdict, or with a correction
+        if there was no verdict (the draft step was cut)."""
+        if record.kind != "emit" or record.data["origin"] != "correction":
+            return says_aligned(record) is False
+        nodes, node = state_at(self.trace, record.number).nodes, record.data["node"]
+        children = nodes[node].children if node in nodes else []
+        return all(nodes[child].verdict is None for child in children)
+
+    def _settled(self, number: int) -> int:
+        """The place after stop `number` and its direct consequences, such as a new
+        root."""
+        place = number + 1
+        if self.records[number].kind == "emit":
+            while place < len(self.records) and self.records[place].kind in FOLLOWS:
+                place += 1
+        return place
+
+    def one(self) -> bool:
+        """Go one event further; a run works until there is one. False at the end."""
+        for _ in range(SLACK):
+            if self.place < len(self.records):
+                self.place += 1
+                return True
+            if not self.source.advance():
+                return False
+        raise StepperError(f"nothing has happened in {SLACK} pieces of work.")
+
+
+MOVES: dict[str, Callable[[Side], bool]] = {
+    "next": lambda side: side.go(side.is_stop),  # a change of the tree or the answer
+    "back": Side.back,  # the opposite
+    "event": Side.one,  # one event, even a detail
+    "step": lambda side: side.go(
+        lambda record: record.kind == "emit"
+    ),  # a step of the answer
+    "rejection": lambda side: side.go(
+        side.is_rejection
+    ),  # the rejection of a draft step
+    "verdict": lambda side: side.go(
+        lambda record: record.kind == "judge"
+    ),  # where one is due
+    "end": lambda side: side.go(lambda record: record.kind == "end"),
+}
+"""How a side can move, by name. Forward moves go to the place after the event, or to
+the end."""
+
+
+class Session:
+    """One or two sides. `moved`: those that go forward and back together, by default
+    both."""
+
+    def __init__(self, source: Source) -> None:
+        self.sides = [Side("A", source)]
+        self.moved = list(self.sides)
+
+    @property
+    def active(self) -> Side:
+        """The side to show, force and fork: the what-if if it moves."""
+        return self.moved[-1]
+
+    def go(self, move: str) -> bool:
+        """Move every moved side in one of the ways in `MOVES`; False if none could
+        move."""
+        before = [side.place for side in self.moved]
+        for side in self.moved:
+            side.fine = move == "event"
+            MOVES[move](side)
+        return before != [side.place for side in self.moved]
+
+    def to(self, number: int) -> None:
+        """Move every moved side to the place after its first `number` events."""
+        for side in self.moved:
+            side.fine = True
+            side.place = min(side.place, max(number, 0))
+            while side.place < number and side.one():
+                pass
+
+    def force(self, aligned: bool, node: str | None = None) -> str:
+        """Force the verdict that is due, on `node` if there are several. Returns a
+        message.
+
+        If that verdict exists already, later in this run or in a recording, it is
+        forced in a what-if that begins here. Raises `StepperError` if no verdict is
+        due."""
+        side, said = self.active, ""
+        due, where = self.due(side), "v goes to where the next one is."
+        if node is None and not due:
+            raise StepperError(f"no verdict is due here; {where}")
+        name = due[0] if node is None else node
+        if name not in due:
+            there = ", ".join(due) or "none"
+            raise StepperError(
+                f"no verdict on {name} is due here; due are: {there}. {where}"
+            )
+        if name not in side.source.waiting:
+            said = self.fork() + " "
+            side = self.active
+        while name not in side.source.waiting and side.source.advance():
+            side.place = len(side.records)
+        side.source.force(aligned, name)
+        verdict = "aligned" if aligned else "not aligned"
+        return f"{said}The verdict on {name} will be: {verdict} ({FORCED})."
+
+    def due(self, side: Side) -> list[str]:
+        """The nodes on which a verdict is due here, in the order in which the verifier
+        got them."""
+        return [node for kind, node in side.state.work if kind == "judge"]
+
+    def fork(self) -> str:
+        """Begin a what-if at the active side's place, instead of an old one. Returns a
+        message."""
+        side = self.active
+        cheap = side.source.runs and not decides(side.records[side.place :])
+        if cheap:
+            side.place = len(side.records)
+            made = side.source.fork()
+            blocks = "its blocks are the same ones, nothing was computed or copied"
+            told = f": {blocks}" if made.header.caches else ""
+            said = f"Side B goes on from event {side.place}{told}."
+        else:
+            made = side.source.again(side.place)
+            why = "a recording has no blocks to share"
+            if side.source.runs:
+                why = "the blocks of that place are gone"
+            said = f"Side B was made anew up to event {len(made.records)}: {why}."
+        shares = cheap and (side.shares or side is self.sides[0])
+        self.drop()
+        self.sides.append(Side("B", made, len(made.records), shares=shares))
+        self.moved = list(self.sides)
+        return said
+
+    def drop(self) -> bool:
+        """Drop the what-if and free its blocks; False if there is none."""
+        if len(self.sides) == 1:
+            return False
+        self.sides.pop().source.close()
+        self.moved = list(self.sides)
+        return True
+
+    def move(self, names: str) -> None:
+        """Choose the sides that move: "A", "B" or "AB". Raises `StepperError` if one is
+        missing."""
+        moved = [side for side in self.sides if side.name in names.upper()]
+        if len(moved) != len(names) or not names:
+            there = ", ".join(one.name for one in self.sides)
+            raise StepperError(f"there is no side {names!r}; there are: {there}.")
+        self.moved = moved
+
+    def save(self, path: str) -> str:
+        """Write the active side's events as a trace. Returns a message. Raises
+        `TraceError`."""
+        side = self.active
+        records, header = side.records, side.source.header
+        judged = (one.data["verdict"] for one in records if one.kind == "judged")
+        if side.name == "B" or any(map(is_forced, judged)):
+            header = replace(header, variant="a what-if of the stepper")
+        write_trace(path, header, records)
+        count = f"{len(records)} events of side {side.name}"
+        return f"Written: {path} ({count}). lr step, play, draw and trace read it."
+
+    def close(self) -> None:
+        for side in self.sides:
+            side.source.close()
+
+
+def is_forced(verdict: dict[str, Any] | None) -> bool:
+    """Whether a verdict was forced."""
+    return verdict is not None and str(verdict["why"]).startswith(FORCED)

@@ -1,0 +1,204 @@
+"""The sources of the stepper's events: a recording (`Recorded`), a scripted run
+(`ScriptSource`, without models or torch), or a run on models (`live.py`).
+
+    source = Recorded(read_trace("answer.jsonl"))
+    source.records          # all events so far
+    source.advance()        # make more; False: there are no more
+
+A run advances by small pieces of work (a forward, a verdict), each of which makes a few
+events. Between two pieces a verdict can be forced and the run forked. Knows no model.
+Read next: `session.py`, which walks through the events."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lr.errors import LRError
+from lr.spec.protocol import Judged, WorkKind
+from lr.types import Verdict
+from lr.watch.scripted import ScriptedRun
+from lr.watch.trace.compare import compare_in_order
+from lr.watch.trace.file import Header, Record, TraceFile
+from lr.watch.trace.state import CACHE_EVENTS
+from lr.watch.trace.virtual import scripted_trace
+
+FORCED = "forced by hand"  # How the reason of a forced verdict begins.
+
+
+class StepperError(LRError):
+    """The stepper cannot do what was asked for here."""
+
+
+class Source:
+    """The events of one answer; `records` only grows. `runs`: whether this source makes
+    events.
+
+    `forced`: by node, the forced verdicts, given already or not."""
+
+    runs = True
+
+    def __init__(self, header: Header, records: list[Record]) -> None:
+        self.header, self.records = header, records
+        self.trace = TraceFile(header, records)
+        self.forced: dict[str, bool] = {}
+
+    @property
+    def waiting(self) -> list[str]:
+        """The nodes whose verdicts come next, in order. These verdicts can be
+        forced."""
+        return []
+
+    def advance(self) -> bool:
+        """Do one piece of work; False if none is left."""
+        return False
+
+    @abstractmethod
+    def fork(self) -> Source:
+        """A second run that continues from here independently. Raises
+        `StepperError`."""
+
+    @abstractmethod
+    def anew(self) -> Source:
+        """A fresh run of the same answer, at its beginning."""
+
+    def close(self) -> None:
+        """Free all resources."""
+
+    def force(self, aligned: bool, node: str) -> None:
+        """Force the next verdict on `node`. Raises `StepperError` if none is due."""
+        if node not in self.waiting:
+            due = ", ".join(self.waiting) or "none"
+            raise StepperError(f"no verdict on {node} is due; due are: {due}.")
+        self.forced[node] = aligned
+
+    def verdict(self, node: str, own: Verdict | None) -> Verdict | None:
+        """The verdict on a node: the forced one, or the verifier's own."""
+        if node not in self.forced:
+            return own
+        if own is None:
+            return Verdict(self.forced[node], FORCED)
+        said = "aligned" if own.aligned else "not aligned"
+        return replace(
+            own, aligned=self.forced[node], why=f"{FORCED}; else {said}: {own.why}"
+        )
+
+    def again(self, number: int) -> Source:
+        """A fresh, independent run up to event `number`, with what was forced before
+        it. The run ends with the piece of work around that event, or with the piece
+        before it if anything is decided after that event.
+
+        The events of a piece are known only when it is over. Example: pieces of 3, 5
+        and 4 events, number 10: the third piece makes 12 events. If event 11 or 12 is a
+        verdict, the run begins again and stops after two pieces."""
+        given = {
+            one.data["node"] for one in self.records[:number] if one.kind == "judged"
+        }
+
+        def begun() -> Source:
+            made = self.anew()
+            made.forced = {
+                node: ok for node, ok in self.forced.items() if node in given
+            }
+            return made
+
+        made, pieces = begun(), 0
+        while len(made.records) < number and made.advance():
+            pieces += 1
+        if pieces and decides(made.records[number:]):
+            made.close()
+            made = begun()
+            for _ in range(pieces - 1):
+                made.advance()
+        return made
+
+
+class Recorded(Source):
+    """A recording. `remake`: begins a fresh run of the same answer; None if that is
+    impossible."""
+
+    runs = False
+
+    def __init__(
+        self, trace: TraceFile, remake: Callable[[], Source] | None = None
+    ) -> None:
+        super().__init__(trace.header, trace.records)
+        self.remake = remake
+
+    def force(self, aligned: bool, node: str) -> None:
+        raise StepperError(
+            "a recording is not rewritten; force a verdict in a what-if."
+        )
+
+    def fork(self) -> Source:
+        return self.again(len(self.records))
+
+    def anew(self) -> Source:
+        if self.remake is None:
+            raise StepperError(
+                "no what-if of it: this recording says too little to be run again."
+            )
+        return self.remake()
+
+    def again(self, number: int) -> Source:
+        """See `Source`. Raises `StepperError` if the fresh run differs from the
+        recorded one."""
+        made = super().again(number)
+        found = compare_in_order(
+            _without_caches(self.records), _without_caches(made.records)
+        )
+        if found is not None:
+            made.close()
+            raise StepperError(
+                f"run again, this answer is another one, so there is no what-if of it. {found}. "
+                "Was it recorded by another version, precision or driver?"
+            )
+        return made
+
+
+class ScriptSource(Source):
+    """A scripted run, for lessons and tests: ScriptSource(lambda: ScriptedRun(config,
+    script)).
+
+    A piece of work is a turn. A fork copies the scheduler and everything that belongs
+    to it."""
+
+    def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
+        self.begin, self.run = begin, begin()
+        trace = scripted_trace(self.run)
+        super().__init__(trace.header, trace.records)
+
+    @property
+    def waiting(self) -> list[str]:
+        return [str(work.node) for work in self.run.work if work.kind is WorkKind.JUDGE]
+
+    def advance(self) -> bool:
+        """The next turn in the run's order."""
+        if self.run.done:
+            return False
+        pieces = self.run.work
+        event = self.run.event_of(pieces[self.run.order(pieces)])
+        if isinstance(event, Judged):
+            event = Judged(event.node, self.verdict(str(event.node), event.verdict))
+        self.run.tell(event)
+        self.records += scripted_trace(self.run).records[len(self.records) :]
+        return True
+
+    def fork(self) -> ScriptSource:
+        return copy.deepcopy(self)
+
+    def anew(self) -> ScriptSource:
+        return ScriptSource(self.begin)
+
+
+def decides(records: Sequence[Record]) -> bool:
+    """Whether these events include a verdict or a step of the answer."""
+    return any(record.kind in ("judged", "emit") for record in records)
+
+
+def _without_caches(records: Sequence[Record]) -> list[Record]:
+    """The events that do not depend on whether the run shares its cache with a
+    what-if."""
+    return [record for record in records if record.kind not in CACHE_EVENTS | {"end"}]

@@ -1,0 +1,148 @@
+"""Every event of a trace as one sentence, for the terminal and for the player.
+
+    say(record)       # 'the draft wrote "So 4 + 3 = 7." (step 2, to node 0:3)'
+
+Knows no state and no terminal. Read next: `view.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lr.watch.figures.style import ORIGINS
+from lr.watch.trace.file import Record, step_after
+
+SENTENCES = {
+    "target": "the target begins its own step after {node}",
+    "cancel": "cancelled: {work} {node}",
+    "release": "{node} leaves the tree",
+    "draw": "a number is drawn: {purpose}",
+    "open": "{cache} cache: branch {branch} is opened",
+    "fork": "{cache} cache: branch {branch} is forked from {source}; all blocks are shared",
+    "cut": "{cache} cache: branch {branch} is cut back to {length} tokens",
+    "close": "{cache} cache: branch {branch} is closed",
+    "restore": "{cache} cache: branch {branch} is as it was before a failed forward",
+    "hold": "{cache} cache: branch {branch} belongs to {node}",
+    "replace": "{cache} cache: branch {successor} goes on in place of {branch}",
+    "warn": "slower than it should be: {what}",
+}
+"""The kinds of event whose sentence needs nothing but their fields."""
+
+
+def text_of(step: dict[str, Any]) -> str:
+    """A step's words in quotes, on one line."""
+    return quoted("".join(step["pieces"])) + (
+        "" if step["finish"] != "length" else " (cut)"
+    )
+
+
+def quoted(text: str) -> str:
+    """Words in quotes, with single spaces."""
+    return f'"{" ".join(text.split())}"'
+
+
+def visible(piece: str) -> str:
+    """A token's text with visible line ends: a blank line is \\n\\n."""
+    return (
+        piece.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+        or "(no text)"
+    )
+
+
+def say(record: Record) -> str:
+    """One event in words, or the name of its kind if this version has no words for
+    it."""
+    kind, data = record.kind, record.data
+    if kind in SENTENCES:
+        return SENTENCES[kind].format_map(data)
+    node, role = data.get("node"), data.get("role")
+    match kind:
+        case "draft":
+            count, children = len(data["children"]), ", ".join(data["children"])
+            steps = "a step" if count == 1 else f"{count} alternatives"
+            return f"the draft begins {steps} after {node} (to {children})"
+        case "judge":
+            against = (
+                f"against the target's after {data['parent']}"
+                if data["target"]
+                else "alone"
+            )
+            return f"the verifier is asked about {node}: the draft's step {against}"
+        case "emit":
+            how = ORIGINS[data["origin"]].says
+            return f"step {data['index']} of the answer: {how}: {text_of(data['step'])}"
+        case "drafted" if data["step"] is None:
+            return f"there will be no draft step to {node}"
+        case "drafted":
+            wrote, index = text_of(data["step"]), step_after(data["node"]) - 1
+            return f"the draft wrote {wrote} (step {index}, to node {node})"
+        case "targeted":
+            return (
+                f"the target wrote {text_of(data['step'])} (its own step after {node})"
+            )
+        case "judged" if data["verdict"] is None:
+            return f"the verifier is not sure about {node} without the target's step"
+        case "judged":
+            said = "aligned" if data["verdict"]["aligned"] else "not aligned"
+            return f"verdict on {node}: {said} ({data['verdict']['why']})"
+        case "forward":
+            rows, tokens = (
+                _count(data["branches"], "branch", "es"),
+                _count(data["tokens"], "token"),
+            )
+            return f"one forward of the {role}: {rows}, {tokens}"
+        case "token":
+            piece, p = visible(data["piece"]), f"(probability {data['p']:.3f})"
+            return f'the {role} drew "{piece}" for step {data["index"]} {p}'
+        case "round":
+            where = "" if node is None else f" for {node}"
+            kept = f"{data['accepted']} of {data['proposed']} draft tokens stay"
+            return f"the {role}{where}: {kept}, {data['emitted']} are new"
+        case "written":
+            return f"the {role} finished step {data['index']}: {text_of(data['step'])}"
+        case "verifier":
+            return f"the verifier answered about {_count(data['pairs'], 'pair')}"
+        case "span":
+            how = "finished" if data["completed"] else "dropped"
+            return f"a worker {how} {data['work']} {node}"
+        case "note":
+            at = "" if node is None else f" at {node}"
+            fields = ", ".join(
+                f"{name} {_value(one)}" for name, one in data["fields"].items()
+            )
+            return f"the variant's {data['name']}{at}" + (
+                f": {fields}" if fields else ""
+            )
+        case "grow":
+            copied = "branch {} leaves shared block {} for its copy {}"
+            more = [copied.format(*one) for one in data["copies"]]
+            more += [
+                f"block {block} to branch {number}" for number, block in data["fresh"]
+            ]
+            rows, told = (
+                _count(len(data["rows"]), "branch", "es"),
+                f" ({'; '.join(more)})",
+            )
+            return (
+                f"{data['cache']} cache: one forward for {rows}{told if more else ''}"
+            )
+        case "end":
+            early = f"the run ended early: {data['why']}"
+            return "the end of the answer" if data["done"] else early
+    return kind
+
+
+def says_aligned(record: Record) -> bool | None:
+    """What a verdict says; None: unsure, or not a verdict."""
+    verdict = record.data["verdict"] if record.kind == "judged" else None
+    return None if verdict is None else bool(verdict["aligned"])
+
+
+def _value(value: Any) -> str:
+    """A field of a variant's own event."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _count(number: int, word: str, more: str = "s") -> str:
+    return f"{number} {word}{more if number != 1 else ''}"

@@ -1,0 +1,390 @@
+"""Trace files: JSON lines, a header and then one event per line. Write one, read one.
+
+    trace = read_trace("trace.jsonl")
+    trace.header.depth, len(trace.records)
+    for record in trace.records:
+        print(record.number, record.time, record.kind, record.event)
+
+A line holds the fields of the event's class (`lr/trace.py`, `spec/protocol.py`), its
+time and the name of its kind (`KINDS`); msgspec checks the types on reading.
+docs/trace.md describes the format, its versions, and how a file that was cut short is
+read. Any other fault raises `TraceError` with the number of the line. Read next:
+`state.py`."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from lr import trace as events
+from lr.engine import recorder as cache
+from lr.errors import LRError
+from lr.spec import protocol as messages
+from lr.spec.protocol import NodeId, Work
+from lr.theory.simulate import Draw, WorkSpan
+from lr.trace import RunEvent, Stats, stats_of
+from lr.types import Step
+
+FORMAT, VERSION = "lr trace", 4
+KINDS: dict[str, type] = {
+    made.__name__.lower(): made for made in get_args(messages.Message)
+} | {
+    "forward": events.ForwardPass,
+    "written": events.StepWritten,
+    "verifier": events.VerifierCall,
+    "round": events.TokenRound,
+    "token": events.TokenWritten,
+    "note": events.Noted,
+    "draw": Draw,
+    "span": WorkSpan,
+    "open": cache.BranchOpened,
+    "fork": cache.BranchForked,
+    "grow": cache.BranchesGrew,
+    "cut": cache.BranchCut,
+    "close": cache.BranchClosed,
+    "restore": cache.BranchRestored,
+    "hold": cache.BranchHolds,
+    "replace": cache.BranchReplaced,
+    "warn": events.Warned,
+    "end": events.Ended,
+}
+KIND_OF = {made: name for name, made in KINDS.items()}
+TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
+Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
+
+
+class TraceError(LRError):
+    """A trace file cannot be read or written, or its content is wrong."""
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What a verifier requires to judge, and to judge early (None: it never does)."""
+
+    judge: list[str]
+    judge_early: list[str] | None
+
+
+@dataclass(frozen=True)
+class Header:
+    """The models, settings and prompt of a run: everything that a viewer shows about
+    the run and a replay needs. What a driver does not have (models in a simulation) is
+    None."""
+
+    driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
+    clock: Literal["wall", "virtual"] = "wall"
+    unit: str = (
+        "second"  # on virtual clocks "target step" (simulated) or "turn" (scripted)
+    )
+    mode: str = "lr"
+    schedule: str = "depth"
+    depth: int = 1
+    width: int = 1
+    max_target_rows: int | None = None
+    models: dict[str, str | None] = field(
+        default_factory=dict
+    )  # by role; device, dtype
+    verifier: str | None = None
+    needs: Needs | None = None
+    variant: str | None = (
+        None  # its name, or the parts it replaced (then no replay by name)
+    )
+    options: dict[str, Any] = field(
+        default_factory=dict
+    )  # of the run; the input of a virtual one
+    question: str | None = None
+    prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})
+    eos: list[int] = field(default_factory=list)
+    caches: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # name: blocks, block_size
+    alone: bool = True  # whether forwards and caches served this answer only
+    detailed: bool = (
+        True  # whether events that the statistics do not need were recorded
+    )
+    lr: str = ""  # the version of this program
+    made: str | None = None  # in UTC: 2026-01-31T12:00:00Z
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, the format, and its version."""
+        return {"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
+
+
+def no_bytes(token: int) -> bytes:
+    """Tokens without texts."""
+    return b""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Event number `number` (from 0) of a trace, at `time` in the header's unit."""
+
+    number: int
+    time: float
+    event: TraceEvent
+    token_bytes: Bytes = field(default=no_bytes, repr=False, compare=False)
+
+    @property
+    def kind(self) -> str:
+        """The name of its kind, see `KINDS`."""
+        return KIND_OF[type(self.event)]
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The event for display: nodes by name, keys in hexadecimal, tokens with their
+        texts, the fields of `Work` and `EmittedStep` on the same level as all
+        others."""
+        shown: dict[str, Any] = {"time": self.time, "event": self.kind}
+        for name, value in _shown(self.event, self.token_bytes).items():
+            inner = isinstance(value, dict) and name in ("emitted", "work")
+            shown |= value if inner else {name: value}
+        return shown
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A trace: its header, its events in order, and `notes` on an incomplete file."""
+
+    header: Header
+    records: list[Record]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last event exists."""
+        return bool(self.records) and self.records[-1].kind == "end"
+
+    @property
+    def stats(self) -> Stats:
+        """The statistics of the run, the same as in its result."""
+        return stats_of([(record.time, record.event) for record in self.records])
+
+
+def step_after(node: str) -> int:
+    """The number of the step after a node: 3 for "0:3.1"."""
+    return int(node.split(":")[1].split(".")[0])
+
+
+def records_of(
+    timed: Iterable[tuple[float, TraceEvent]], token_bytes: Bytes
+) -> list[Record]:
+    """The records of a trace in memory, in the order of their times."""
+    ordered = sorted(
+        timed, key=lambda pair: pair[0]
+    )  # stable: equal times stay in order
+    return [
+        Record(i, when, event, token_bytes) for i, (when, event) in enumerate(ordered)
+    ]
+
+
+# Tokens as text
+
+
+def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
+    """The text that each token completes. Joined, the pieces are the text of all
+    tokens.
+
+    Example: "é" is C3 A9; tokens "a\\xc3" and "\\xa9b" give "a" and "éb". Bytes that
+    never complete a character give U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    pieces = [decoder.decode(token_bytes(token)) for token in tokens]
+    rest = decoder.decode(b"", final=True)
+    if pieces and rest:
+        pieces[-1] += rest
+    return pieces
+
+
+def piece_of(token: int, token_bytes: Bytes) -> str:
+    """The text of one token alone; incomplete characters show as bytes, such as
+    <E2>."""
+    text = token_bytes(token).decode(errors="surrogateescape")
+    return re.sub(
+        "[\udc80-\udcff]", lambda lone: f"<{ord(lone[0]) - 0xDC00:02X}>", text
+    )
+
+
+def _shown(value: Any, token_bytes: Bytes) -> Any:
+    match value:
+        case NodeId():
+            return str(value)
+        case Work(kind, node):
+            return {"work": kind.value, "node": str(node)}
+        case Enum():
+            return value.value
+        case tuple():
+            return [_shown(one, token_bytes) for one in value]
+    if not is_dataclass(value):
+        return value
+    shown = {}
+    for one in fields(value):
+        content = getattr(value, one.name)
+        key = one.name in ("key", "uniform_key") and content is not None
+        shown[one.name] = f"0x{content:016x}" if key else _shown(content, token_bytes)
+        if one.name == "token":
+            shown["piece"] = piece_of(content, token_bytes)
+    if isinstance(value, Step):
+        shown["pieces"] = pieces_of(value.tokens, token_bytes)
+    return shown
+
+
+def _tokens(value: Any) -> Iterator[int]:
+    """All tokens in an event."""
+    if isinstance(value, Step):
+        yield from value.tokens
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _tokens(one)
+    elif is_dataclass(value):
+        for one in fields(value):
+            content = getattr(value, one.name)
+            yield from (content,) if one.name == "token" else _tokens(content)
+
+
+# Writing
+
+
+def trace_lines(header: Header, records: Sequence[Record]) -> Iterator[str]:
+    """The lines of a trace file, without line ends."""
+    texts: dict[int, bytes] = {}
+    for record in records:
+        for token in _tokens(record.event):
+            if token not in texts:
+                texts[token] = record.token_bytes(token)
+    shown = {token: b64encode(text).decode() for token, text in texts.items()}
+    yield json.dumps(header.to_json() | {"texts": shown}, ensure_ascii=False)
+    for record in records:
+        line = {
+            "time": record.time,
+            "event": record.kind,
+            **msgspec.to_builtins(record.event),
+        }
+        yield json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_lines(path: str | Path, lines: Iterable[str], mode: str = "w") -> None:
+    """Write a text file. Raises `TraceError` if that is impossible."""
+    try:
+        with Path(path).open(mode, encoding="utf-8") as file:
+            file.writelines(lines)
+    except OSError as error:
+        raise TraceError(
+            f"{path} cannot be written: {error}. Choose another place."
+        ) from error
+
+
+def write_trace(path: str | Path, header: Header, records: Sequence[Record]) -> None:
+    """Write a trace file. Raises `TraceError` if that is impossible."""
+    write_lines(path, (line + "\n" for line in trace_lines(header, records)))
+
+
+def require_writable(path: str | Path) -> None:
+    """Raise `TraceError` now if a trace cannot be written there later. Changes no
+    existing file."""
+    existed = Path(path).exists()
+    write_lines(path, [], "a")
+    if not existed:
+        Path(path).unlink()
+
+
+# Reading
+
+
+def read_trace(path: str | Path) -> TraceFile:
+    """Read and check a trace file. Raises `TraceError` with the line and the fault."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise TraceError(f"the trace {path} cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise TraceError(
+            f"{path} is not a trace: it is not UTF-8 text ({error})."
+        ) from error
+    return parse_trace(text.split("\n"), str(path))
+
+
+def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
+    """A trace from its lines; `name` is for messages. Raises `TraceError`."""
+    last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
+    if last < 0:
+        raise TraceError(f"{name} is empty; expected a trace, as made by --trace.")
+    header, token_bytes = _header(_object(lines[0], f"{name}, line 1"), name)
+    trace = TraceFile(header, [])
+    for i, line in enumerate(lines[1 : last + 1], start=1):
+        where = f"{name}, line {i + 1}"
+        try:
+            content = _object(line, where)
+        except TraceError:
+            if i != last:
+                raise
+            torn = "the last one, is incomplete and left out: the program was killed while writing"
+            trace.notes.append(f"line {i + 1}, {torn}")
+            break
+        made = KINDS.get(str(content.get("event")))
+        if made is None:
+            raise TraceError(
+                f"{where}: there is no kind of event {content.get('event')!r}."
+            )
+        try:
+            when = msgspec.convert(content.get("time"), float)
+            event: RunEvent = msgspec.convert(content, made)
+        except (msgspec.ValidationError, ValueError) as error:  # or half a character
+            raise TraceError(f"{where}: {content['event']}: {error}") from error
+        before = trace.records[-1].time if trace.records else when
+        if when < before:
+            raise TraceError(f"{where}: time {when} is before {before}, that of the line above; "
+                             "events must be in the order of their times.")  # fmt: skip
+        trace.records.append(Record(len(trace.records), when, event, token_bytes))
+    if not trace.complete:
+        trace.notes.append("the trace was cut short: its last event (end) is missing")
+    return trace
+
+
+def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
+    if content.get("format") != FORMAT:
+        raise TraceError(f"{name}, line 1: this is not a trace: the first line should be an object "
+                         f'with "format": "{FORMAT}"')  # fmt: skip
+    version = content.get("version")
+    if version != VERSION:
+        newer = isinstance(version, int) and version > VERSION
+        advice = (
+            "Read it with a newer version of this program."
+            if newer
+            else "Record it anew."
+        )
+        raise TraceError(f"{name}, line 1: the trace has version {version!r}, this program reads "
+                         f"version {VERSION}. {advice}")  # fmt: skip
+    try:
+        header = msgspec.convert(content, Header)
+        texts = {
+            int(token): b64decode(text) for token, text in content["texts"].items()
+        }
+    except (
+        msgspec.ValidationError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise TraceError(
+            f"{name}, line 1: the header is not complete: {error}"
+        ) from error
+    return header, lambda token: texts.get(token, b"")
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{where}: not JSON ({error}): {line[:80]!r}") from error
+    if not isinstance(content, dict):
+        raise TraceError(f"{where}: expected an object {{...}}, found {line[:80]!r}")
+    return content
