@@ -24,7 +24,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
-SMALL = ("lr theory", "lr plan", "lr info", "lr generate")
+SMALL = ("lr theory", "lr info", "lr generate")
 NOT_HERE = re.compile(
     r"Qwen/|openai:|torchrun|--endpoint|\bDIR\b|tensor_parallel|theory( figures| validation|$)"
 )

@@ -25,7 +25,6 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("draw", "trace:DrawCommand", "a trace as figures for slides: clock, tree, cache"),
     ("run", "run:RunCommand", "answer and grade a data set, with the official tool's flags"),
     ("calibrate", "theory:Calibrate", "measure what the formulas take, on real models"),
-    ("plan", "theory:PlanRun", "how to run a pair of models, from a calibration or the paper"),
     ("theory validation", "theory:TheoryValidation", "compare predicted with measured speedups"),
     ("verify", "eval:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
     ("drift", "eval:Drift", "what accepted steps cost, next to the answers that flipped"),

@@ -1,19 +1,17 @@
 """The formulas, their inputs, and how well they predict: `lr theory`, `lr theory
-figures`, `lr calibrate`, `lr theory validation` and `lr plan`."""
+figures`, `lr calibrate` and `lr theory validation`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
@@ -25,8 +23,6 @@ from lr.theory import predicted
 from lr.theory.calibration import Calibration, calibrate
 from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
-from lr.theory.paper import paper_calibration
-from lr.theory.planner import PLAIN, Advice, compare, plan, simulated
 from lr.theory.predicted import Compared, Tried, drawn_ways
 from lr.theory.trace_metrics import Answers, Seen, Timed
 from lr.tiny.language import Split
@@ -159,7 +155,7 @@ DERIVED = {
 @dataclass(frozen=True)
 class Calibrate:
     """Measure acceptance, speed ratio, batching and judge latency of a pair of models
-    from traces of real runs, for `lr plan`."""
+    from traces of real runs."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     problems: int = 24
@@ -512,107 +508,3 @@ class TheoryValidation:
         how |= {"driver": way.driver, "seed": self.seed}
         question = DATASETS[self.dataset](Split.TEST, number, 0).question
         return timed(reasoner, question, self._clock(), **how)
-
-
-@dataclass(frozen=True)
-class PlanRun:
-    """Choose schedule, depth, width and draft tokens for a pair of models within a
-    budget of token positions per target pass."""
-
-    from_: Annotated[str, tyro.conf.arg(name="from")] = "paper"
-    """A file from `lr calibrate --output`, or `paper`: values from its tables, mostly
-    fitted (see docs/theory.md)."""
-    budget: int = (
-        16  # M: token positions per target pass, target rows times (draft tokens + 1).
-    )
-    pair: Literal["r1", "qwen3"] = (
-        "r1"  # With `paper`: which pair of models of Table 1.
-    )
-    dataset: str = "GSM8K"  # With `paper`: which data set of Table 1.
-    gpus: int | None = None  # Compare with giving this many GPUs to the target.
-    calibrated_on: int = 1  # GPUs of the target during calibration.
-    for_draft: int = 1  # GPUs that draft and judge take from the target.
-    serial: float = (
-        0.1  # Share of a target pass that GPUs do not speed up; measure yours.
-    )
-    json: Path | None = None  # Also write the plans to this file.
-
-    def run(self) -> None:
-        require(
-            1 <= self.budget <= 256,
-            "budget",
-            self.budget,
-            "1 to 256: every choice is tried",
-        )
-        at_least(self, calibrated_on=1, for_draft=0)
-        require_files(json=self.json)
-        if self.from_ == "paper":
-            found = paper_calibration(self.pair, self.dataset)
-        else:
-            found = Calibration.load(Path(self.from_))
-        both = None
-        if self.gpus is not None:
-            machine = self.gpus, self.calibrated_on, self.for_draft, self.serial
-            both = compare(found, self.budget, *machine)
-        advice = plan(found, self.budget)
-        kinds = {
-            "best": advice.best,
-            "runner-up": advice.runner_up,
-            "lookahead alone": next(
-                (p for p in advice.plans if p.depth and not p.tokens), None
-            ),
-            "tokens alone": next(
-                (p for p in advice.plans if p.tokens and not p.depth), None
-            ),
-            "width > 1": next((p for p in advice.plans if p.width > 1), None),
-        }  # plans are sorted, best first
-        shown = [
-            (title, one, simulated(found, one)) for title, one in kinds.items() if one
-        ]
-        rows = [
-            (t, one.name, one.rows, one.positions, one.speedup, s)
-            for t, one, s in shown
-        ]
-        columns, out = (
-            ("", "plan", "rows", "positions", "predicted", "simulated"),
-            console(),
-        )
-        out.print(
-            table(columns, rows, text=2, title=f"{found.name}; M = {self.budget}")
-        )
-        out.print(*_sentences(found, advice), sep="\n")
-        plans = [
-            asdict(one)
-            | {"schedule": one.schedule.value, "title": title, "simulated": clock}
-            for title, one, clock in shown
-        ]
-        document = {"calibration": found.name, "budget": self.budget, "plans": plans}
-        if both is not None:
-            verdict = "speculate" if both.speculate else "give them all to the target"
-            out.print(
-                f"{self.gpus} GPUs, relative to plain decoding as calibrated: all for the target "
-                f"{both.all_for_target:.2f}; next to a draft {both.left_for_target:.2f} plain, "
-                f"{both.with_speculation:.2f} with {both.advice.best.name}. So: {verdict}."
-            )
-            names = (
-                "all_for_target",
-                "left_for_target",
-                "with_speculation",
-                "speculate",
-            )
-            document["gpus"] = {name: getattr(both, name) for name in names}
-        write_json(document, self.json)
-
-
-def _sentences(found: Calibration, advice: Advice) -> Iterator[str]:
-    """The advice in words."""
-    if advice.best is PLAIN:
-        yield "Do not speculate: nothing that fits is predicted to gain 2 %."
-    elif not advice.best.depth:
-        yield "Lookahead does not pay here; token-level speculation alone does."
-    if advice.width_gain > 0:
-        gain = advice.width_gain - 1
-        pays = "pays" if gain > 0.01 else "does not pay"
-        yield f"More than one alternative per position {pays}: {gain:+.1%} at best against W = 1."
-    if found.alpha1.value <= found.c1:
-        yield "alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth."

@@ -1,7 +1,7 @@
 """The mathematics of Lookahead Reasoning as functions, and the scheduler on a simulated
 clock.
 
-Closed forms, the best split of a budget, calibration, prediction and planning, with
+Closed forms, the best split of a budget, calibration and prediction, with
 numpy and scipy but without torch. Start with `domain.py` and `synchronous.py`.
 `docs/theory.md` lists each formula with its function and its test."""
 

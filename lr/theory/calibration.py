@@ -2,11 +2,11 @@
 simulation need.
 
 `lr calibrate` runs the models, `calibrate` computes the numbers from their traces
-(`trace_metrics.py`), `lr plan` and `lr theory validation` read the file. Times are
+(`trace_metrics.py`), `lr theory validation` reads the file. Times are
 seconds of the clock that `conditions` names; `c1`, `b` and the other letters of the
 formulas are ratios of times. The 95 % intervals are percentile bootstraps with 1000
 draws over problems, because the steps of one answer are not independent. Read next:
-`predicted.py`, `planner.py`."""
+`predicted.py`."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ not make it true:
                implied time of a cycle, a straight line in its target rows
 
 Here c and v include everything that costs like a draft step or like a verdict. With v =
-0 no common c fits. "SD" in Table 1 is prompt lookup of 8 tokens. Read next:
-`planner.py`."""
+0 no common c fits. "SD" in Table 1 is prompt lookup of 8 tokens."""
 
 from __future__ import annotations
 

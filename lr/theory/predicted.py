@@ -12,7 +12,7 @@ and the cost of reading.
 
 Example: a target pass takes 4 ms for one row and 0.5 ms per further row. With steps of
 20 tokens and three rows in flight on average, a step takes 20 (4 + 2 * 0.5) = 100 ms.
-Read next: `planner.py`."""
+"""
 
 from __future__ import annotations
 

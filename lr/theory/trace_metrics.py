@@ -7,7 +7,7 @@ about
     first + row (n - 1) + token m    seconds
 
 This line, one per model, fitted to the passes of real runs (`PassCost.fit`), is the
-only cost model of this package: calibration, prediction, planner and `lr bench step`
+only cost model of this package: calibration, prediction and `lr bench step`
 all use it. In runs on one thread (lockstep) the time between two passes (sampling,
 forks, the scheduler) counts towards the pass that ends it; only verdicts are counted
 apart. So the parts add up to the whole.

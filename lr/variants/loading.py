@@ -32,7 +32,7 @@ from lr.spec.variant import Variant
 SHIPPED = (
     "specreason", "best_of", "confidence_cascade", "speculative_thinking", "rsd", "gsi",
     "lossless", "three_levels", "narrowing", "adaptive",
-    "planned", "traversal",
+    "traversal",
 )  # fmt: skip
 """Each is a function in the module of the same name in this folder."""
 GROUP = "lr.variants"

@@ -14,8 +14,6 @@ from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.predicted import DRAFT_FORWARDS, drawn_ways, predicted_speedup
 
-TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
-
 
 def test_theory_prints_formulas_beside_their_simulation(
     capsys: pytest.CaptureFixture[str],
@@ -63,7 +61,6 @@ def test_every_simulation_is_of_the_seed(name: str) -> None:
         (["theory", "--b", "inf"], "b is inf"),
         (["theory", "--steps", "9" * 30], "steps is 9"),
         (["calibrate", "--problems", "9" * 30], "problems is 9"),
-        (["plan", "--gpus", "4", "--for_draft", "-5"], "for_draft is -5"),
         (["info", "--model", "tiny-target", "--free_gib", "nan"], "free_gib is nan"),
         (["play", "--live", "--port", "99999"], "port is 99999"),
         (["generate", "--num_blocks", "9" * 12], "num_blocks is 9"),
@@ -86,10 +83,6 @@ def test_every_simulation_is_of_the_seed(name: str) -> None:
             "and --inner",
         ),
         (["theory", "validation", "--temperatures", "0.3"], "temperatures is (0.3,)"),
-        (["plan", "--from", "none.json"], "none.json"),
-        (["plan", "--budget", "0"], "budget is 0"),
-        (["plan", "--dataset", "MNIST"], "MNIST"),
-        (["plan", "--gpus", "1"], "gpus is 1"),
         (["calibrate", "--problems", "2"], "problems is 2"),
         (["calibrate", "--output", "not/here/file.json"], "not/here"),
         (["calibrate", "--questions", "none.txt"], "none.txt"),
@@ -118,49 +111,6 @@ def test_the_ends_of_the_scale_have_figures(
     assert main(["theory", *words.split(), "--steps", "400"]) == 0
     shown = capsys.readouterr().out
     assert all(one.name in shown for one in FORMULAS)
-
-
-@pytest.mark.usefixtures("coarse_predictions")
-def test_a_plan_where_everything_is_accepted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is simulated until it is rejected."""
-    content = json.loads(TINY.read_text(encoding="utf-8"))
-    for name in ("alpha1", "alpha2"):
-        content[name] = {"value": 1.0, "low": 1.0, "high": 1.0}
-    (tmp_path / "sure.json").write_text(json.dumps(content), encoding="utf-8")
-    assert main(["plan", "--from", str(tmp_path / "sure.json"), "--budget", "16"]) == 0
-    assert "best" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("coarse_predictions")
-def test_plans_are_printed_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "plan.json"
-    assert (
-        main(
-            [
-                "plan",
-                "--from",
-                str(TINY),
-                "--budget",
-                "8",
-                "--gpus",
-                "4",
-                "--json",
-                str(path),
-            ]
-        )
-        == 0
-    )
-    shown = capsys.readouterr().out
-    assert "best" in shown and "runner-up" in shown and "4 GPUs" in shown
-    document = json.loads(path.read_text(encoding="utf-8"))
-    assert {p["title"] for p in document["plans"]} >= {"best", "tokens alone"}
-    assert document["gpus"]["all_for_target"] == pytest.approx(1 / 0.325)
-    assert main(["plan", "--pair", "qwen3", "--dataset", "GPQA", "--budget", "5"]) == 0
-    assert "Lookahead does not pay here" in capsys.readouterr().out
 
 
 def test_figures_are_drawn_twice_alike(

@@ -17,12 +17,9 @@ import torch
 
 from lr.reasoner import Reasoner
 from lr.result import Result
-from lr.spec.protocol import Schedule, Target
+from lr.spec.protocol import Target
 from lr.spec.variant import StepStats
 from lr.spec.verifiers.base import ExactVerifier
-from lr.theory.calibration import CalibrationError, exactly
-from lr.theory.paper import paper_calibration
-from lr.theory.planner import plan
 from lr.tiny.language import Split, problem
 from lr.trace import Emit, Noted, TokenRound
 from lr.types import Origin, Role
@@ -177,39 +174,6 @@ def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
         for before, now, grew in zip([2, *depths], depths, kept, strict=False):
             assert now == (min(8, before + 1) if grew else max(1, before // 2))
     assert drafted["adaptive(floor=0.0)"] < drafted["adaptive(floor=-99.0)"]
-
-
-def test_planned_asks_the_planner_at_the_acceptance_so_far(
-    reasoner: Reasoner, question: str, answer: Answer, tmp_path: Path
-) -> None:
-    """At the paper's costs a sure draft is worth more steps ahead than a doubtful one.
-    What is emitted stays the same, and a calibration that is not there is named.
-    """
-    made = load_variant("planned(budget=8)", reasoner)
-    assert callable(made.controller)
-    controller = made.controller()
-    sure, doubtful = (
-        StepStats(accepted=500, judged=500),
-        StepStats(accepted=50, judged=500),
-    )
-    found = paper_calibration("r1", "GSM8K")
-    for stats, rate in (
-        (sure, 1.0),
-        (doubtful, 0.1),
-        (StepStats(), found.alpha1.value),
-    ):
-        near = replace(found, alpha1=exactly(round(20 * rate) / 20))
-        plans = [p for p in plan(near, 8).plans if p.width == 1 and not p.tokens]
-        expected = next(p for p in plans if p.depth and p.schedule is Schedule.DEPTH)
-        assert controller.depth(stats) == min(16, expected.depth)
-    assert controller.depth(doubtful) < controller.depth(sure)
-    how = HOW | {"mode": "lr", "coupling": "shared"}
-    exact = replace(made, verifier=ExactVerifier())
-    assert reasoner.generate(question, variant=exact, **how).tokens == answer("").tokens
-    with pytest.raises(CalibrationError, match=r"missing\.json"):
-        load_variant(
-            f"planned(calibration={str(tmp_path / 'missing.json')!r})", reasoner
-        )
 
 
 def test_adaptive_is_as_wide_as_the_draft_hesitates(
