@@ -86,8 +86,7 @@ def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     for name, found in candidates(needs):
         tell(f"attention {name}: {found if isinstance(found, str) else 'works'}")
         taken = taken or ("" if isinstance(found, str) else name)
-    fused = find_kernels(needs)
-    said |= {"attention": taken, "fused": fused if isinstance(fused, str) else "works"}
+    said |= {"attention": taken, "fused": find_kernels(needs) or "works"}
     return True, ", ".join(f"{name} {value}" for name, value in said.items())
 
 

@@ -49,7 +49,7 @@ def test_info_says_which_kernels_are_taken_on_cuda(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: [])
-    monkeypatch.setattr("lr.model.attention_choice.find_kernels", lambda needs: torch)
+    monkeypatch.setattr("lr.model.attention_choice.find_kernels", lambda needs: "")
     monkeypatch.setattr(
         "lr.spec.sampling.drawing_kernel", lambda device: "OSError: no compiler"
     )

@@ -224,7 +224,8 @@ def attention_lines(device: torch.device) -> list[str]:
             (layers, find_kernels(needs)),
             (draws, drawing_kernel(device)),
         ):
-            why = f"no, plain PyTorch: {kernel}" if isinstance(kernel, str) else "taken"
+            failed = kernel if isinstance(kernel, str) else ""
+            why = f"no, plain PyTorch: {failed}" if failed else "taken"
             lines.append(f"  {name}: {why}")
     return lines
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -81,8 +80,15 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     without_cudnn(
         model.device
     )  # for any kind: an encoder, for example, uses PyTorch's too
-    fused = find_kernels(needs) if model.attention.name == "triton" else None
-    model.use_kernels(fused if isinstance(fused, ModuleType) else None)
+    use_kernels(model, model.attention.name == "triton" and find_kernels(needs) == "")
+
+
+def use_kernels(model: CausalLM, wanted: bool) -> None:
+    """Run the model's layers on Triton kernels, or on plain PyTorch again."""
+    if wanted or "forward" in vars(model.norm):
+        from lr.kernels.install import install, remove
+
+        (install if wanted else remove)(model.layers, model.norm)
 
 
 def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
@@ -107,11 +113,11 @@ def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
 
 
 @torch.inference_mode()
-def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
-    """The fused kernels, after a test on a small layer, or why they fail. Raises
+def find_kernels(needs: AttentionNeeds) -> str:
+    """Why the kernels of the layers fail on a small layer; "" if they work. Raises
     nothing."""
     try:
-        from lr.kernels import fused
+        from lr.kernels.install import layer_forward
 
         heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
         config = ModelConfig(8, 200, 300, 1, *heads, 8, 1e-6, 1e4, True, True, True)
@@ -122,22 +128,22 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
         layer = layer.to(needs.device, needs.dtype)
         angles = Rotary(config)(torch.arange(3), needs.dtype)
         rows = torch.randn(3, 200, generator=noise)
-        given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
+        given = [each.to(needs.device, needs.dtype) for each in (rows, *angles)]
 
-        def made(kernels: ModuleType | None, rows: int) -> Tensor:
-            layer.use_kernels(kernels)
-            some = [one[:rows] for one in given]
-            mixed: Tensor = layer(
-                *some, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True)
-            )
-            return mixed.double()
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return q + k.sum(1, True) + v.sum(1, True)
 
-        pairs = [(made(fused, rows), made(None, rows)) for rows in (3, 1)]
-        off = max(float((new - plain).norm() / plain.norm()) for new, plain in pairs)
+        def distance(rows: int) -> float:
+            x, cos, signed_sin = (each[:rows] for each in given)
+            new = layer_forward(layer, x, cos, signed_sin, attend).double()
+            plain: Tensor = layer(x, cos, signed_sin, attend).double()
+            return float((new - plain).norm() / plain.norm())
+
+        off = max(distance(3), distance(1))
     except Exception as error:  # a kernel that does not fit may raise anything
         return f"{type(error).__name__}: {error}".splitlines()[0]
     right = off <= ROUNDINGS * torch.finfo(needs.dtype).eps
-    return fused if right else f"wrong result: off by {off:.2g}"
+    return "" if right else f"wrong result: off by {off:.2g}"
 
 
 def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:

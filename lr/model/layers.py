@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Self
 
 import torch
@@ -29,11 +28,8 @@ class Module(nn.Module):
 
     Without both, a forward of the tiny models takes 15 to 27 % longer
     (docs/results/step.md). Hooks of one module run, hooks for all modules
-    (`register_module_forward_hook`) do not. With `kernels` (`fused.py`) each small
-    operation is one kernel, except in modules with hooks.
+    (`register_module_forward_hook`) do not.
     """
-
-    kernels: Any = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -51,23 +47,8 @@ class Module(nn.Module):
         self.__dict__.update(self._parameters)
         return self
 
-    def use_kernels(self, kernels: ModuleType | None) -> None:
-        """Use these kernels (`fused.py`) here and in all submodules; None: plain
-        PyTorch."""
-        for module in self.modules():
-            if isinstance(module, Module):
-                module.kernels = kernels
-
-    @property
-    def hooked(self) -> bool:
-        """Whether it has hooks, which only a call through `nn.Module` runs."""
-        backward = self._backward_hooks or self._backward_pre_hooks
-        return bool(self._forward_hooks or self._forward_pre_hooks or backward)
-
     def __call__(self, *args: Any) -> Any:
-        hooks = (
-            self._forward_hooks or self._forward_pre_hooks
-        )  # `hooked`, without its call
+        hooks = self._forward_hooks or self._forward_pre_hooks
         if hooks or self._backward_hooks or self._backward_pre_hooks:
             return super().__call__(*args)
         return self.forward(*args)
@@ -98,8 +79,6 @@ class RMSNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> [..., size]."""
-        if self.kernels is not None:
-            return self.kernels.add_norm(x, None, self.weight, self.eps)[1]
         return self.scaled(x, self.weight)
 
     def scaled(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -167,20 +146,12 @@ class Attention(Module):
     ) -> Tensor:
         """Everything between the projections: [n, (h + 2 k) d] -> [n, h d]."""
         n, h, k = qkv.shape[0], self.num_heads, self.num_kv_heads
-        heads, norm = qkv.view(n, h + 2 * k, self.head_dim), self.qk_norm
-        if self.kernels is None or (norm is not None and norm.hooked):
-            both, values = heads.split_with_sizes(
-                (h + k, k), dim=1
-            )  # queries and keys; values
-            if norm is not None:
-                both = norm(both)
-            queries, keys = rotate(both, cos, signed_sin).split_with_sizes(
-                (h, k), dim=1
-            )
-        else:
-            weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-            self.kernels.norm_rotate(heads, h, k, weight, eps, cos, signed_sin)
-            queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)
+        heads = qkv.view(n, h + 2 * k, self.head_dim)
+        rotated, values = heads.split_with_sizes((h + k, k), dim=1)
+        if self.qk_norm is not None:
+            rotated = self.qk_norm(rotated)
+        rotated = rotate(rotated, cos, signed_sin)
+        queries, keys = rotated.split_with_sizes((h, k), dim=1)
         return attend(self.layer, queries, keys, values).reshape(n, h * self.head_dim)
 
 
@@ -196,8 +167,6 @@ class MLP(Module):
         self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.kernels is not None:
-            return self.down(self.kernels.silu_mul(self.gate_up(x)))
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
@@ -215,47 +184,8 @@ class DecoderLayer(Module):
     def forward(
         self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
     ) -> Tensor:
-        if self.kernels is not None and len(x) == 1 and self.ordinary:
-            return self.one_row(x, cos, signed_sin, attend)
-        mixed, norm = (
-            self.attention(self.attention_norm(x), cos, signed_sin, attend),
-            self.mlp_norm,
-        )
-        if self.kernels is not None and not norm.hooked:
-            x, normed = self.kernels.add_norm(x, mixed, norm.weight, norm.eps)
-            return x + self.mlp(normed)
-        x = x + mixed
-        return x + self.mlp(norm(x))
-
-    def one_row(
-        self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
-    ) -> Tensor:
-        """`forward` of a single row x [1, e], in one kernel per matrix and one before
-        `attend`."""
-        linear, attention, mlp = self.kernels.linear, self.attention, self.mlp
-        first, second = (
-            (one.weight, one.eps) for one in (self.attention_norm, self.mlp_norm)
-        )
-        qkv = linear(x, attention.qkv.weight, attention.qkv.bias, first)
-        x = linear(attention.mix(qkv, cos, signed_sin, attend), attention.out.weight, x)
-        gated = linear(x, mlp.gate_up.weight, None, second, gated=True)
-        return linear(gated, mlp.down.weight, x)
-
-    @property
-    def ordinary(self) -> bool:
-        """Whether no part is replaced, hooked or split over ranks, and matrices are
-        contiguous."""
-        attention, mlp = self.attention, self.mlp
-        matrices = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
-        return (
-            all(type(one) is Linear and one.weight.is_contiguous() for one in matrices)
-            and all(
-                type(one) is RMSNorm for one in (self.attention_norm, self.mlp_norm)
-            )
-            and not any(
-                one._forward_hooks or one._forward_pre_hooks for one in self.modules()
-            )
-        )
+        x = x + self.attention(self.attention_norm(x), cos, signed_sin, attend)
+        return x + self.mlp(self.mlp_norm(x))
 
 
 # Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the

@@ -155,3 +155,33 @@ def test_draw(dtype: torch.dtype, sm: int) -> None:
     arguments |= dict.fromkeys(("rows", "top_k"), "i32")
     arguments |= dict.fromkeys(("temperature", "top_p", "min_p"), "fp32")
     assert compiled(_draw, arguments, {"SIZE": 64, "num_warps": 2}, sm).asm["cubin"]
+
+
+def test_kernels_go_past_standard_parts_only() -> None:
+    """A layer on kernels reads the weights of its parts, so it must notice a part that
+    does more than the kernels compute."""
+    from lr.kernels.install import readable, standard
+    from lr.model.config import ModelConfig
+    from lr.model.layers import DecoderLayer, Linear
+
+    config = ModelConfig(31, 24, 40, 1, 2, 1, 16, 64, 1e-6, 1e4, True, True, True)
+    layer = DecoderLayer(config, 0)
+    assert standard(layer) and readable(layer)
+    assert layer.attention.qk_norm is not None
+    for part in (layer.mlp, layer.mlp_norm, layer.attention.qk_norm):
+        with part.register_forward_hook(lambda *_: None):
+            assert not standard(layer)
+    with layer.mlp.down.register_forward_hook(lambda *_: None):
+        assert standard(layer) and not readable(layer)
+    weight = layer.attention.out.weight
+    by_rows = weight.data
+    weight.data = by_rows.t().contiguous().t()
+    assert not readable(layer)
+    weight.data = by_rows
+    assert readable(layer)
+
+    class Adapted(Linear):
+        """Weights that are not all there is."""
+
+    layer.mlp.gate_up = Adapted(24, 80)
+    assert standard(layer) and not readable(layer)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lr.engine.runner import ModelRunner
-from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, Linear, RMSNorm
 from lr.model.weights import load_model
 
@@ -100,27 +99,3 @@ def test_the_norm_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
         torch.testing.assert_close(
             norm(x).double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-6
         )
-
-
-def test_only_an_ordinary_layer_may_skip_its_modules() -> None:
-    """A single row goes past the modules of a layer, to kernels that read their
-    weights."""
-    config = ModelConfig(31, 24, 40, 1, 2, 1, 16, 64, 1e-6, 1e4, True, False, True)
-    layer = DecoderLayer(config, 0)
-    assert layer.ordinary
-    with layer.mlp.down.register_forward_hook(lambda *_: None):
-        assert not layer.ordinary
-    assert layer.ordinary
-    by_columns = layer.attention.out.weight.data.t().contiguous().t()
-    layer.attention.out.weight.data = by_columns
-    assert not layer.ordinary
-    layer.attention.out.weight.data = by_columns.contiguous()
-    assert layer.ordinary
-
-    class Adapted(Linear):
-        """Weights that are not all there is."""
-
-    layer.mlp.gate_up = Adapted(24, 80)
-    assert not layer.ordinary
-    layer.mlp.gate_up = nn.Linear(24, 80, bias=False)
-    assert not layer.ordinary

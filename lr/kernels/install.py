@@ -1,0 +1,118 @@
+"""Runs the layers of a model on the kernels of `fused.py`.
+
+`install` replaces the forward of each decoder layer, and of the last norm, on the
+model itself; `remove` takes the replacements away. `layers.py` knows nothing of it. A
+layer whose parts have hooks, or are of another class than in `layers.py`, runs its own
+forward.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from lr.kernels import fused
+from lr.model.layers import (
+    MLP,
+    Attend,
+    Attention,
+    DecoderLayer,
+    HeadNorm,
+    Linear,
+    RMSNorm,
+)
+
+
+def install(layers: nn.ModuleList, norm: RMSNorm) -> None:
+    """Run these layers, and the norm after them, on the kernels."""
+    for layer in layers:
+        assert isinstance(layer, DecoderLayer)
+        layer.forward = partial(layer_forward, layer)  # type: ignore[method-assign]
+    norm.forward = partial(norm_forward, norm)  # type: ignore[method-assign]
+
+
+def remove(layers: nn.ModuleList, norm: RMSNorm) -> None:
+    """Undo `install`."""
+    for module in (*layers, norm):
+        module.__dict__.pop("forward", None)
+
+
+def norm_forward(norm: RMSNorm, x: Tensor) -> Tensor:
+    """`RMSNorm.forward` of x [n, e]."""
+    return fused.add_norm(x, None, norm.weight, norm.eps)[1]
+
+
+def layer_forward(
+    layer: DecoderLayer, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
+) -> Tensor:
+    """`DecoderLayer.forward` of x [n, e]."""
+    if not standard(layer):
+        return DecoderLayer.forward(layer, x, cos, signed_sin, attend)
+    attention, mlp = layer.attention, layer.mlp
+    first, second = layer.attention_norm, layer.mlp_norm
+    if len(x) == 1 and readable(layer):
+        # One kernel per matrix: it norms before, and adds the residual after.
+        qkv = fused.linear(
+            x, attention.qkv.weight, attention.qkv.bias, (first.weight, first.eps)
+        )
+        mixed = mix(attention, qkv, cos, signed_sin, attend)
+        x = fused.linear(mixed, attention.out.weight, x)
+        gated = fused.linear(
+            x, mlp.gate_up.weight, None, (second.weight, second.eps), gated=True
+        )
+        return fused.linear(gated, mlp.down.weight, x)
+    normed = norm_forward(first, x)
+    mixed = attention.out(
+        mix(attention, attention.qkv(normed), cos, signed_sin, attend)
+    )
+    x, normed = fused.add_norm(x, mixed, second.weight, second.eps)
+    return x + mlp.down(fused.silu_mul(mlp.gate_up(normed)))
+
+
+def mix(
+    attention: Attention, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
+) -> Tensor:
+    """`Attention.mix`: everything between the projections, [n, (h + 2 k) d] -> [n, h d]."""
+    n, h, k, d = (
+        len(qkv),
+        attention.num_heads,
+        attention.num_kv_heads,
+        attention.head_dim,
+    )
+    heads = qkv.view(n, h + 2 * k, d)
+    norm = attention.qk_norm
+    weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    fused.norm_rotate(heads, h, k, weight, eps, cos, signed_sin)
+    queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)
+    return attend(attention.layer, queries, keys, values).reshape(n, h * d)
+
+
+def standard(layer: DecoderLayer) -> bool:
+    """Whether the parts that the kernels go past are those of `layers.py`, without
+    hooks. Matrices are called as modules, so they may be anything."""
+    attention = layer.attention
+    parts: list[tuple[nn.Module, type[nn.Module]]] = [
+        (layer.attention_norm, RMSNorm),
+        (attention, Attention),
+        (layer.mlp_norm, RMSNorm),
+        (layer.mlp, MLP),
+    ]
+    if type(attention) is Attention and attention.qk_norm is not None:
+        parts.append((attention.qk_norm, HeadNorm))
+    return all(type(part) is kind and not hooked(part) for part, kind in parts)
+
+
+def readable(layer: DecoderLayer) -> bool:
+    """Whether `fused.linear` may read the weights of all four matrices."""
+    attention, mlp = layer.attention, layer.mlp
+    matrices = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
+    return all(
+        type(matrix) is Linear and matrix.weight.is_contiguous() and not hooked(matrix)
+        for matrix in matrices
+    )
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether a call of this module runs more than its forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
