@@ -4,13 +4,21 @@ its author and its verdict; the trace; and the statistics computed from the trac
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lr.trace import Stats, Trace, stats_of
 from lr.types import Finish, Origin, Role, Verdict
 
-BOX = "\\boxed{"
 END_OF_THOUGHT = "</think>"
+_BRACES = re.compile(
+    r"(?P<box>\\{1,2}(?:boxed|fbox)\s*)?(?P<open>\{)|(?P<close>\})"
+    # without braces: a number, one letter or one command, never a word of a sentence
+    r"|\\{1,2}boxed\s*(?P<bare>[-+]?\.?\d[^\s$\\{}]*|[A-Za-z](?![A-Za-z])"
+    r"|(?!\\boxed)\\[a-zA-Z]+(?:\{[^{}]{0,200}\}){1,2})|\\.",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -74,17 +82,38 @@ def reply(text: str) -> str:
     return text.rpartition(END_OF_THOUGHT)[2]
 
 
+class Box(NamedTuple):
+    """A `\\boxed{...}` in a text: where it starts and ends, and what it holds."""
+
+    start: int
+    end: int
+    content: str
+
+
 def boxed(text: str) -> str | None:
-    """The content of the last complete `\\boxed{...}`, or None. Escaped braces (of a
-    set) do not count. Example: "so \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}".
-    """
-    end = len(text)
-    while (start := text.rfind(BOX, 0, end)) >= 0:
-        depth, first = 1, start + len(BOX)
-        for place in range(first, len(text)):
-            escaped = text[place - 1] == "\\" and place > first
-            depth += 0 if escaped else {"{": 1, "}": -1}.get(text[place], 0)
-            if depth == 0:
-                return text[first:place].strip()
-        end = start
-    return None
+    """The content of the last box, or None. Example: "so \\boxed{\\frac{1}{2}}." gives
+    "\\frac{1}{2}"."""
+    closed = boxes(text)
+    return closed[-1].content if closed else None
+
+
+def boxes(text: str) -> list[Box]:
+    """The innermost boxes that are closed and hold something; also `\\boxed 2`, without
+    braces. Escaped braces (of a set) do not count. One pass: a model that repeats
+    itself may write the command many thousand times."""
+    closed: list[Box] = []
+    open_braces: list[int | None] = []  # of each: where its box starts, if it has one
+    for token in _BRACES.finditer(text):
+        if token["bare"]:
+            content = token["bare"].rstrip(".,;:")
+            closed.append(Box(token.start(), token.end(), content))
+        elif token["open"]:
+            open_braces.append(token.start() if token["box"] else None)
+        elif token["close"] and open_braces:
+            start = open_braces.pop()
+            if start is None or (closed and closed[-1].start > start):
+                continue  # no box, or one around another box
+            content = text[text.index("{", start) + 1 : token.start()].strip()
+            if content:
+                closed.append(Box(start, token.end(), content))
+    return closed

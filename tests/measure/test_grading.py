@@ -214,10 +214,14 @@ BOXES = [
     (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
     (r"\boxed{a{b{c}}d}e}", "a{b{c}}d"),
     (r"\boxed{7} and then \boxed{8", "7"),
-    (r"\boxed{}", ""),
+    (r"\boxed{5} as asked, in \boxed{}", "5"),
     (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
     (r"\boxed{a\}b}", r"a\}b"),
-    (r"\boxed 42", None),
+    (r"$\boxed 42$.", "42"),
+    (r"\boxed\frac{1}{2}", r"\frac{1}{2}"),
+    (r"the \boxed command", None),
+    (r"\\boxed{840}.", "840"),
+    (r"\boxed{a\\}", "a\\\\"),
     ("42", None),
     ("", None),
     (r"\boxed{", None),
@@ -228,6 +232,13 @@ BOXES = [
 @pytest.mark.parametrize(("text", "expected"), BOXES)
 def test_the_last_whole_box_counts(text: str, expected: str | None) -> None:
     assert boxed(text) == expected
+
+
+@pytest.mark.parametrize("text", [r"\boxed{", r"\boxed 2 ", "{", r"\boxed"])
+def test_a_model_that_repeats_itself_costs_no_time(text: str) -> None:
+    started = time.perf_counter()
+    boxed(text * 100_000)
+    assert time.perf_counter() - started < 1
 
 
 @pytest.mark.parametrize(
