@@ -7,9 +7,9 @@
     print(result.answer, result.stats.step_acceptance)
 
 Tokenizers and the verifier's name are checked before the target, the draft and the
-verifier's model are loaded. Named verifiers (`lr/spec/verifiers/named.py`) and served
-models are found through `lr/registry.py`. The algorithm is in `lookahead.py`, on one
-page. Read next: `engine/engine.py`.
+verifier's model are loaded. Named verifiers (`lr/spec/verifiers/named.py`) are found
+through `lr/registry.py`. The algorithm is in `lookahead.py`, on one page. Read next:
+`engine/engine.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 import torch
 
@@ -33,14 +33,11 @@ from lr.model.device import Device, DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions, OptionArguments, make_options
-from lr.registry import find, is_served
+from lr.registry import find
 from lr.result import Result
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.types import require
-
-if TYPE_CHECKING:
-    from lr.measure.endpoint.address import Servers
 
 MOST_BLOCKS = 1 << 24  # in one cache: 268 million tokens
 Method = TypeVar("Method", bound=Callable[..., object])
@@ -65,9 +62,7 @@ class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
     `target` and `draft` share a tokenizer. Each is the name of a tiny model, a
-    directory, a hub id or the address of a served model, "openai:http://host:port/name"
-    (`servers`: how to reach it; `docs/engines.md`). `draft=None` allows only plain
-    decoding.
+    directory or a hub id. `draft=None` allows only plain decoding.
 
     `verifier` is a `Verifier` or a name: "exact", "judge", "embedding:0.95", "oracle"
     for the tiny languages, ... (`parts/verifiers.py`). None selects "judge" if `judge`
@@ -98,25 +93,15 @@ class Reasoner:
         device: Device | Mapping[str, Device] | DeviceMap = "cpu",
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
-        servers: Servers | None = None,
         attention: str = "auto",
         graphs: bool = True,
     ) -> None:
         allowed = num_blocks is None or 0 < num_blocks <= MOST_BLOCKS
         require(allowed, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
         devices = DeviceMap.of(device)
-        if devices.ranks > 1 and is_served(target):
-            raise SettingError(
-                f"tensor_parallel is {devices.ranks}, but target {target} is on a server, which "
-                "splits its models itself; leave tensor_parallel out."
-            )
-        target_model = _served(target, servers, "target")
-        codec: Codec = (
-            Codec.load(target) if target_model is None else target_model.codec
-        )
-        draft_model = _served(draft, servers, "draft", codec)
+        codec = Codec.load(target)
         known_tokens = codec.vocab_size
-        if draft is not None and draft_model is None:
+        if draft is not None:
             draft_codec = Codec.load(draft)
             require_same(codec, draft_codec)
             known_tokens = draft_codec.vocab_size
@@ -125,7 +110,7 @@ class Reasoner:
 
         if verifier is None:
             verifier = find("lr.spec.verifiers.named:usual_verifier")(codec, judge)
-        served_judge, choice = _served(judge, servers, "judge"), None
+        choice = None
         if not isinstance(verifier, str):
             verifier = check_verifier(verifier)
         elif draft is not None or judge is not None:
@@ -133,11 +118,6 @@ class Reasoner:
             choice = find("lr.spec.verifiers.named:VerifierChoice")(
                 verifier, codec, judge, *how
             )
-            if served_judge is not None:
-                verifier = find("lr.measure.endpoint.judge:served_judge")(
-                    choice, served_judge
-                )
-                choice = None
         used = verifier if isinstance(verifier, str) else verifier.name
         given = {"target": target, "draft": draft, "judge": judge, "verifier": used}
         names = {
@@ -149,9 +129,10 @@ class Reasoner:
             target_model = load_parallel(
                 target, devices.target, dtype, devices.torchrun
             )
-        elif target_model is None:
+        else:
             target_model = load_model(target, device=devices.target[0], dtype=dtype)
-        if draft is not None and draft_model is None:
+        draft_model = None
+        if draft is not None:
             draft_model = load_model(draft, device=devices.draft, dtype=dtype)
             if (rows := draft_model.config.vocab_size) < codec.vocab_size:
                 raise SettingError(
@@ -167,12 +148,7 @@ class Reasoner:
         try:
             self.use_attention(attention, graphs=graphs)
             if choice is not None and draft is not None:
-                build: Any = choice.build
-                if is_served(target):
-                    build = partial(
-                        find("lr.measure.endpoint.judge:beside_served_target"), choice
-                    )
-                verifier, models.judge = build(target_model), choice.model
+                verifier, models.judge = choice.build(target_model), choice.model
                 if models.judge is not None and models.judge.device.type == "cuda":
                     threaded = find("lr.engine.deferred:ThreadedVerifier")
                     verifier = threaded(verifier, models.judge.device)
@@ -307,18 +283,3 @@ def load_parts(
     model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
     return Runners(model, *how), tokens.__getitem__
-
-
-def _served(
-    name: str | Path | None,
-    servers: Servers | None,
-    role: str,
-    codec: Codec | None = None,
-) -> Any:
-    """The served model if `name` is an address, else None. `codec`: the target's."""
-    if not is_served(name):
-        return None
-    settings = servers or find("lr.measure.endpoint.address:Servers")()
-    return find("lr.measure.endpoint.models:ServedModel").open(
-        name, settings, role, codec
-    )

@@ -41,11 +41,6 @@ def load_file(path: str | Path) -> ModuleType:
     return sys.modules[name]
 
 
-def is_served(name: object) -> bool:
-    """Whether a model's name is the address of a server instead of a checkpoint."""
-    return isinstance(name, str) and name.startswith(("openai:", "http://", "https://"))
-
-
 def is_dummy(name: str | Path) -> bool:
     """Whether a checkpoint's name asks for random weights."""
     return str(name).startswith(DUMMY)

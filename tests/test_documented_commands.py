@@ -26,9 +26,9 @@ PAGES = [
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL = ("lr theory", "lr info", "lr generate")
 NOT_HERE = re.compile(
-    r"Qwen/|openai:|torchrun|--endpoint|\bDIR\b|tensor_parallel|theory( figures| validation|$)"
+    r"Qwen/|torchrun|\bDIR\b|tensor_parallel|theory( figures| validation|$)"
 )
-"""What needs a checkpoint, a server, a second machine or minutes."""
+"""What needs a checkpoint, a second machine or minutes."""
 
 
 def text_of(page: Path) -> str:

@@ -160,13 +160,6 @@ def test_what_cannot_be_is_said_at_once(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_judge_behind_a_port_is_asked_there(tmp_path: Path) -> None:
-    models = RunModels(model="tiny-target", judge_port=8000)
-    table = Table1(output=tmp_path, models=models)
-    chosen, _ = table._models().chosen("GSM8K")
-    assert chosen.judge_model == "openai:http://localhost:8000/tiny-judge"
-
-
 def test_the_oracle_judges_where_a_tiny_family_has_no_judge() -> None:
     models = Table1(models=RunModels(model="plans-target"))._models()
     chosen, _ = models.chosen("GSM8K")

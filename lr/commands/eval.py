@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from lr.commands.bench import BenchGpu
-from lr.commands.options import DeviceOptions, Placement, torch_dtype
+from lr.commands.options import DeviceOptions, JudgeServer, Placement, torch_dtype
 from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.commands.show import at_least, console, in_words, progress, require_files, table
 from lr.errors import SettingError
@@ -554,7 +554,7 @@ class Table1:
         """The models of the pair, or those that were named."""
         own, named = self.models, RunModels(*TARGETS[self.pair])
         if own.model is not None:
-            named, _ = replace(own, judge_port=None).chosen(
+            named, _ = replace(own, server=JudgeServer()).chosen(
                 "table1"
             )  # `RunCommand` uses the port
         draft, judge = (

@@ -1,4 +1,4 @@
-"""`lr info`: what this machine has, what a server can do, how much memory models need.
+"""`lr info`: what this machine has, how much memory models need.
 `lr tiny eval`: how good the tiny models are."""
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from lr import __version__
-from lr.commands.options import DeviceOptions, DtypeName, ServerChoice, torch_dtype
+from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
 from lr.commands.show import at_least, console, table
-from lr.measure.endpoint.models import ServedModel
 from lr.options import GenerateOptions, Mode
-from lr.registry import CHECKPOINTS, is_served
+from lr.registry import CHECKPOINTS
 from lr.tiny.names import checkpoint_path, companion
 from lr.types import SamplingParams
 
@@ -111,16 +110,14 @@ def memory_plan(
     verifier: str = "exact",
     **how: Any,
 ) -> MemoryPlan:
-    """The memory of target, draft and judge; None and models behind a server need none.
+    """The memory of target, draft and judge; None needs none.
     `tokens` and `how` are as in `plan_run`."""
     from lr.measure.memory import PlacedModels, place, plan_run
 
     devices = (places.target, [places.draft], [places.judge])
     dtype = torch_dtype(dtype_name, places.target[0].type)
     target, draft, judge = (
-        None
-        if name is None or is_served(name)
-        else place(name, tuple(map(str, here)), dtype)
+        None if name is None else place(name, tuple(map(str, here)), dtype)
         for name, here in zip(names, devices, strict=True)
     )
     assert target is not None, "no plan without a local target"
@@ -141,29 +138,14 @@ def memory_table(plan: MemoryPlan) -> Table:
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, devices and the checkpoints of this package; or what a server can
-    do; or the memory that models need."""
+    """Print versions, devices and the checkpoints of this package, or the memory that
+    models need."""
 
-    endpoint: str | None = None
-    """The address of a served model, openai:http://host:port/name: print what it can
-    do."""
-    server: ServerChoice = field(default_factory=ServerChoice)
     memory: MemoryOf = field(default_factory=MemoryOf)
 
     def run(self) -> None:
         out = console()
-        if self.endpoint is not None:
-            model = ServedModel.open(self.endpoint, self.server.servers())
-            out.print(
-                f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}"
-            )
-            for name, found in model.can.lines():
-                out.print(f"  {name:<18} {found}")
-            how = "token ids" if model.ids else "text"
-            out.print(
-                f"steps are sent as {how}; docs/engines.md says what each feature needs"
-            )
-        elif self.memory.model is not None:
+        if self.memory.model is not None:
             plan = self.memory.plan()
             out.print(memory_table(plan))
             plan.check()

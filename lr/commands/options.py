@@ -1,6 +1,6 @@
-"""The flags that commands share: which models, behind which servers, on which devices,
-over how many ranks. Only this module reads the environment: the server's key and
-torchrun's variables.
+"""The flags that commands share: which models, on which devices, over how many ranks,
+and where the judge is. Only this module reads the environment: the key of the judge's
+server and torchrun's variables.
 
 Each group is a dataclass. A command with a field of that type has its flags."""
 
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands.show import console
 from lr.errors import SettingError
-from lr.measure.endpoint.address import Retry, Servers
 from lr.model.files import resolve
-from lr.registry import CHECKPOINTS, is_dummy, is_served
+from lr.registry import CHECKPOINTS, is_dummy
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES, TinyLanguage
 from lr.tiny.names import companion
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from lr.model.device import Torchrun
     from lr.reasoner import Reasoner
     from lr.spec.variant import Variant
+    from lr.spec.verifiers.base import Verifier
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
 AttentionName = Literal["auto", "triton", "sdpa", "reference"]
-Names = tuple[str, str | None, str | None]  # Target, draft, verifier.
 KEY = "LR_API_KEY"
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -64,10 +63,7 @@ class DeviceOptions:
         if self.threads is not None:
             require(0 < self.threads <= 1024, "threads", self.threads, "1 to 1024")
             torch.set_num_threads(self.threads)
-        elif all(
-            model is None or model in CHECKPOINTS or is_served(model)
-            for model in models
-        ):
+        elif all(model is None or model in CHECKPOINTS for model in models):
             torch.set_num_threads(1)
         return torch.get_num_threads()
 
@@ -94,53 +90,79 @@ class Placement(DeviceOptions):
     cuda_graphs: bool = True  # On CUDA, replay decoding steps from CUDA graphs.
 
     def reasoner(
-        self, names: Names, judge: str | None, device: Any, servers: Servers
+        self,
+        target: str,
+        draft: str | None,
+        verifier: str | Verifier | None,
+        judge: str | None,
+        device: Any,
     ) -> Reasoner:
-        """A reasoner with target, draft and verifier by `names`, and this dtype, cache
+        """A reasoner with target, draft and verifier by name, and this dtype, cache
         and attention. Prints its warnings as notes."""
         from lr.reasoner import Reasoner
 
-        how: dict[str, Any] = {"judge": judge, "device": device, "servers": servers}
+        how: dict[str, Any] = {"judge": judge, "device": device}
         how |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
         how |= {"attention": self.attention, "graphs": self.cuda_graphs}
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")  # whatever -W says
-            made = Reasoner(*names, **how)
+            made = Reasoner(target, draft, verifier, **how)
         for one in warned:
             console(stderr=True).print(f"note: {one.message}", style="yellow")
         return made
 
 
 @dataclass(frozen=True)
-class ServerChoice:
-    """How to reach models given by an address, openai:http://host:port/name."""
+class JudgeServer:
+    """A judge behind an OpenAI-compatible server. Its key is the environment variable
+    LR_API_KEY."""
 
-    api_key: str | None = None
-    """Key sent to every such server. None: the environment variable LR_API_KEY, which
-    other users of the machine cannot see as easily."""
-    tokenizer: str | None = None
-    """Directory or hub id of the target's tokenizer, without weights. None: the model's
-    name."""
-    draft_tokenizer: str | None = None  # The same for a draft behind a server.
-    judge_tokenizer: str | None = None  # The same for a judge behind a server.
-    server_timeout: float = (
-        120.0  # Seconds of silence after which one of 5 attempts is given up.
-    )
-    server_budget: float = (
-        60.0  # Give a server up once its failures have cost this many seconds.
-    )
+    judge_port: int | None = None
+    """The port of a server on this machine that runs the judge; --judge_model is then
+    its name there (None: the server's only model)."""
+    judge_url: str | None = None  # Its address elsewhere, such as http://host:8000.
+    judge_timeout: float = 60.0  # Seconds after which a question is sent again.
+    judge_attempts: int = 3  # How often a question is sent before its pair is rejected.
     judge_lost: Literal["stop", "reject"] = "stop"
-    """When a judge is given up: stop the run, or go on and reject every draft step."""
+    """When three pairs in a row fail: stop the run, or go on and reject every draft
+    step."""
 
-    def servers(self, *, draft_alone: bool = False) -> Servers:
-        """These flags as the engine takes them. `draft_alone`: the draft acts as the
-        target."""
-        key = (self.api_key or os.environ.get(KEY) or "").strip() or None
-        target = self.draft_tokenizer if draft_alone else self.tokenizer
-        retry = Retry(
-            self.server_timeout, budget=self.server_budget, lost=self.judge_lost
+    def address(self) -> str | None:
+        """The server's address; None: there is no server."""
+        if self.judge_port is None:
+            return self.judge_url
+        possible = 1 <= self.judge_port <= 65535
+        require(possible, "judge_port", self.judge_port, "a number from 1 to 65535")
+        expected = "none, since judge_url has a port; give one of them"
+        require(self.judge_url is None, "judge_port", self.judge_port, expected)
+        return f"http://localhost:{self.judge_port}"
+
+    def place(
+        self, verifier: str | None, judge: str | None, target: str
+    ) -> tuple[str | Verifier | None, str | None]:
+        """Verifier and judge of a reasoner: the served judge, which knows its model, or
+        else what is given."""
+        address = self.address()
+        if address is None:
+            return verifier, judge
+        if verifier not in (None, "judge"):
+            raise SettingError(
+                f"verifier is {verifier!r}, but a judge on a server is asked in words "
+                "and gives no score; expected judge, without a threshold."
+            )
+        from lr.measure.judge_server import ServedJudge
+        from lr.model.codec import Codec
+
+        served = ServedJudge(
+            address,
+            Codec.load(target).decode,
+            model=judge,
+            timeout=self.judge_timeout,
+            attempts=self.judge_attempts,
+            lost=self.judge_lost,
+            api_key=os.environ.get(KEY) or None,
         )
-        return Servers(key, target, self.draft_tokenizer, self.judge_tokenizer, retry)
+        return served, None
 
 
 @dataclass(frozen=True)
@@ -148,9 +170,8 @@ class ModelChoice:
     """Target, draft, judge and verifier, and where they run."""
 
     model: str = "tiny-target"
-    """The target: tiny-target, plans-target, a directory in Hugging Face layout, a hub
-    id, or openai:http://host:port/name for a model behind a server. The next two flags
-    take the same."""
+    """The target: tiny-target, plans-target, a directory in Hugging Face layout, or a
+    hub id. The next two flags take the same."""
     draft_model: str | None = None
     """The draft; it must share the target's tokenizer. None: tiny-draft for
     tiny-target, plans-draft for plans-target."""
@@ -166,7 +187,7 @@ class ModelChoice:
         1  # Ranks of the target: GPUs from --device on, or CPU processes.
     )
     placement: Placement = field(default_factory=Placement)
-    server: ServerChoice = field(default_factory=ServerChoice)
+    server: JudgeServer = field(default_factory=JudgeServer)
 
     def drafting(self) -> str | None:
         return (
@@ -179,7 +200,7 @@ class ModelChoice:
         """The reasoner these flags describe. Plain decoding loads no draft."""
         draft = self.drafting()
         if needs_draft and draft is None:
-            if not is_served(self.model) and not is_dummy(self.model):
+            if not is_dummy(self.model):
                 resolve(
                     self.model, weights=False
                 )  # a missing checkpoint is the first problem
@@ -189,10 +210,10 @@ class ModelChoice:
             )
         self.placement.set_threads(self.model, draft)
         devices, threads = [self.placement.torch_device()], self.placement.threads
-        names = (self.model, draft if needs_draft else None, self.verifier)
         where = spread(devices, self.tensor_parallel, threads)
+        verifier, judge = self.server.place(self.verifier, self.judge_model, self.model)
         return self.placement.reasoner(
-            names, self.judge_model, where, self.server.servers()
+            self.model, draft if needs_draft else None, verifier, judge, where
         )
 
     @property

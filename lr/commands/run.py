@@ -15,7 +15,7 @@ from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import Placement, ServerChoice, VariantChoice, spread
+from lr.commands.options import JudgeServer, Placement, VariantChoice, spread
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.measure.datasets import fingerprint, load_items
@@ -33,7 +33,7 @@ from lr.options import (
     ScheduleName,
     TokenDrafter,
 )
-from lr.registry import CHECKPOINTS, is_served
+from lr.registry import CHECKPOINTS
 from lr.tiny.names import companion
 from lr.trace import Stats
 from lr.types import require
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from lr.measure.memory import MemoryPlan
     from lr.model.device import DeviceMap, Torchrun
     from lr.reasoner import Reasoner
+    from lr.spec.verifiers.base import Verifier
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
@@ -71,9 +72,6 @@ class RunModels:
     verifier: str | None = None
     """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle
     for the tiny languages. None: judge; oracle for plans-target, which has no judge."""
-    judge_port: int | None = None
-    """The port of an OpenAI-compatible server on this machine that runs the judge;
-    --judge_model is then its name on that server."""
     target_gpu_id: str = (
         "0,1"  # With --device auto: CUDA devices of the target, by number.
     )
@@ -86,19 +84,11 @@ class RunModels:
     """dummy: random weights in the shape of each model (a published name, or a
     directory with a config.json), for measuring only."""
     placement: Placement = field(default_factory=Placement)
-    server: ServerChoice = field(default_factory=ServerChoice)
+    server: JudgeServer = field(default_factory=JudgeServer)
 
     def check(self) -> None:
         """Refuse impossible flags before anything is loaded."""
-        if self.judge_port is not None:
-            known = 1 <= self.judge_port <= 65535
-            require(known, "judge_port", self.judge_port, "a number from 1 to 65535")
-            expected = (
-                "none, since the address in judge_model has a port; give one of them"
-            )
-            require(
-                not is_served(self.judge_model), "judge_port", self.judge_port, expected
-            )
+        self.server.address()
         for name in GPU_IDS:
             value = getattr(self, name)
             numbers = all(part.strip().isdecimal() for part in value.split(","))
@@ -119,17 +109,15 @@ class RunModels:
         own = companion(model, "draft")  # plans-target has no judge: the oracle judges
         judge = OFFICIAL[2] if own is None else companion(model, "judge")
         draft = (own or OFFICIAL[1]) if self.draft_model is None else self.draft_model
-        given = self.judge_model
-        if self.judge_port is not None:
-            given = f"openai:http://localhost:{self.judge_port}/{given or ''}"
+        given, served = self.judge_model, self.server.address() is not None
         verifier = self.verifier or (
-            "oracle" if judge is None and given is None else "judge"
+            "oracle" if judge is None and given is None and not served else "judge"
         )
-        if given is not None or verifier.partition(":")[0] != "judge":
+        if given is not None or served or verifier.partition(":")[0] != "judge":
             judge = given
         if self.load_format == "dummy":
             model, draft, note = dummy_name(model), dummy_name(draft), DUMMY_NOTE
-            if judge is not None and not is_served(judge):
+            if judge is not None and not served:
                 judge = dummy_name(judge)
         made = replace(
             self, model=model, draft_model=draft, judge_model=judge, verifier=verifier
@@ -147,30 +135,24 @@ class RunModels:
         return replace(self, **unused)
 
     def settings(self) -> dict[str, Any]:
-        """Everything that an answer or its speed can depend on, so neither keys nor
-        ports."""
-        left_out = ("judge_port", "placement", "server")
+        """Everything that an answer or its speed can depend on, so no ports."""
+        left_out = ("placement", "server")
         own = {
             name: value for name, value in vars(self).items() if name not in left_out
         }
-        server = asdict(self.server).items()
-        known = {
-            n: value
-            for n, value in server
-            if n.endswith("tokenizer") and value is not None
-        }
-        return own | asdict(self.placement) | known
+        served = self.server.address() is not None
+        return own | asdict(self.placement) | ({"served_judge": True} if served else {})
 
     def load(self) -> Reasoner:
         """The reasoner. Call it on settings from `used_in`."""
-        writers, servers = (
-            self._writers(),
-            self.server.servers(draft_alone=self.model is None),
-        )
-        self.placement.set_threads(*writers)
-        names = (*writers, self.verifier or "exact")
+        target, draft = self._writers()
+        self.placement.set_threads(target, draft)
+        verifier: str | Verifier | None = self.verifier or "exact"
+        judge = self.judge_model
+        if self.verifier is not None:
+            verifier, judge = self.server.place(self.verifier, judge, target)
         return self.placement.reasoner(
-            names, self.judge_model, self.device_map(), servers
+            target, draft, verifier, judge, self.device_map()
         )
 
     def _writers(self) -> tuple[str, str | None]:
@@ -202,7 +184,7 @@ class RunModels:
         ):
             usual = self.target_gpu_id == RunModels.target_gpu_id
             numbers = [int(part) for part in self.target_gpu_id.split(",")]
-            judges = self.judge_model is not None and not is_served(self.judge_model)
+            judges = self.judge_model is not None and self.server.address() is None
             here = (self.draft_model is not None, judges)
             taken = [
                 place
@@ -252,15 +234,11 @@ class RunModels:
             places.append(f"cuda:{min(first, count - 1)}")
         return places[0], places[1], places[2]
 
-    def memory(
-        self, options: GenerateOptions, tokens: int, share: int
-    ) -> MemoryPlan | None:
-        """The memory that these models (from `used_in`) need; None if the target is on
-        a server."""
+    def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan:
+        """The memory that these models (from `used_in`) need."""
         writers, verifier = self._writers(), self.verifier or "exact"
-        if is_served(writers[0]):
-            return None
-        names = (*writers, self.judge_model if verifier.startswith("judge") else None)
+        judges = verifier.startswith("judge") and self.server.address() is None
+        names = (*writers, self.judge_model if judges else None)
         places, dtype = self.device_map(), self.placement.dtype
         how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
         how |= {"verifier": verifier, "queues": True}
@@ -356,12 +334,11 @@ class RunCommand:
                 memory = models.memory(
                     self._options(mode), self.max_tokens_len, self.concurrency
                 )
-                if memory is not None:
-                    if memory.needed >= SHOWN_FROM or not all(
-                        one.fits for one in memory.devices
-                    ):
-                        notes.print(memory_table(memory))
-                    memory.check()
+                if memory.needed >= SHOWN_FROM or not all(
+                    one.fits for one in memory.devices
+                ):
+                    notes.print(memory_table(memory))
+                memory.check()
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
                     variant = running.variant_of(mode, reasoner, self.own.variant)

@@ -17,8 +17,6 @@ from dataclasses import replace
 from lr.engine.deferred import ThreadedVerifier
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.measure.endpoint.judge import ServedScore
-from lr.measure.endpoint.models import ServedModel, refuse_for_logprobs
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, asked_model
@@ -49,17 +47,6 @@ def make_scorer(
             f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}."
         )
     least = THRESHOLDS[kind] if threshold is None else threshold
-    if isinstance(target, ServedModel):
-        refuse_for_logprobs(
-            target,
-            f"the scorer {kind}",
-            "Use Lookahead Reasoning with verifier exact or judge",
-        )
-        if kind != "digits":
-            raise SettingError(
-                f"scorer is {kind!r}; for a target on a server only 'digits' works."
-            )
-        return ServedScore(target, threshold=least, reading=ScoreReading.LIKELIEST)
     if kind == "likelihood":
         return LikelihoodVerifier(least, asked_model(target, codec).runner)
     if kind == "digits":

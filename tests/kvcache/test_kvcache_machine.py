@@ -24,6 +24,7 @@ from kvcache_kit import (
     snapshot,
     write_tokens,
 )
+from random_cases import cases
 
 from lr.errors import OutOfBlocks
 from lr.kvcache.branch import BlockTable
@@ -178,7 +179,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 CacheMachine.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=cases(100),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

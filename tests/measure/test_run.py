@@ -387,15 +387,6 @@ def test_a_disk_that_fills_stops_the_run_cleanly(
             "drafter is 'draft', expected 'ngram'",
         ),
         (["--judge_port", "80000"], "expected a number from 1 to 65535"),
-        (
-            [
-                "--judge_port",
-                "8000",
-                "--judge_model",
-                "openai:http://localhost:8001/judge",
-            ],
-            "give one",
-        ),
         (["--target_gpu_id", "one"], "numbers of CUDA devices"),
         (["--max_depth", "0"], "depth is 0"),
         (["--concurrency", "0"], "concurrency is 0"),

@@ -46,7 +46,6 @@ from lr.model.ranks import (
 )
 
 CPU = torch.device("cpu")
-SERVED = "openai:http://127.0.0.1:9/nobody"
 RUN = "run --dataset tiny:60 --max_tokens_len 120 --mode ar --tensor_parallel 2 --device cpu".split()
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
@@ -326,9 +325,6 @@ def test_the_command_line_refuses_what_cannot_be(
         == 2
     )
     assert "tensor_parallel is 0" in capsys.readouterr().err
-    flags = f"--tensor_parallel 2 --device cpu --mode ar --model {SERVED}"
-    assert main(["generate", "How many?", *flags.split()]) == 2
-    assert "is on a server, which splits its models itself" in capsys.readouterr().err
     place = {
         "RANK": "0",
         "WORLD_SIZE": "2",

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import cases
 from scheduler_kit import RandomScript, oracle, run_and_check
 
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
@@ -49,7 +50,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=cases(400), deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
 def test_any_order_gives_what_the_oracle_says(
     script: RandomScript, config: SchedulerConfig, seed: int
@@ -65,7 +66,7 @@ def test_any_order_gives_what_the_oracle_says(
         assert clerk.survivors == told.survivors
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 @given(
     script=scripts, limits=limits, width=st.integers(1, 3), seed=st.integers(0, 2**32)
 )
@@ -84,7 +85,7 @@ def test_paper_and_depth_emit_the_same_at_any_depth(
     assert all(run == runs[0] for run in runs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
 def test_late_drafts_rejected_still_ends_and_keeps_the_books(
     script: RandomScript, config: SchedulerConfig, seed: int

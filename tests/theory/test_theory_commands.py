@@ -66,7 +66,6 @@ def test_every_simulation_is_of_the_seed(name: str) -> None:
         (["generate", "--num_blocks", "9" * 12], "num_blocks is 9"),
         (["generate", "--threads", "9" * 12], "threads is 9"),
         (["generate", "--tensor_parallel", "9" * 12], "tensor_parallel is 9"),
-        (["generate", "--server_timeout", "inf"], "server_timeout is inf"),
         (["theory", "figures", "--folder", "not/here"], "not/here"),
         (["theory", "validation", "--calibration", "none.json"], "none.json"),
         (["theory", "validation", "--draw", "65"], "draw is 65"),

@@ -1,1 +1,0 @@
-"""Models on a server: the engine with an OpenAI-compatible completions endpoint."""

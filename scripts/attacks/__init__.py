@@ -1,1 +1,0 @@
-"""The attacks that `scripts/attack.py` runs, one class each."""

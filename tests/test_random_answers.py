@@ -1,0 +1,117 @@
+"""Random models, questions and settings. With the exact verifier and rule `match`, an
+answer has the tokens of plain decoding, alone, on the page or in a batch; what a cache
+admits never runs out of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from random_cases import cases
+from reasoner_kit import write_checkpoint
+
+from lr.engine.engine import Run
+from lr.errors import ContextError
+from lr.options import GenerateOptions, make_options
+from lr.reasoner import Reasoner
+from lr.variants.kit.cache import check_cache
+
+WORDS = (
+    "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()
+)
+CONTEXT = 192
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("random")
+    return [
+        str(write_checkpoint(folder / str(i), seed=i, layers=1 + i, context=CONTEXT))
+        for i in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def reasoner(names: list[str]) -> Iterator[Reasoner]:
+    with Reasoner(*names, "exact", dtype=torch.float64) as made:
+        yield made
+
+
+def random_question(rng: Random, longest: int) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, longest)))
+
+
+def random_options(rng: Random) -> GenerateOptions:
+    mode = rng.choice(["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"])
+    drafters = ["ngram", "suffix", "draft", "tree"] + ["step"] * (mode == "lr+sd")
+    width = rng.choice([1, 1, 2, 3])
+    settings: dict[str, Any] = {
+        "mode": mode,
+        "drafter": rng.choice(drafters),
+        "depth": rng.randint(1, 4 if width == 1 else 2),
+        "width": width,
+        "schedule": rng.choice(["sync", "paper", "depth"]),
+        "num_speculative_tokens": rng.randint(1, 7),
+        "draft_forwards": rng.choice([1, 3, 8]),
+        "branching": rng.choice([(2, 2), (3, 1), (1, 1, 1), (4,), (2, 1, 2)]),
+        "temperature": rng.choice([0.0, 0.6, 1.0]),
+        "top_k": rng.choice([0, 0, 20]),
+        "top_p": rng.choice([1.0, 0.9]),
+        "max_step_tokens": rng.choice([3, 12, 40, 100]),
+        "segmenter": rng.choice(["blank_line", "sentence", "fixed"]),
+        "segment_tokens": 3,
+        "max_target_rows": rng.choice([None, None, 1, 3]),
+        "max_tokens": rng.randint(1, 40),
+        "coupling": rng.choice(["independent", "shared"]),
+        "seed": rng.randrange(1000),
+        "acceptance": "match",
+    }
+    return make_options(**settings)
+
+
+def answer_together(
+    reasoner: Reasoner, questions: list[str], options: GenerateOptions, concurrency: int
+) -> list[Run]:
+    runs = []
+    for question in questions:
+        with suppress(ContextError):
+            runs.append(Run(reasoner.engine, reasoner.verifier, question, options))
+    room = reasoner.models.num_blocks
+    runs = [run for run in runs if room is None or run.blocks <= room]
+    for _ in reasoner.engine.serve(runs, concurrency):
+        pass
+    return runs
+
+
+@pytest.mark.parametrize("seed", range(cases(8)))
+def test_answers_are_those_of_plain_decoding(reasoner: Reasoner, seed: int) -> None:
+    rng = Random(seed)
+    options = random_options(rng)
+    questions = [random_question(rng, rng.choice([5, 60])) for _ in range(3)]
+    runs = answer_together(reasoner, questions, options, rng.randint(1, 4))
+    assert len(runs) == 3
+    for run in runs:
+        plain = reasoner.generate(run.question, **{**vars(options), "mode": "ar"})
+        assert run.result.tokens == plain.tokens
+        if options.looks_ahead:
+            page = reasoner.generate(run.question, engine="page", **vars(options))
+            assert page.tokens == plain.tokens
+
+
+@pytest.mark.parametrize("seed", range(cases(4)))
+def test_what_is_admitted_never_runs_out_of_blocks(names: list[str], seed: int) -> None:
+    """Prompts up to the context, some questions twice, few or many cache blocks."""
+    rng = Random(seed)
+    num_blocks = rng.choice([None, 40, 120])
+    with Reasoner(*names, "random:0.5", num_blocks=num_blocks) as reasoner:
+        questions = [random_question(rng, rng.choice([4, CONTEXT])) for _ in range(4)]
+        questions += rng.choices(questions, k=2)
+        answer_together(reasoner, questions, random_options(rng), rng.randint(1, 6))
+        for runners in reasoner.engine.runners.values():
+            for runner in runners.idle:
+                check_cache(runner.cache)
+                assert runner.cache.pool.num_used == 0
