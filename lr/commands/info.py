@@ -183,7 +183,6 @@ def attention_lines(device: torch.device) -> list[str]:
     import torch
 
     from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
-    from lr.spec.sampling import drawing_kernel
 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
@@ -201,14 +200,9 @@ def attention_lines(device: torch.device) -> list[str]:
             taken = True
         lines.append(f"  {name:<6} {verdict}")
     if device.type == "cuda":
-        layers, draws = "fused kernels of the layers", "kernel that draws tokens"
-        for name, kernel in (
-            (layers, find_kernels(needs)),
-            (draws, drawing_kernel(device)),
-        ):
-            failed = kernel if isinstance(kernel, str) else ""
-            why = f"no, plain PyTorch: {failed}" if failed else "taken"
-            lines.append(f"  {name}: {why}")
+        failed = find_kernels(needs)
+        verdict = f"no, plain PyTorch: {failed}" if failed else "taken"
+        lines.append(f"  fused kernels of the layers: {verdict}")
     return lines
 
 

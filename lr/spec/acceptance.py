@@ -187,7 +187,8 @@ class AcceptanceRule(ABC):
     rule's docstring has the proof. `trees`: it can verify trees, not only chains.
     `needs_fresh_noise`: its decision depends on drafts *after* the position where it
     stops, so the next round must not draw with the same noise (`BlockRule` explains).
-    `draws_uniform`: a number selects the outcome.
+    `draws_uniform`: a number selects the outcome. `narrow`: `verify` may be given the
+    columns of a few tokens instead of all, with their `ids`.
     """
 
     name: str
@@ -195,6 +196,7 @@ class AcceptanceRule(ABC):
     trees: bool
     needs_fresh_noise: bool = False
     draws_uniform: bool = True
+    narrow: bool = False
 
     @abstractmethod
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
@@ -205,23 +207,27 @@ class AcceptanceRule(ABC):
         """
 
     def verify(
-        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
+        self,
+        probs: Tensor,
+        proposals: Sequence[Proposal],
+        draws: Sequence[Draws],
+        ids: Tensor | None = None,
     ) -> list[Decision]:
         """Decide for each branch, independently of the others.
 
         `probs` [sum of (n + 1), v] holds for each branch the target's row at its end,
-        then one row after each node, in order. Raises `ProtocolError` if the sizes do
-        not fit.
+        then one row after each node, in order. `ids` [v]: the token of each column, if
+        not its number. Raises `ProtocolError` if the sizes do not fit.
         """
         chosen, keys = [], []
-        rows = rows_of(probs, proposals, draws, trees=self.trees)
+        tables = rows_of(probs, proposals, draws, trees=self.trees)
         known = (
-            read_probs(rows, proposals)
+            read_probs(tables, proposals)
             if any(map(len, proposals))
-            else [None] * len(rows)
+            else [None] * len(tables)
         )
         for p_rows, proposal, read, draw in zip(
-            rows, proposals, known, draws, strict=True
+            tables, proposals, known, draws, strict=True
         ):
             outcome = untried(p_rows)
             if proposal.tokens:
@@ -236,7 +242,8 @@ class AcceptanceRule(ABC):
             )
         if not chosen:
             return []
-        tokens = sample(torch.stack([outcome.next_probs() for outcome in chosen]), keys)
+        rows = torch.stack([outcome.next_probs() for outcome in chosen])
+        tokens = sample(rows, keys, ids)
         return [
             Decision(one.nodes, t, one.note)
             for one, t in zip(chosen, tokens, strict=True)
@@ -283,6 +290,7 @@ class RejectRule(AcceptanceRule):
     name = "reject"
     lossless = True
     trees = True
+    narrow = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """One outcome per node, including the root: the walk ends there, all children
@@ -437,8 +445,13 @@ class MatchRule(AcceptanceRule):
         return RejectRule().outcomes(p_rows, replace(proposal, q=None))
 
     def verify(
-        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
+        self,
+        probs: Tensor,
+        proposals: Sequence[Proposal],
+        draws: Sequence[Draws],
+        ids: Tensor | None = None,
     ) -> list[Decision]:
+        assert ids is None  # not `narrow`: `follow_draws` compares tokens, not columns
         rows_of(probs, proposals, draws)  # raises if anything does not fit
         return self.follow_draws(proposals, draws, partial(sample, probs))
 

@@ -48,6 +48,7 @@ class BlockRule(AcceptanceRule):
     lossless = True
     trees = False
     needs_fresh_noise = True
+    narrow = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """One outcome per place where the block can be cut. The end is first."""

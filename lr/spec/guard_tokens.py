@@ -151,7 +151,11 @@ class GuardedRule(Guarded, AcceptanceRule):
         return made
 
     def verify(
-        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
+        self,
+        probs: Tensor,
+        proposals: Sequence[Proposal],
+        draws: Sequence[Draws],
+        ids: Tensor | None = None,
     ) -> list[Decision]:
         if type(self.inner).verify is AcceptanceRule.verify:
             return super().verify(probs, proposals, draws)

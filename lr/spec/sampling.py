@@ -12,7 +12,7 @@ models with the same key share their noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 
 import numpy as np
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from lr.errors import NumericalError
 from lr.kvcache.cache import integers
-from lr.registry import find
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
@@ -92,71 +91,94 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
+def sample(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> list[int]:
     """One token id per row of probs [b, v], drawn with its key: the largest `perturbed`
-    score."""
+    score. `ids` [v] or [b, v]: the token of each column, if not its number."""
     if probs.is_cuda:
-        return sample_at_once(probs, keys)
+        return sample_at_once(probs, keys, ids)
+    if ids is not None or probs.numel() <= SMALL:
+        return tokens_at(perturbed(probs, keys, ids).argmax(-1), ids).tolist()
     left = int(probs.count_nonzero())
     if left == len(keys):  # one candidate per row: nothing to draw
         return probs.argmax(-1).tolist()
-    if 4 * left > probs.numel() or probs.numel() <= SMALL:
+    if 4 * left > probs.numel():
         return perturbed(probs, keys).argmax(-1).tolist()
     # Top-k and top-p leave few tokens; only those need noise.
-    rows, ids = probs.nonzero(as_tuple=True)
-    scores = torch.full(
-        probs.shape, -torch.inf, dtype=torch.float64, device=probs.device
-    )
-    scores[rows, ids] = _noise(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
+    rows, columns = probs.nonzero(as_tuple=True)
+    scores = torch.full_like(probs, -torch.inf, dtype=torch.float64)
+    noise = _noise(_words(keys, probs.device)[rows], columns)
+    scores[rows, columns] = noise / probs[rows, columns]
     return scores.argmax(-1).tolist()
 
 
-def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
+def sample_at_once(
+    probs: Tensor, keys: Sequence[int], ids: Tensor | None = None
+) -> list[int]:
     """As `sample`, with a single transfer from the device. Raises NumericalError for
     NaN."""
+    tokens = tokens_at(perturbed(probs, keys, ids).argmax(-1), ids)
     finite = probs.sum().isfinite().view(1)
-    *ids, fine = torch.cat(
-        (perturbed(probs, keys).argmax(-1), finite.to(torch.int64))
-    ).tolist()
+    *drawn, fine = torch.cat((tokens, finite.to(torch.int64))).tolist()
     if not fine:
         raise not_finite()
-    return ids
+    return drawn
+
+
+def tokens_at(columns: Tensor, ids: Tensor | None) -> Tensor:
+    """The tokens [b] in these columns [b], one per row; see `sample`."""
+    if ids is None:
+        return columns
+    return ids.expand(len(columns), -1).gather(1, columns[:, None])[:, 0]
 
 
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
-    """`sample(distribution(logits, params), keys)`. On CUDA, if top-k or top-p leaves
-    few tokens, a single kernel reads only the HEAD likeliest, provided that no other
-    token is left.
+    """`sample(distribution(logits, params), keys)`, of a large vocabulary only the
+    likeliest tokens if top-k leaves no others."""
+    head = likeliest(logits, params)
+    if head is not None:
+        top, ids, complete = head
+        probs = distribution(top, params)  # [b, HEAD], a vocabulary of its own per row
+        tokens = tokens_at(perturbed(probs, keys, ids).argmax(-1), ids)
+        complete = complete & probs.sum(-1).isfinite()
+        drawn, sure = torch.stack((tokens, complete.to(torch.int64))).tolist()
+        if all(sure):
+            return drawn
+    return sample(distribution(logits, params), keys)
+
+
+def likeliest(
+    logits: Tensor, params: SamplingParams
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The logits and the ids of the HEAD likeliest tokens of each row, both [b, HEAD],
+    and whether top-k leaves no other token [b]: ties of the last one may go on. None
+    where this does not pay, or without top-k."""
+    k = params.top_k
+    if params.greedy or not 0 < k < HEAD or logits.shape[-1] <= SMALL:
+        return None
+    top, ids = logits.topk(HEAD, dim=-1)
+    return top, ids, top[:, -1] < top[:, k - 1]
+
+
+def narrowed(
+    logits: Tensor, params: SamplingParams, tokens: Sequence[int]
+) -> tuple[Tensor, Tensor, list[int]] | None:
+    """The columns of logits [b, v] that matter: `tokens`, and all that top-k leaves in
+    some row. Returns their logits [b, c], their ids [c], and the columns of `tokens`.
+    The distribution of these logits is that of all, without the zeros. None as in
+    `likeliest`.
+
+    Example: top-k leaves tokens 7 and 9 in one row, 9 and 12 in the other, and token 8
+    was drafted: ids (7, 8, 9, 12), and 8 is column 1.
     """
-    few = 0 < params.top_k < HEAD or (params.top_k == 0 and params.top_p < 1)
-    few = few and not params.greedy and logits.shape[-1] > HEAD
-    if few and logits.is_cuda and logits.dtype is not torch.float64:
-        kernel = drawing_kernel(logits.device)
-        if not isinstance(kernel, str):
-            tokens = kernel(logits, params, _words(keys, logits.device))
-            if tokens is not None:
-                return tokens
-    probs = distribution(logits, params)
-    if probs.is_cpu and not params.greedy and probs.numel() <= SMALL:
-        return perturbed(probs, keys).argmax(-1).tolist()
-    return sample(probs, keys)
-
-
-@cache
-def drawing_kernel(device: torch.device) -> Callable[..., list[int] | None] | str:
-    """`draw_from_head`, tested on the device, or the reason why it does not run. Raises
-    nothing."""
-    if device.type != "cuda":
-        return "it needs a device of type cuda"
-    try:
-        kernel: Callable[..., list[int] | None] = find(
-            "lr.kernels.sampling:draw_from_head"
-        )
-        logits = torch.zeros(1, HEAD, device=device)
-        kernel(logits, SamplingParams(1.0, top_k=1), _words([0], device))
-    except Exception as error:  # a kernel that does not fit may raise anything
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return kernel
+    head = likeliest(logits, params)
+    if head is None:
+        return None
+    _, ids, complete = head
+    drafted = integers(tokens, logits.device)
+    ids = torch.cat((ids.flatten(), drafted)).unique()  # sorted
+    places = torch.searchsorted(ids, drafted)
+    *columns, sure = torch.cat((places, complete.all().view(1))).tolist()
+    return (logits[:, ids], ids, columns) if sure else None
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -183,15 +205,17 @@ def not_finite() -> NumericalError:
     )
 
 
-def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
+def perturbed(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> Tensor:
     """The scores -E / p, fp64 [b, v]; -inf where p is 0. `sample` takes the largest."""
     size = probs.shape[-1]
     if not probs.is_cpu:
-        ids = torch.arange(size, device=probs.device)
+        if ids is None:
+            ids = torch.arange(size, device=probs.device)
         return _noise(_words(keys, probs.device)[:, None], ids) / probs
     # The same numbers as `_noise`, bit for bit. NumPy has unsigned words, and its calls
     # cost less.
-    x = np.array(keys, dtype=np.uint64)[:, None] + _steps(size)
+    steps = _steps(size) if ids is None else ids.numpy() * np.int64(_signed(GOLDEN))
+    x = np.array(keys, dtype=np.uint64)[:, None] + steps.view(np.uint64)
     x ^= x >> np.uint64(30)
     x *= np.uint64(MIX1)
     x ^= x >> np.uint64(27)

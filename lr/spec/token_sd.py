@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -29,10 +30,18 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Draws, MatchRule, Proposal
+from lr.spec.acceptance import (
+    EMPTY,
+    ROOT,
+    AcceptanceRule,
+    Decision,
+    Draws,
+    MatchRule,
+    Proposal,
+)
 from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, read_up_to
-from lr.spec.sampling import distribution, draw
+from lr.spec.sampling import distribution, draw, narrowed
 from lr.trace import RoundDetail
 from lr.types import Coupling, SamplingParams, require_whole
 
@@ -171,6 +180,8 @@ def speculate(
         type(rule) is MatchRule and not detailed
     ):  # needs the target's tokens, not its probabilities
         decisions = rule.follow_draws(proposals, draws, partial(draw, rows, sampling))
+    elif rule.narrow and not detailed:
+        decisions = verify_narrowed(rule, rows, sampling, proposals, draws)
     else:
         rows = distribution(rows, sampling)  # the same shape: probabilities
         decisions = rule.verify(rows, proposals, draws)
@@ -202,6 +213,34 @@ def speculate(
             RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note)
         )
     return ends
+
+
+def verify_narrowed(
+    rule: AcceptanceRule,
+    logits: Tensor,
+    sampling: SamplingParams,
+    proposals: Sequence[Proposal],
+    draws: Sequence[Draws],
+) -> list[Decision]:
+    """The rule's decisions from logits [sum of (n + 1), v]. If top-k leaves few tokens
+    of a large vocabulary, the rule sees only their columns and those of the drafts; the
+    others are zero.
+    """
+    tokens = [token for proposal in proposals for token in proposal.tokens]
+    few = narrowed(logits, sampling, tokens)
+    if few is None:
+        return rule.verify(distribution(logits, sampling), proposals, draws)
+    logits, ids, columns = few
+    places = iter(columns)
+    in_columns = [
+        replace(
+            proposal,
+            tokens=tuple(islice(places, len(proposal))),
+            q=None if proposal.q is None else proposal.q[:, ids],
+        )
+        for proposal in proposals
+    ]
+    return rule.verify(distribution(logits, sampling), in_columns, draws, ids)
 
 
 Forks = list[tuple[Branch, tuple[int, ...]]]

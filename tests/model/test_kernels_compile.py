@@ -45,7 +45,7 @@ def compiled(
     if "EARLY" in names:
         constants["EARLY"] = options["launch_pdl"] = sm >= 90
     assert {*arguments, *constants} == set(names)
-    changing = {"num_tiles", "splits", "split_rows", "table_row", "rows", "top_k"}
+    changing = {"num_tiles", "splits", "split_rows", "table_row", "rows"}
     even = [
         n
         for n, kind in arguments.items()
@@ -143,18 +143,6 @@ def test_fused(dtype: torch.dtype, sm: int) -> None:
         (_store, storing, {"SIZE": 1024, "D": 128, "BLOCK": 1024}),
     ):
         assert compiled(kernel, arguments, constants, sm).asm["cubin"]
-
-
-@pytest.mark.filterwarnings(WARNING)
-@pytest.mark.parametrize(("dtype", "sm"), EVERYWHERE)
-def test_draw(dtype: torch.dtype, sm: int) -> None:
-    from lr.kernels.sampling import _draw
-
-    arguments = {"scores": TYPES[dtype], "ids": "*i64", "words": "*i64", "told": "*i64"}
-    arguments["totals"] = "*fp32"
-    arguments |= dict.fromkeys(("rows", "top_k"), "i32")
-    arguments |= dict.fromkeys(("temperature", "top_p", "min_p"), "fp32")
-    assert compiled(_draw, arguments, {"SIZE": 64, "num_warps": 2}, sm).asm["cubin"]
 
 
 def test_kernels_go_past_standard_parts_only() -> None:

@@ -209,6 +209,7 @@ class SyntheticRule(AcceptanceRule):
     lossless = False
     trees = False
     draws_uniform = False
+    narrow = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -228,7 +229,11 @@ class SyntheticRule(AcceptanceRule):
 
     @torch.inference_mode()
     def verify(
-        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
+        self,
+        probs: Tensor,
+        proposals: Sequence[Proposal],
+        draws: Sequence[Draws],
+        ids: Tensor | None = None,
     ) -> list[Decision]:
         """One decision per branch from flat `probs` [sum of (n + 1), v]."""
         parts = rows_of(probs, proposals, draws, trees=False)
@@ -237,9 +242,8 @@ class SyntheticRule(AcceptanceRule):
             for one, draw in zip(proposals, draws, strict=True)
         ]
         rows = torch.stack([part[n] for part, n in zip(parts, kept, strict=True)])
-        tokens = sample(
-            rows, [draw.sample_key(n) for draw, n in zip(draws, kept, strict=True)]
-        )
+        keys = [draw.sample_key(n) for draw, n in zip(draws, kept, strict=True)]
+        tokens = sample(rows, keys, ids)
         return [
             Decision(tuple(range(n)), token)
             for n, token in zip(kept, tokens, strict=True)
