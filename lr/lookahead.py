@@ -48,9 +48,9 @@ from lr.spec.verifiers.base import Pair, Verifier, verdict_by_form, verdicts_of
 from lr.spec.write import Segmenter
 from lr.types import Coupling, EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
 
-QUESTION = (
-    "At first Finn has 36 shells. Then Nora gets half as many shells as Finn. "
-    "Then Eva gets 9 fewer shells than Nora. How many shells does Eva have?"
+QUESTION = (  # at every seed we tried, the draft gets one step wrong: 17 more, not 17 fewer
+    "At first Finn has 5 pears. Then Jo gets 19 more pears than Finn. "
+    "Then Hana gets 17 fewer pears than Jo. How many pears does Hana have?"
 )
 
 

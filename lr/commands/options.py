@@ -231,7 +231,9 @@ class ModelChoice:
         """What to ask: `given`, or a sample problem, which is then shown on standard
         error. Raises `SettingError` for a question outside a tiny model's language: the
         answer would be noise."""
-        sample = self.sample()
+        from lr.lookahead import QUESTION
+
+        sample = QUESTION if self.language.family == "tiny" else self.sample()
         if given is None:
             note = f"no question was given; this is a sample: {sample}"
             console(stderr=True).print(note, style="dim")

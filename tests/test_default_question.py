@@ -1,0 +1,54 @@
+"""The question that is asked when nobody asks one shows a rejection, everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lr.commands.options import ModelChoice
+from lr.lookahead import QUESTION
+from lr.options import GenerateOptions
+from lr.reasoner import Reasoner
+from lr.types import Origin
+
+ROOT = Path(__file__).parents[1]
+GREEDY = {"temperature": 0.0}
+SYNC = {"schedule": "sync"}
+
+
+@pytest.mark.usefixtures("whole_targets")
+@pytest.mark.parametrize("verifier", ["judge", "oracle"])
+@pytest.mark.parametrize("options", [{}, {"mode": "lr+sd"}, SYNC, GREEDY])
+def test_the_draft_is_wrong_once_and_the_target_corrects_it(
+    verifier: str, options: dict[str, Any]
+) -> None:
+    result = Reasoner("tiny-target", "tiny-draft", verifier).generate(
+        QUESTION, **options
+    )
+    (correction,) = (step for step in result.steps if step.origin is Origin.CORRECTION)
+    assert correction.rejected is not None
+    # A reader sees who is wrong: the question says "17 fewer".
+    assert "more" in correction.rejected
+    assert "more" not in correction.text
+    assert result.answer == "7"
+
+
+def test_the_page_shows_a_correction_by_default() -> None:
+    page = [sys.executable, "-m", "lr.lookahead"]
+    output = subprocess.run(page, capture_output=True, text=True, check=True)
+    assert "correction" in output.stdout
+
+
+def test_every_command_without_a_question_asks_this_one() -> None:
+    assert ModelChoice().question(None) == QUESTION
+    assert GenerateOptions().seed == 0
+
+
+def test_readme_and_the_first_notebook_ask_this_one() -> None:
+    for name in ("README.md", "notebooks/00_lookahead_from_scratch.ipynb"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "from lr.lookahead import QUESTION" in text
