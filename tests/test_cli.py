@@ -171,31 +171,6 @@ def test_max_depth_is_another_name_of_depth(
     )
 
 
-def test_explain_says_what_the_trace_shows(
-    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two random models agree on nothing, so every draft step is rejected, and that is what
-    --explain says.
-    """
-    words = [
-        "generate",
-        "q",
-        "--model",
-        str(target),
-        "--draft_model",
-        str(draft),
-        "--verifier",
-        "exact",
-    ]
-    words += ["--segmenter", "fixed", "--segment_tokens", "3", "--max_tokens", "120"]
-    assert main(words) == 0
-    silent = capsys.readouterr()
-    assert main([*words, "--explain"]) == 0
-    explained = capsys.readouterr()
-    assert explained.out == silent.out
-    assert len(explained.err.splitlines()) > len(silent.err.splitlines())
-
-
 def test_impossible_settings(
     target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

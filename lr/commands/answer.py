@@ -20,7 +20,7 @@ from rich.text import Text
 from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.measure.bench.report import BenchWay, Spread, in_turn
-from lr.measure.failure_modes import DraftBottleneck, failure_modes
+from lr.measure.speed_reason import speed_reason
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
 from lr.result import Result
 from lr.spec.protocol import Emit, Schedule
@@ -70,9 +70,6 @@ class Generate:
     max_depth: int | None = (
         None  # The official tool's name for --depth; wins if both are given.
     )
-    explain: bool = (
-        False  # Also report failure modes: cascades of rejections, waits for the draft.
-    )
     trace: Path | None = None
     """Write every event to this file, as JSON lines: for lr trace, play, draw and
     step."""
@@ -108,10 +105,10 @@ class Generate:
             said += [
                 f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"
             ]
-        for found in failure_modes(result.trace) if self.explain else []:
-            # with lockstep the target pays for the draft's work but never waits for it
-            if options.driver != "lockstep" or not isinstance(found, DraftBottleneck):
-                said += [str(found)]
+        elif reason := speed_reason(
+            result.trace, overlapped=options.driver == "overlapped"
+        ):
+            said.append(reason)
         if not result.finished:
             said += [
                 "the answer was cut at the token budget (--max_tokens) or the context length"

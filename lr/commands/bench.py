@@ -6,41 +6,31 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
-import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands import show
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import DeviceOptions, DtypeName, ModelChoice, torch_dtype
+from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
 from lr.commands.run import TINY
 from lr.errors import CheckpointError
-from lr.measure.bench import alpha
 from lr.measure.bench.report import (
     BenchWay,
-    Spread,
     acceptance_of,
     conditions,
-    in_turn,
     write_json,
 )
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
-from lr.tiny.language import Split, problem
+from lr.tiny.language import Split
 from lr.tiny.languages import DATASETS
-from lr.trace import TokenRound
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.measure.bench import token
     from lr.measure.bench.synthetic import Synthetic
-    from lr.reasoner import Reasoner
 
 
 @dataclass(frozen=True)
@@ -148,73 +138,6 @@ class BenchDecode(Bench):
         for goal in decode.goals(timings):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
         write_json(content | decode.document(timings), self.json)
-
-
-TOKEN_NOTES = """\
-tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: relative to the
-tokens/s of our plain decoding. / peer: relative to the fastest transformers row of the same kind,
-problem by problem. tok/pass: tokens per pass of the target. kept: accepted / drafted. length:
-1 + accepted / rounds, the mean acceptance length."""
-
-
-@dataclass(frozen=True)
-class BenchToken(Bench):
-    """Time token-level speculation on the tiny models against transformers' generate,
-    assisted generation and prompt lookup."""
-
-    problems: int = 24  # Held-out problems at every temperature, after one to warm up.
-    k: int = 4  # Draft tokens per round, on both sides (for trees: the depth).
-    temperature: tuple[float, ...] = (0.6, 0.0)  # One table for each; 0 is greedy.
-    branching: tuple[int, ...] = (
-        2,
-        1,
-        1,
-        1,
-    )  # Our trees: the number of candidates at each level.
-    seed: int = 0  # Seed of the first problem; each further problem adds 1.
-
-    def run(self) -> None:
-        from lr.measure.bench import token
-        from lr.reasoner import Reasoner
-
-        require(bool(self.temperature), "temperature", (), "numbers such as 0.6 0")
-        GenerateOptions(branching=self.branching)
-        content, out = self.begin(problems=2, k=1, temperature=0), show.console()
-        contenders = token.answerers(Reasoner(), self.k, self.branching)
-        temperatures = tuple(dict.fromkeys(self.temperature))
-        count = len(contenders) * len(temperatures) * (self.problems + 1)
-        with show.progress("answering", count) as advance, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # transformers warns about its own settings
-            rows = token.measure(
-                contenders, temperatures, self.problems, self.seed, advance
-            )
-        out.print(show.in_words(content["conditions"]))
-        for temperature in self.temperature:
-            shown, cells = [row for row in rows if row.temperature == temperature], []
-            for row in shown:
-                rate, kept = row.rate, row.total
-                spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
-                line = f"{row.side}: {row.name}", spread, row.to_plain, row.to_peer
-                numbers = kept.tokens_per_target_pass, kept.token_acceptance
-                cells.append((*line, *numbers, kept.rounds.mean_acceptance_length))
-            columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
-            title, kinds = f"temperature {temperature:g}", [row.kind for row in shown]
-            out.print(show.table(columns, cells, title=title, groups=kinds))
-        out.print(TOKEN_NOTES, style="dim")
-        out.print(verdict(rows))
-        write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
-
-
-def verdict(rows: Sequence[token.TokenRow]) -> str:
-    """The conclusion: lr is ahead in every row, or the rows in which it is not."""
-    behind = [
-        f"{r.name} at temperature {r.temperature:g} ({r.to_peer})"
-        for r in rows
-        if r.behind
-    ]
-    if not behind:
-        return "lr is ahead of transformers in tokens/s in every row."
-    return f"lr is NOT ahead of transformers in: {'; '.join(behind)}."
 
 
 STEP_NOTES = """\
@@ -343,156 +266,6 @@ class BenchStep(Bench):
             f"words of the rows' names: {'; '.join(ways)}",
         )
         return chosen
-
-
-TRACE_WAYS = ("off", "on", "file")
-"""Statistics only; every event in memory; every event in memory and in the file."""
-TRACE_COLUMNS = (
-    "mode", "tokens/s, off:.0f", "on:+.1%", "middle half:+.1%", "on and file:+.1%",
-    "middle half:+.1%", "events/token:.1f", "kB:.0f",
-)  # fmt: skip
-GOAL = 0.03  # The share of the tokens per second that a trace may cost.
-
-
-@dataclass(frozen=True)
-class BenchTrace:
-    """Time answers with the trace off, on, and written to a file: every question in all
-    three ways, one directly after the other."""
-
-    modes: tuple[Mode, ...] = MODES  # The modes to measure with driver lockstep.
-    overlapped: bool = True  # Also measure mode lr with driver overlapped.
-    problems: int = 6  # Held-out problems of the tiny language.
-    repeats: int = 3  # How often each problem is answered in every way.
-    models: ModelChoice = field(default_factory=ModelChoice)
-
-    def run(self) -> None:
-        show.at_least(self, problems=1, repeats=1)
-        turns = self.problems * self.repeats
-        require(
-            turns >= 2,
-            "repeats",
-            self.repeats,
-            "enough for two turns, to have a spread",
-        )
-        settings: dict[str, dict[str, Any]] = {
-            mode: {"mode": mode} for mode in self.modes
-        }
-        if self.overlapped:
-            settings["lr, overlapped"] = {"mode": "lr", "driver": "overlapped"}
-        rows, over = [], []
-        with (
-            self.models.load(needs_draft=True) as reasoner,
-            show.progress("measuring", len(settings) * (turns + 1)) as advance,
-        ):
-            for name, options in settings.items():
-                seconds, tokens, events, size = self._turns(reasoner, options, advance)
-                row: list[object] = [name, tokens / sum(seconds["off"])]
-                for way in TRACE_WAYS[1:]:
-                    spread = Spread.of_ratios(seconds[way], seconds["off"])
-                    row += [spread.median - 1, (spread.low - 1, spread.high - 1)]
-                    over += [name] if way == "on" and spread.median - 1 > GOAL else []
-                rows.append([*row, events / tokens, size / turns / 1000])
-        out = show.console()
-        out.print(show.in_words(conditions()))
-        out.print(show.table(TRACE_COLUMNS, rows, title=f"{turns} turns per row"))
-        met = f"not met by {', '.join(over)}" if over else "met"
-        out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
-
-    def _turns(
-        self, reasoner: Reasoner, options: dict[str, Any], advance: Callable[[], None]
-    ) -> tuple[dict[str, list[float]], int, int, int]:
-        """The seconds of every turn by way; the tokens, events and bytes of all files
-        together.
-
-        A turn is one question, answered in all three ways. Draws are keyed, so all
-        three write the same tokens, and the ratio of two times is that of tokens/s."""
-        from lr.watch.trace.replay import save_trace
-
-        seconds: dict[str, list[float]] = {way: [] for way in TRACE_WAYS}
-        tokens = events = size = 0
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "trace.jsonl")
-            for turn in range(self.problems * self.repeats + 1):
-                question, written = (
-                    problem(Split.TEST, turn % self.problems).question,
-                    set(),
-                )
-                for way in in_turn(TRACE_WAYS, turn):
-                    started = time.perf_counter()
-                    run = reasoner.run(question, detailed=way != "off", **options)
-                    written.add(run.finish().tokens)
-                    if way == "file":
-                        save_trace(file, run)
-                    seconds[way].append(time.perf_counter() - started)
-                    if way == "file" and turn > 0:  # the first turn warms up
-                        tokens += len(run.result.tokens)
-                        events += len(run.trace.events)
-                        size += file.stat().st_size
-                assert len(written) == 1, "a trace must not change the answer"
-                advance()
-        return {way: some[1:] for way, some in seconds.items()}, tokens, events, size
-
-
-ALPHA_NOTES = """\
-tokens per round: 1 + accepted / rounds. α: accepted / tried. G(α) = (1 - α^(k+1)) / (1 - α). by
-place: one rate per place, from the other half of the problems. off: measured minus predicted, in
-standard errors of the measurement (jackknife over problems). short: rounds with fewer than k draft
-tokens. emitted: tokens of a round that remain after the end of the step is cut off."""
-ALPHA_COLUMNS = (
-    "k", "rounds", "short:.1%", "α:.4f", "measured:.3f", "± s.e.:.3f", "G(α):.3f", "off:+.1f",
-    "by place:.3f", "off:+.1f", "emitted:.3f",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BenchAlpha(Bench):
-    """Measure how many tokens a round of token-level speculation decides, with rule
-    reject and a fixed k, and compare with theory."""
-
-    problems: int = 128  # Held-out problems, each solved for every k.
-    longest: int = 8  # k goes from 1 to this number.
-    temperature: float = 0.6  # Of target and draft.
-    seed: int = 0  # Same seed, same figures.
-    figure: Path | None = (
-        None  # Also draw the figures, as PNG and SVG. Needs the extra `plot`.
-    )
-
-    def run(self) -> None:
-        from lr.reasoner import Reasoner
-
-        content, out = self.begin(problems=4, temperature=0, longest=1), show.console()
-        reasoner, points, rows = Reasoner(), [], []
-        with show.progress("k", self.longest) as advance:
-            for k in range(1, self.longest + 1):
-                rounds = [
-                    self._rounds(reasoner, index, k) for index in range(self.problems)
-                ]
-                p = alpha.point(k, rounds)
-                row = p.k, p.rounds, p.cut, p.alpha, p.measured, p.error, p.constant
-                rows.append((*row, p.gaps[0], p.by_place, p.gaps[1], p.emitted))
-                points.append(asdict(p) | {"gaps": p.gaps})
-                advance()
-        out.print(show.table(ALPHA_COLUMNS, rows, text=0, title="tokens per round"))
-        out.print(ALPHA_NOTES, style="dim")
-        content["points"] = points
-        write_json(content, self.json)
-        for path in alpha.draw(content, self.figure) if self.figure is not None else ():
-            out.print(f"drawn: {path}")
-
-    def _rounds(self, reasoner: Reasoner, index: int, k: int) -> alpha.Places:
-        how: dict[str, Any] = {
-            "mode": "sd",
-            "drafter": "draft",
-            "num_speculative_tokens": k,
-        }
-        how |= {"acceptance": "reject", "coupling": "independent", "max_tokens": 400}
-        how |= {"temperature": self.temperature, "seed": self.seed}
-        how |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}  # keep every token
-        made = reasoner.generate(problem(Split.TEST, index).question, **how)
-        rounds = [
-            event for _, event in made.trace.events if isinstance(event, TokenRound)
-        ]
-        return alpha.Places.of(rounds, k)
 
 
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")

@@ -27,7 +27,6 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("calibrate", "theory:Calibrate", "measure what the formulas take, on real models"),
     ("theory validation", "theory:TheoryValidation", "compare predicted with measured speedups"),
     ("verify", "eval:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
-    ("drift", "eval:Drift", "what accepted steps cost, next to the answers that flipped"),
     ("experiment", "eval:ExperimentRun", "the paper's experiments, in miniature or on checkpoints"),
     ("report", "eval:Report", "compare runs: accuracy, speed, speedup, acceptance"),
     ("new variant", "new:NewVariant", "write a template for a method of your own, and its test"),
@@ -38,11 +37,8 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("info", "info:Info", "what this machine offers: versions, devices, checkpoints"),
     ("tiny eval", "info:TinyEval", "measure the tiny models on held-out problems"),
     ("bench decode", "bench:BenchDecode", "time plain decoding against other implementations"),
-    ("bench token", "bench:BenchToken", "time token-level speculation against transformers"),
     ("bench step", "bench:BenchStep", "time Lookahead Reasoning in all its forms"),
     ("bench gpu", "bench:BenchGpu", "time real shapes without a checkpoint; compare the roofline"),
-    ("bench trace", "bench:BenchTrace", "time what writing a trace costs"),
-    ("bench alpha", "bench:BenchAlpha", "tokens per speculative round, measured and predicted"),
 )}  # fmt: skip
 """By name: "module:class" of the command in `lr/commands`, and what it does."""
 

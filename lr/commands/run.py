@@ -292,9 +292,7 @@ class RunCommand:
     protocol: Literal["generate", "acceptance"] = "generate"
     """acceptance, as the paper measures: at every position draft and target write a
     step, the verifier judges, and one of the two is appended."""
-    save_pairs: bool = (
-        False  # Save every judged pair of steps, for lr verify and lr drift.
-    )
+    save_pairs: bool = False  # Save every judged pair of steps, for lr verify.
     save_traces: bool = False  # Save the trace of every answer.
     run_code: bool = False
     """Run the programs that the model wrote, to grade them: in bubblewrap, without

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import fmean
 from typing import Any
 
 from lr.errors import SettingError
-from lr.measure.experiment import Arm, ArmAnswers, Finding, Lab, Outcome
-from lr.measure.failure_modes import spans_at_work
+from lr.measure.experiment import Arm, Finding, Lab, Outcome
 from lr.measure.report import ACCURACY, KEPT, PASSES, SPEEDUP, bars, notes, pick
 from lr.theory.trace_metrics import Spans, covered
-from lr.tiny.language import StepKind
-from lr.tiny.languages import LANGUAGES
-from lr.trace import ForwardPass
+from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role
 from lr.watch.figures.plots import Bars, Curves, Lanes
 from lr.watch.trace.file import read_trace
@@ -344,6 +340,17 @@ NOBODY, TOGETHER = "none of them", "draft and target together"
 LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
 
 
+def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
+    """When draft, target and judge worked, from (time, event); an event reports what
+    has ended."""
+    spans: dict[str, Spans] = {"draft": [], "target": [], "judge": []}
+    for time, event in events:
+        if isinstance(event, ForwardPass | VerifierCall):
+            lane = event.role.value if isinstance(event, ForwardPass) else "judge"
+            spans[lane].append((max(0.0, time - event.seconds), time))
+    return spans
+
+
 def profile_arms(lab: Lab) -> list[Arm]:
     """Lookahead Reasoning with each driver; keeps the traces."""
     return [Arm(driver, "lr", {"driver": driver}, traces=True) for driver in DRIVERS]
@@ -407,91 +414,6 @@ def find_profile(outcome: Outcome) -> Finding:
     )
 
 
-DOMAIN_COLUMNS = {
-    **ACCURACY,
-    "tokens/s": "speed",
-    **SPEEDUP,
-    "steps kept": "step_acceptance",
-}
-
-
-def domain_arms(lab: Lab) -> list[Arm]:
-    """The four modes and the draft alone, in every language with its own target, draft
-    and oracle. Lookahead Reasoning gains from two models that mean the same, not from
-    mathematics. The oracle judges, so a judge's mistakes do not affect the
-    comparison."""
-    judge = "oracle" if lab.verifier == "judge" else lab.verifier
-    return [
-        Arm("ar", "ar"),
-        Arm("sd", "sd", BY_DRAFT_MODEL),
-        Arm("lr", "lr", {}, judge, pairs=True),
-        Arm("lr+sd", "lr+sd", BY_DRAFT_MODEL, judge),
-        Arm("draft", "draft"),
-    ]
-
-
-def find_domains(outcome: Outcome) -> Finding:
-    """One row per language and mode."""
-    shown, said = [], []
-    for one in outcome.values():
-        row = one.row
-        shown.append({
-            "language": one.lab.family,
-            "mode": row.mode,
-            **pick(row, DOMAIN_COLUMNS),
-            "of orders": _orders_kept(one) if row.mode == "lr" else None,
-            "tokens kept": row.token_acceptance,
-            **pick(row, PASSES),
-            "tokens/step": one.step_tokens,
-            "steps": len(one.steps) / row.answers if one.steps else None,
-            "wasted": row.wasted_share,
-        })  # fmt: skip
-    for family, own in groupby(outcome.values(), lambda one: one.lab.family):
-        said += [f"{family}, {note}" for note in notes([one.row for one in own])]
-
-    def panel(title: str, modes: tuple[str, ...], field: str, **how: Any) -> Bars:
-        some = {name: one.row for name, one in outcome.items() if one.row.mode in modes}
-        labels = [name.replace("/", " ") for name in some]
-        return bars(title, labels, list(some.values()), field, **how)
-
-    speculative, lookahead = ("sd", "lr", "lr+sd"), ("lr", "lr+sd")
-    judges = {
-        str(one.run.settings.get("verifier") or "") for one in outcome.values()
-    } - {""}
-    return Finding(
-        f"Two languages side by side, {next(iter(outcome.values())).row.problems} problems each",
-        shown,
-        [
-            panel(
-                "right (95 % interval)", ("ar", "lr", "draft"), "accuracy", percent=True
-            ),
-            panel("draft steps kept", lookahead, "step_acceptance", percent=True),
-            panel("tokens per target pass", speculative, "tokens_per_pass", line=1.0),
-            panel(
-                "speedup in tokens/s (95 % interval)", speculative, "speedup", line=1.0
-            ),
-        ],
-        [
-            *said,
-            "Speedups are against plain decoding in the same language. Verifier in both: "
-            f"{', '.join(sorted(judges))}. of orders: steps kept among those whose target step is "
-            "an operation (an order carried out), without goal, start and answer.",
-        ],
-    )
-
-
-def _orders_kept(lr: ArmAnswers) -> float | None:
-    """The accepted share of judged pairs whose target step is an operation, if there
-    are any."""
-    said = []
-    for one in lr.pairs():
-        text = lr.lab.decode(one.pair.target_step.tokens)
-        meaning = LANGUAGES[lr.lab.family].parse(text)
-        if meaning is not None and meaning.kind is StepKind.OPERATION:
-            said.append(one.aligned)
-    return fmean(said) if said else None
-
-
 @dataclass(frozen=True)
 class Experiment:
     """`problems`: the default number of tiny problems."""
@@ -508,5 +430,4 @@ EXPERIMENTS = {
     "profile": Experiment(12, profile_arms, find_profile),
     "budget": Experiment(16, budget_arms, find_budget),
     "segmentation": Experiment(24, segmentation_arms, find_segmentation),
-    "domains": Experiment(48, domain_arms, find_domains),
 }

@@ -4,20 +4,12 @@
 target step as token ids, and the verdict. `replay` asks any verifier about them again,
 and `quality` compares it with a reference: the oracle of the tiny language, or a larger
 judge. For a verifier with a score the user chooses a threshold, so `curve` gives all of
-them: how much is accepted, and how much of that the reference rejects.
-
-The drift of an accepted step is its cost by the target: log p(draft step) - log
-p(target step) given their common prefix, in nats at temperature 1. Negative: the target
-prefers its own wording. The sum over a problem says how far the draft led the chain
-away from the target's own text; `ProblemDrift` adds whether the answer flipped compared
-with plain decoding."""
+them: how much is accepted, and how much of that the reference rejects."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -27,14 +19,11 @@ from typing import Any
 import numpy as np
 from msgspec import ValidationError, convert, to_builtins
 
-from lr.errors import LRError, SettingError
+from lr.errors import SettingError
 from lr.measure.datasets import Item
-from lr.measure.report import RunResults, column
+from lr.measure.report import column
 from lr.measure.store import AnswerKey, Store
-from lr.spec.runner import Runner
-from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import PrefixCache, PromptRow
 from lr.spec.verifiers.named import Around
 from lr.types import Step, Verdict
 
@@ -297,95 +286,3 @@ def calibration_error(scores: Sequence[float], truth: Sequence[bool]) -> float |
         return None
     bins = reliability(scores, truth)
     return sum(count * abs(mean - share) for mean, share, count in bins) / len(scores)
-
-
-@dataclass(frozen=True)
-class ProblemDrift:
-    """One answer: its kept draft steps, their drift, and whether it and the baseline's
-    are right (None: not known)."""
-
-    key: AnswerKey
-    steps: int
-    drift: float
-    right: bool | None
-    baseline: bool | None
-
-    @property
-    def flipped(self) -> str:
-        """lost, won, same, or "" if one of the two is not known."""
-        if self.right is None or self.baseline is None:
-            return ""
-        return (
-            "same" if self.right == self.baseline else "won" if self.right else "lost"
-        )
-
-
-def accepted_pairs(pairs: Sequence[SavedPair], run: RunResults) -> list[SavedPair]:
-    """The pairs whose draft step is in the answer, which then begins with prefix and
-    step. Not all aligned pairs are: some followed a step that was rejected later."""
-    found = {}
-    for one in pairs:
-        record = run.records.get(one.key)
-        if record is None or not one.aligned or one.pair.target is None:
-            continue
-        chain = (*one.pair.prefix, *one.pair.draft.tokens)
-        if tuple(record["full_tokens"][: len(chain)]) == chain:
-            found[one.key, len(one.pair.prefix)] = one
-    return list(found.values())
-
-
-def step_drifts(
-    pairs: Sequence[SavedPair], runner: Runner
-) -> list[tuple[AnswerKey, float, float]]:
-    """For every pair the key of its answer, and log p of draft step and target step
-    under the target, in nats. `runner` runs the target, one forward per pair.
-
-    Example, a prefix of 10 and a step of 4: the last 4 of 13 rows of logits are the
-    step's."""
-    made = []
-    with closing(PrefixCache(runner)) as prefixes:
-        for one in pairs:
-            prefix, steps = one.pair.prefix, (one.pair.draft, one.pair.target_step)
-            rows = [
-                PromptRow(
-                    [*prefix, *step.tokens[:-1]],
-                    wanted=len(step.tokens),
-                    keep=len(prefix),
-                )
-                for step in steps
-            ]
-            sums = []
-            for found, step in zip(prefixes.logits(rows), steps, strict=True):
-                if isinstance(found, LRError):
-                    raise found
-                sums.append(math.fsum(step_logprobs(found, step.tokens)))
-            made.append((one.key, sums[0], sums[1]))
-    return made
-
-
-def problem_drifts(
-    made: Sequence[tuple[AnswerKey, float, float]],
-    run: RunResults,
-    baseline: RunResults | None,
-) -> list[ProblemDrift]:
-    """One entry per answer of the run, including those that kept no draft step."""
-    plainly, found = {} if baseline is None else baseline.records, []
-    for key, record in sorted(run.records.items()):
-        mine = [draft - target for of, draft, target in made if of == key]
-        rights = record.get("right"), plainly.get(key, {}).get("right")
-        found.append(ProblemDrift(key, len(mine), math.fsum(mine), *rights))
-    return found
-
-
-def summary(problems: Sequence[ProblemDrift]) -> dict[str, tuple[int, float, float]]:
-    """For each value of `flipped`: problems, mean drift, mean drift per kept step."""
-    found = {}
-    for what in ("same", "lost", "won", ""):
-        if some := [one for one in problems if one.flipped == what]:
-            drift, steps = (
-                math.fsum(one.drift for one in some),
-                sum(one.steps for one in some),
-            )
-            means = drift / len(some), drift / steps if steps else 0.0
-            found[what or "not compared"] = (len(some), *means)
-    return found

@@ -1,6 +1,4 @@
-"""The evaluation of verifiers on numbers by hand and on pairs that a run has kept; the
-drift ledger against a forward of its own.
-"""
+"""The evaluation of verifiers on numbers by hand and on pairs that a run has kept."""
 
 from __future__ import annotations
 
@@ -10,31 +8,23 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 
 from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.measure.datasets import Item, Task
-from lr.measure.grading import Grader
-from lr.measure.report import read_run
 from lr.measure.store import AnswerKey, Store
 from lr.measure.verifier_eval import (
     PairRecorder,
-    ProblemDrift,
     ReplayedVerdicts,
     SavedPair,
-    accepted_pairs,
     auc,
     average_precision,
     calibration_error,
     curve,
     load_pairs,
-    problem_drifts,
     quality,
     reliability,
     replay,
-    step_drifts,
-    summary,
     swapped,
 )
 from lr.reasoner import Reasoner
@@ -203,65 +193,3 @@ def test_verify(
     assert found["exact"]["accepted"] < found["oracle"]["accepted"] < 1
     assert (tmp_path / "v.svg").stat().st_size > 1000
     assert main(["verify", str(tmp_path)]) == 2
-
-
-def test_the_ledger_is_what_one_forward_says(
-    runs: dict[str, Path],
-    reasoner: Reasoner,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from lr.spec.verifiers.judge import asked_model
-
-    with Grader() as grader:
-        run, plain = (read_run(runs[name], grader) for name in ("lr", "ar"))
-    pairs = accepted_pairs(load_pairs(runs["lr"]), run)
-    origins = [step[0] for record in run.records.values() for step in record["steps"]]
-    assert len(pairs) == origins.count("accepted"), "every accepted step, once"
-    target = reasoner.models.target
-    made = step_drifts(pairs, asked_model(target, reasoner.codec, 200).runner)
-    some = pairs[0].pair
-    for step, value in ((some.draft, made[0][1]), (some.target_step, made[0][2])):
-        runner = asked_model(target, reasoner.codec, 100).runner
-        branch = runner.open([*some.prefix, *step.tokens])
-        logits = runner.forward([branch], "all")[0][len(some.prefix) - 1 : -1]
-        runner.close(branch)
-        chosen = torch.log_softmax(logits.double(), -1).gather(
-            -1, torch.tensor(step.tokens)[:, None]
-        )
-        assert value == pytest.approx(float(chosen.sum()), abs=1e-3)
-    pages = problem_drifts(made, run, plain)
-    assert [page.key.number for page in pages] == list(range(8))
-    assert sum(page.steps for page in pages) == len(made)
-    assert (
-        main(
-            [
-                "drift",
-                str(runs["lr"]),
-                "--baseline",
-                str(runs["ar"]),
-                "--json",
-                str(tmp_path / "d.json"),
-            ]
-        )
-        == 0
-    )
-    assert "furthest" in capsys.readouterr().out
-    written = json.loads((tmp_path / "d.json").read_text(encoding="utf-8"))
-    assert [round(page["drift"], 3) for page in written["problems"]] == [
-        round(page.drift, 3) for page in pages
-    ]
-
-
-def test_flips() -> None:
-    pages = [
-        ProblemDrift(AnswerKey(0), 2, -3.0, True, True),
-        ProblemDrift(AnswerKey(1), 1, -9.0, False, True),
-        ProblemDrift(AnswerKey(2), 0, 0.0, True, None),
-    ]
-    assert [page.flipped for page in pages] == ["same", "lost", ""]
-    assert summary(pages) == {
-        "same": (1, -3.0, -1.5),
-        "lost": (1, -9.0, -9.0),
-        "not compared": (1, 0.0, 0.0),
-    }

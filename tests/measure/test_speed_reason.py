@@ -1,0 +1,70 @@
+"""The line that says why an answer was or was not faster, on traces made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from lr.engine.page import emission
+from lr.measure.speed_reason import longest_rejection, speed_reason
+from lr.reasoner import Reasoner
+from lr.trace import ForwardPass, RunEvent, Trace, VerifierCall
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+
+
+def judged(marks: str) -> list[RunEvent]:
+    """One decided place per mark: + accepted, - rejected."""
+    events = []
+    for index, mark in enumerate(marks):
+        verdict = Verdict(mark == "+", "by hand")
+        origin = Origin.ACCEPTED if mark == "+" else Origin.CORRECTION
+        step = Step((0,) * 10, Finish.BOUNDARY)
+        events.append(emission(EmittedStep(index, step, origin, verdict), verdict))
+    return events
+
+
+def trace_of(
+    marks: str, target: float, draft: float, judge: float, end: float
+) -> Trace:
+    """Ten passes of each model, which take so many seconds in all; ends at `end`."""
+    trace = Trace(clock=lambda: 0.0)
+    events = judged(marks)
+    events += [ForwardPass(Role.TARGET, 1, 1, target / 10)] * 10
+    events += [ForwardPass(Role.DRAFT, 1, 1, draft / 10)] * 10
+    events.append(VerifierCall(1, judge))
+    trace.events.extend((end, event) for event in events)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "overlapped", "reason"),
+    [
+        (trace_of("++++", 8, 1, 0, 10), False, "fast"),
+        (trace_of("+---", 8, 1, 0, 10), False, "rejections"),
+        (trace_of("+++++++-----++++++", 8, 1, 0, 10), False, "5 in a row"),
+        (trace_of("++++", 5, 4, 0, 10), False, "equal"),
+        (trace_of("++++", 4, 1, 0, 10), True, "waited"),
+        (trace_of("++++", 4, 1, 0, 10), False, "fast"),  # nobody waits on one thread
+        (trace_of("++++", 9, 5, 0, 10), True, "fast"),  # at the same time
+        (trace_of("++++", 9, 5, 0, 10), False, "took 50%"),
+        (trace_of("++++", 5, 1, 4, 10), False, "verifier"),
+        (Trace(), False, ""),
+    ],
+)
+def test_the_main_reason(trace: Trace, overlapped: bool, reason: str) -> None:
+    line = speed_reason(trace, overlapped=overlapped)
+    assert reason in line and bool(line) is bool(reason)
+
+
+def test_rejections_in_a_row() -> None:
+    trace = trace_of("+---+--", 1, 1, 0, 1)
+    assert longest_rejection(trace) == 3
+    assert longest_rejection(Trace()) == 0
+
+
+def test_a_real_answer_has_a_reason_and_plain_decoding_has_none() -> None:
+    with Reasoner("tiny-draft", "tiny-draft", "never") as reasoner:
+        question = "At first Ann has 7 coins. How many has Ann?"
+        rejected = reasoner.generate(question, mode="lr", max_tokens=60)
+        assert "rejections" in speed_reason(rejected.trace, overlapped=False)
+        plain = reasoner.generate(question, mode="ar", max_tokens=60)
+        assert speed_reason(plain.trace, overlapped=False) == ""
