@@ -1,4 +1,4 @@
-"""Draws docs/figures/player.png, player-live.png, the moving player.gif of the README
+"""Draws docs/figures/player.png, the moving player.gif of the README
 and the other figures of docs/player.md: one answer of the tiny models, in the player
 and by `lr draw`.
 
@@ -18,25 +18,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from lr.commands.cli import main
-from lr.reasoner import Reasoner
+from lr.lookahead import QUESTION
 from lr.watch.figures.tree import fullest_tree
-from lr.watch.player.live import Live, LiveServer
 from lr.watch.player.story import tour_of
-from lr.watch.stepper.live import LiveSource
 from lr.watch.trace.file import read_trace
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
-QUESTION = (
-    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. "
-    "Then Cleo gets 5 fewer coins than Ben. How many coins does Cleo have?"
-)
 SECONDS_PER_STOP = 4
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -67,24 +60,6 @@ def photograph(page: Path, places: dict[str, Path]) -> None:
             window.goto("about:blank")
             window.goto(f"{page.as_uri()}#{place}")
             window.screenshot(path=picture)
-
-
-def photograph_live(picture: Path) -> None:
-    """The page of `lr play --live` with two sides, three decisions after a verdict was
-    forced."""
-    options = {"mode": "lr", "depth": 3, "seed": 8}
-    live = Live(lambda _: LiveSource(Reasoner(), QUESTION, options))
-    with LiveServer(live) as server, laptop() as window:
-        Thread(target=server.serve_forever, daemon=True).start()
-        window.goto(server.address)
-        last = "#due span:last-child button:last-child"
-        for button in ("#verdict", "#fork", last, *3 * ["#decision-next"]):
-            window.click(button)
-            while window.evaluate("Boolean(player.live.asking)"):
-                window.wait_for_timeout(50)
-        window.screenshot(path=picture)
-        server.shutdown()
-    live.session.close()
 
 
 def moving(pictures: list[Path], into: Path) -> None:
@@ -129,7 +104,6 @@ def draw() -> None:
         still = {f"event={fullest_tree(read_trace(trace))}": FIGURES / "player.png"}
         photograph(trace.with_suffix(".html"), still | tour)
         moving(list(tour.values()), FIGURES / "player.gif")
-        photograph_live(FIGURES / "player-live.png")
 
 
 if __name__ == "__main__":

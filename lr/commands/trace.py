@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +33,6 @@ from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.perfetto import perfetto
 from lr.watch.figures.style import require_matplotlib, write
 from lr.watch.figures.tree import fullest_tree, tree_figure
-from lr.watch.player.live import Live, LiveServer
 from lr.watch.player.page import player_page, setting_of, title_of
 from lr.watch.stepper.session import Session
 from lr.watch.stepper.sources import Recorded, Source, StepperError
@@ -156,30 +154,14 @@ class TraceCommand:
 @dataclass(frozen=True)
 class Play(Shown):
     """Write one page that shows an answer event by event: the tree, the text, the
-    clock, the cache. It needs nothing but a browser. With --live the page is served on
-    this machine while the answer is made: type or draw a problem, run, pause, step,
-    force a verdict, fork a what-if."""
+    clock, the cache. It needs nothing but a browser."""
 
     output: Output = (
         None  # The page to write; None: the trace's name with .html, or answer.html.
     )
-    live: bool = (
-        False  # Serve the page to this machine alone, while the answer is made.
-    )
-    port: int = 0  # With --live: the port to serve on; 0: a free one.
 
     def run(self) -> None:
         file = self.file()
-        require(0 <= self.port <= 65535, "port", self.port, "0 (a free one) to 65535")
-        if self.live:
-            require(
-                file is None, "live", str(file), "a question; lr step takes a trace"
-            )
-            require(
-                self.output is None, "output", str(self.output), "nothing with --live"
-            )
-            return self._serve()
-        require(self.port == 0, "port", self.port, "nothing without --live")
         if file is not None:
             trace, output = read_trace(file), self.output or file.with_suffix(".html")
             other = output.resolve() != file.resolve()
@@ -203,22 +185,6 @@ class Play(Shown):
             console(stderr=True).print(f"{self.what}: {note}", style="dim")
         size = f"{len(trace.records)} events, {len(page.encode()) / 1e6:.1f} MB"
         console().print(f"written: {output} ({size}); open it in a browser")
-
-    def _serve(self) -> None:
-        begin, numbers = self.live_sources(), count()
-        draw = self.models.sample
-        live = Live(
-            lambda asked: begin(draw(next(numbers)) if asked is None else asked),
-            self.what,
-        )
-        try:
-            with LiveServer(live, self.port) as server:
-                console().print(f"open {server.address} in a browser; Ctrl-C ends it")
-                server.serve_forever()
-        except KeyboardInterrupt:
-            console().print()
-        finally:
-            live.session.close()
 
 
 PICTURES = ("timeline", "tree", "cache")

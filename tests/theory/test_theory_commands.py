@@ -62,7 +62,6 @@ def test_every_simulation_is_of_the_seed(name: str) -> None:
         (["theory", "--steps", "9" * 30], "steps is 9"),
         (["calibrate", "--problems", "9" * 30], "problems is 9"),
         (["info", "--model", "tiny-target", "--free_gib", "nan"], "free_gib is nan"),
-        (["play", "--live", "--port", "99999"], "port is 99999"),
         (["generate", "--num_blocks", "9" * 12], "num_blocks is 9"),
         (["generate", "--threads", "9" * 12], "threads is 9"),
         (["generate", "--tensor_parallel", "9" * 12], "tensor_parallel is 9"),

@@ -36,9 +36,7 @@ class CacheView {
     this.n = n;
     if (!this.names.length) return;
     const life = this.states.caches[this.chosen], owners = new Map(), copies = new Map();
-    const sides = this.sides || [["", this.states, n]];
-    const branches = sides.flatMap(([side, states, at]) => states.branchesAt(this.chosen, at)
-      .map((one) => ({ ...one, side, number: `${side}${one.number}` })));
+    const branches = this.states.branchesAt(this.chosen, n);
     for (const { number, blocks } of branches) {
       for (const block of blocks) owners.set(block, [...(owners.get(block) || []), number]);
     }
@@ -73,8 +71,8 @@ class CacheView {
     return element;
   }
 
-  row({ side, number, source, length, node, blocks }, size, owners, copies) {
-    const whose = side + (node ? `node ${node}` : this.states.plain ? "the answer" : "passing");
+  row({ number, source, length, node, blocks }, size, owners, copies) {
+    const whose = node ? `node ${node}` : this.states.plain ? "the answer" : "passing";
     const tip = `Branch ${number}: ${node ? `the prefix of node ${node}` : "a passing one"}, `
       + `${plural(length, "token")} in ${plural(blocks.length, "block")}.`
       + (source === null ? "" : `\nForked from branch ${source}.`);
@@ -85,7 +83,7 @@ class CacheView {
       .map(([block, place]) => this.block(block, owners, copies, full(place)));
     if (hidden) cells.splice(1, 0, make("span.hidden", { text: `…${hidden}` }));
     const name = make("span.whose", { tip }, [make("b", { text: whose }),
-      make("small", { text: `branch ${number.replace(side, "")}, ${length} tokens` })]);
+      make("small", { text: `branch ${number}, ${length} tokens` })]);
     return make("div.branch", {}, [name, make("div.pool", {}, cells)]);
   }
 }

@@ -10,11 +10,8 @@ const MEANS = {
 
 class Clock {
   constructor(states, drawing) {
+    const { clock, unit } = states;
     Object.assign(this, { states, drawing });
-  }
-
-  load() {
-    const { clock, unit } = this.states;
     Object.assign(this, { unit, lanes: clock.lanes, clock, drawn: null });
     this.start = clock.begin;
     this.end = Math.max(clock.end, this.start + 1e-9);

@@ -11,8 +11,7 @@ function connect(player) {
   const { tour } = player;
   const settled = (action) => () => { action(); player.toAddress(); };
   const along = (by) => settled(() => (tour.at >= 0 ? tour.go(tour.at + by) : player.step(by > 0)));
-  const jump = (list, forward, what) =>
-    settled(() => player.jump(player.data[list], forward, what));
+  const jump = (list, forward) => settled(() => player.jump(player.data[list], forward));
   const root = document.documentElement, speed = byId("speed");
   const size = (scale) => () => {
     player.scale = clamp(scale(player.scale), 0.7, 2);
@@ -28,8 +27,8 @@ function connect(player) {
     "event-back": along(-1),
     "event-next": along(1),
     "decision-back": jump("decisions", false),
-    "decision-next": jump("decisions", true, "step"),
-    "rejection-next": jump("rejections", true, "rejection"),
+    "decision-next": jump("decisions", true),
+    "rejection-next": jump("rejections", true),
     theme: () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; },
     "text-size": size((scale) => (scale > 1.35 ? 1 : scale + 0.2)),
     "help-open": () => byId("help").showModal(),
@@ -45,7 +44,7 @@ function connect(player) {
   // By key: what it does, in words and by what. Keys of buttons stand in the page.
   const keys = {
     Home: ["To the beginning", settled(() => player.rest(0))],
-    End: ["To the end", settled(() => player.more("end") || player.rest(player.count))],
+    End: ["To the end", settled(() => player.rest(player.count))],
     ArrowUp: ["Faster", faster(1)], ArrowDown: ["Slower", faster(-1)],
     "+": ["Larger text", size((scale) => scale + 0.1)],
     "-": ["Smaller text", size((scale) => scale - 0.1)],
@@ -57,8 +56,7 @@ function connect(player) {
     keys[button.dataset.key] = [button.title, () => button.click()];
   }
   document.addEventListener("keydown", (event) => {
-    const typing = byId("help").open || event.target.matches("[type=text]");
-    if (event.ctrlKey || event.metaKey || event.altKey || typing) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
     const inField = event.target.matches("select, button")
       && [" ", "Enter", "ArrowUp", "ArrowDown"].includes(event.key);
     const name = event.key.length === 1 ? event.key.toUpperCase().replace("=", "+") : event.key;

@@ -28,7 +28,7 @@ from lr.watch.stepper.words import quoted, say, says_aligned
 from lr.watch.trace.file import Header, Record, TraceFile
 from lr.watch.trace.state import CACHE_EVENTS, State, StepState, apply_event
 
-SCRIPTS = "states page tree answer clock cache story player live controls".split()
+SCRIPTS = "states page tree answer clock cache story player controls".split()
 MODES = {
     "ar": "Plain decoding",
     "sd": "Token-level speculation",
@@ -134,14 +134,14 @@ SHARING = (
 )
 
 
-def player_page(trace: TraceFile, *, live: bool = False) -> str:
-    """The page as HTML. `live`: `live.py` serves it, and it can ask for more."""
+def player_page(trace: TraceFile) -> str:
+    """The page as HTML."""
     subject = trace.header.question or ""
     title = title_of(trace.header) + (f": {subject}" if subject else "")
     parts = {
         "title": escape(title if len(title) <= 100 else title[:99] + "…"),
         "style": _part("style.css"),
-        "data": as_script_data(page_data(trace) | {"live": live}),
+        "data": as_script_data(page_data(trace)),
         "script": '"use strict";\n'
         + "\n".join(_part(f"{name}.js") for name in SCRIPTS),
     }

@@ -5,8 +5,7 @@ const SECONDS_PER_STEP = 3, FADE_SECONDS = 1.6;
 
 class Player {
   constructor(data) {
-    const states = new TraceStates();
-    states.load(data);
+    const states = new TraceStates(data);
     Object.assign(this, { states, n: 0, time: 0, playing: false, scale: 1 });
     this.tree = new Tree(states, byId("tree-panel"));
     this.answer = new Answer(states, byId("answer-panel"));
@@ -14,23 +13,18 @@ class Player {
     this.cache = new CacheView(states, byId("cache"), byId("cache-tabs"));
     this.race = new Race(states, byId("race"), byId("race-clock"));
     this.tour = new Tour(this);
-    this.load(data);
-    if (data.live) this.live = new Live(this);
+    this.head(data);
   }
 
-  // Takes in all that is known of the answer.
-  load(data) {
-    const { title, setting, headline, question, speculates, rejections, live } = data;
+  head(data) {
+    const { title, setting, headline, question, speculates, rejections } = data;
     const { states } = this;
-    states.load(data);
     Object.assign(this, { data, count: states.count });
-    this.clock.load();
     // At speed 1 a step of the answer takes three seconds.
     const seconds = SECONDS_PER_STEP * Math.max(1, states.emitted.length);
-    this.rate = Math.max(states.ends - states.starts, 1e-9) / clamp(seconds, live ? 1 : 12, 3600);
+    this.rate = Math.max(states.ends - states.starts, 1e-9) / clamp(seconds, 12, 3600);
     byId("title").textContent = title;
     byId("setting").textContent = byId("setting").dataset.tip = setting;
-    if (question !== byId("question").textContent) byId("asked").value = question;
     byId("question").textContent = question;
     byId("stats").replaceChildren(...headline.map(([name, number, tip]) =>
       make("div", { tip, tabindex: 0 },
@@ -38,7 +32,7 @@ class Player {
     document.body.classList.toggle("without-draft-tokens", !speculates);
     document.body.classList.toggle("without-cache", !this.cache.names.length);
     byId("scrub").max = this.count;
-    byId("rejection-next").disabled = !rejections.length && !live;
+    byId("rejection-next").disabled = !rejections.length;
     byId("tour-open").hidden = !states.tour.length;
     this.marked = null;
   }
@@ -47,7 +41,6 @@ class Player {
     this.tips = new Tips(byId("tip"));
     connect(this);
     this.fromAddress();
-    if (this.live) this.live.ask("look");
     new ResizeObserver(() => this.redraw()).observe(byId("panels"));
   }
 
@@ -66,7 +59,6 @@ class Player {
     this.answer.show(this.n);
     this.clock.show(this.time);
     this.race.show(this.n, this.time);
-    if (this.live) this.live.show();
     this.cache.show(this.n);
     byId("scrub").value = this.n;
     byId("scrub").setAttribute("aria-valuetext", `event ${this.n} of ${this.count}`);
@@ -116,19 +108,11 @@ class Player {
     }));
   }
 
-  // Of an answer in the making: lets the engine go on, if all that there is has been seen.
-  more(what) {
-    const ask = this.live && !this.live.over && this.n >= this.count;
-    if (ask) this.live.ask(what);
-    return ask;
-  }
-
   // To the next (or previous) of some numbers of events.
-  jump(numbers, forward, what) {
+  jump(numbers, forward) {
     const found = forward ? numbers.find((one) => one > this.n)
       : [...numbers].reverse().find((one) => one < this.n);
     this.pause();
-    if (found === undefined && forward && this.live && !this.live.over) return this.live.ask(what);
     if (numbers.length) this.go(found !== undefined ? found : forward ? this.count : 0);
   }
 
@@ -137,12 +121,12 @@ class Player {
     let n = this.n + by;
     while (n > 0 && n < this.count && !this.stopsAt(n)) n += by;
     this.pause();
-    if (!forward || !this.more("next")) this.go(n);
+    this.go(n);
   }
 
   toggle() {
     if (this.playing) return this.pause();
-    if (this.n >= this.count && !(this.live && !this.live.over)) this.go(0);
+    if (this.n >= this.count) this.go(0);
     this.last = null;
     this.setPlaying(true);
     requestAnimationFrame((now) => this.frame(now));
@@ -167,7 +151,7 @@ class Player {
     this.last = now;
     const time = this.time + passed * this.rate * +byId("speed").value;
     this.go(Math.max(this.n, this.states.numberAt(time)), Math.min(time, this.states.ends));
-    if (this.n >= this.count && !this.more("next")) return this.pause();
+    if (this.n >= this.count) return this.pause();
     requestAnimationFrame((later) => this.frame(later));
   }
 

@@ -23,8 +23,7 @@ function listAt(history, n) {
 }
 
 class TraceStates {
-  // All that is known of the answer; of a live one that grows.
-  load(data) {
+  constructor(data) {
     const { states, events } = data;
     Object.assign(this, data, states, { count: events.length });
     this.starts = this.count ? events[0][0] : 0;
@@ -67,12 +66,6 @@ class TraceStates {
     const kids = cards.filter((card) => card.by === "draft" && live(this.nodes[card.name]))
       .map((card) => this.treeAt(card.name, n)).filter((kid) => kid.cards.length);
     return { name, index: this.nodes[name].index, cards, kids };
-  }
-
-  // The nodes whose verdict is due.
-  dueAt(n) {
-    const cards = Object.values(this.nodes).flatMap((node) => valueAt(node.cards, n, []));
-    return cards.filter((card) => card[2] === "ASKED").map((card) => card[1]);
   }
 
   // The names of nodes that left the tree between two times.
