@@ -58,7 +58,7 @@ site: $(VENV)/site.stamp ## build the documentation in site/; warnings are error
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist site slides .cache *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find lr tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find lr tests scripts training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp marks a finished installation. It is older than pyproject.toml or constraints.txt once
 # one of them changes; then make installs again.

@@ -65,10 +65,10 @@ class Reasoner:
     directory or a hub id. `draft=None` allows only plain decoding.
 
     `verifier` is a `Verifier` or a name: "exact", "judge", "embedding:0.95", "oracle"
-    for the tiny languages, ... (`parts/verifiers.py`). None selects "judge" if `judge`
-    is given or the target is "tiny-target", "oracle" for "plans-target", and "exact"
-    otherwise. `judge` is the verifier's checkpoint: a language model for "judge", an
-    encoder for "embedding".
+    for the tiny language, ... (`spec/verifiers/named.py`). None selects "judge" if
+    `judge` is given or the target is "tiny-target", and "exact" otherwise. `judge`
+    is the verifier's checkpoint: a language model for "judge", an encoder for
+    "embedding".
 
     `dtype` None: float32 on the CPU, else the checkpoint's. `device`: one for all
     models, or a mapping from "target", "draft" and "judge" (default: the target's).

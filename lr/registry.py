@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans-draft")
+CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge")
 """The checkpoints that come with the package, in `lr/tiny/checkpoints`."""
 DUMMY = "dummy:"
 """The prefix of a checkpoint's name that asks for random weights (`lab/dummy.py`)."""

@@ -53,10 +53,10 @@ def write_checkpoint(
 
 
 def load_small(name: str | Path, **how: Any) -> CausalLM:
-    """As `load_model`, but the targets of the tiny families have two layers, not
-    twenty: the weights of their drafts, each changed by about 5 %.
+    """As `load_model`, but the tiny target has two layers, not
+    twenty: the weights of its draft, each changed by about 5 %.
     """
-    if name not in ("tiny-target", "plans-target"):
+    if name != "tiny-target":
         return load_model(name, **how)
     model = load_model(str(name).replace("target", "draft"), **how)
     noise = torch.Generator().manual_seed(1)

@@ -11,8 +11,7 @@ import pytest
 
 from lr.commands.bench import BenchGpu
 from lr.commands.cli import main
-from lr.commands.eval import Table1
-from lr.commands.run import RunModels, RunTally
+from lr.commands.run import RunTally
 from lr.measure.bench.report import conditions, write_json
 from lr.measure.report import AnswerRecord
 from lr.tiny.language import Split, problem
@@ -66,7 +65,6 @@ def test_results_of_another_machine_or_setting_are_refused_and_kept(
     for more, named in (
         (["--tokens", "25"], "tokens was 24 and is 25"),
         (["--dtype", "bfloat16"], "dtype was 'torch.float32' and is 'torch.bfloat16'"),
-        (["--model", "plans-target"], "model was 'tiny-target' and is 'plans-target'"),
         ([], "torch was"),
     ):
         if not more:
@@ -158,9 +156,3 @@ def test_what_cannot_be_is_said_at_once(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["reproduce", "table1", *flags]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_oracle_judges_where_a_tiny_family_has_no_judge() -> None:
-    models = Table1(models=RunModels(model="plans-target"))._models()
-    chosen, _ = models.chosen("GSM8K")
-    assert (models.judge_model, chosen.verifier) == (None, "oracle")

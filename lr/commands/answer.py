@@ -26,10 +26,8 @@ from lr.result import Result
 from lr.spec.protocol import Emit, Schedule
 from lr.theory import predicted
 from lr.theory.trace_metrics import PassCost
-from lr.tiny.language import Problem, Split
-from lr.tiny.languages import QUANTITIES, TinyLanguage
-from lr.tiny.names import language_of
-from lr.types import require
+from lr.tiny.language import Problem, Split, problem
+from lr.tiny.stories import DATASETS
 from lr.watch.figures.style import ORIGINS
 from lr.watch.trace.file import require_writable
 
@@ -145,7 +143,7 @@ class Demo:
         75.0  # Begin no problem after this many seconds; 0: solve all of them.
     )
     show: int = 2  # How many problems to show step by step.
-    dataset: Literal["stories", "tiny", "plans"] | None = None
+    dataset: Literal["stories", "tiny"] = "stories"
     """stories: long problems; tiny: short ones. None: stories, or the models' own
     language."""
     depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = (
@@ -173,13 +171,9 @@ class Demo:
         ways = [BenchWay(mode, mode, self._options(mode)) for mode in MODES]
         out, tallies = show.console(), {way.name: BenchTally(way) for way in ways}
         with self.models.load(needs_draft=True) as reasoner:
-            language = language_of(reasoner.codec) or QUANTITIES
-            name = self.dataset or list(language.datasets)[-1]
-            known = f"problems that {reasoner.codec.name} understands"
-            require(name in language.datasets, "dataset", name, known)
-            draw = language.datasets[name]
+            draw = DATASETS[self.dataset]
             out.print(show.legend(), "", soft_wrap=False)
-            warm_up = language.problem(Split.TEST, 0, 0).question
+            warm_up = problem(Split.TEST, 0, 0).question
             for way in ways:  # the first call allocates, and starts the second process
                 reasoner.generate(warm_up, max_tokens=40, **way.settings)
             began = time.monotonic()
@@ -193,7 +187,7 @@ class Demo:
                         out.print(head, "", task.question, soft_wrap=False)
                     result = self._solve(reasoner, task, index, tallies)
                     if index < self.show:
-                        _tell(task, result, language, out)
+                        _tell(task, result, out)
                     advance()
         out.print(_comparison(tallies))
         out.print(NOTES, "", style="dim", soft_wrap=False)
@@ -221,7 +215,7 @@ class Demo:
     def _solve(
         self,
         reasoner: Reasoner,
-        task: Problem[Any],
+        task: Problem,
         index: int,
         tallies: Mapping[str, BenchTally],
     ) -> Result:
@@ -264,12 +258,10 @@ class Demo:
         return said
 
 
-def _tell(
-    task: Problem[Any], result: Result, language: TinyLanguage, out: Console
-) -> None:
+def _tell(task: Problem, result: Result, out: Console) -> None:
     """Show the steps of an answer; on a terminal at a reader's pace."""
     for step in result.steps:
-        out.print(show.step_line(step, language), soft_wrap=False)
+        out.print(show.step_line(step, tiny=True), soft_wrap=False)
         if out.is_terminal:
             time.sleep(PACE)
     out.print(f"  answer {result.answer}, expected {task.answer}\n")

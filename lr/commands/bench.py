@@ -26,7 +26,7 @@ from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
 from lr.tiny.language import Split
-from lr.tiny.languages import DATASETS
+from lr.tiny.stories import DATASETS
 from lr.types import require
 
 if TYPE_CHECKING:

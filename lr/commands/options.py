@@ -16,9 +16,7 @@ from lr.commands.show import console
 from lr.errors import SettingError
 from lr.model.files import resolve
 from lr.registry import CHECKPOINTS, is_dummy
-from lr.tiny.language import Split
-from lr.tiny.languages import LANGUAGES, TinyLanguage
-from lr.tiny.names import companion
+from lr.tiny.stories import asks
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -170,19 +168,18 @@ class ModelChoice:
     """Target, draft, judge and verifier, and where they run."""
 
     model: str = "tiny-target"
-    """The target: tiny-target, plans-target, a directory in Hugging Face layout, or a
-    hub id. The next two flags take the same."""
+    """The target: tiny-target, a directory in Hugging Face layout, or a hub id. The
+    next two flags take the same."""
     draft_model: str | None = None
     """The draft; it must share the target's tokenizer. None: tiny-draft for
-    tiny-target, plans-draft for plans-target."""
+    tiny-target."""
     judge_model: str | None = None
     """The model of the verifiers judge and embedding. None: tiny-judge for
     tiny-target."""
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score,
-    likelihood, random, each with :threshold; always; never; oracle (tiny languages
-    only). None: judge if there is one (--judge_model or tiny-target), oracle for
-    plans-target, else exact."""
+    likelihood, random, each with :threshold; always; never; oracle (tiny models
+    only). None: judge if there is one (--judge_model or tiny-target), else exact."""
     tensor_parallel: int = (
         1  # Ranks of the target: GPUs from --device on, or CPU processes.
     )
@@ -190,11 +187,8 @@ class ModelChoice:
     server: JudgeServer = field(default_factory=JudgeServer)
 
     def drafting(self) -> str | None:
-        return (
-            companion(self.model, "draft")
-            if self.draft_model is None
-            else self.draft_model
-        )
+        usual = "tiny-draft" if self.model == "tiny-target" else None
+        return usual if self.draft_model is None else self.draft_model
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe. Plain decoding loads no draft."""
@@ -216,33 +210,21 @@ class ModelChoice:
             self.model, draft if needs_draft else None, verifier, judge, where
         )
 
-    @property
-    def language(self) -> TinyLanguage:
-        """The tiny language of these models; the first one for any other model."""
-        return LANGUAGES[
-            self.model.partition("-")[0] if self.model in CHECKPOINTS else "tiny"
-        ]
-
-    def sample(self, number: int = 0) -> str:
-        """A sample problem of that language."""
-        return self.language.problem(Split.TEST, number, 0).question
-
     def question(self, given: str | None) -> str:
         """What to ask: `given`, or a sample problem, which is then shown on standard
         error. Raises `SettingError` for a question outside a tiny model's language: the
         answer would be noise."""
         from lr.lookahead import QUESTION
 
-        sample = QUESTION if self.language.family == "tiny" else self.sample()
         if given is None:
-            note = f"no question was given; this is a sample: {sample}"
+            note = f"no question was given; this is a sample: {QUESTION}"
             console(stderr=True).print(note, style="dim")
-            return sample
-        if self.model in CHECKPOINTS and not self.language.asks(given):
+            return QUESTION
+        if self.model in CHECKPOINTS and not asks(given):
             raise SettingError(
                 f"{self.model} understands only the questions of its small language, "
-                f"{self.language.about}, and {given!r} is not one of them. Choose another --model, "
-                f"or ask, for example: {sample}"
+                f"sums of what people have or put into a jar, and {given!r} is not one of "
+                f"them. Choose another --model, or ask, for example: {QUESTION}"
             )
         return given
 

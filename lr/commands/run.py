@@ -1,5 +1,5 @@
 """`lr run`: answers and grades a data set, with the official tool's flags and defaults
-(or a tiny family where those models cannot run). Saves every answer at once and resumes
+(or the tiny models where those models cannot run). Saves every answer at once and resumes
 where it stopped."""
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from lr.options import (
     TokenDrafter,
 )
 from lr.registry import CHECKPOINTS
-from lr.tiny.names import companion
 from lr.trace import Stats
 from lr.types import require
 
@@ -56,22 +55,20 @@ SHOWN_FROM = 1 << 30  # Bytes. A smaller memory plan is checked but not printed.
 
 @dataclass(frozen=True)
 class RunModels:
-    """Models and devices. The defaults are the official tool's; for tiny:N and plans:N,
-    and on a machine without CUDA, they are a tiny family."""
+    """Models and devices. The defaults are the official tool's; for tiny:N,
+    stories:N and on a machine without CUDA, they are the tiny models."""
 
     model: str | None = None
-    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N or without a
-    CUDA device; plans-target for plans:N."""
+    """The target. None: Qwen/Qwen3-32B; tiny-target for tiny:N and stories:N or without
+    a CUDA device."""
     draft_model: str | None = None
-    """The draft. None: Qwen/Qwen3-1.7B; tiny-draft for tiny-target; plans-draft for
-    plans-target.
-    """
+    """The draft. None: Qwen/Qwen3-1.7B; tiny-draft for tiny-target."""
     judge_model: str | None = None
     """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct;
     tiny-judge for tiny-target."""
     verifier: str | None = None
     """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle
-    for the tiny languages. None: judge; oracle for plans-target, which has no judge."""
+    for the tiny language. None: judge."""
     target_gpu_id: str = (
         "0,1"  # With --device auto: CUDA devices of the target, by number.
     )
@@ -101,18 +98,17 @@ class RunModels:
 
         note, model = None, self.model
         if model is None:
-            model = f"{dataset.partition(':')[0]}-target"  # of tiny:N, plans:N
-            model = model if model in CHECKPOINTS else OFFICIAL[0]
+            model = (
+                TINY[0] if dataset.startswith(("tiny:", "stories:")) else OFFICIAL[0]
+            )
             if model == OFFICIAL[0] and not torch.cuda.is_available():
                 model, named = TINY[0], ", ".join(TINY)
                 note = f"no CUDA device here: using {named} instead of {OFFICIAL[0]} and its family"
-        own = companion(model, "draft")  # plans-target has no judge: the oracle judges
-        judge = OFFICIAL[2] if own is None else companion(model, "judge")
-        draft = (own or OFFICIAL[1]) if self.draft_model is None else self.draft_model
+        family = TINY if model == TINY[0] else OFFICIAL
+        draft = self.draft_model or family[1]
+        judge: str | None = family[2]
         given, served = self.judge_model, self.server.address() is not None
-        verifier = self.verifier or (
-            "oracle" if judge is None and given is None and not served else "judge"
-        )
+        verifier = self.verifier or "judge"
         if given is not None or served or verifier.partition(":")[0] != "judge":
             judge = given
         if self.load_format == "dummy":
@@ -252,7 +248,7 @@ class RunCommand:
 
     dataset: str = "aime-2024.jsonl"
     """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench
-    layouts), tiny:N, plans:N, or a hub id."""
+    layouts), tiny:N, stories:N, or a hub id."""
     start_qid: int | None = None  # Number of the first problem, from 0.
     end_qid: int | None = None  # Number after the last problem.
     prefix: str = "AIME"  # How the name of the output folder begins.

@@ -16,14 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.measure.report import cell
-from lr.tiny.oracle import difference
+from lr.tiny.oracle import differing
 from lr.trace import Stats
 from lr.types import require
 from lr.watch.figures.style import ORIGINS, require_matplotlib
 
 if TYPE_CHECKING:
     from lr.result import AnswerStep
-    from lr.tiny.languages import TinyLanguage
 
 AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
 """Console settings under which text is printed literally."""
@@ -133,19 +132,18 @@ def settings_of(flags: Any) -> dict[str, Any]:
     return {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
 
 
-def step_line(step: AnswerStep, language: TinyLanguage | None = None) -> Text:
+def step_line(step: AnswerStep, *, tiny: bool = False) -> Text:
     """One step with its sign and origin. A correction also shows the draft step it
-    replaced and the reason: in the words of `language` if it can parse both steps, else
-    in the verifier's."""
+    replaced and the reason: for a `tiny` model how the meanings differ, else what the
+    verifier said."""
     how = ORIGINS[step.origin.value]
     line = Text(
         f"  {how.typed} {step.origin.value:<10} {step.text.strip()}", style=how.style
     )
     if step.rejected is not None and step.verdict is not None:
         why, draft = step.verdict.why, step.rejected
-        if language is not None and not language.same_meaning(draft, step.text):
-            meanings = language.parse(draft), language.parse(step.text)
-            why = why if None in meanings else difference(*meanings)
+        if tiny and (difference := differing(draft, step.text)):
+            why = difference
         line.append(f"\n    {'rejected':<10} {draft.strip()}  ({why})", style="dim")
     return line
 

@@ -26,7 +26,7 @@ from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.predicted import Compared, Tried, drawn_ways
 from lr.theory.trace_metrics import Answers, Seen, Timed
 from lr.tiny.language import Split
-from lr.tiny.languages import DATASETS
+from lr.tiny.stories import DATASETS
 from lr.types import require
 from lr.watch.figures.style import require_matplotlib
 from lr.watch.figures.theory_figures import draw_all, draw_validation

@@ -1,7 +1,7 @@
 """Data sets: the problems, how each is graded, and the prompt for the model.
 
 `load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N`,
-`stories:N` and `plans:N` (held-out problems of a tiny language). The field names of a
+`stories:N` (held-out problems of the tiny language). The field names of a
 line tell its layout; case does not matter, and spaces, dashes and underscores are
 equal. docs/evaluation.md has the table. An unknown layout raises an error that lists
 the fields found. Read next: `grading.py`."""
@@ -26,7 +26,7 @@ from lr.errors import SettingError
 from lr.result import boxed
 from lr.rng import Stream, uniform
 from lr.tiny.language import Split
-from lr.tiny.languages import DATASETS
+from lr.tiny.stories import DATASETS
 from lr.types import require
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -112,7 +112,7 @@ def load_items(
 ) -> list[Item]:
     """Problems `start` to `end` (exclusive), with their numbers in the whole data set.
 
-    `name` is a JSONL file; `tiny:N`, `stories:N` or `plans:N`; or a hub id,
+    `name` is a JSONL file; `tiny:N` or `stories:N`; or a hub id,
     `owner/name[:split]` or `owner/name:config:split`. `seed` shuffles multiple-choice
     options. Raises `SettingError`."""
     path, hub, tiny = (
@@ -135,7 +135,7 @@ def load_items(
         elif hub is None or path.exists() or name.endswith((".jsonl", ".json")):
             raise SettingError(
                 f"there is no data set {name!r}: {_nearby(path)} Give a JSONL file, tiny:N, "
-                "stories:N, plans:N, or a hub id."
+                "stories:N, or a hub id."
             )
         else:
             config, split = (hub[2], hub[3]) if hub[3] else (None, hub[2])

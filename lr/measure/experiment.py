@@ -30,8 +30,7 @@ from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.named import VerifierChoice
-from lr.tiny.languages import TinyLanguage
-from lr.tiny.names import language_of
+from lr.tiny.names import speaks_tiny
 from lr.watch.figures.plots import Panel, draw
 
 TURN = 12  # Problems per turn of an arm; more with batches, which run empty at its end.
@@ -85,17 +84,14 @@ class ArmAnswers:
         return [one for one in saved if one.pair.target is not None]
 
 
-Outcome = dict[
-    str, ArmAnswers
-]  # By arm name, in order; "plans/lr" if there are several labs.
+Outcome = dict[str, ArmAnswers]  # By arm name, in order.
 
 
 @dataclass
 class Lab:
     """Runs arms on problems with these models; without `encoder`, leaves out embedding
     verifiers. `work` holds the run directories. `concurrency`: problems answered
-    together where speed is not measured. `family`: the name of the lab, if an
-    experiment has several."""
+    together where speed is not measured."""
 
     items: Sequence[Item]
     work: Path
@@ -108,7 +104,6 @@ class Lab:
     options: GenerateOptions = field(default_factory=GenerateOptions)
     verifier: str = "judge"
     concurrency: int = 1
-    family: str = ""
     _reasoners: dict[tuple[str | None, ...], Reasoner] = field(
         default_factory=dict, init=False
     )
@@ -123,7 +118,6 @@ class Lab:
     ) -> Outcome:
         """Answer every problem in every arm and compare; calls `heard` with each
         answer's arm."""
-        names = {arm.name: f"{self.family}/{arm.name}".lstrip("/") for arm in arms}
         together = any(arm.concurrency is None for arm in arms)
         turn = TURN * max(1, self.concurrency // 2) if together else TURN
         with grader_for(self.items, SandboxLimits()) as grader:
@@ -139,7 +133,7 @@ class Lab:
                     for _ in chain(
                         range(there), evaluation.run() if evaluation.missing else ()
                     ):
-                        heard(names[arm.name])
+                        heard(arm.name)
             runs = [report.read_run(self.work / arm.name, grader) for arm in arms]
         wanted = {item.number for item in self.items}
         for run in runs:  # another --problems may have left more
@@ -150,7 +144,7 @@ class Lab:
         for arm, run in zip(arms, runs, strict=True):
             row = report.make_row(run, baseline)
             row = replace(row, speedup=1.0) if run is baseline else row
-            found[names[arm.name]] = ArmAnswers(self, arm, run, row)
+            found[arm.name] = ArmAnswers(self, arm, run, row)
         return found
 
     def reasoner(self, mode: str = "lr") -> Reasoner:
@@ -186,9 +180,9 @@ class Lab:
         return self.reasoner().codec.decode(tokens)
 
     @property
-    def language(self) -> TinyLanguage | None:
-        """The tiny language that the target speaks (which has an oracle), or None."""
-        return language_of(self.reasoner().codec)
+    def has_oracle(self) -> bool:
+        """Whether the target speaks the tiny language."""
+        return speaks_tiny(self.reasoner().codec)
 
     def close(self) -> None:
         for reasoner in self._reasoners.values():

@@ -17,6 +17,7 @@ from lr.errors import SettingError
 from lr.measure.experiment import Arm, Finding, Lab, Outcome
 from lr.measure.report import ACCURACY, KEPT, PASSES, SPEEDUP, bars, notes, pick
 from lr.theory.trace_metrics import Spans, covered
+from lr.tiny.oracle import same_meaning
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role
 from lr.watch.figures.plots import Bars, Curves, Lanes
@@ -86,20 +87,16 @@ def find_verifiers(outcome: Outcome) -> Finding:
     have neither."""
     shown, points, labels = [], [], []
     for found in outcome.values():
-        row, language, said, same = (
-            found.row,
-            found.lab.language,
-            list[bool](),
-            list[bool](),
-        )
-        if language is not None and found.arm.pairs:
+        row = found.row
+        said, same = list[bool](), list[bool]()
+        if found.lab.has_oracle and found.arm.pairs:
             for one in found.pairs():
                 texts = [
                     found.lab.decode(s.tokens)
                     for s in (one.pair.draft, one.pair.target_step)
                 ]
                 said.append(one.aligned)
-                same.append(language.same_meaning(*texts))
+                same.append(same_meaning(*texts))
         both = sum(map(min, said, same))
         judged = sum(
             one.get("stats", {}).get("judged", 0) for one in found.run.records.values()
@@ -157,9 +154,7 @@ def width_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then every width (Table 3) with the lab's verifier and the
     oracle, if any."""
     found = [Arm("ar", "ar")]
-    for name in (
-        (lab.verifier, "oracle") if lab.language is not None else (lab.verifier,)
-    ):
+    for name in (lab.verifier, "oracle") if lab.has_oracle else (lab.verifier,):
         for w in WIDTHS:
             options, shown = {"depth": 2, "width": w}, {"verifier": name, "W": w}
             found.append(

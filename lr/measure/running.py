@@ -38,7 +38,7 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.variant import Variant
-from lr.tiny.names import language_of
+from lr.tiny.names import speaks_tiny
 from lr.trace import Trace, failures
 from lr.types import Finish, Role, require
 from lr.variants.loading import load_variant
@@ -190,7 +190,7 @@ class Evaluation:
     def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
         """The run of one answer. Raises `ContextError` if the prompt does not fit."""
         engine, codec = self.reasoner.engine, self.reasoner.codec
-        question = ask(item, bare=language_of(codec) is not None)
+        question = ask(item, bare=speaks_tiny(codec))
         options = replace(self.options, sample=sample)
         if (total := self.total_tokens) is not None:
             thinks = options.enable_thinking

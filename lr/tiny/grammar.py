@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from enum import Enum
 
 from lr.tiny.language import Meaning, StepKind
@@ -128,13 +128,11 @@ such as `{B}`. A single alternative leaves no choice."""
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 
-def pieces(
-    template: str, phrases: Mapping[str, str] = PHRASES
-) -> tuple[TemplatePiece, ...]:
+def pieces(template: str) -> tuple[TemplatePiece, ...]:
     """The places of a template in order, with phrases expanded.
 
     Example: "{B} [has|owns] ." -> ("{B}",), ("has", "owns"), (".",)."""
-    expanded = re.sub(r"@(\w+)", lambda match: phrases[match.group(1)], template)
+    expanded = re.sub(r"@(\w+)", lambda match: PHRASES[match.group(1)], template)
     return tuple(
         (match.group(2),) if match.group(2) else tuple(match.group(1).split("|"))
         for match in _PIECE.finditer(expanded)
@@ -170,19 +168,10 @@ def weights(style: Style, count: int) -> tuple[float, ...]:
 
 def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
     """Word `meaning` at random in a style, without the blank line that ends a step."""
-    return say(PIECES[meaning.kind, meaning.operation], slots(meaning), style, rng)
-
-
-def say(
-    options: Sequence[tuple[TemplatePiece, ...]],
-    values: Mapping[str, str],
-    style: Style,
-    rng: random.Random,
-) -> str:
-    """Choose one of several templates and its words at random in a style; `values` fill
-    slots."""
-    chosen = options[_pick(rng, style, len(options))]
-    words = (places[_pick(rng, style, len(places))] for places in chosen)
+    templates = PIECES[meaning.kind, meaning.operation]
+    template = templates[_pick(rng, style, len(templates))]
+    values = slots(meaning)
+    words = (choices[_pick(rng, style, len(choices))] for choices in template)
     return glue(values.get(word, word) for word in words)
 
 

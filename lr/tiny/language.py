@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 NAMES = tuple(
     "Ann Ben Cleo Dan Eva Finn Gus Hana Ivan Jo Kim Leo Mia Nora Omar Pia".split()
@@ -76,17 +76,14 @@ class Meaning(NamedTuple):
     note: str = ""
 
 
-M = TypeVar("M")
-
-
 @dataclass(frozen=True)
-class Problem(Generic[M]):
+class Problem:
     """A question, the meanings of its solution's steps, and the content of the answer's
     box."""
 
     question: str
-    steps: tuple[M, ...]
-    answer: int | str
+    steps: tuple[Meaning, ...]
+    answer: int
 
 
 def split_of(question: str) -> Split:
@@ -96,7 +93,7 @@ def split_of(question: str) -> Split:
     return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
 
 
-def first_in(split: Split, draw: Callable[[], Problem[M] | None]) -> Problem[M]:
+def first_in(split: Split, draw: Callable[[], Problem | None]) -> Problem:
     """Call `draw` until it returns a problem of this split."""
     while True:
         candidate = draw()
@@ -104,13 +101,13 @@ def first_in(split: Split, draw: Callable[[], Problem[M] | None]) -> Problem[M]:
             return candidate
 
 
-def problem(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
+def problem(split: Split, index: int, seed: int = 0) -> Problem:
     """Short problem number `index` of a split. Deterministic."""
     rng = random.Random(f"problem/{split.value}/{seed}/{index}/0.0")
     return first_in(split, lambda: _draw(rng))
 
 
-def _draw(rng: random.Random) -> Problem[Meaning] | None:
+def _draw(rng: random.Random) -> Problem | None:
     """Draw a problem, or None if the answer to its question is out of bounds."""
     names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
     rng.shuffle(names)

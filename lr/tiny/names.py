@@ -13,7 +13,6 @@ from lr.registry import CHECKPOINTS
 
 if TYPE_CHECKING:
     from lr.model.codec import Codec
-    from lr.tiny.languages import TinyLanguage
 
 
 def checkpoint_path(name: str) -> Path:
@@ -27,33 +26,23 @@ def checkpoint_path(name: str) -> Path:
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"the files of {name} are missing from this installation ({path}). Install the package "
-            "from its wheel, or train the model with scripts/train_tiny.py, or the judge with "
-            "scripts/train_judge.py."
+            "from its wheel, or train the model with training/train_tiny.py, or the judge with "
+            "training/train_judge.py."
         )
     return path
 
 
-def companion(target: str, role: str) -> str | None:
-    """The package's "draft" or "judge" for a target, such as tiny-draft, or None."""
-    family, dash, what = target.partition("-")
-    name = f"{family}-{role}"
-    return name if dash and what == "target" and name in CHECKPOINTS else None
-
-
-def language_of(codec: Codec) -> TinyLanguage | None:
-    """The tiny language whose vocabulary a checkpoint has; None for other
-    checkpoints."""
-    from lr.tiny.vocabulary import (  # imports transformers, which takes seconds
-        LANGUAGES,
-        ids_of,
+def speaks_tiny(codec: Codec) -> bool:
+    """Whether a checkpoint has the vocabulary of the tiny language."""
+    from lr.tiny.vocabulary import (
+        ids_by_word,  # imports transformers, which takes seconds
     )
 
-    words = codec.tokenizer.get_vocab()
-    return next((one for name, one in LANGUAGES.items() if words == ids_of(name)), None)
+    return codec.tokenizer.get_vocab() == ids_by_word()
 
 
 def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
-    """The shape of the tiny models, with an MLP of 384 (plans: 256)."""
+    """The shape of the tiny models, with tied embeddings."""
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=128,

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from lr.tiny import language
 from lr.tiny.language import (
     HIGHEST,
     ITEM,
@@ -37,6 +38,7 @@ from lr.tiny.language import (
     calculate,
     first_in,
     one_of,
+    problem,
 )
 
 FEWEST_TURNS, MOST_TURNS = 19, len(NOTES)
@@ -51,13 +53,13 @@ Rules = dict[
 ]  # by person, in the order of turns: (put or take, how many)
 
 
-def story(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
+def story(split: Split, index: int, seed: int = 0) -> Problem:
     """Long problem number `index` of a split. Deterministic."""
     rng = random.Random(f"turns/{split.value}/{seed}/{index}")
     return first_in(split, lambda: _draw(rng))
 
 
-def _draw(rng: random.Random) -> Problem[Meaning] | None:
+def _draw(rng: random.Random) -> Problem | None:
     """Draw a long problem, or None if the jar leaves the bounds."""
     item, rules = rng.choice(ITEMS), _rules(rng)
     start = jar = rng.randrange(10, 71)
@@ -168,3 +170,16 @@ def _sentences(
     for turn in special:
         yield f"Turn {turn.note}: {said(turn.entity, turn.operation, *turn.operands)}."
     yield f"How many {item} are in the jar in the end?"
+
+
+DATASETS: Mapping[str, Callable[[Split, int, int], Problem]] = {
+    "tiny": problem,
+    "stories": story,
+}
+"""The problems of a data set, as a function of (split, index, seed): short and long."""
+
+
+def asks(text: str) -> bool:
+    """Whether a text is a question of the language, short or long."""
+    forms = language.QUESTION, QUESTION
+    return any(form.fullmatch(text.strip()) for form in forms)

@@ -1,4 +1,4 @@
-"""The tokenizer of a tiny language: a Hugging Face fast tokenizer like Qwen's, one
+"""The tokenizer of the tiny language: a Hugging Face fast tokenizer like Qwen's, one
 token per word.
 
 It is byte-level BPE without merges. Each word of the vocabulary (with its leading
@@ -21,9 +21,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lr.model.qwen import CausalLM
-from lr.tiny.language import Split
-from lr.tiny.languages import LANGUAGES, QUANTITIES, TinyLanguage
+from lr.tiny.grammar import PIECES
+from lr.tiny.language import ITEMS, NAMES, NOTES, Split
 from lr.tiny.saving import save_model
+from lr.tiny.stories import DATASETS
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
@@ -39,45 +40,36 @@ CHAT_TEMPLATE = (
 
 
 @cache
-def vocabulary(language: TinyLanguage = QUANTITIES) -> tuple[str, ...]:
-    """All words of a language as they occur in text, with or without leading space.
+def vocabulary() -> tuple[str, ...]:
+    """All words of the language as they occur in text, with or without leading space.
     Sorted."""
-    words = {
-        "system",
-        "user",
-        "assistant",
-        "\n\n",
-        " \\boxed{",
-        "\\boxed{",
-        *language.boxed_words,
-    }
-    words |= {f" {word}" for word in language.slot_words}
-    places = (
-        place for some in language.templates.values() for one in some for place in one
-    )
-    for word in " ".join(run for place in places for run in place).split():
+    words = {"system", "user", "assistant", "\n\n", " \\boxed{", "\\boxed{"}
+    words |= {f" {word}" for word in (*NAMES, *ITEMS, *NOTES, "the", "last")}
+    words |= {f" {digit}" for digit in "0123456789"}
+    templates = [template for group in PIECES.values() for template in group]
+    alternatives = [
+        run for template in templates for place in template for run in place
+    ]
+    for word in " ".join(alternatives).split():
         if word[0].isupper():
             words.add(word)
         if word[0] not in "{\\" and word not in ",.:;}":
             words.add(f" {word}")
-    for index in range(
-        200
-    ):  # enough to contain all words of the fixed wording of questions
-        for draw in language.datasets.values():
-            words |= set(
-                re.findall(r" ?[A-Za-z]+", draw(Split.TRAIN, index, 0).question)
-            )
+    for draw in DATASETS.values():
+        for index in range(200):  # enough to contain all words of the questions
+            question = draw(Split.TRAIN, index, 0).question
+            words |= set(re.findall(r" ?[A-Za-z]+", question))
     return tuple(sorted(word for word in words if len(word) > 1))
 
 
-def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerFast:
+def build_tokenizer() -> PreTrainedTokenizerFast:
     """Build the tokenizer. Ids: 256 bytes, then the words in order, then three special
     tokens."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     entries = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries += [
         "".join(piece for piece, _ in to_bytes.pre_tokenize_str(word))
-        for word in vocabulary(language)
+        for word in vocabulary()
     ]
     tokenizer = Tokenizer(
         models.BPE(
@@ -100,10 +92,10 @@ def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerF
     return fast
 
 
-def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
+def export(model: CausalLM, folder: Path) -> None:
     """Write a bf16 copy of a model, and its tokenizer, as a checkpoint for
     `transformers`."""
-    tokenizer = build_tokenizer(language)
+    tokenizer = build_tokenizer()
     ids = {
         "eos_token_id": tokenizer.convert_tokens_to_ids(END),
         "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
@@ -117,6 +109,6 @@ def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -
 
 
 @cache
-def ids_of(family: str) -> Mapping[str, int]:
-    """The vocabulary of a family's language, from token to id."""
-    return build_tokenizer(LANGUAGES[family]).get_vocab()
+def ids_by_word() -> Mapping[str, int]:
+    """The vocabulary, from token to id."""
+    return build_tokenizer().get_vocab()

@@ -28,7 +28,7 @@ from lr.spec.verifiers.named import (
     VerifierChoice,
     own_judge,
 )
-from lr.tiny.names import language_of
+from lr.tiny.names import speaks_tiny
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 
@@ -41,7 +41,7 @@ def make_scorer(
     codec, target = reasoner.codec, reasoner.models.target
     if kind is None:
         tiny = "judge" if own_judge(codec) is not None else "likelihood"
-        kind = "digits" if language_of(codec) is None else tiny
+        kind = tiny if speaks_tiny(codec) else "digits"
     if kind not in THRESHOLDS:
         raise SettingError(
             f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}."

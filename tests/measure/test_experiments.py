@@ -72,7 +72,7 @@ def test_an_experiment(tmp_path: Path) -> None:
 def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
     """From results made by hand: every row of the table has the same columns."""
     experiment = EXPERIMENTS[name]
-    lab: Any = SimpleNamespace(language="tiny", verifier="judge")
+    lab: Any = SimpleNamespace(has_oracle=True, verifier="judge")
     stats = {
         "accepted": 3,
         "judged": 4,
@@ -115,18 +115,20 @@ def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
 def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight plans are enough to tell the oracle from no verification at all."""
+    """Twenty-four problems are enough to tell the oracle from no verification at all."""
     monkeypatch.setattr("lr.measure.experiments.VERIFIERS", ("oracle", "always"))
     verifiers = EXPERIMENTS["verifiers"]
-    models = {"target": "plans-target", "draft": "plans-draft", "judge": None}
-    lab = Lab(load_items("plans:8"), tmp_path, **models, concurrency=8)
+    lab = Lab(load_items("tiny:24"), tmp_path, judge=None, concurrency=8)
     finding = verifiers.find(lab.run(verifiers.arms(lab)))
     rows: dict[object, Any] = {row["verifier"]: row for row in finding.rows}
-    assert rows["plain decoding"]["right"] >= 7 / 8 and rows["oracle"]["right"] >= 7 / 8
-    assert rows["always"]["right"] <= 5 / 8 and rows["always"]["lost"] >= 2
+    assert (
+        rows["plain decoding"]["right"] >= 23 / 24
+        and rows["oracle"]["right"] >= 23 / 24
+    )
+    assert rows["always"]["right"] <= 21 / 24 and rows["always"]["lost"] >= 2
     assert rows["oracle"]["precision"] == rows["oracle"]["recall"] == 1.0
     assert rows["always"]["steps kept"] == 1.0 and rows["always"]["recall"] == 1.0
-    assert rows["always"]["precision"] < 0.9
+    assert rows["always"]["precision"] < 0.95
 
 
 def test_names_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ from lr.spec.verifiers.named import (
     ScoreVerifier,
     TimedVerifier,
 )
-from lr.tiny.oracle import OracleVerifier, parse
+from lr.tiny.oracle import OracleVerifier
 from lr.types import Verdict
 from lr.variants.confidence_cascade import Cascade
 
@@ -59,7 +59,7 @@ def judge() -> JudgeVerifier:
 
 MAKERS: dict[str, Callable[[], Verifier]] = {
     "exact": ExactVerifier,
-    "oracle": lambda: OracleVerifier(codec().decode, parse),
+    "oracle": lambda: OracleVerifier(codec().decode),
     "random": lambda: RandomVerifier(0.5, seed=3),
     "random, no step": lambda: RandomVerifier(0.5, seed=3, requires=Requires.NOTHING),
     "judge": judge,

@@ -23,7 +23,7 @@ from lr.spec.verifiers.base import (
     verdicts_of,
 )
 from lr.spec.verifiers.named import NormalisedMatch, RandomVerifier, TimedVerifier
-from lr.tiny.oracle import OracleVerifier, parse
+from lr.tiny.oracle import OracleVerifier
 from lr.types import Finish, Step, Verdict
 from lr.variants.confidence_cascade import Cascade
 
@@ -82,7 +82,7 @@ def test_oracle() -> None:
         pair("Hm.", ADD),
         pair(ADD, "Hm."),
     ]
-    verdicts = OracleVerifier(codec().decode, parse).judge(pairs)
+    verdicts = OracleVerifier(codec().decode).judge(pairs)
     assert [v.aligned for v in verdicts] == [True, False, False, False]
     assert [v.why for v in verdicts] == [
         "same meaning",

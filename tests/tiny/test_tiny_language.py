@@ -1,86 +1,138 @@
-"""The problems of the tiny language: deterministic, solvable, bounded, and held-out
-ones are never trained on.
+"""The problems of the tiny language, short and long: deterministic, solvable, bounded,
+and held-out ones are never trained on.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 
+from lr.tiny.grammar import Style, render
 from lr.tiny.language import (
     HIGHEST,
     LOWEST,
+    NOTES,
+    Problem,
     Split,
     StepKind,
     calculate,
     problem,
     split_of,
 )
+from lr.tiny.stories import DATASETS, LAST, asks, story
+from lr.tiny.vocabulary import build_tokenizer
+
+Draw = Callable[[Split, int, int], Problem]
+both = pytest.mark.parametrize("draw", DATASETS.values(), ids=DATASETS)
 
 
-def test_a_problem_is_a_function_of_split_index_and_seed() -> None:
-    assert problem(Split.TEST, 7, seed=3) == problem(Split.TEST, 7, seed=3)
-    assert problem(Split.TEST, 7, seed=3) != problem(Split.TEST, 8, seed=3)
-    assert problem(Split.TEST, 7, seed=3) != problem(Split.TEST, 7, seed=4)
+@pytest.fixture(scope="module")
+def stories() -> list[Problem]:
+    return [story(Split.TEST, i) for i in range(120)]
 
 
-def test_a_problem_stays_what_it_was() -> None:
-    """Published numbers name problems by index; they must not change with a library or
-    a refactoring.
-    """
-    what = problem(Split.TEST, 7)
-    assert what.question == (
+@both
+def test_a_problem_is_a_function_of_split_index_and_seed(draw: Draw) -> None:
+    assert draw(Split.TEST, 7, 3) == draw(Split.TEST, 7, 3)
+    questions = {draw(Split.TEST, i, seed).question for i in (7, 8) for seed in (3, 4)}
+    assert len(questions) == 4
+
+
+def test_a_problem_is_the_same_for_ever() -> None:
+    """What the models were trained on does not change with a library."""
+    task = problem(Split.TEST, 7)
+    assert task.question == (
         "At first Leo has 47 shells. Then Eva gets 2 times as many shells as Leo. "
         "Then Ben gets 29 fewer shells than Eva. How many shells does Ben have?"
     )
-    assert what.answer == 65
+    assert task.answer == 65
 
 
-def test_the_splits_are_disjoint() -> None:
-    train = {
-        problem(Split.TRAIN, i, seed).question for i in range(400) for seed in (0, 1)
+@both
+def test_the_splits_are_disjoint_and_every_question_has_the_form(draw: Draw) -> None:
+    questions = {
+        split: {draw(split, i, 0).question for i in range(200)} for split in Split
     }
-    test = {
-        problem(Split.TEST, i, seed).question for i in range(400) for seed in (0, 1)
-    }
-    assert len(train) > 780 and len(test) > 780
-    assert not train & test
-    assert {split_of(question) for question in train} == {Split.TRAIN}
-    assert {split_of(question) for question in test} == {Split.TEST}
+    assert not questions[Split.TRAIN] & questions[Split.TEST]
+    for split in Split:
+        assert len(questions[split]) > 190
+        assert all(split_of(text) is split and asks(text) for text in questions[split])
 
 
-def test_every_solution_is_right_and_within_bounds() -> None:
+def test_other_questions_do_not_have_the_form() -> None:
+    shorter_than_any_the_models_have_learnt = (
+        "The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, "
+        "and so on in turn. Turn E, the last: Nora doubles the shells. How many shells "
+        "are in the jar in the end?"
+    )
+    assert not asks(shorter_than_any_the_models_have_learnt)
+    assert not asks("How many coins?")
+
+
+def test_every_short_solution_is_right_and_within_bounds() -> None:
     for i in range(500):
-        what = problem(Split.TRAIN, i)
-        goal, given, *operations, answer = what.steps
-        assert (goal.kind, given.kind, answer.kind) == (
-            StepKind.GOAL,
-            StepKind.GIVEN,
-            StepKind.ANSWER,
-        )
+        task = problem(Split.TRAIN, i)
+        goal, given, *operations, answer = task.steps
+        kinds = goal.kind, given.kind, answer.kind
+        assert kinds == (StepKind.GOAL, StepKind.GIVEN, StepKind.ANSWER)
         owned = {given.entity: given.result}
         assert 1 <= len(operations) <= 6
         for step in operations:
             assert step.kind is StepKind.OPERATION and step.entity not in owned
             known = [owned[person] for person in step.references]
             assert list(step.operands[: len(known)]) == known
-            assert step.references[-1] == list(owned)[-1], (
-                "each step uses the latest person"
-            )
+            assert step.references[-1] == list(owned)[-1], "of the latest person"
             assert step.result == calculate(step.operation, step.operands)
             owned[step.entity] = step.result
-        assert all(
-            value is not None and LOWEST <= value <= HIGHEST for value in owned.values()
-        )
-        assert answer.result == what.answer and LOWEST <= what.answer <= HIGHEST
+        assert all(value and LOWEST <= value <= HIGHEST for value in owned.values())
+        assert answer.result == task.answer and LOWEST <= task.answer <= HIGHEST
         asked = [owned[person] for person in goal.references]
-        assert sorted(answer.operands) == (sorted(asked) if len(asked) > 1 else [])
         if len(asked) == 1:
-            assert asked == [what.answer]
+            assert asked == [task.answer]
+        else:
+            assert sorted(answer.operands) == sorted(asked)
 
 
-@pytest.mark.parametrize(
-    ("operation", "operands", "result"),
-    [("half", (8, 2), 4), ("difference", (9, 4), 5)],
-)
-def test_calculate(operation: str, operands: tuple[int, int], result: int) -> None:
-    assert calculate(operation, operands) == result
+def test_a_story_has_forty_to_eighty_steps(stories: list[Problem]) -> None:
+    steps = [len(task.steps) for task in stories]
+    assert min(steps) >= 40 and max(steps) <= 80
+    tokenizer, rng = build_tokenizer(), random.Random(0)
+    for task in stories[:20]:
+        texts = [render(step, Style.TARGET, rng) + "\n\n" for step in task.steps]
+        assert 700 <= len(tokenizer.encode("".join(texts))) <= 1600
+
+
+def test_every_step_of_a_story_follows_from_the_question(
+    stories: list[Problem],
+) -> None:
+    """The question is played by rules written anew, and gives the numbers of the
+    solution."""
+    for task in stories:
+        results = played(task.question)
+        assert results == [s.result for s in task.steps if s.kind is StepKind.OPERATION]
+        assert task.answer == results[-1]
+        assert all(LOWEST <= result <= HIGHEST for result in results)
+
+
+def played(question: str) -> list[int]:
+    """What the jar has after every turn."""
+    start, rules, *special, _ = question.split(". ")
+    jar = int(start.split()[3])
+    moves = rules.removesuffix(", and so on in turn").split(", then ")
+    exceptions = {text.split()[1][0]: text.partition(": ")[2] for text in special}
+    last = max(exceptions)
+    assert sum(text.startswith(f"Turn {last}{LAST}: ") for text in special) == 1
+    results: list[int] = []
+    number = 0
+    for letter in NOTES[: NOTES.index(last) + 1]:
+        move = exceptions.get(letter, moves[number % len(moves)])
+        number += letter not in exceptions
+        amount = [int(word) for word in move.split() if word.isdigit()]
+        if amount:
+            jar += amount[0] if " puts " in move else -amount[0]
+        else:
+            jar = jar * 2 if "doubles" in move else jar // 2
+        results.append(jar)
+    return results

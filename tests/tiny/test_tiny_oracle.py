@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from lr.tiny.grammar import PIECES, Style, glue, render, unglue, weights
+from lr.tiny.grammar import PIECES, Style, glue, render, slots, unglue, weights
 from lr.tiny.language import ITEMS, NAMES, Meaning, Split, StepKind, problem
-from lr.tiny.oracle import parse, same_meaning
+from lr.tiny.oracle import differing, parse, same_meaning
 from lr.tiny.stories import story
 
 
@@ -33,21 +33,16 @@ def test_round_trip(meanings: list[Meaning], style: Style) -> None:
 
 def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
     """Not sampled: every template with every alternative of every place, the others at
-    their first.
-    """
+    their first."""
     examples = {(m.kind, m.operation): m for m in meanings}
     assert examples.keys() == PIECES.keys()
-    from lr.tiny.grammar import slots
-
     for key, templates in PIECES.items():
         values = slots(examples[key])
         for template in templates:
+            first = [alternatives[0] for alternatives in template]
             for place, alternatives in enumerate(template):
-                for chosen in alternatives:
-                    words = [
-                        chosen if i == place else other[0]
-                        for i, other in enumerate(template)
-                    ]
+                for word in alternatives:
+                    words = [*first[:place], word, *first[place + 1 :]]
                     text = glue(values.get(word, word) for word in words)
                     assert parse(text) == examples[key], text
 
@@ -64,18 +59,12 @@ def test_the_styles_differ_but_overlap(meanings: list[Meaning]) -> None:
 
 def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
     """One number, one person, one item changed wherever it stands: never the same
-    meaning, and never an error.
-    """
+    meaning, and never an error."""
     rng = random.Random(2)
-    changed = 0
+    words = re.compile(r"\d+|" + "|".join(rf"\b{w}\b" for w in (*NAMES, *ITEMS)))
     for meaning in (*meanings[:1000], *meanings[-500:]):
         text = render(meaning, rng.choice(list(Style)), rng)
-        places = list(
-            re.finditer(
-                r"\d+|" + "|".join(rf"\b{word}\b" for word in (*NAMES, *ITEMS)), text
-            )
-        )
-        place = rng.choice(places)
+        place = rng.choice(list(words.finditer(text)))
         word = place.group()
         if word.isdigit():
             other = str(int(word) + rng.choice((-1, 1, 10)))
@@ -85,21 +74,17 @@ def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
             )
         edited = text[: place.start()] + other + text[place.end() :]
         assert not same_meaning(text, edited), edited
-        changed += 1
-    assert changed == 1500
 
 
-def test_other_operations_mean_other_things() -> None:
-    step = Meaning(StepKind.OPERATION, "add", "Bob", ("Ann",), (12, 5), 17, "apples")
+def test_other_words_mean_the_same_and_other_operations_do_not() -> None:
     text = "Then Eva has 5 more than Ann, so we get 12 + 5 = 17 apples."
-    assert parse(text) == step._replace(entity="Eva")
-    assert not same_meaning(
-        text, "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples."
-    )
+    other = "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples."
     assert same_meaning(
         text,
         "I read that Eva holds 5 more than Ann: you find 12 plus 5 makes 17 apples now.",
     )
+    assert not same_meaning(text, other)
+    assert "operation" in differing(text, other) and not differing(text, text)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +93,9 @@ def test_other_operations_mean_other_things() -> None:
         "",
         "Eva has 17.",
         "Then Eva has 5 more than Ann, so we get 12 + 6 = 18 apples.",  # says 5, adds 6
-        "Then Eva has 5 more than Ann, so we get 12 - 5 = 7 apples.",  # says more, subtracts
+        "Then Eva has 5 more than Ann, so we get 12 - 5 = 7 apples.",  # subtracts
         "Then Eva has 5 more  than Ann, so we get 12 + 5 = 17 apples.",  # two spaces
-        "Then Eva has 5 more than Zoe, so we get 12 + 5 = 17 apples.",  # nobody of the language
+        "Then Eva has 5 more than Zoe, so we get 12 + 5 = 17 apples.",  # unknown
         "So the answer is \\boxed{17.",
     ],
 )
@@ -119,12 +104,7 @@ def test_what_is_not_in_the_language_equals_nothing(text: str) -> None:
     assert not same_meaning(text, text)
 
 
-def test_boundary_and_white_space_around_a_step_do_not_count() -> None:
-    assert same_meaning(
-        "So the answer is \\boxed{17}.", "\nFinally, I get \\boxed{17}.\n\n"
-    )
-
-
-def test_glue_and_unglue() -> None:
-    text = "So together they have 3 + 4 = 7, and the answer is \\boxed{7}."
-    assert glue(iter(unglue(text).split())) == text
+def test_white_space_around_a_step_does_not_count() -> None:
+    first, second = "So the answer is \\boxed{17}.", "\nFinally, I get \\boxed{17}.\n\n"
+    assert same_meaning(first, second)
+    assert glue(iter(unglue(first).split())) == first

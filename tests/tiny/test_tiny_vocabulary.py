@@ -5,12 +5,12 @@ comes back.
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from lr.tiny.grammar import Style, render
 from lr.tiny.language import Split, problem
@@ -20,35 +20,33 @@ from lr.tiny.vocabulary import build_tokenizer
 TOKENIZER = build_tokenizer()
 
 
-@pytest.fixture(scope="module")
-def reloaded(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
-    TOKENIZER.save_pretrained(folder)
-    return AutoTokenizer.from_pretrained(folder)
+def ids_of(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_comes_back(text: str) -> None:
-    assert TOKENIZER.decode(TOKENIZER.encode(text, add_special_tokens=False)) == text
+    assert TOKENIZER.decode(ids_of(text)) == text
 
 
-def test_any_text_comes_back_after_loading(reloaded: PreTrainedTokenizerFast) -> None:
-    for text in (
-        "Then Ann has 12.\n\n",
-        " ünï → 日本\n\n\n\t 12 \\boxed{3}",
-        "a\r\nb  c",
-    ):
-        ids = reloaded.encode(text, add_special_tokens=False)
-        assert ids == TOKENIZER.encode(text, add_special_tokens=False)
-        assert reloaded.decode(ids) == text
+def test_a_saved_tokenizer_encodes_alike(tmp_path: Path) -> None:
+    TOKENIZER.save_pretrained(tmp_path)
+    reloaded = AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("Then Ann has 12.\n\n", " ünï → 日本\n\n\n\t 12 \\boxed{3}"):
+        assert reloaded.encode(text, add_special_tokens=False) == ids_of(text)
+        assert reloaded.decode(ids_of(text)) == text
+    messages = [{"role": "user", "content": "How many?"}]
+    text = reloaded.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
+    assert text == ("<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n")
+    assert reloaded.eos_token == "<|im_end|>" and reloaded.pad_token == "<|endoftext|>"
 
 
 def test_one_token_per_word_digit_and_blank_line() -> None:
-    pieces = TOKENIZER.tokenize(
-        "Then Ann owns 12 + 5 = 17 coins.\n\nSo the answer is \\boxed{17}."
-    )
-    assert pieces == (
+    text = "Then Ann owns 12 + 5 = 17 coins.\n\nSo the answer is \\boxed{17}."
+    assert TOKENIZER.tokenize(text) == (
         "Then ĠAnn Ġowns Ġ1 2 Ġ+ Ġ5 Ġ= Ġ1 7 Ġcoins . ĊĊ "
         "So Ġthe Ġanswer Ġis Ġ\\boxed{ 1 7 } .".split()
     )
@@ -56,41 +54,10 @@ def test_one_token_per_word_digit_and_blank_line() -> None:
 
 def test_nothing_of_the_language_falls_apart_into_bytes() -> None:
     rng = random.Random(0)
-    for i in range(170):
-        what = problem(Split.TEST, i) if i < 150 else story(Split.TEST, i)
-        texts = [
-            what.question,
-            *(render(step, style, rng) for step in what.steps for style in Style),
-        ]
-        for text in texts:
-            words = (
-                text.replace(".", " .")
-                .replace(",", " ,")
-                .replace(":", " :")
-                .replace("?", " ?")
-            )
-            words = words.replace("{", "{ ").replace("}", " }")
-            expected = sum(len(word) if word.isdigit() else 1 for word in words.split())
-            assert len(TOKENIZER.encode(text, add_special_tokens=False)) == expected, (
-                text
-            )
-
-
-def test_chat(reloaded: PreTrainedTokenizerFast) -> None:
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "How many?"},
-    ]
-    text = reloaded.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True
-    )
-    assert text == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow "
-        "many?<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert reloaded.eos_token == "<|im_end|>" and reloaded.pad_token == "<|endoftext|>"
-    ids = reloaded.encode(text, add_special_tokens=False)
-    assert (
-        ids[0] == reloaded.convert_tokens_to_ids("<|im_start|>")
-        and ids.count(reloaded.eos_token_id) == 2
-    )
+    problems = [problem(Split.TEST, i) for i in range(150)]
+    problems += [story(Split.TEST, i) for i in range(20)]
+    for task in problems:
+        steps = [render(step, style, rng) for step in task.steps for style in Style]
+        for text in (task.question, *steps):
+            pieces = re.findall(r"\\boxed\{|[A-Za-z]+|\d|[^\sA-Za-z\d]", text)
+            assert len(ids_of(text)) == len(pieces), text

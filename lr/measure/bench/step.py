@@ -128,7 +128,7 @@ class StepRow:
 def measure(
     reasoner: Reasoner,
     ways: Sequence[BenchWay],
-    problems: Sequence[Problem[Any]],
+    problems: Sequence[Problem],
     repeats: int,
     settings: dict[str, Any],
     progress: Callable[[], None] = lambda: None,
@@ -142,9 +142,7 @@ def measure(
         way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant
     }
 
-    def answer(
-        way: BenchWay, problem: Problem[Any], sample: int
-    ) -> tuple[Result, float]:
+    def answer(way: BenchWay, problem: Problem, sample: int) -> tuple[Result, float]:
         started = time.perf_counter()
         variant = None if way.variant is None else variants[way.variant]
         own = {} if variant is None else variant.settings  # of the method itself

@@ -27,7 +27,7 @@ from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.tiny.names import language_of
+from lr.tiny.names import speaks_tiny
 from lr.types import Verdict, require
 
 JUDGE_TOKENS = 8192
@@ -249,7 +249,7 @@ not or if you cannot tell.
 )
 
 TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
-"""For a judge trained only for this (`scripts/train_judge.py`): two steps, no
+"""For a judge trained only for this (`training/train_judge.py`): two steps, no
 instructions."""
 
 
@@ -333,7 +333,7 @@ class JudgeVerifier(AskingVerifier):
         self.model, self.decode = judge, decode
         self.threshold, self.least_mass = threshold, least_mass
         self.prompt = prompt or (
-            TINY_JUDGE_PROMPT if language_of(judge.codec) else JUDGE_PROMPT
+            TINY_JUDGE_PROMPT if speaks_tiny(judge.codec) else JUDGE_PROMPT
         )
         ends = (self.prompt.aligned, self.prompt.unaligned)
         self.answers = AnswerTokens.of([judge.codec.encode(end) for end in ends])

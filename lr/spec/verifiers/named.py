@@ -44,7 +44,7 @@ from lr.spec.verifiers.judge import (
     asked_model,
     at_least,
 )
-from lr.tiny.names import companion, language_of
+from lr.tiny.names import speaks_tiny
 from lr.types import Step, Verdict, require
 
 Embed = Callable[
@@ -425,7 +425,7 @@ class VerifierChoice:
     model: CausalLM | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        codec, tiny = self.codec, language_of(self.codec) is not None
+        codec, tiny = self.codec, speaks_tiny(self.codec)
         self.kind, self.threshold = parse_verifier(
             self.name, speaks_tiny=tiny, checkpoint=codec.name
         )
@@ -454,11 +454,7 @@ class VerifierChoice:
         if kind == "exact":
             return ExactVerifier()
         if kind == "oracle":
-            language = language_of(self.codec)
-            assert language is not None, "parse_verifier refuses it"
-            oracle: Verifier = find("lr.tiny.oracle:OracleVerifier")(
-                decode, language.parse
-            )
+            oracle: Verifier = find("lr.tiny.oracle:OracleVerifier")(decode)
             return oracle
         if kind in ("score", "likelihood"):
             asked = asked_model(target, self.codec, self.num_blocks)
@@ -482,13 +478,10 @@ class VerifierChoice:
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
-    """The default verifier: the judge if there is one, else the oracle, else exact."""
-    if judge is not None or own_judge(codec) is not None:
-        return "judge"
-    return "exact" if language_of(codec) is None else "oracle"
+    """The default verifier: the judge if there is one, else exact."""
+    return "exact" if judge is None and own_judge(codec) is None else "judge"
 
 
 def own_judge(codec: Codec) -> str | None:
-    """The package's judge for the tiny language of a checkpoint, if it has one."""
-    language = language_of(codec)
-    return None if language is None else companion(f"{language.family}-target", "judge")
+    """The package's judge, for a checkpoint of the tiny language."""
+    return "tiny-judge" if speaks_tiny(codec) else None

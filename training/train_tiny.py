@@ -1,12 +1,9 @@
 """Train a tiny model from a seed: the target first, then the draft from the target's
 first layers.
 
-    python scripts/train_tiny.py --role target --out training/target --compile
-    python scripts/train_tiny.py --role target --out training/target --compile --resume
-    python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt
-    python scripts/train_tiny.py --language plans --role target --out training/plans-target
-    python scripts/train_tiny.py --language plans --role draft --out training/plans-draft \\
-        --from training/plans-target/state.pt
+    python training/train_tiny.py --role target --out trained/target --compile
+    python training/train_tiny.py --role target --out trained/target --compile --resume
+    python training/train_tiny.py --role draft --out trained/draft --from trained/target/state.pt
 
 Two processes of one thread each on a CPU, one process on a GPU. Progress goes to
 standard output; a checkpoint is written every two minutes and at the end; Ctrl-C writes
@@ -30,7 +27,6 @@ from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.tiny.grammar import Style
-from lr.tiny.languages import LANGUAGES
 from lr.tiny.names import tiny_config
 from lr.tiny.vocabulary import build_tokenizer, export
 
@@ -43,17 +39,14 @@ class Size:
     layers: int
     tokens: int
     rate: float
-    drills: float
-    mlp: int = 384
+    drills: float = 0.1
 
 
 SIZES = {
-    ("tiny", "target"): Size(20, 8_500_000, 0.01, drills=0.1),
-    ("tiny", "draft"): Size(2, 6_000_000, 0.015, drills=0.1),
-    ("plans", "target"): Size(20, 2_500_000, 0.01, mlp=256, drills=0.2),
-    ("plans", "draft"): Size(2, 800_000, 0.02, mlp=256, drills=0.2),
+    "target": Size(20, 8_500_000, 0.01),
+    "draft": Size(2, 6_000_000, 0.015),
 }
-"""By language and role."""
+"""By role."""
 
 
 def arguments() -> argparse.Namespace:
@@ -63,9 +56,6 @@ def arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--role", choices=[style.value for style in Style], required=True)
-    add(
-        "--language", choices=sorted(LANGUAGES), default="tiny", help="tiny: quantities"
-    )
     add(
         "--out",
         type=Path,
@@ -111,8 +101,8 @@ def initial_model(
     args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast
 ) -> CausalLM:
     """Fresh weights from the seed, or the first layers of another model."""
-    size = SIZES[args.language, args.role]
-    model = fresh_model(tiny_config(size.layers, len(tokenizer), size.mlp), args.seed)
+    size = SIZES[args.role]
+    model = fresh_model(tiny_config(size.layers, len(tokenizer)), args.seed)
     if args.start and args.start.is_file():
         state = torch.load(args.start, weights_only=True)["model"]
         model.load_state_dict({name: state[name] for name in model.state_dict()})
@@ -132,9 +122,9 @@ def initial_model(
 
 def work(rank: int, args: argparse.Namespace) -> None:
     """What one process does."""
-    language, size = LANGUAGES[args.language], SIZES[args.language, args.role]
-    tokenizer = build_tokenizer(language)
-    rows = RowMaker(tokenizer, Style(args.role), args.seed, language)
+    size = SIZES[args.role]
+    tokenizer = build_tokenizer()
+    rows = RowMaker(tokenizer, Style(args.role), args.seed)
     recipe = Recipe(
         args.tokens or size.tokens,
         batch=args.batch,
@@ -155,7 +145,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
         """Accuracy on held-out problems, shared out over the processes; and an exported
         copy."""
         mine = range(rank, args.eval_problems, trainer.world)
-        codec = Codec(tokenizer, name=args.language)
+        codec = Codec(tokenizer, name="tiny")
         counts = held_out_counts(trainer.model, codec, mine)
         total = torch.tensor(counts, dtype=torch.float64)
         if trainer.world > 1:
@@ -166,11 +156,11 @@ def work(rank: int, args: argparse.Namespace) -> None:
                 f"        held-out: {solved}/{problems} solved, {right}/{steps} steps right, "
                 f"{hard_right}/{hard} operation steps right"
             )
-            export(trainer.model, args.out / "hf", language)
+            export(trainer.model, args.out / "hf")
 
     trainer.train(state, say, args.steps, check, args.eval_every)
     if rank == 0:
-        export(trainer.model, args.out / "hf", language)
+        export(trainer.model, args.out / "hf")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def _same(
 
 
 def _different(
-    what: Problem[Meaning],
+    what: Problem,
     step: Meaning,
     styles: tuple[Style, Style],
     rng: random.Random,

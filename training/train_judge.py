@@ -1,15 +1,15 @@
 """Train the tiny judge from a seed: the target's first layers, taught to tell whether
 two steps mean the same.
 
-    python scripts/train_judge.py --out training/judge
-    python scripts/train_judge.py --out training/judge --resume
+    python training/train_judge.py --out trained/judge
+    python training/train_judge.py --out trained/judge --resume
 
 First the pairs: draft and target write steps from the same prefixes of training
 problems (OUT/pairs-*.json, made once). Then the training: two processes of one thread
 each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is
 written every two minutes and at the end; Ctrl-C writes one and stops; `--resume` goes
 on from it. The finished judge is a Hugging Face checkpoint in OUT/hf.
-`scripts/measure_judge.py` measures it.
+`training/measure_judge.py` measures it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ matrices of the layers, AdamW for the rest. The learning rate is a function of t
 of the token budget that is spent: warm-up, then cosine down to 2 %. The same all-reduce
 carries two flags, so that all processes stop or save at the same step.
 
-`scripts/train_tiny.py` and `scripts/train_judge.py` start the processes, evaluate and
+`train_tiny.py` and `train_judge.py` start the processes, evaluate and
 export.
 """
 
@@ -34,7 +34,11 @@ from lr.model.codec import Codec
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer
 from lr.model.qwen import CausalLM
-from lr.tiny.evaluate import (
+from lr.tiny.grammar import Style, render
+from lr.tiny.language import StepKind
+from lr.tiny.oracle import parse
+from lr.types import Role, require
+from tiny_training.evaluate import (
     BATCH,
     EvalSettings,
     Voice,
@@ -43,9 +47,6 @@ from lr.tiny.evaluate import (
     draw_number,
     solve,
 )
-from lr.tiny.grammar import Style
-from lr.tiny.language import StepKind
-from lr.types import Role, require
 from tiny_training.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
 
 CLASSES = ("loss", "results", "names", "words")
@@ -276,19 +277,15 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
     mixed styles."""
     settings = EvalSettings()
     voice, counts = Voice(Role.TARGET, model, codec, settings), [0] * 6
-    language = voice.language
     for first in range(0, len(indices), BATCH):
         some = indices[first : first + BATCH]
-        problems = draw(language, some, settings)
+        problems = draw(some, settings)
         right = count_right(voice, problems, solve(voice, problems))
         branches, wanted = [], []
         for i, what in zip(some, problems, strict=True):
             rng = random.Random(i)
             at = rng.randrange(len(what.steps))
-            said = (
-                language.render(s, rng.choice(list(Style)), rng)
-                for s in what.steps[:at]
-            )
+            said = (render(s, rng.choice(list(Style)), rng) for s in what.steps[:at])
             text = codec.encode("".join(step + "\n\n" for step in said))
             branches.append(voice.runner.open([*codec.chat(what.question), *text]))
             wanted.append(what.steps[at])
@@ -296,7 +293,7 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
         for branch in branches:
             voice.runner.close(branch)
         same = [
-            language.parse(codec.decode(step)) == meaning
+            parse(codec.decode(step)) == meaning
             for step, meaning in zip(written, wanted, strict=True)
         ]
         hard = [

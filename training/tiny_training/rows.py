@@ -1,10 +1,9 @@
-"""Training rows: problems in the model's own style, and drills (sums, or facts of the
-map).
+"""Training rows: problems in the model's own style, and drills in sums.
 
 A problem row is the chat prompt and the solution; the loss is on the solution. At
 inference draft and target continue each other's text, so some steps of a row are
 written in the *other* style and carry no loss: a model learns to write its own style
-whatever it has read before. A drill row is a list of single calculations (or moves) in
+whatever it has read before. A drill row is a list of single calculations in
 the words of the language, with loss on the results alone; without drills, arithmetic is
 learnt late or not at all.
 
@@ -18,16 +17,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lr.tiny.grammar import Style
+from lr.tiny.grammar import Style, render
 from lr.tiny.language import Problem, Split
-from lr.tiny.languages import QUANTITIES, TinyLanguage
-from tiny_training.drills import PRACTICE
+from lr.tiny.stories import DATASETS
+from tiny_training.drills import NAME_WORDS, RESULT_WORDS, drill
 
 NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
 POOL_PROBLEMS, POOL_LONG = 192, 128
@@ -79,31 +78,20 @@ def batch_of(
 
 
 class RowMaker:
-    """Makes rows of one style of a language with its tokenizer."""
+    """Makes rows of one style of the language with its tokenizer."""
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        style: Style,
-        seed: int,
-        language: TinyLanguage = QUANTITIES,
+        self, tokenizer: PreTrainedTokenizerFast, style: Style, seed: int
     ) -> None:
-        self.tokenizer, self.style, self.seed, self.language = (
-            tokenizer,
-            style,
-            seed,
-            language,
-        )
-        practice = PRACTICE[language.family]
-        self.drill = practice.drill
+        self.tokenizer = tokenizer
+        self.style = style
+        self.seed = seed
         words = {
             token: entry.removeprefix("Ġ")
             for entry, token in tokenizer.get_vocab().items()
         }
-        self.results = {
-            token for token, word in words.items() if word in practice.results
-        }
-        self.names = {token for token, word in words.items() if word in practice.names}
+        self.results = {token for token, word in words.items() if word in RESULT_WORDS}
+        self.names = {token for token, word in words.items() if word in NAME_WORDS}
         self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
 
     def encode(self, text: str) -> list[int]:
@@ -119,7 +107,7 @@ class RowMaker:
             )
         )
 
-    def problem_row(self, what: Problem[Any], rng: random.Random) -> Row:
+    def problem_row(self, what: Problem, rng: random.Random) -> Row:
         """Prompt and solution; in half of the rows, half of the steps are foreign
         context without loss."""
         ids = self.prompt(what.question)
@@ -128,9 +116,7 @@ class RowMaker:
         for i, step in enumerate(what.steps):
             own = rng.random() >= foreign
             last = i == len(what.steps) - 1
-            text = self.language.render(
-                step, self.style if own else self.style.other, rng
-            )
+            text = render(step, self.style if own else self.style.other, rng)
             new = [*self.encode(text), self.end] if last else self.encode(text + "\n\n")
             ids += new
             weights += [self.weight(token) if own else 0.0 for token in new]
@@ -148,7 +134,7 @@ class RowMaker:
         weights = [0.0] * len(ids)
         bare = rng.random() < 0.6
         while True:
-            text, result = self.drill(rng, bare)
+            text, result = drill(rng, bare)
             at = text.rindex(result)
             parts = (
                 text[: at - 1],
@@ -183,7 +169,7 @@ class RowMaker:
     def pool(self, number: int, rng: random.Random) -> list[Row]:
         """The rows of a pool without its drills."""
         rows = []
-        for name, draw in self.language.datasets.items():
+        for name, draw in DATASETS.items():
             count = POOL_LONG if name == "stories" else POOL_PROBLEMS
             numbers = range(number * count, (number + 1) * count)
             rows += [

@@ -1,5 +1,4 @@
-"""The evaluation of the tiny models on held-out problems of their language: `lr tiny
-eval`.
+"""The evaluation of the tiny models on held-out problems: `measure_tiny.py` prints it.
 
 Accuracy: each model solves the problems alone. Token acceptance: the mean over the
 target's own solutions of sum_x min(p(x), q(x)), the probability that the rejection rule
@@ -19,13 +18,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lr.engine.runner import Branch, ModelRunner
-from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
@@ -36,8 +33,8 @@ from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.tiny.language import Problem, Split
-from lr.tiny.languages import QUANTITIES, TinyLanguage
-from lr.tiny.names import language_of
+from lr.tiny.oracle import parse, same_meaning
+from lr.tiny.stories import DATASETS
 from lr.types import Role, SamplingParams, require
 
 KINDS = ("goal", "given", "note", "operation", "answer", "unreadable")
@@ -153,8 +150,7 @@ class TinyReport:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How much to measure, on which data set ("": the short problems of the target's
-    language).
+    """How much to measure, on which data set (tiny: short problems).
 
     `ablation_problems`: problems per layer, 0 for no ablation. `ablation_layers`: the
     layers to leave out one at a time, empty for all."""
@@ -162,7 +158,7 @@ class EvalSettings:
     problems: int = 128
     seed: int = 0
     temperature: float = 0.6
-    dataset: str = ""
+    dataset: str = "tiny"
     ablation_problems: int = 0
     ablation_layers: tuple[int, ...] = ()
 
@@ -184,7 +180,7 @@ class Voice:
     def __init__(
         self, role: Role, model: CausalLM, codec: Codec, settings: EvalSettings
     ) -> None:
-        self.codec, self.language = codec, language_of(codec) or QUANTITIES
+        self.codec = codec
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
             model,
@@ -211,7 +207,7 @@ class Voice:
     def kind_of(self, text: str) -> str:
         """The kind of a step, such as "goal"; "unreadable" if it is not in the
         language."""
-        meaning = self.language.parse(text)
+        meaning = parse(text)
         return "unreadable" if meaning is None else str(meaning.kind.value)
 
     def logits(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
@@ -242,7 +238,7 @@ def evaluate(
     right, drafts_right = 0, 0
     for first in range(0, settings.problems, BATCH):
         indices = range(first, min(first + BATCH, settings.problems))
-        problems = draw(own.language, indices, settings)
+        problems = draw(indices, settings)
         solutions = solve(own, problems)
         right += count_right(own, problems, solutions)
         drafts_right += count_right(other, problems, solve(other, problems))
@@ -269,21 +265,13 @@ def evaluate(
     return TinyReport(count, temperature, right, drafts_right, tallies, ablation)
 
 
-def draw(
-    language: TinyLanguage, indices: Sequence[int], settings: EvalSettings
-) -> list[Problem[Any]]:
-    """Held-out problems of a language by index. Raises `SettingError` for an unknown
-    data set."""
-    name = settings.dataset or language.family
-    if name not in language.datasets:
-        raise SettingError(
-            f"the data set is {name!r}, expected one of {', '.join(language.datasets)}: those in "
-            "the target's language."
-        )
-    return [language.datasets[name](Split.TEST, i, settings.seed) for i in indices]
+def draw(indices: Sequence[int], settings: EvalSettings) -> list[Problem]:
+    """Held-out problems by index."""
+    problem = DATASETS[settings.dataset]
+    return [problem(Split.TEST, index, settings.seed) for index in indices]
 
 
-def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:
+def solve(voice: Voice, problems: Sequence[Problem]) -> list[list[Tokens]]:
     """Let the model solve each problem; returns the steps of each solution."""
     branches = [voice.runner.open(voice.codec.chat(what.question)) for what in problems]
     ends = [len(branch) + LIMITS.max_tokens for branch in branches]
@@ -305,7 +293,7 @@ def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:
 
 
 def count_right(
-    voice: Voice, problems: Sequence[Problem[Any]], solutions: Sequence[list[Tokens]]
+    voice: Voice, problems: Sequence[Problem], solutions: Sequence[list[Tokens]]
 ) -> int:
     """The number of solutions with the right answer in the last box."""
     texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
@@ -315,7 +303,7 @@ def count_right(
     )
 
 
-def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
+def draw_number(what: Problem, index: int, sibling: int = 0) -> int:
     """A different number for every (problem, place in the chain, try)."""
     return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
 
@@ -323,8 +311,8 @@ def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
 def grow_chains(
     target: Voice,
     draft: Voice,
-    problems: Sequence[Problem[Any]],
-    number: Callable[[Problem[Any], int, int], int],
+    problems: Sequence[Problem],
+    number: Callable[[Problem, int, int], int],
     accepts: Callable[[Tokens, Tokens, Tokens], bool],
     *,
     twice: bool = False,
@@ -368,7 +356,7 @@ def grow_chains(
 def _step_acceptance(
     target: Voice,
     draft: Voice,
-    problems: Sequence[Problem[Any]],
+    problems: Sequence[Problem],
     tallies: dict[str, StepSums],
 ) -> None:
     """Count how the oracle judges draft steps and second target steps, by kind of
@@ -378,15 +366,16 @@ def _step_acceptance(
         text, said, again = (
             target.codec.decode(step) for step in (mine, drafted, other)
         )
-        same = target.language.same_meaning
         tally = tallies.setdefault(target.kind_of(text), StepSums())
-        accepted = target.ended(mine) == target.ended(drafted) and same(text, said)
+        accepted = target.ended(mine) == target.ended(drafted) and same_meaning(
+            text, said
+        )
         tally.steps += 1
         tally.tokens += len(mine)
         tally.draft_tokens += len(drafted)
         tally.accepted += accepted
         tally.exact += mine == drafted
-        tally.self_accepted += same(text, again)
+        tally.self_accepted += same_meaning(text, again)
         tally.self_exact += mine == other
         return accepted
 
@@ -410,7 +399,7 @@ def _ablation(target: Voice, settings: EvalSettings) -> tuple[LayerSkipped, ...]
     The loss, -log p per token at temperature 1, shows differences that sampled accuracy
     is too coarse to show."""
     model, codec = target.runner.model, target.codec
-    problems = draw(target.language, range(settings.ablation_problems), settings)
+    problems = draw(range(settings.ablation_problems), settings)
     prompts = [codec.chat(what.question) for what in problems]
     solutions: list[list[Tokens]] = []
     found = []

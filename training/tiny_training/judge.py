@@ -1,5 +1,5 @@
 """What the tiny judge is trained on: rows about pairs of steps, from the grammar and
-from real runs. `scripts/measure_judge.py` says how well it agrees with the oracle.
+from real runs. `measure_judge.py` says how well it agrees with the oracle.
 
 A training row is the prompt that `JudgeVerifier` will put, its answer begun, and the
 one token that decides. That token is what counts, but one bit per row teaches slowly.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -29,12 +28,12 @@ from lr.model.weights import load_model
 from lr.rng import Stream
 from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, AnswerTokens
-from lr.tiny.evaluate import BATCH, EvalSettings, Voice, grow_chains
 from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Problem, Split
-from lr.tiny.languages import DATASETS
 from lr.tiny.oracle import parse, same_meaning
+from lr.tiny.stories import DATASETS
 from lr.types import Finish, Role, Step
+from tiny_training.evaluate import BATCH, EvalSettings, Voice, grow_chains
 from tiny_training.pairs import TextPair, agreeing_prefix, grammar_pair
 from tiny_training.rows import Row, RowMaker
 
@@ -138,7 +137,7 @@ class PairSource:
         ]
         found: list[TextPair] = []
 
-        def number(what: Problem[Any], index: int, sibling: int) -> int:
+        def number(what: Problem, index: int, sibling: int) -> int:
             return (
                 Stream.root(seed).fold_in("judge pairs", what.question, index).key(0)
                 >> 1

@@ -1,9 +1,9 @@
 """Measure the tiny judge on held-out pairs from real runs, against the oracle; the
 tables of docs/verifiers.md.
 
-    python scripts/measure_judge.py
-    python scripts/measure_judge.py --judge training/judge/hf --pairs 200
-    python scripts/measure_judge.py --encoder sentence-transformers/all-MiniLM-L6-v2
+    python training/measure_judge.py
+    python training/measure_judge.py --judge trained/judge/hf --pairs 200
+    python training/measure_judge.py --encoder sentence-transformers/all-MiniLM-L6-v2
 
 The pairs are the steps that draft and target write from the same prefixes of test
 problems, equal texts left out, as many of equal meaning as of different meaning, each
@@ -28,7 +28,7 @@ from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, asked_model
 from lr.spec.verifiers.named import EmbeddingVerifier, load_encoder
 from lr.tiny.language import Split
-from lr.tiny.languages import QUANTITIES
+from lr.tiny.stories import DATASETS
 
 THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 CALLS = 30
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
         "--encoder",
         help="a sentence encoder: measure the embedding verifier instead of a judge",
     )
-    parser.add_argument("--dataset", choices=QUANTITIES.datasets, default="stories")
+    parser.add_argument("--dataset", choices=sorted(DATASETS), default="stories")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the test problems and the draws"
     )
