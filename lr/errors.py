@@ -42,10 +42,6 @@ class OutOfBlocks(LRError):
         return type(self), (self.needed, self.free, self.total)
 
 
-class RankLost(LRError):
-    """A collective operation failed: another rank is gone or did not join in time."""
-
-
 class NumericalError(LRError, ArithmeticError):
     """A model computed a value that is not a finite number."""
 

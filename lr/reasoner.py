@@ -125,10 +125,9 @@ class Reasoner:
         }
 
         if devices.ranks > 1:
-            load_parallel = find("lr.model.ranks:load_parallel")
-            target_model = load_parallel(
-                target, devices.target, dtype, devices.torchrun
-            )
+            from lr.model.ranks import load_parallel
+
+            target_model: CausalLM = load_parallel(target, devices.target, dtype)
         else:
             target_model = load_model(target, device=devices.target[0], dtype=dtype)
         draft_model = None

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lr.commands.options import torchrun_place
-from lr.errors import LRError, SettingError
+from lr.errors import LRError
 from lr.registry import find
 
 COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
@@ -75,16 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
-    """Parse the flags and run the command. Under torchrun rank 0 does; the other ranks
-    follow."""
+    """Parse the flags and run the command."""
     import tyro
 
-    place = torchrun_place()
-    if place is not None and place.rank != 0:
-        from lr.model.ranks import follow
-
-        follow(place)
-        return 0
     made = tyro.cli(
         command_class(name),
         args=list(flags),
@@ -92,10 +84,6 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
         use_underscores=True,
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    if place is not None and "models" not in vars(made):  # it has no model to spread
-        raise SettingError(
-            f"lr {' '.join(name)} runs in one process; start it without torchrun."
-        )
     made.run()
     return 0
 

@@ -1,6 +1,6 @@
 """The flags that commands share: which models, on which devices, over how many ranks,
 and where the judge is. Only this module reads the environment: the key of the judge's
-server and torchrun's variables.
+server.
 
 Each group is a dataclass. A command with a field of that type has its flags."""
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands.show import console
@@ -22,7 +22,6 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.model.device import Torchrun
     from lr.reasoner import Reasoner
     from lr.spec.variant import Variant
     from lr.spec.verifiers.base import Verifier
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
 AttentionName = Literal["auto", "triton", "sdpa", "reference"]
 KEY = "LR_API_KEY"
-TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -243,39 +241,16 @@ class VariantChoice:
         return None if self.variant is None else load_variant(self.variant, reasoner)
 
 
-def torchrun_place() -> Torchrun | None:
-    """This process's rank under torchrun; None without torchrun, or if this is the only
-    process."""
-    if (
-        not all(name in os.environ for name in TORCHRUN)
-        or os.environ["WORLD_SIZE"] == "1"
-    ):
-        return None
-    from lr.model.device import Torchrun
-
-    try:
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    except ValueError as error:
-        said = ", ".join(f"{name}={os.environ[name]!r}" for name in TORCHRUN)
-        expected = f"expected numbers as torchrun sets them ({error})"
-        raise SettingError(f"the environment says {said}, {expected}.") from error
-    return Torchrun(rank, size, local_rank)
-
-
 def spread(
     devices: Sequence[torch.device], ranks: int | None, threads: int | None = None
-) -> tuple[torch.device, ...] | Torchrun:
+) -> tuple[torch.device, ...]:
     """The devices of the target: the first of `devices`, or one per rank.
 
     `ranks` None: one rank per device. With more ranks than devices: the GPUs after the
     first one, or that many processes on the CPU, which share its threads unless
     `threads` is given."""
-    place = torchrun_place()
     require(ranks is None or 0 < ranks <= 1024, "tensor_parallel", ranks, "1 to 1024")
-    size = place.size if place is not None else len(devices) if ranks is None else ranks
-    none = f"none: torchrun has started {size} processes"
-    require(place is None or ranks in (None, 1, size), "tensor_parallel", ranks, none)
+    size = len(devices) if ranks is None else ranks
     if size == 1:
         return (devices[0],)
     from lr.model.ranks import spread_over
@@ -283,12 +258,8 @@ def spread(
     if devices[0].type == "cpu" and threads is None:
         import torch
 
-        here = size if place is None else 1  # torchrun gives each process its own cores
-        torch.set_num_threads(
-            min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // here))
-        )
-    if place is not None:
-        return replace(place, device=devices[0])
-    return (
-        tuple(devices[:size]) if size <= len(devices) else spread_over(size, devices[0])
-    )
+        share = max(1, (os.cpu_count() or 1) // size)
+        torch.set_num_threads(min(torch.get_num_threads(), share))
+    if size <= len(devices):
+        return tuple(devices[:size])
+    return spread_over(size, devices[0])

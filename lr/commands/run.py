@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from lr.measure import running
     from lr.measure.memory import MemoryPlan
-    from lr.model.device import DeviceMap, Torchrun
+    from lr.model.device import DeviceMap
     from lr.reasoner import Reasoner
     from lr.spec.verifiers.base import Verifier
 
@@ -167,7 +167,7 @@ class RunModels:
             {"target": self.target_device(), "draft": draft, "judge": judge}
         )
 
-    def target_device(self) -> tuple[torch.device, ...] | Torchrun:
+    def target_device(self) -> tuple[torch.device, ...]:
         """The devices of the target; several of them make several ranks."""
         import torch
 

@@ -23,35 +23,20 @@ from lr.errors import SettingError
 CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
 
 
-@dataclass(frozen=True)
-class Torchrun:
-    """This process under torchrun: its rank among `size` processes, its number on its
-    machine, and its `device`. Given instead of the target's devices, since each process
-    has one of them.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    device: str | torch.device = "cpu"
-
-
-Device = str | torch.device | Sequence[str | torch.device] | Torchrun
+Device = str | torch.device | Sequence[str | torch.device]
 """A device by name or, for the target, several devices, one per rank (`ranks.py`)."""
 
 
 @dataclass(frozen=True)
 class DeviceMap:
     """The devices of the three models. A target that is split over ranks has several;
-    this process is rank 0, on the first. Under `torchrun` each rank knows only its own.
-    Raises `SettingError` for a draft or judge on a GPU that belongs to another rank of
-    the target.
+    this process is rank 0, on the first. Raises `SettingError` for a draft or judge on
+    a GPU that belongs to another rank of the target.
     """
 
     target: tuple[torch.device, ...]
     draft: torch.device
     judge: torch.device
-    torchrun: Torchrun | None = None
 
     def __post_init__(self) -> None:
         others = {_number(rank) for rank in self.target[1:]} - {_number(self.target[0])}
@@ -66,7 +51,7 @@ class DeviceMap:
     @property
     def ranks(self) -> int:
         """The number of processes that the target is spread over."""
-        return len(self.target) if self.torchrun is None else self.torchrun.size
+        return len(self.target)
 
     @classmethod
     def of(cls, device: Device | Mapping[str, Device] | DeviceMap = "cpu") -> DeviceMap:
@@ -82,8 +67,7 @@ class DeviceMap:
             raise SettingError(
                 f"device has {', '.join(unknown)}, expected target, draft, judge."
             )
-        first = named.get("target", "cpu")
-        target = tuple(map(find_device, _several(first)))
+        target = tuple(map(find_device, _several(named.get("target", "cpu"))))
         if not target:
             raise SettingError("the target has no device; give at least one.")
         places = {}
@@ -94,9 +78,7 @@ class DeviceMap:
                     f"the {role} is to be on {len(found)} devices, expected one."
                 )
             places[role] = found[0]
-        return cls(
-            target, **places, torchrun=first if isinstance(first, Torchrun) else None
-        )
+        return cls(target, **places)
 
     @property
     def shares_gpu(self) -> bool:
@@ -111,8 +93,6 @@ class DeviceMap:
 
 
 def _several(device: Device) -> Sequence[str | torch.device]:
-    if isinstance(device, Torchrun):
-        return [device.device]
     return [device] if isinstance(device, (str, torch.device)) else device
 
 

@@ -32,8 +32,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from lr.errors import RankLost
-from lr.kvcache.branch import BlockTable, blocks_for, common_length
+from lr.kvcache.branch import blocks_for, common_length
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.attention import RaggedBatch, RowPages
 from lr.model.qwen import CausalLM
@@ -82,8 +81,7 @@ class StepGraphs:
     padding rows until `close`.
 
     `model.attention` must have a form for rows. If recording fails, a warning and
-    `failure` say why, and all forwards are ordinary ones. The ranks of a spread model
-    record together; `padding`: on ranks above 0, the block of rank 0's padding rows.
+    `failure` say why, and all forwards are ordinary ones.
     """
 
     @torch.inference_mode()
@@ -93,7 +91,6 @@ class StepGraphs:
         cache: PagedKVCache,
         recorder: Recorder | None = None,
         rows: Sequence[int] = ROWS,
-        padding: int | None = None,
     ) -> None:
         attend_rows = model.attention.rows
         assert attend_rows is not None
@@ -104,12 +101,10 @@ class StepGraphs:
         pages = blocks_for(context, cache.block_size)
         self.failure: str | None = None
         record = recorder or recorder_for(model.device)
-        self.table: BlockTable | None = None
-        if padding is None:
-            self.table = cache.new()
-            with cache.append([self.table], [1]):
-                pass  # the block is zeroed, so padding rows read finite values
-            [padding] = self.table.blocks
+        self.table = cache.new()
+        with cache.append([self.table], [1]):
+            pass  # the block is zeroed, so padding rows read finite values
+        [padding] = self.table.blocks
         self.padding = padding
         self.padding_row = integers(
             [[0], [0], [padding * cache.block_size]], model.device
@@ -121,32 +116,23 @@ class StepGraphs:
             attend = attend_rows(RowPages(positions, slots, blocks), cache)
             return model.logits(model.trunk(tokens, positions, attend))
 
-        with model.recording(self, rows):
-            for size in sorted(
-                rows, reverse=True
-            ):  # smaller ones reuse the memory of the largest
-                buffer = self.padding_row.repeat(1, size)  # [3, size]
-                blocks = buffer.new_full((size, pages), padding, dtype=torch.int32)
-                try:
-                    replay = record(partial(compute, buffer, blocks))
-                    self._recordings[size] = _Recording(
-                        buffer, blocks, replay, [[]] * size
-                    )
-                except RankLost:
-                    raise
-                except (
-                    Exception
-                ) as error:  # a kernel that does not fit may raise anything
-                    why = (str(error) or repr(error)).splitlines()[0]
-                    self.failure = f"recording {size} rows failed: {why}"
-                self.failure = model.agreed(self.failure)
-                if self.failure is not None:
-                    break
-        if self.failure is not None:
-            self.forget()
-            if self.table is not None:  # otherwise rank 0 warns
-                said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
-                warnings.warn(said, RuntimeWarning, stacklevel=3)
+        for size in sorted(
+            rows, reverse=True
+        ):  # smaller ones reuse the largest's memory
+            buffer = self.padding_row.repeat(1, size)  # [3, size]
+            blocks = buffer.new_full((size, pages), padding, dtype=torch.int32)
+            try:
+                replay = record(partial(compute, buffer, blocks))
+            except Exception as error:  # a kernel that does not fit may raise anything
+                why = (str(error) or repr(error)).splitlines()[0]
+                self.failure = f"recording {size} rows failed: {why}"
+                self.forget()
+                message = (
+                    f"CUDA graphs are off, decoding will be slower: {self.failure}"
+                )
+                warnings.warn(message, RuntimeWarning, stacklevel=3)
+                break
+            self._recordings[size] = _Recording(buffer, blocks, replay, [[]] * size)
 
     @property
     def recorded(self) -> list[int]:
@@ -177,8 +163,7 @@ class StepGraphs:
         if self.failure != "closed":
             self.forget()
             self.failure = "closed"
-            if self.table is not None:
-                self.cache.release(self.table)
+            self.cache.release(self.table)
 
     def forget(self) -> None:
         """Give up the graphs; later forwards are ordinary ones."""

@@ -9,8 +9,7 @@ model. Read next: `layers.py`, `attention.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -136,18 +135,6 @@ class CausalLM(Module):
         return self.logits(
             hidden if batch.logit_rows is None else hidden[batch.logit_rows]
         )
-
-    def recording(
-        self, graphs: Any, rows: Sequence[int]
-    ) -> AbstractContextManager[object]:
-        """The context in which these `StepGraphs` record; other ranks record the same
-        in it."""
-        return nullcontext()
-
-    def agreed(self, failure: str | None) -> str | None:
-        """Why a recording failed, here or on another rank (`ranks.py`); None: it did
-        not."""
-        return failure
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache for this model. Raises `SettingError` for a size below 1."""

@@ -1,38 +1,34 @@
 """Tensor parallelism: one model over several processes, its *ranks*, each with its
 slices of the weights and of the KV cache (Megatron-LM, arXiv 1909.08053).
-`docs/parallel.md` lists them.
 
-**Slices.** Example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has query heads 6 and 7, which use
-KV head 1; rank 2 has KV head 1 too. A vocabulary of 61 is padded to 64, and rank 3 has rows 48..63.
-The checkpoint has rows 48..60; the others are zero, and their logits are cut off.
+**Slices.** Example: 8 query heads, 2 KV heads, 4 ranks. Rank 3 has query heads 6 and 7,
+which use KV head 1; rank 2 has KV head 1 too. A vocabulary of 61 is padded to 64, and
+rank 3 has rows 48..63. The checkpoint has rows 48..60; the others are zero, and their
+logits are cut off. Two sums over the ranks per layer make the hidden states whole
+again, one after the attention and one after the MLP.
 
-**Processes.** Rank 0 is the program itself, with scheduler, sampling and block tables. The other
-ranks follow it. For each pass, rank 0 sends them one message: the batch, whether all ranks replay
-it from CUDA graphs, and what its cache has prepared since the last message. Example: two forks
-share block 5 and each gets a token. Rank 0's cache copies block 5 to 6, and the message says: fresh
-(), copies ((5, 6),); blocks [5] and [6], slots 23 and 25.
-
-The ranks are started here, or by torchrun. Messages use a group of `torch.distributed`
-(gloo) in which only rank 0 has a time limit, because other ranks may be idle; sums use
-another group. Both fail when a rank dies, or hangs for `patience` seconds. A rank that
-has only lost another one ends silently. Rank 0 finds the rank that failed, ends all and
-raises `WorkerError`, now and later.
+**Processes.** Rank 0 is the program itself, with scheduler, sampling and block tables.
+It sends each pass to the others: the ragged batch with its block tables, and what its
+cache has prepared since the last pass. Example: two forks share block 5 and each gets a
+token. Rank 0's cache copies block 5 to 6, and the message says: fresh (), copies ((5,
+6),); blocks [5] and [6], slots 23 and 25. If a rank ends, rank 0 says which, ends all
+and raises `WorkerError`, now and later.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from itertools import count
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Self
@@ -41,89 +37,48 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lr.errors import LRError, ProtocolError, RankLost, SettingError
+from lr.errors import LRError, ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import AttentionKind, RaggedBatch
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
-from lr.model.device import Torchrun, find_device, start_process
-from lr.model.files import resolve
-from lr.model.graphs import StepGraphs
+from lr.model.device import find_device, start_process
 from lr.model.layers import DecoderLayer
 from lr.model.qwen import CausalLM, Replay
 from lr.model.weights import Piece, config_of, load_pieces, pieces
-from lr.registry import is_dummy
 
-PATIENCE = (
-    20.0  # seconds that any rank waits in a sum, and rank 0 for a message to be sent
-)
-STARTS = 10  # times `patience`: how long a rank may take to start
-FOR_EVER = timedelta(days=365)
-AFTERMATH = (
-    3.0  # seconds in which ranks that only lost another end; one that still runs hangs
-)
-WATCHDOG = "ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC"
-"""Settings of PyTorch's NCCL watchdog. When a sum fails, it takes a minute for a dump
-and then ends the process. They are off on rank 0, which keeps its own time limit and
-names the lost rank."""
+BLAME = 10.0  # seconds in which a rank that failed must have ended
 
 
 class WorkerError(LRError):
-    """A rank of a tensor-parallel model died, hung or failed. The text gives rank and
-    reason."""
+    """A rank of a tensor-parallel model died or failed. The text says which."""
 
 
-@dataclass
-class Ranks:
-    """This process: number `rank` of the `size` that share a model. All make the same
-    calls in the same order, on two groups of `torch.distributed`: `sums` and
-    `messages`. Raises `RankLost`.
-    """
-
-    rank: int
-    size: int
-    device: torch.device
-    sums: Any = None
-    messages: Any = None
-
-    def tell(self, message: Any = None) -> Any:
-        """Send rank 0's message to all ranks. Returns it, on rank 0 too."""
-        told = [message]
-        together(dist.broadcast_object_list, told, 0, self.messages)
-        return told[0]
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Add up the x of all ranks, in place."""
-        together(dist.all_reduce, x, group=self.sums)
-        return x
+class RankLost(LRError):
+    """A collective operation failed, because another rank is gone."""
 
 
-def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a collective operation of all ranks. Raises `RankLost`."""
-    try:
-        return collective(*arguments, **named)
-    except RuntimeError as error:
-        raise RankLost(f"this rank has lost the others: {error}") from error
+# 1. Who has which slice
 
 
 def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
     """The sizes of one rank's network. Raises `SettingError` for an impossible number
     of ranks."""
     h, k, width = config.num_heads, config.num_kv_heads, config.intermediate_size
-    fits = [
+    possible = [
         n for n in range(1, h + 1) if not (h % n or width % n or max(k, n) % min(k, n))
     ]
-    if ranks not in fits:
+    if ranks not in possible:
         raise SettingError(
             f"tensor_parallel is {ranks}. It must divide this model's query heads ({h}) and MLP "
             f"width ({width}), and divide its KV heads ({k}) or be a multiple of them. Possible "
-            f"for it: {', '.join(map(str, fits))}."
+            f"for it: {', '.join(map(str, possible))}."
         )
     return replace(
         config,
-        num_heads=config.num_heads // ranks,
-        num_kv_heads=max(1, config.num_kv_heads // ranks),
-        intermediate_size=config.intermediate_size // ranks,
+        num_heads=h // ranks,
+        num_kv_heads=max(1, k // ranks),
+        intermediate_size=width // ranks,
         vocab_size=-(-config.vocab_size // ranks),
     )
 
@@ -138,16 +93,47 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
     """
     part = part_of(config, ranks)
     padded = replace(config, vocab_size=part.vocab_size * ranks)
-    found = []
-    for whole, long, mine in zip(
+    mine = []
+    for full, long, short in zip(
         pieces(config), pieces(padded), pieces(part), strict=True
     ):
         taken = []
-        for end, total, size in zip(whole.shape, long.shape, mine.shape, strict=True):
+        for end, total, size in zip(full.shape, long.shape, short.shape, strict=True):
             start = rank * (total // size) // ranks * size
             taken.append(slice(min(start, end), min(start + size, end)))
-        found.append(replace(whole, first=mine.first, taken=tuple(taken)))
-    return found
+        mine.append(replace(full, first=short.first, taken=tuple(taken)))
+    return mine
+
+
+# 2. A rank's part of the network
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process: number `rank` of the `size` that share a model. All make the same
+    collective calls in the same order. They raise `RankLost`."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Add up the x of all ranks, in place."""
+        self.together(dist.all_reduce, x)
+        return x
+
+    def gather(self, x: Tensor) -> list[Tensor]:
+        """The x of every rank, on rank 0; elsewhere nothing."""
+        parts = [torch.empty_like(x) for _ in range(self.size)] if not self.rank else []
+        self.together(dist.gather, x, parts or None)
+        return parts
+
+    def together(self, collective: Callable[..., Any], *arguments: Any) -> None:
+        """Call a collective operation of all ranks."""
+        try:
+            collective(*arguments)
+        except RuntimeError as error:
+            raise RankLost(f"this rank has lost the others: {error}") from error
 
 
 class RankLM(CausalLM):
@@ -159,11 +145,9 @@ class RankLM(CausalLM):
         self.config, self.ranks = config, ranks
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
-            for one in (
-                layer.attention.out,
-                layer.mlp.down,
-            ):  # y = sum over the ranks of W_r x_r
-                one.register_forward_hook(lambda _, x, y: ranks.sum(y))
+            for divided in (layer.attention.out, layer.mlp.down):
+                # y = sum over the ranks of W_r x_r
+                divided.register_forward_hook(lambda _, x, y: ranks.sum(y))
 
     @classmethod
     def load(
@@ -173,43 +157,30 @@ class RankLM(CausalLM):
         take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
         return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
 
-    def agreed(self, failure: str | None) -> str | None:
-        """Why a recording failed, on all ranks. Raises `RankLost` if it failed only on
-        some."""
-        failures: list[str | None] = [None] * self.ranks.size
-        together(dist.all_gather_object, failures, failure, group=self.ranks.messages)
-        for rank, one in enumerate(failures):
-            if one is not None and None in failures:  # the others wait in a sum
-                raise RankLost(f"rank {rank}, and not all others: {one}")
-        return failures[0]
+    @property
+    def replayable(self) -> bool:
+        """False: passes of several ranks are not recorded in CUDA graphs."""
+        return False
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [n] -> [n, e]: the sum over the ranks, where all but one contribute
         zero. Of rows 48..63, token 50 is row 2; token 7 belongs to another rank: row 0
         is read, then zeroed.
         """
-        here = tokens - self.ranks.rank * self.part.vocab_size
-        elsewhere = (here < 0) | (here >= self.part.vocab_size)
-        x = self.embedding(here.masked_fill(elsewhere, 0))
+        rows = tokens - self.ranks.rank * self.part.vocab_size
+        elsewhere = (rows < 0) | (rows >= self.part.vocab_size)
+        x = self.embedding(rows.masked_fill(elsewhere, 0))
         return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [m, v] of the whole vocabulary on rank 0; [m, 0] on the others."""
-        mine, ranks = super().logits(hidden).contiguous(), self.ranks
-        parts = (
-            [torch.empty_like(mine) for _ in range(ranks.size)]
-            if ranks.rank == 0
-            else None
-        )
-        together(dist.gather, mine, parts, dst=0, group=ranks.sums)
-        return (
-            torch.cat(parts, dim=-1)[:, : self.config.vocab_size]
-            if parts
-            else hidden[:, :0]
-        )
+        parts = self.ranks.gather(super().logits(hidden).contiguous())
+        if not parts:
+            return hidden[:, :0]
+        return torch.cat(parts, dim=-1)[:, : self.config.vocab_size]
 
 
-# The processes
+# 3. Rank 0 decides
 
 
 def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
@@ -218,11 +189,11 @@ def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, .
     device = find_device(device)
     if device.type != "cuda":
         return (device,) * ranks
-    first, here = device.index or 0, torch.cuda.device_count()
-    if first + ranks > here:
+    first, present = device.index or 0, torch.cuda.device_count()
+    if first + ranks > present:
         raise SettingError(
-            f"tensor_parallel is {ranks}, beginning with {device}, but this machine has {here} "
-            "CUDA devices. Use fewer ranks, or torchrun for several machines."
+            f"tensor_parallel is {ranks}, beginning with {device}, but this machine has {present} "
+            "CUDA devices. Use fewer ranks."
         )
     return tuple(torch.device("cuda", first + i) for i in range(ranks))
 
@@ -231,31 +202,34 @@ def load_parallel(
     source: str | Path,
     devices: Sequence[torch.device],
     dtype: torch.dtype | None = None,
-    torchrun: Torchrun | None = None,
-    patience: float = PATIENCE,
 ) -> LeaderLM:
-    """Load a model over one process per device, of which this is the first, or over
-    torchrun's. Raises as `load_model` and `RankGroup`; `SettingError` if the model
-    cannot be divided.
+    """Load a model over one process per device, of which this is the first. Raises as
+    `load_model` and `RankGroup`; `SettingError` if the model cannot be divided.
     """
-    part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
-    return RankGroup(devices, torchrun, patience).load(source, dtype)
+    part_of(config_of(source), len(devices))
+    group = RankGroup(devices, source, dtype)
+    with group.in_step():
+        model = LeaderLM.load(source, group.ranks, dtype)
+        group.wait_until_ready()  # all have loaded
+    model.group = group
+    return model
 
 
 class RankGroup:
-    """Rank 0's side: the other ranks, and all models and caches that are spread over
-    them. Ends by `close`, by the garbage collector, at exit, or when a rank is lost
-    (`WorkerError`). Raises `SettingError` for impossible devices or a second group.
+    """Rank 0's side: the processes of the other ranks, and the caches of the model that
+    is spread over them. Ends by `close`, by the garbage collector, at exit, or when a
+    rank is lost. Raises `SettingError` for impossible devices or a second group.
     """
 
     def __init__(
         self,
         devices: Sequence[torch.device],
-        torchrun: Torchrun | None = None,
-        patience: float = PATIENCE,
+        source: str | Path,
+        dtype: torch.dtype | None,
     ) -> None:
-        kinds, distinct = {device.type for device in devices}, set(devices)
-        if kinds != {"cpu"} and (kinds != {"cuda"} or len(distinct) < len(devices)):
+        kinds = {device.type for device in devices}
+        shared = kinds == {"cuda"} and len(set(devices)) < len(devices)
+        if shared or kinds not in ({"cpu"}, {"cuda"}):
             raise SettingError(
                 f"a model cannot be spread over {', '.join(map(str, devices))}: give CUDA "
                 "devices, or cpu. Each rank needs its own GPU."
@@ -263,186 +237,120 @@ class RankGroup:
         if dist.is_initialized():
             raise SettingError(
                 "this process already belongs to a group of torch.distributed. Close the other "
-                "model first (Reasoner.close), or load this one on its group."
+                "model first (Reasoner.close)."
             )
-        size = len(devices) if torchrun is None else torchrun.size
-        places = [
-            Torchrun(rank, size, one.index or 0) for rank, one in enumerate(devices)
-        ]
+        self.ranks = Ranks(0, len(devices), devices[0])
         self.error: WorkerError | None = None
-        self.numbers, self.recorded = (
-            count(),
-            weakref.WeakSet[StepGraphs](),
-        )  # of models and caches
+        self.numbers = count()  # of caches
         self.caches = weakref.WeakValueDictionary[int, LeaderCache]()
-        self.lock, self.processes, self.patience = (
-            threading.RLock(),
-            list[SpawnProcess](),
-            patience,
-        )
-        self._store: dist.Store | None = None
-        if torchrun is None:
-            self._store = dist.TCPStore(
-                "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        self.processes: list[SpawnProcess] = []
+        self.connections: list[Connection] = []
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._finalizer = weakref.finalize(self, _end, self.processes)
+        for rank, device in enumerate(devices[1:], 1):
+            ours, theirs = multiprocessing.Pipe()
+            ranks = Ranks(rank, len(devices), device)
+            threads = torch.get_num_threads()
+            load = (str(source), dtype, threads)
+            process = start_process(
+                follow, ranks, store.port, theirs, *load, name=f"lr rank {rank}"
             )
-            for place in places[1:]:
-                name, port = f"lr rank {place.rank}", self._store.port
-                self.processes.append(start_process(_process, place, port, name=name))
-        self.ranks = Ranks(0, size, torch.device("cpu"))
-        ending = os.getpid(), self.processes, self.recorded, self.ranks
-        self._finalizer = weakref.finalize(self, _end, *ending)
-        settings = ("cuda" in kinds, torch.get_num_threads(), patience)
-        with self.together():
-            if store := self._store:
-                names = [f"started {rank}" for rank in range(1, size)]
-                self._wait(lambda: store.check(names), STARTS * patience, pause=0.02)
-            _join(self.ranks, places[0], self._store, settings)
+            theirs.close()
+            self.processes.append(process)
+            self.connections.append(ours)
+        with self.in_step():
+            self.wait_until_ready()  # all have started
+            _join(self.ranks, store)
 
-    def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
-        """Load a model on this group. Under torchrun, each machine looks for `source`
-        itself."""
-        part_of(config_of(source), self.ranks.size)
-        if self.processes and not is_dummy(source):
-            source = resolve(source).resolve()
-        number = next(self.numbers)
-        with self.together("load", number, str(source), dtype):
-            model = LeaderLM.load(source, self.ranks, dtype)
-            together(dist.barrier)  # without a time limit
-        model.group, model.number = self, number
-        return model
+    def wait_until_ready(self) -> None:
+        """Wait for a word of every other rank."""
+        for connection in self.connections:
+            while not connection.poll(0.05):
+                self.require_alive()
+            connection.recv()
+
+    def require_alive(self) -> None:
+        """Raise `RankLost` if a rank has ended."""
+        if any(process.exitcode is not None for process in self.processes):
+            raise RankLost("a rank has ended")
+
+    def send(self, *message: Any) -> None:
+        """Send a message to all other ranks."""
+        for connection in self.connections:
+            connection.send(message)
 
     @contextmanager
-    def together(self, *call: Any) -> Iterator[None]:
-        """Send a call, if given, and the live caches' numbers; rank 0 does its part in
-        the `with`. An error there ends the group. Raises `WorkerError` for a lost rank.
-        """
-        with self.lock:
-            if error := self.error:
-                raise error
-            try:
-                if call:
-                    self.ranks.tell((set(self.caches), *call))
-                yield
-            except RankLost as error:
-                cause = (self._cause() or str(error)).rstrip(".")
-                raise self.close(
-                    f"{cause}. The model is spread over several ranks and cannot run without this "
-                    "one. If the process was killed, memory may have run out. Files already "
-                    "written are kept."
-                ) from error
-            except BaseException as error:
-                interrupted = isinstance(error, KeyboardInterrupt)
-                what = (
-                    "was interrupted" if interrupted else f"failed on rank 0 ({error})"
-                )
-                self.close(
-                    f"a pass of this spread model {what}, so its ranks are out of step."
-                )
-                raise
+    def in_step(self) -> Iterator[None]:
+        """Rank 0's part of something that all ranks do. Any error ends the group."""
+        if self.error is not None:
+            raise self.error
+        try:
+            yield
+            if self.ranks.device.type == "cuda":
+                # NCCL would wait for ever for a rank that is gone; gloo notices.
+                done = torch.cuda.Event()
+                done.record(torch.cuda.current_stream(self.ranks.device))
+                while not done.query():
+                    self.require_alive()
+                    time.sleep(5e-5)
+        except (RankLost, EOFError, ConnectionError) as error:
+            raise self.close(f"{self.blame() or error}") from error
+        except BaseException as error:
+            name = type(error).__name__
+            self.close(f"a pass of this model ended in {name}; its ranks lost step")
+            raise
 
-    def close(self, why: str = "this tensor-parallel model was closed.") -> WorkerError:
-        """End the other ranks and leave the group. Returns the error that its models
-        now raise."""
-        with self.lock:
-            self.error = self.error or WorkerError(f"{why} Load it again.")
-            self._finalizer()
-            return self.error
-
-    def finish(self) -> None:
-        """Wait until this GPU has finished the pass. NCCL alone would wait for ever for
-        a rank that is gone or hangs, and if it is stopped, the logits are garbage.
-        Raises `RankLost`.
-        """
-        if self.ranks.device.type == "cuda":  # on a CPU, gloo has waited already
-            done = torch.cuda.Event()
-            done.record(torch.cuda.current_stream(self.ranks.device))
-            self._wait(done.query, self.patience, pause=5e-5)
-
-    def _wait(self, done: Callable[[], bool], seconds: float, pause: float) -> None:
-        late = time.monotonic() + seconds
-        while not done():
-            if time.monotonic() > late or any(
-                p.exitcode is not None for p in self.processes
-            ):
-                raise RankLost("a rank did not answer in time")
-            time.sleep(pause)
-
-    def _cause(self) -> str:
-        """Which process started here failed or hangs, and how; "" if none."""
-        deadline, running = time.monotonic() + AFTERMATH, list[str]()
-        while time.monotonic() < deadline and not any(
-            one.exitcode for one in self.processes
-        ):
+    def blame(self) -> str:
+        """Which rank ended by itself or was killed, and how; "" if none. A rank that
+        has only lost another ends with exit code 0."""
+        deadline = time.monotonic() + BLAME
+        while time.monotonic() < deadline:
+            for rank, process in enumerate(self.processes, 1):
+                name = f"rank {rank} (process {process.pid})"
+                code = process.exitcode
+                if code is not None and code < 0:
+                    return f"{name} was killed by {signal.Signals(-code).name}"
+                if code is not None and code > 0:
+                    report = ""
+                    with suppress(EOFError, OSError):
+                        report = f": {self.connections[rank - 1].recv()}"
+                    return f"{name} failed{report}"
             time.sleep(0.05)
-        for rank, process in enumerate(self.processes, 1):
-            name, code = f"rank {rank} (process {process.pid})", process.exitcode
-            if self._store is not None and self._store.check([f"failed {rank}"]):
-                return f"{name} failed: {self._store.get(f'failed {rank}').decode()}"
-            if code is None:
-                running.append(name)
-            elif code < 0:
-                return f"{name} was killed by {signal.Signals(-code).name}"
-            elif code:
-                return f"{name} ended by itself with exit code {code}"
-        return (
-            f"{' or '.join(running)} hangs: it did not join the others"
-            if running
-            else ""
-        )
+        return ""
+
+    def close(self, why: str = "this tensor-parallel model was closed") -> WorkerError:
+        """End the other ranks and leave the group. Returns the error that its model
+        now raises."""
+        if self.error is None:
+            self.error = WorkerError(
+                f"{why.rstrip('.')}. The model is spread over several ranks and needs them all: "
+                "load it again. If a process was killed, memory may have run out."
+            )
+        self._finalizer()
+        return self.error
 
 
-def _end(owner: int, processes: Sequence[SpawnProcess], *left: Any) -> None:
-    """Kill the ranks that were started here, which have nothing to save, and leave the
-    group."""
-    if os.getpid() != owner:
-        return  # a fork of rank 0 ends, and the ranks are not its children
+def _end(processes: Sequence[SpawnProcess]) -> None:
+    """Kill the other ranks, which have nothing to save, and leave the group."""
     for process in processes:
         process.kill()
         process.join()
-    _leave(*left)  # this ends the ranks of torchrun
-
-
-def _leave(recorded: Iterable[StepGraphs], ranks: Ranks) -> None:
-    """Leave the group. CUDA graphs go first, because they hold NCCL's sums."""
-    for graphs in recorded:
-        graphs.forget()
-    with suppress(RuntimeError):  # if `abort` fails, `destroy_process_group` could hang
-        if ranks.device.type == "cuda" and ranks.sums is not None:
-            ranks.sums.abort()  # sums that a lost rank never joins
-        if dist.is_initialized():  # its threads must end before the process does
+    if dist.is_initialized():
+        with suppress(RuntimeError):
+            if dist.get_backend() == "nccl" and dist.group.WORLD is not None:
+                dist.group.WORLD.abort()  # sums that a lost rank never joins
             dist.destroy_process_group()
 
 
-def _join(
-    ranks: Ranks,
-    place: Torchrun,
-    store: dist.Store | None,
-    settings: tuple[Any, ...] | None = None,
-) -> None:
-    """Form the groups, through `store` or torchrun's. Rank 0 sends its `settings` to
-    the others: whether they use GPUs, the number of threads, and `patience`.
-    """
-    where = {"store": store, "rank": place.rank, "world_size": place.size}
-    together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
-    cuda, threads, patience = ranks.tell(settings)
-    torch.set_num_threads(threads)
-    how, soon = dict[str, Any](backend="gloo"), timedelta(seconds=patience)
-    if cuda:
-        ranks.device = torch.device("cuda", place.local_rank)
-        how = {"backend": "nccl", "device_id": ranks.device}
-    if cuda and place.rank > 0:
+def _join(ranks: Ranks, store: dist.Store) -> None:
+    """Form the group of torch.distributed, for sums and gathering."""
+    if ranks.device.type == "cuda":
         torch.cuda.set_device(ranks.device)
-    told = [f"TORCH_NCCL_{name}" for name in WATCHDOG if place.rank == 0]
-    kept = {name: os.environ[name] for name in told if name in os.environ}
-    os.environ.update(dict.fromkeys(told, "0"))  # read when the group is made
-    try:
-        ranks.sums = together(dist.new_group, timeout=soon, **how)
-    finally:
-        for name in told:
-            del os.environ[name]
-        os.environ.update(kept)
-    late = FOR_EVER if place.rank else soon
-    ranks.messages = together(dist.new_group, timeout=late, backend="gloo")
+        backend, device = "nccl", ranks.device
+    else:
+        backend, device = "gloo", None
+    start = partial(dist.init_process_group, backend, device_id=device, store=store)
+    ranks.together(partial(start, rank=ranks.rank, world_size=ranks.size))
 
 
 class LeaderCache(PagedKVCache):
@@ -451,7 +359,8 @@ class LeaderCache(PagedKVCache):
 
     def __init__(self, number: int, **settings: Any) -> None:
         super().__init__(**settings)
-        self.number, self.prepared = number, list[tuple[Any, ...]]()
+        self.number = number
+        self.prepared: list[tuple[Any, ...]] = []
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
         super().prepare(fresh, copies)
@@ -463,18 +372,16 @@ class LeaderLM(RankLM):
     `make_cache`."""
 
     group: RankGroup
-    number: int  # of this model, on all ranks of the group
 
     def close(self) -> None:
-        """End the group, with all its models."""
+        """End the other ranks."""
         self.group.close()
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A cache on all ranks. Raises `SettingError` for a size below 1."""
         sizes = {"num_blocks": num_blocks, "block_size": block_size, **self.cache_shape}
         cache = LeaderCache(next(self.group.numbers), **sizes, device=self.device)
-        with self.group.lock:
-            self.group.caches[cache.number] = cache
+        self.group.caches[cache.number] = cache
         return cache
 
     def forward(
@@ -485,116 +392,76 @@ class LeaderLM(RankLM):
         replay: Replay | None = None,
     ) -> Tensor:
         """As in `CausalLM`, on all ranks. Raises `WorkerError`."""
-        with self._with_others(
-            cache, "feed", batch.source, attention, replay is not None
-        ):
-            return super().forward(batch, cache, attention, replay)
-
-    def recording(
-        self, graphs: StepGraphs, rows: Sequence[int]
-    ) -> AbstractContextManager[object]:
-        """All ranks record the same forwards, including sums and gathering."""
-        self.group.recorded.add(graphs)
-        return self._with_others(graphs.cache, "record", rows, graphs.padding)
-
-    @contextmanager
-    def _with_others(
-        self, cache: PagedKVCache, what: str, *arguments: Any
-    ) -> Iterator[None]:
-        """The other ranks do `what` too, after their caches repeat what this one has
-        prepared."""
         if not isinstance(cache, LeaderCache):
             raise ProtocolError(
                 "a tensor-parallel model needs a cache from its own make_cache."
             )
-        into = (
-            cache.number,
-            (cache.num_blocks, cache.block_size),
-            cache.prepared,
-            self.attention,
-        )
-        with self.group.together(what, self.number, into, *arguments):
-            cache.prepared = []
-            yield
-            self.group.finish()
+        kind = attention or self.attention
+        sizes = (cache.num_blocks, cache.block_size)
+        prepared, cache.prepared = cache.prepared, []
+        live = set(self.group.caches)
+        with self.group.in_step():
+            self.group.send(
+                live, cache.number, sizes, prepared, kind.name, batch.source
+            )
+            return super().forward(batch, cache, kind)
 
 
-def _process(place: Torchrun, port: int) -> None:
-    """The main function of a rank that was started here. If it fails, it leaves a
-    report."""
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    store.set(f"started {place.rank}", "")
-    try:
-        follow(place, store)
-    except BaseException as error:
-        lines = (
-            [str(error)]
-            if isinstance(error, LRError)
-            else traceback.format_exception(error)
-        )
-        store.set(f"failed {place.rank}", "".join(lines))
-        os._exit(1)
-    os._exit(0)
+# 4. The other ranks follow
 
 
 @torch.inference_mode()
-def follow(place: Torchrun, store: dist.Store | None = None) -> None:
-    """Carry out rank 0's calls on another rank until any rank is gone. A cache that
-    rank 0 has dropped is dropped here at the next call, with its recordings.
+def follow(
+    ranks: Ranks,
+    port: int,
+    connection: Connection,
+    source: str,
+    dtype: torch.dtype | None,
+    threads: int,
+) -> None:
+    """Carry out rank 0's passes on another rank, until any rank is gone. A cache that
+    rank 0 has dropped is dropped here at the next pass.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 handles Ctrl-C
-    models: dict[int, RankLM] = {}
-    caches: dict[
-        int, tuple[PagedKVCache, StepGraphs | None]
-    ] = {}  # with their recordings
-    ranks = Ranks(place.rank, place.size, torch.device("cpu"))
+    torch.set_num_threads(threads)
     try:
-        _join(ranks, place, store)
+        connection.send("started")
+        _join(ranks, dist.TCPStore("127.0.0.1", port, is_master=False))
+        with torch.inference_mode(False):
+            model = RankLM.load(source, ranks, dtype)
+        connection.send("loaded")
+        caches: dict[int, PagedKVCache] = {}
         while True:
-            held, what, number, *arguments = ranks.tell()
-            for dropped in caches.keys() - held:
+            live, number, *message = connection.recv()
+            for dropped in caches.keys() - live:
                 del caches[dropped]
-            if what == "load":
-                source, dtype = arguments
-                with torch.inference_mode(False):
-                    models[number] = RankLM.load(source, ranks, dtype)
-                together(dist.barrier)
-            else:
-                _follow(models[number], caches, what, *arguments)
-    except RankLost:
-        return  # rank 0 finds out why
-    finally:
-        _leave([graphs for _, graphs in caches.values() if graphs], ranks)
+            _pass(model, caches, number, *message)
+    except (RankLost, EOFError, ConnectionError):
+        os._exit(0)  # rank 0 finds out which rank is gone
+    except BaseException as error:
+        expected = isinstance(error, LRError)
+        connection.send(str(error) if expected else traceback.format_exc())
+        os._exit(1)  # the group of torch.distributed may hang when it is left
 
 
-def _follow(
+def _pass(
     model: RankLM,
-    caches: dict[int, Any],
-    what: str,
-    into: tuple[Any, ...],
-    *arguments: Any,
+    caches: dict[int, PagedKVCache],
+    number: int,
+    sizes: tuple[int, int],
+    prepared: Sequence[tuple[Any, ...]],
+    kind: str,
+    batch: tuple[Any, ...],
 ) -> None:
-    """Do a call of `LeaderLM._with_others`. A separate function, so that no local
-    variable of `follow` holds a dropped cache.
-    """
-    number, sizes, prepared, kind = into
+    """One pass of `LeaderLM.forward`."""
     if number not in caches:
-        cache = model.make_cache(*sizes)
-        cache.pool.allocate(
-            cache.num_blocks
-        )  # rank 0 counts owners; here any may be read
+        cache = caches[number] = model.make_cache(*sizes)
+        # Rank 0 counts who owns a block; here any block may be read.
+        cache.pool.allocate(cache.num_blocks)
         cache.keys.zero_()
         cache.values.zero_()
-        caches[number] = cache, None
-    cache, graphs = caches[number]
     for fresh, copies in prepared:
-        cache.prepare(fresh, copies)
-    if model.attention.name != kind.name:
-        equip(model, kind.name, graphs=False)
-    model.attention = kind
-    if what == "record":
-        caches[number] = cache, StepGraphs(model, cache, None, *arguments)
-    else:
-        source, attention, replays = arguments
-        replay = graphs.run if graphs and replays else None
-        model(RaggedBatch.build(*source, device=model.device), cache, attention, replay)
+        caches[number].prepare(fresh, copies)
+    if model.attention.name != kind:
+        equip(model, kind, graphs=False)
+    model(RaggedBatch.build(*batch, device=model.device), caches[number])

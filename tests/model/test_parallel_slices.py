@@ -177,7 +177,7 @@ def test_what_cannot_be_divided_is_refused_before_anything_starts() -> None:
 )
 def test_a_spread_that_cannot_be(devices: list[str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
-        RankGroup(tuple(map(torch.device, devices)))
+        RankGroup(tuple(map(torch.device, devices)), "tiny-target", None)
 
 
 def test_a_part_of_a_model_without_a_checkpoint(tmp_path: Path) -> None:
