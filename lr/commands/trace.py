@@ -7,7 +7,6 @@ pipe. The moves are in `lab/stepper/session.py`, the display is in
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections import Counter
@@ -30,7 +29,6 @@ from lr.options import GenerateOptions
 from lr.types import require
 from lr.watch.figures.cache import cache_figure, most_sharing
 from lr.watch.figures.clock import timeline_figure
-from lr.watch.figures.perfetto import perfetto
 from lr.watch.figures.style import require_matplotlib, write
 from lr.watch.figures.tree import fullest_tree, tree_figure
 from lr.watch.player.page import player_page, setting_of, title_of
@@ -39,7 +37,6 @@ from lr.watch.stepper.sources import Recorded, Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
 from lr.watch.trace.file import TraceFile, read_trace, write_lines
 from lr.watch.trace.state import state_at
-from lr.watch.trace.virtual import replay_virtual
 
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
@@ -77,78 +74,40 @@ class TraceCommand:
     """Check a trace from --trace; print a summary of it, or which line is wrong."""
 
     file: tyro.conf.Positional[Path]  # The trace: JSON lines, see docs/trace.md.
-    perfetto: Path | None = (
-        None  # Write Chrome trace events to this file, for ui.perfetto.dev.
-    )
-    replay: bool = (
-        False  # Run it again, up to the first difference (which gives exit code 2).
-    )
-    recorded: bool = (
-        False  # With --replay: use the trace's verdicts instead of the verifier.
-    )
-    device: str | None = None  # With --replay: use this device instead of the trace's.
+    replay: bool = False
+    """Load its models, answer again and compare the tokens; a difference gives exit
+    code 2."""
 
     def run(self) -> None:
-        if self.perfetto is not None:
-            other = self.perfetto.resolve() != self.file.resolve()
-            require(
-                other,
-                "perfetto",
-                str(self.perfetto),
-                "another file than the trace itself",
-            )
-        trace, out = read_trace(self.file), console()
-        state_at(
-            trace, len(trace.records)
-        )  # raises if an event contradicts those before it
+        trace = read_trace(self.file)
         header, stats = trace.header, trace.stats
-        out.print(
-            f"{len(trace.records)} events: {title_of(header)}\n{setting_of(header)}"
-        )
+        out = console()
+        # Raises `TraceError` if an event contradicts those before it.
+        state_at(trace, len(trace.records))
+        count = len(trace.records)
+        out.print(f"{count} events: {title_of(header)}\n{setting_of(header)}")
         if header.question is not None:
             out.print(f"question: {header.question}")
         if header.clock == "virtual":
             last = trace.records[-1].time if trace.records else 0.0
-            kept = f"{stats.accepted} of {stats.judged} drafts accepted"
-            out.print(f"{stats.steps} steps in {last:g} {header.unit}s, {kept}")
+            accepted = f"{stats.accepted} of {stats.judged} drafts accepted"
+            out.print(f"{stats.steps} steps in {last:g} {header.unit}s, {accepted}")
         else:
             out.print(summary(stats))
-        if trace.records:
-            counted = Counter(record.kind for record in trace.records).most_common()
-            kinds = Columns(
-                [f"{name} {n}" for name, n in counted], padding=(0, 2, 0, 0)
-            )
-            out.print("", kinds, "")
+        kinds = Counter(record.kind for record in trace.records).most_common()
+        if kinds:
+            words = [f"{kind} {number}" for kind, number in kinds]
+            out.print("", Columns(words, padding=(0, 2, 0, 0)), "")
         for note in trace.notes:
             out.print(f"note: {note}", style="yellow")
-        if self.perfetto is not None:
-            write_lines(
-                self.perfetto, [json.dumps(perfetto(trace), ensure_ascii=False)]
-            )
-            out.print(f"written for ui.perfetto.dev: {self.perfetto}", soft_wrap=True)
         if self.replay:
-            self._replay(trace, out)
-
-    def _replay(self, trace: TraceFile, out: Console) -> None:
-        if trace.header.clock == "virtual":
-            found = replay_virtual(trace)
-        else:
             from lr.watch.trace.replay import replay
 
-            found = replay(trace, recorded=self.recorded, device=self.device)
-        what, until = "the output and the common steps and verdicts are", ""
-        if found.ordered:
-            what = "every event, in order, is"
-        whole = trace.complete and trace.records[-1].data["done"]
-        cut = (
-            None if whole else len(trace.records) - trace.complete
-        )  # the events before its end
-        if found.ordered and found.difference is not None and found.compared == cut:
-            until = ", up to where the trace was cut"
-        elif found.difference is not None:
-            after = f"differs after {found.compared} events. {found.difference}"
-            raise LRError(f"the replay of {self.file} {after}")
-        out.print(f"replayed: {what} the same{until} ({found.compared} events)")
+            difference = replay(trace)
+            if difference is not None:
+                raise LRError(f"{self.file}, generated again: {difference}")
+            until = "" if trace.complete else ", up to where the trace was cut"
+            out.print(f"generated again: the same tokens in every step{until}")
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from lr.errors import LRError
-from lr.spec.protocol import Judged, WorkKind
+from lr.spec.protocol import Drafted, Emit, Judged, Targeted, WorkKind
 from lr.types import Verdict
 from lr.watch.scripted import ScriptedRun
-from lr.watch.trace.compare import compare_in_order
 from lr.watch.trace.file import Header, Record, TraceFile
-from lr.watch.trace.state import CACHE_EVENTS
 from lr.watch.trace.virtual import scripted_trace
 
 FORCED = "forced by hand"  # How the reason of a forced verdict begins.
@@ -146,14 +145,12 @@ class Recorded(Source):
         """See `Source`. Raises `StepperError` if the fresh run differs from the
         recorded one."""
         made = super().again(number)
-        found = compare_in_order(
-            _without_caches(self.records), _without_caches(made.records)
-        )
-        if found is not None:
+        again = written_steps(made.records)
+        if again != written_steps(self.records)[: len(again)]:
             made.close()
             raise StepperError(
-                f"run again, this answer is another one, so there is no what-if of it. {found}. "
-                "Was it recorded by another version, precision or driver?"
+                "generated again, this answer is another one, so there is no what-if "
+                "of it. Was it recorded by another version or precision?"
             )
         return made
 
@@ -198,7 +195,14 @@ def decides(records: Sequence[Record]) -> bool:
     return any(record.kind in ("judged", "emit") for record in records)
 
 
-def _without_caches(records: Sequence[Record]) -> list[Record]:
-    """The events that do not depend on whether the run shares its cache with a
-    what-if."""
-    return [record for record in records if record.kind not in CACHE_EVENTS | {"end"}]
+def written_steps(records: Sequence[Record]) -> list[tuple[str, str, Any]]:
+    """Every step that a model completed or that joined the answer, in order: what two
+    runs of the same answer have in common."""
+    steps = []
+    for record in records:
+        event = record.event
+        if isinstance(event, Drafted | Targeted) and event.step is not None:
+            steps.append((record.kind, str(event.node), event.step.tokens))
+        elif isinstance(event, Emit):
+            steps.append((record.kind, str(event.node), event.emitted.step.tokens))
+    return steps

@@ -67,13 +67,6 @@ class TraceError(LRError):
     """A trace file cannot be read or written, or its content is wrong."""
 
 
-class Needs(msgspec.Struct, frozen=True):
-    """What a verifier requires to judge, and to judge early (None: it never does)."""
-
-    judge: list[str]
-    judge_early: list[str] | None
-
-
 @dataclass(frozen=True)
 class Header:
     """The models, settings and prompt of a run: everything that a viewer shows about
@@ -94,13 +87,10 @@ class Header:
         default_factory=dict
     )  # by role; device, dtype
     verifier: str | None = None
-    needs: Needs | None = None
     variant: str | None = (
         None  # its name, or the parts it replaced (then no replay by name)
     )
-    options: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the run; the input of a virtual one
+    options: dict[str, Any] = field(default_factory=dict)  # of a run on models
     question: str | None = None
     prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})
     eos: list[int] = field(default_factory=list)
