@@ -155,7 +155,7 @@ class Reasoner:
             self.close()
             raise
         self.verifier: str | Verifier = verifier
-        find("lr.model.generation_config:warn_unsupported")(codec)
+        find("lr.model.generation_config:warn_unheeded")(codec)
 
     @showing_options
     def generate(
@@ -196,9 +196,7 @@ class Reasoner:
         if isinstance(
             variant, Variant
         ):  # an option overrides its setting, even by its default
-            settings = {
-                n: value for n, value in variant.settings.items() if n not in options
-            }
+            settings = {n: options.get(n, own) for n, own in variant.settings.items()}
             variant = replace(variant, settings=settings)
         if engine == "page":
             require(

@@ -28,7 +28,6 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("verify", "eval:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
     ("experiment", "eval:ExperimentRun", "the paper's experiments, in miniature or on checkpoints"),
     ("report", "eval:Report", "compare runs: accuracy, speed, speedup, acceptance"),
-    ("new variant", "new:NewVariant", "write a template for a method of your own, and its test"),
     ("reproduce table1", "eval:Table1", "the paper's speedups next to ours"),
     ("trace", "trace:TraceCommand", "check, summarise, replay or convert a trace"),
     ("theory figures", "theory:TheoryFigures", "draw the theoretical curves"),

@@ -233,7 +233,7 @@ class VariantChoice:
 
     variant: str | None = None
     """The variant, as "name", "path/to/file.py:name" or "package.module:name", with
-    parameters as in "name(threshold=7)". lr new variant writes one to start from."""
+    parameters as in "name(threshold=7)"."""
 
     def load(self, reasoner: Reasoner) -> Variant | None:
         from lr.variants.loading import load_variant

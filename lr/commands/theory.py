@@ -38,15 +38,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Theory:
     """Print formulas next to the real scheduler on a simulated clock, at given
-    parameters, or the gain of variants of the method on that clock. Times are in target
-    steps."""
+    parameters. Times are in target steps."""
 
     formula: str = (
         "all"  # Which formulas: a name or its beginning, such as lr_async; all.
     )
-    variant: tuple[
-        str, ...
-    ] = ()  # Simulate these variants instead; names as in lr generate.
     at: Point = field(default_factory=Point)
 
     def run(self) -> None:
@@ -57,13 +53,6 @@ class Theory:
             small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation"
         )
         require(at.beta > 0, "beta", at.beta, "a number > 0")
-        if self.variant:
-            from lr.variants import clock
-
-            made = clock.rows_of(self.variant, at)
-            console().print(table(clock.COLUMNS, [row for row, _ in made], text=2))
-            notes = [clock.NOTES, *(note for _, more in made for note in more)]
-            return console().print(*notes, sep="\n", style="dim")
         chosen = [
             f
             for f in FORMULAS

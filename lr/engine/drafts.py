@@ -50,14 +50,13 @@ class Streams:
 
 class Written(NamedTuple):
     """A finished draft step (None: it will not come), the node that it leads to and, if
-    they are kept, its tokens' log-probabilities and mean entropy under the draft's
-    sampling distribution.
+    they are kept, its tokens' log-probabilities under the draft's sampling
+    distribution.
     """
 
     node: NodeId
     step: Step | None
     logprobs: tuple[float, ...] | None = None
-    entropy: float | None = None
 
 
 @dataclass
@@ -184,7 +183,7 @@ class LocalDrafts:
             job = self.jobs.pop(node)
             self._tip = node if job.finish is Finish.BOUNDARY else None
             logprobs = tuple(job.logprobs) if keeps else None
-            written.append(Written(node, job.step, logprobs, job.entropy))
+            written.append(Written(node, job.step, logprobs))
         return written
 
     def _drop_unasked(self, parent: NodeId) -> None:

@@ -31,11 +31,12 @@ from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.protocol import FirstAligned, Limits, Schedule, SchedulerConfig
+from lr.spec.drafters import SourcedSteps, make_drafter
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig, first_aligned
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.token_sd import Drafter, Speculation
-from lr.spec.variant import Variant
+from lr.spec.token_sd import DrafterSetup, Speculation
+from lr.spec.variant import Controller, Variant, apply_settings
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import (
     BlankLineSegmenter,
@@ -292,11 +293,9 @@ class Run:
         self.engine, self.models, self.question = engine, models, question
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.given = self.variant = Variant() if variant is None else variant
-        if variant is not None:  # the guard checks its parts whenever they are called
-            self.variant = find("lr.spec.guard:guarded")(variant, self.trace.at)
-            options = find("lr.spec.guard:with_settings")(options, variant)
-        control, own = self.variant.controller, self.variant.verifier
-        self.controller = control(question) if callable(control) else control
+        options = apply_settings(options, self.variant)
+        self.controller: Controller | None = self.variant.make("controller")
+        own = self.variant.verifier
         self.verifier = verifier if own is None else own
         self.options = options
         self.alone = True  # no other answer shares the forwards and caches
@@ -395,12 +394,13 @@ class Run:
             bool(verifier.requires & Requires.TARGET_STEP)
             and verifier.early_requires is None
         )
-        if variant.corrector is not None and needs_target:
+        parallel = not isinstance(verifier, str) and verifier.parallel
+        if variant.corrector is not None and (needs_target or parallel):
             raise SettingError(
                 "the variant has a corrector, so it needs a verifier that needs no target step "
-                '(requires without Requires.TARGET_STEP), such as "likelihood".'
+                '(requires without Requires.TARGET_STEP, not parallel), such as "likelihood".'
             )
-        config = (variant.schedule or SchedulerConfig)(
+        config = SchedulerConfig(
             self.limits,
             Schedule(options.schedule) if ahead else Schedule.DEPTH,
             options.depth if ahead else 0,
@@ -408,17 +408,21 @@ class Run:
             options.max_target_rows,
             reject_late=options.late_drafts == "reject",
             needs_target_step=needs_target or not ahead,
-            router=variant.router,
-            chooser=FirstAligned() if variant.chooser is None else variant.chooser,
+            parallel_target=parallel,
+            choose=first_aligned if isinstance(verifier, str) else verifier.choose,
         )
         proposals, codec = None, self.models.codec
-        if ahead and variant.proposer is not None:
+        if ahead and variant.step_source is not None:
             segmenter = partial(
                 self.writer_config(Role.DRAFT).segmenter, codec.token_bytes
             )
-            ends = (codec.eos_ids, codec.vocab_size)
-            steps_of = find("lr.spec.drafters:Proposals")
-            proposals = steps_of(variant.proposer, segmenter, *ends).after
+            proposals = SourcedSteps(
+                variant.step_source,
+                segmenter,
+                codec.eos_ids,
+                codec.vocab_size,
+                len(self.prompt),
+            ).after
         coupling = Coupling(options.coupling)
         streams = Streams(self.stream(Role.TARGET), self.stream(Role.DRAFT), coupling)
         how = (target, drafts, streams, self.trace, variant, self.controller, proposals)
@@ -445,9 +449,7 @@ class Run:
                 other, options.segmenter, segment_tokens=options.segment_tokens
             )
         eos_ids, variant = self.models.codec.eos_ids, self.variant
-        keeps = (
-            variant.corrector if role is Role.TARGET else variant.may_follow
-        ) is not None
+        keeps = role is Role.TARGET and variant.corrector is not None
         if role is Role.DRAFT and not isinstance(self.verifier, str):
             keeps = keeps or bool(self.verifier.requires & Requires.SAMPLING_LOGPROBS)
         speculation = (
@@ -458,10 +460,7 @@ class Run:
                 f"mode {options.mode!r} drafts the {role.value}'s tokens; variant or verifier need "
                 "their log-probabilities, which are not kept then; use mode 'lr'."
             )
-        entropy = self.controller is not None and self.controller.entropies
-        return WriterConfig(
-            role, self.sampling, eos_ids, segmenter, speculation, keeps, entropy
-        )
+        return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps)
 
     def speculation(
         self, role: Role, draft_runner: Runner | None
@@ -474,13 +473,11 @@ class Run:
         )
         if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
             return None
-        if variant.drafter is not None:
-            drafter: Drafter = variant.drafter(draft_runner, self.sampling)
-        else:
-            make = find("lr.spec.drafters:make_drafter")
-            drafter = make(options, draft_runner, self.sampling, eos_ids)
-        rule = RULES[options.acceptance]() if variant.rule is None else variant.rule
-        return Speculation(drafter, rule, options.num_speculative_tokens)
+        setup = DrafterSetup(draft_runner, self.sampling, eos_ids)
+        drafter = variant.make("drafter", setup) or make_drafter(options, setup)
+        rule = variant.make("rule") or RULES[options.acceptance]()
+        checked = variant.drafter is not None
+        return Speculation(drafter, rule, options.num_speculative_tokens, checked)
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:

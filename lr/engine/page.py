@@ -11,9 +11,8 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lookahead import Lookahead, Writer
 from lr.model.qwen import CausalLM
-from lr.spec.guard import STEPS
 from lr.spec.protocol import Emit, NodeId, Schedule
-from lr.spec.verifiers.base import Requires
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.trace import ForwardPass
 from lr.types import Coupling, EmittedStep, Role, Verdict
 
@@ -25,18 +24,21 @@ def serve_page(run: Run) -> Steps:
     options, variant, verifier = run.options, run.variant, run.verifier
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
     varied = any(
-        getattr(variant, part) is not None for part in STEPS if part != "verifier"
+        part.level in ("steps", "draft") and part.field != "verifier"
+        for part in variant.replaced
     )
     here = all(
         isinstance(model, CausalLM) for model in (run.models.target, run.models.draft)
     )
     if isinstance(verifier, str) or not here or timed or varied:
         raise SettingError(
-            'engine "page" runs models in this process, and allows no custom router, controller, '
-            'schedule, chooser, proposer, corrector or may_follow, no driver "overlapped" and no '
-            'late_drafts "reject"; use engine "scheduler".'
+            'engine "page" runs models in this process, and allows no controller, corrector, '
+            'step source or draft of a variant, no driver "overlapped" and no late_drafts '
+            '"reject"; use engine "scheduler".'
         )
-    if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:
+    compares = verifier.requires == Requires.TARGET_STEP
+    chooses = type(verifier).choose is not Verifier.choose
+    if not compares or verifier.early_requires is not None or chooses:
         raise SettingError(
             f'engine "page" needs a verifier that only compares two steps, and {verifier.name!r} '
             'does something else; use engine "scheduler".'

@@ -1,10 +1,9 @@
 """A question while it is being answered: its scheduler, its branches, its steps so far.
 
 A node where the target writes has a branch of the target. It ends in the node's prefix
-or, once the step is written, in that step (with rule "match" perhaps in the next one);
-all but the last token is cached. The draft has a branch per node, which ends in the
-prefix. So if the verifier needs target steps, the new root already has its branches: no
-model runs and no block is copied.
+or, once the step is written, in that step; all but the last token is cached. The draft
+has a branch per node, which ends in the prefix. So if the verifier needs target steps,
+the new root already has its branches: no model runs and no block is copied.
 
 Example: at root R, draft step a leads to node A, and b from there to B. The target
 wrote s after R, and a is rejected. R's target branch holds "... s", cached except for
@@ -20,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lr.engine.drafts import LocalDrafts, RemoteDrafts, Streams, Written
 from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.spec import protocol as messages
-from lr.spec.protocol import NodeId, Place, Wait
+from lr.spec.protocol import Choice, NodeId, Place
 from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller, Variant
@@ -50,7 +49,6 @@ class RequestNode:
     target: Branch | None = None
     step: Step | None = None
     logprobs: tuple[float, ...] | None = None
-    follow: bool | None = None  # whether drafts may follow; None: not asked yet
     judged: dict[NodeId, Pair] = field(default_factory=dict)
 
 
@@ -61,8 +59,8 @@ class Request:
     target is writing.
 
     `drafts` is None for plain decoding (a scheduler of depth 0). `variant`: its
-    `may_follow` decides whether drafts may follow a draft step; its `corrector` how the
-    target writes after a rejection. `controller` sets the depth after every step
+    `corrector` decides how the target writes after a rejection. `controller` sets the
+    depth after every step
     (`parts/steering.py` runs both). `proposals`: draft steps that no model writes.
     """
 
@@ -78,13 +76,13 @@ class Request:
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
-    # not reported to the scheduler yet; None: the controller excludes this alternative
-    _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
+    _proposed: dict[NodeId, Step] = field(default_factory=dict)  # not reported yet
     nodes: dict[NodeId, RequestNode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config = self.scheduler.config
-        self.chooser, corrector = config.chooser, self.variant.corrector
+        self._choose = config.choose
+        corrector = self.variant.corrector
         self.corrections: Corrections | None = None
         self.steering: Steering | None = None
         if corrector is not None:
@@ -93,12 +91,7 @@ class Request:
             self.steering = find("lr.engine.steering:Steering")(self, self.controller)
         speculation = self.target.config.speculation
         self.drafter = None if speculation is None else speculation.drafter
-        # A detailed trace shows every round as part of a single step.
-        self.goes_on = bool(
-            speculation and speculation.goes_on and not self.trace.detailed
-        )
-        follows = None if self.variant.may_follow is None else self._follows
-        self.scheduler.config = replace(config, chooser=self, may_follow=follows)
+        self.scheduler.config = replace(config, choose=self.choose)
 
     @property
     def done(self) -> bool:
@@ -110,11 +103,7 @@ class Request:
         if self.drafts is not None:
             # A worker may write steps unasked if it is to write all steps. Not for a
             # detailed trace, which shows only steps that were asked for.
-            plain = (
-                self.proposals is None
-                and self.variant.may_follow is None
-                and config.width == 1
-            )
+            plain = self.proposals is None and config.width == 1
             ahead = config.limits if plain and not self.trace.detailed else None
             self.drafts.open(root, self.prompt, replace(self.streams, ahead=ahead))
         self.nodes[root] = RequestNode(tuple(self.prompt))
@@ -131,9 +120,7 @@ class Request:
             ] + drafts
             self._proposed.clear()
         written = [node for node, job in self.jobs.items() if job.finish is not None]
-        for node, step, logprobs, entropy in drafts:
-            if self.steering is not None:
-                self.steering.entropies[Role.DRAFT, node] = entropy
+        for node, step, logprobs in drafts:
             state = self.nodes.get(node)
             if step is not None and state is not None:
                 state.tokens += step.tokens
@@ -147,8 +134,6 @@ class Request:
                 self.corrections is None or self.corrections.keeps(job)
             ):
                 del self.jobs[node]
-                if self.steering is not None:
-                    self.steering.entropies[Role.TARGET, node] = job.entropy
                 self.tell(messages.Targeted(node, job.step))
         return bool(drafts or written)
 
@@ -165,13 +150,11 @@ class Request:
             self.nodes[self.parent(node)].judged[node] = pair
             self.tell(messages.Judged(node, verdict))
 
-    def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """The chooser's choice, given the pairs that the verifier saw."""
+    def choose(self, place: Place) -> Choice:
+        """The verifier's choice, given the pairs that it saw."""
         judged = self.nodes[place.node].judged
         pairs = tuple(map(judged.get, place.children))
-        return self.chooser.choose(
-            replace(place, pairs=pairs, note=self.trace.at(place.node))
-        )
+        return self._choose(replace(place, pairs=pairs, note=self.trace.at(place.node)))
 
     def close(self) -> None:
         """Stop all work and close all branches, in any state of the request."""
@@ -213,7 +196,10 @@ class Request:
                         prefix, draft, target, draft_sampling=logprobs, stream=stream
                     )
                     self.asked[node] = replace(
-                        pair, note=self.trace.at(node), index=parent.index
+                        pair,
+                        note=self.trace.at(node),
+                        index=parent.index,
+                        prompt=len(self.prompt),
                     )
                 case messages.Cancel((messages.WorkKind.DRAFT, node)):
                     assert self.drafts is not None
@@ -249,10 +235,8 @@ class Request:
         if self.proposals is not None:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
             lengths = [None if step is None else len(step.tokens) for step in proposed]
-            self.trace.tell("proposer", parent, {"tokens": lengths})
-        width = None if self.steering is None else self.steering.width(parent)
-        children = command.children[:width]
-        self._proposed |= dict.fromkeys(command.children[len(children) :])
+            self.trace.tell("step_source", parent, {"tokens": lengths})
+        children = command.children
         self.nodes |= {child: RequestNode(tokens) for child in children}
         written = zip(children, proposed, strict=False)
         steps = {node: step for node, step in written if step is not None}
@@ -272,28 +256,12 @@ class Request:
         )
         if self.corrections is not None:
             self.corrections.begin(job)
-        elif (
-            self.goes_on
-        ):  # the last round may have left the first tokens on the root's branch
-            job.tokens = branch.tokens[len(self.nodes[node].tokens) :]
-            job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job
         self.target.begin([job])
         if self.drafter is not None:
             for other, state in self.nodes.items():
                 if self.parent(other) == node and state.step is not None:
                     self._offer(other)
-
-    def _follows(self, node: NodeId) -> bool:
-        """Whether drafts may follow the draft step to `node`. The variant is asked only
-        once."""
-        state = self.nodes[node]
-        if state.follow is None:
-            may_follow = self.variant.may_follow
-            assert may_follow is not None and state.step is not None
-            state.follow = may_follow(node, state.step, state.logprobs or ())
-            self.trace.tell("may_follow", node, {"follows": state.follow})
-        return state.follow
 
     def _offer(self, node: NodeId) -> None:
         """Offer the draft step to `node`, if it is a first alternative, to the target's

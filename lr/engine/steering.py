@@ -8,13 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lr.errors import SettingError
 from lr.rng import uniform
-from lr.spec.protocol import Emit, NodeId, Schedule
-from lr.spec.variant import Controller, Correction, Corrector, StepStats
+from lr.spec.checks import VariantError, check_begun, check_bool, check_number
+from lr.spec.protocol import Emit, Schedule
+from lr.spec.variant import (
+    MOST_ATTEMPTS,
+    Controller,
+    Correction,
+    Corrector,
+    Progress,
+)
 from lr.spec.write import StepJob
 from lr.trace import Stats, stats_of
-from lr.types import Origin, Role
 
 if TYPE_CHECKING:
     from lr.engine.request import Request
@@ -41,7 +46,9 @@ class Corrections:
                 request.target.config.sampling,
             )
             note = request.trace.at(node)
-            self.correction = Correction(state.tokens, rejected, sampling, note=note)
+            self.correction = Correction(
+                state.tokens, rejected, sampling, prompt=len(request.prompt), note=note
+            )
             self._put(job, self.correction)
 
     def keeps(self, job: StepJob) -> bool:
@@ -52,9 +59,16 @@ class Corrections:
         assert node is not None
         number = uniform(job.stream.fold_in("keep").key(correction.attempt))
         drawn = replace(correction, logprobs=tuple(job.logprobs))
-        if self.corrector.keep(drawn, job.step, number):
+        keeps = self.corrector.keep(drawn, job.step, number)
+        check_bool("corrector", self.corrector.keep, keeps)
+        if keeps:
             self.correction = None
             return True
+        if correction.attempt >= MOST_ATTEMPTS:
+            raise VariantError(
+                f"the variant's corrector {type(self.corrector).__qualname__} kept none of "
+                f"{MOST_ATTEMPTS} steps of the target; expected `keep` to be True in the end."
+            )
         correction.note(
             "corrector", keeps=False, attempt=correction.attempt, number=number
         )
@@ -65,22 +79,15 @@ class Corrections:
         stream = request.streams.target.fold_in(
             job.index, "correction", correction.attempt + 1
         )
-        job = replace(
-            job, stream=stream, tokens=[], logprobs=[], entropies=[], finish=None
-        )
+        job = replace(job, stream=stream, tokens=[], logprobs=[], finish=None)
         self._put(job, self.correction)
         request.jobs[node] = job
         request.target.begin([job])
         return False
 
     def _put(self, job: StepJob, correction: Correction) -> None:
-        begun = tuple(self.corrector.begin(correction))
-        whole = [pair.draft.tokens[: len(begun)] for pair in correction.rejected]
-        if begun and (begun not in whole or len(begun) >= job.limit):
-            raise SettingError(
-                f"the corrector began with the tokens {begun}, expected the beginning of one of "
-                f"the rejected draft steps, with fewer than {job.limit} tokens."
-            )
+        begun = self.corrector.begin(correction)
+        check_begun(self.corrector, begun, correction.rejected, job.limit)
         job.branch.extend(begun)
         job.tokens += begun
 
@@ -89,50 +96,33 @@ class Corrections:
 class Steering:
     """A controller, and its latest decisions.
 
-    `max_draft_tokens`: per round, in steps that begin from now on. `entropies`: of the
-    draft's step that leads to a node, and of the target's step after a node."""
+    `max_draft_tokens`: per round, in steps that begin from now on."""
 
     request: Request
     controller: Controller
     max_draft_tokens: int | None = None
-    entropies: dict[tuple[Role, NodeId], float | None] = field(default_factory=dict)
     _stats: Stats = field(default_factory=Stats)
     _read: int = 0  # events of the trace that `_stats` includes
-    _widths: dict[int, int | None] = field(
-        default_factory=dict
-    )  # by index of the new root
 
     def __post_init__(self) -> None:
         self._most = self.request.scheduler.config.depth
 
-    def width(self, node: NodeId) -> int | None:
-        """How many drafts may follow a node (None: all).
-
-        This is the controller's last answer before the node could begin, for any
-        timing."""
-        return self._widths.get(max(node.stem, node.index - self._most + 1))
-
     def ask(self, emit: Emit) -> None:
-        """Call the controller with the statistics as of this step, even if more is
-        known by now."""
+        """Call the controller with the counts as of this step, even if more is known by
+        now."""
         request, controller = self.request, self.controller
         news = request.trace.events[self._read :]
         self._read += len(news)
-        last, new = self._stats.seconds, stats_of(news)
-        self._stats = replace(self._stats + new, seconds=max(last, new.seconds))
-        config, kept = request.scheduler.config, emit.emitted.origin is Origin.ACCEPTED
-        place = emit.node.parent(config.width) if kept else emit.node
-        draft = self.entropies.get((Role.DRAFT, place.child(0, config.width)))
-        target = self.entropies.get((Role.TARGET, place))
-        told = StepStats(
-            **vars(self._stats), draft_entropy=draft, target_entropy=target
-        )
-        least = 1 if config.schedule is Schedule.PAPER else 0
-        depth = max(least, min(controller.depth(told), self._most))
-        self.max_draft_tokens, width = controller.tokens(told), controller.width(told)
-        self._widths[emit.emitted.index + 1] = width
-        chosen = dict[str, object](
-            depth=depth, tokens=self.max_draft_tokens, width=width
-        )
+        self._stats += stats_of(news)
+        progress = Progress.of(self._stats, request.trace.at(None))
+        depth = controller.depth(progress)
+        check_number("controller", controller.depth, depth, 0)
+        least = 1 if request.scheduler.config.schedule is Schedule.PAPER else 0
+        depth = max(least, min(depth, self._most))
+        tokens = controller.tokens(progress)
+        if tokens is not None:
+            check_number("controller", controller.tokens, tokens, 0)
+        self.max_draft_tokens = tokens
+        chosen: dict[str, object] = {"depth": depth, "tokens": tokens}
         request.trace.tell("controller", request.scheduler.root.id, chosen)
         request.scheduler.set_depth(depth)

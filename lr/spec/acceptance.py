@@ -28,6 +28,7 @@ from lr.errors import ProtocolError
 from lr.kvcache.cache import integers
 from lr.registry import find
 from lr.rng import Stream, uniform
+from lr.spec.checks import check_outcomes
 from lr.spec.sampling import not_finite, sample
 
 ROOT = -1
@@ -136,19 +137,15 @@ class Draws:
     """The randomness of one branch in one round: the target's `stream` for this step,
     and `offset`, the step's tokens before the round, so every key is used once. The
     three purposes have separate keys, since the draft may have drawn with the target's
-    own (coupling "shared"). `after`: after how many tokens the step ends, and the
-    stream of the next step; None: it does not end.
+    own (coupling "shared").
     """
 
     stream: Stream
     offset: int
-    after: tuple[int, Stream] | None = None
 
     def sample_key(self, depth: int) -> int:
         """The key with which plain decoding draws the token after `depth` more
         tokens."""
-        if self.after is not None and depth >= self.after[0]:
-            return self.after[1].key(depth - self.after[0])
         return self.stream.key(self.offset + depth)
 
     @property
@@ -231,8 +228,9 @@ class AcceptanceRule(ABC):
         ):
             outcome = untried(p_rows)
             if proposal.tokens:
-                one = replace(proposal, known=read)
-                outcome = pick(self.outcomes(p_rows, one), uniform(draw.uniform_key))
+                outcomes = self.outcomes(p_rows, replace(proposal, known=read))
+                check_outcomes(self, outcomes)
+                outcome = pick(outcomes, uniform(draw.uniform_key))
             depth = len(outcome.nodes)
             chosen.append(outcome)
             keys.append(

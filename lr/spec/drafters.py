@@ -18,40 +18,42 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.options import GenerateOptions
 from lr.spec.acceptance import EMPTY, ROOT, Proposal
+from lr.spec.checks import check_steps
 from lr.spec.runner import Runner, fork_longest, read_up_to
 from lr.spec.sampling import distribution, perturbed, sample
-from lr.spec.token_sd import Context, Drafter
-from lr.spec.variant import StepProposer
+from lr.spec.token_sd import Context, Drafter, DrafterSetup
+from lr.spec.variant import StepSource
 from lr.spec.write import Segmenter
 from lr.types import Coupling, Finish, SamplingParams, Step, require, require_whole
 
 
-def make_drafter(
-    options: GenerateOptions,
-    runner: Runner | None,
-    sampling: SamplingParams,
-    eos_ids: frozenset[int],
-) -> Drafter:
-    """The drafter that the options name; `runner` runs the draft model. Add new
-    drafters here."""
-    name, coupling = options.drafter, Coupling(options.coupling)
+def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
+    """The drafter that the options name. Add new drafters here."""
+    name = options.drafter
+    coupling = Coupling(options.coupling)
     if name == "ngram":
         return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
     if name == "suffix":
         return SuffixDrafter()
     if name == "step":
         return StepDrafter()
-    if runner is None:
+    if setup.runner is None:
         raise SettingError(f"drafter {name!r} needs a draft model in this process.")
     if name == "tree":
         return TreeDrafter(
-            runner,
-            sampling,
+            setup.runner,
+            setup.sampling,
             branching=options.branching,
             coupling=coupling,
-            eos_ids=eos_ids,
+            eos_ids=setup.eos_ids,
         )
-    return ModelDrafter(runner, sampling, coupling, options.min_confidence, eos_ids)
+    return ModelDrafter(
+        setup.runner,
+        setup.sampling,
+        coupling,
+        options.min_confidence,
+        setup.eos_ids,
+    )
 
 
 class LookupDrafter(Drafter):
@@ -190,17 +192,14 @@ class OwnBranches(Drafter):
                 self.runner.close(self._own.pop(branch))
 
 
-def draft_key(
-    context: Context, depth: int, coupling: Coupling, tokens: Sequence[int] = ()
-) -> int:
-    """The key of the draft's token `depth` places ahead, after `tokens` (if it is a
-    chain).
+def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
+    """The key of the draft's token `depth` places ahead.
 
     With coupling "shared" it is the target's own key for that place. The distributions
     do not change, but the two models agree far more often (`lr/theory/exact.py`), which
     pays with sample matching. Else the key is new in every round."""
     if coupling is Coupling.SHARED:
-        return context.along(tokens).sample_key(depth)
+        return context.draws.sample_key(depth)
     return context.draws.stream.fold_in("token draft", context.draws.offset).key(depth)
 
 
@@ -211,7 +210,7 @@ class ModelDrafter(OwnBranches):
     Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`,
     or after a token whose distribution gives every token less than `min_confidence`.
     That token itself is kept and judged, since dropping it unseen would bias the
-    output."""
+    output. A subclass may stop before a draw instead: `goes_on`."""
 
     name = "draft"
 
@@ -237,11 +236,14 @@ class ModelDrafter(OwnBranches):
         own = {i: self.follow(contexts[i].branch) for i in live}
         while live:
             logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
+            staying = [n for n, stays in enumerate(self.goes_on(logits)) if stays]
+            if len(staying) < len(live):
+                live = [live[n] for n in staying]
+                logits = logits[staying]
+                if not live:
+                    break
             probs = distribution(logits, self.sampling)  # [b, v]
-            keys = [
-                draft_key(contexts[i], len(tokens[i]), self.coupling, tokens[i])
-                for i in live
-            ]
+            keys = [draft_key(contexts[i], len(tokens[i]), self.coupling) for i in live]
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
                 tokens[i].append(token)
                 rows[i].append(row)
@@ -262,6 +264,11 @@ class ModelDrafter(OwnBranches):
             )  # [n, v]
             for chain, qs in zip(tokens, rows, strict=True)
         ]
+
+    def goes_on(self, logits: Tensor) -> list[bool]:
+        """Whether to draw from each row of logits [b, v]; asked before every draw. What
+        decides is the next distribution, not a token, so this biases nothing."""
+        return [True] * len(logits)
 
 
 class TreeDrafter(OwnBranches):
@@ -360,34 +367,26 @@ class TreeDrafter(OwnBranches):
 
 
 @dataclass(frozen=True)
-class Proposals:
-    """The proposals of a `StepProposer` as steps. `segmenter` and `eos_ids` find their
-    ends."""
+class SourcedSteps:
+    """The proposals of a `StepSource` as steps. `segmenter` and `eos_ids` find their
+    ends; the first `prompt` tokens of every prefix are the prompt."""
 
-    proposer: StepProposer
+    source: StepSource
     segmenter: Callable[[], Segmenter]
     eos_ids: frozenset[int]
     vocab_size: int
+    prompt: int
 
     def after(self, prefix: Sequence[int], width: int, limit: int) -> list[Step | None]:
         """Up to `width` steps after a prefix; None if a step does not end within
-        `limit` tokens.
-
-        Raises `SettingError` for a token outside the vocabulary."""
-        return [
-            self._step(made, limit) for made in self.proposer.propose(prefix, width)
-        ]
+        `limit` tokens."""
+        steps = self.source.steps_after(prefix, self.prompt, width)
+        check_steps(self.source, steps, width, self.vocab_size)
+        return [self._step(tokens, limit) for tokens in steps]
 
     def _step(self, tokens: Sequence[int] | None, limit: int) -> Step | None:
         segmenter = self.segmenter()
         for length, token in enumerate((tokens or ())[:limit], start=1):
-            expected = f"a token id from 0 to {self.vocab_size - 1}"
-            require(
-                token < self.vocab_size,
-                "a token of the variant's proposer",
-                token,
-                expected,
-            )
             if token in self.eos_ids or segmenter.feed(token):
                 finish = Finish.EOS if token in self.eos_ids else Finish.BOUNDARY
                 return Step(tuple((tokens or ())[:length]), finish)

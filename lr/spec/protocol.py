@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from lr.types import EmittedStep, Finish, Role, Step, Verdict, require, require_whole
+from lr.types import EmittedStep, Finish, Step, Verdict, require, require_whole
 
 if TYPE_CHECKING:
     from lr.spec.verifiers.base import Pair
@@ -226,25 +226,12 @@ class Schedule(Enum):
     DEPTH = "depth"
 
 
-class Router(Protocol):
-    """Decides which model writes a step, before it is written."""
-
-    def who_writes(self, index: int, previous: Step | None) -> Role:
-        """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it.
-        `Role.TARGET`: only the target writes it. `previous` is the step before it,
-        accepted or still a draft (None: the prompt). Must be a pure function; calls
-        repeat, in any order.
-        """
-        ...
-
-
 class Note(Protocol):
     """Records a variant's own event in the trace; stepper and player show it with its
     fields.
 
-    `Pair`, `Place`, `Correction` and a drafter's `Context` have one; an `Outcome` has
-    its fields. `may_follow` and the methods of a router, proposer or controller get one
-    if they have a parameter `note` (write `note=silent`).
+    `Pair`, `Place`, `Correction`, `Progress` and a drafter's `Context` have one; an
+    `Outcome` has its fields.
     """
 
     def __call__(self, name: str, **fields: object) -> None:
@@ -260,12 +247,14 @@ def silent(name: str, **fields: object) -> None:
 
 
 class Wait(Enum):
-    """The answer of a chooser that cannot decide yet."""
+    """The answer of `Verifier.choose` if it cannot decide yet."""
 
     WAIT = "wait"
 
 
 WAIT = Wait.WAIT
+Choice = int | Literal[Wait.WAIT] | None
+"""The index of the accepted alternative; None: the target's step; or `WAIT`."""
 
 
 @dataclass(frozen=True)
@@ -288,29 +277,11 @@ class Place:
     note: Note = field(default=silent, compare=False, repr=False)
 
 
-class Chooser(Protocol):
-    """Chooses among the alternatives of a step (`lr/variants/choosers.py` has two
-    more)."""
-
-    def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        """The index in `place.drafts` of the alternative to accept; None: emit the
-        target's step; `WAIT`: ask again with one more alternative (not allowed if
-        `place.more` is 0).
-
-        Must be a pure function. It is called with one alternative, then with two, and
-        so on, until it does not wait. Only an aligned alternative can be chosen.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class FirstAligned:
-    """Chooses the first aligned alternative, as in the paper (section 3.1)."""
-
-    def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        if place.verdicts and place.verdicts[-1].aligned:
-            return len(place.verdicts) - 1
-        return WAIT if place.more else None
+def first_aligned(place: Place) -> Choice:
+    """The first aligned alternative, as in the paper (section 3.1)."""
+    if place.verdicts and place.verdicts[-1].aligned:
+        return len(place.verdicts) - 1
+    return WAIT if place.more else None
 
 
 @dataclass(frozen=True)
@@ -321,9 +292,8 @@ class SchedulerConfig:
     `max_target_rows` also counts draft steps that are judged alone; nodes near the root
     come first. `needs_target_step`: False if the verifier judges draft steps alone;
     then the target writes only where none is accepted or the verifier is unsure.
-    `router` None: the draft always writes ahead. `may_follow`: whether drafts may
-    follow the draft step that leads to a node before that step is accepted (with a
-    barrier: before the cycle ends).
+    `parallel_target`: it writes at once all the same, so a rejection need not wait for
+    it. `choose`: `Verifier.choose`.
     """
 
     limits: Limits
@@ -333,15 +303,15 @@ class SchedulerConfig:
     max_target_rows: int | None = None
     reject_late: bool = False
     needs_target_step: bool = True
-    router: Router | None = None
-    chooser: Chooser = FirstAligned()
-    may_follow: Callable[[NodeId], bool] | None = None
+    parallel_target: bool = False
+    choose: Callable[[Place], Choice] = first_aligned
 
     def __post_init__(self) -> None:
-        rows, paper = self.max_target_rows, self.schedule is Schedule.PAPER
+        paper = self.schedule is Schedule.PAPER
         require_whole("depth", self.depth, 1 if paper else 0)
         require_whole("width", self.width, 1)
-        require_whole("max_target_rows", 1 if rows is None else rows, 1)
+        if self.max_target_rows is not None:
+            require_whole("max_target_rows", self.max_target_rows, 1)
         possible = self.schedule is Schedule.DEPTH and self.needs_target_step
         expected = (
             'wait: "reject" needs schedule "depth" and a verifier that sees both steps'
@@ -354,19 +324,7 @@ class SchedulerConfig:
         another."""
         return self.schedule is Schedule.SYNC
 
-    def drafts_at(self, level: int) -> bool:
-        """Whether drafts may follow a node of this level. Levels count from the root
-        (the window slides) or, with a barrier, from the node where the cycle began.
-        """
-        return level < self.depth
-
-    def targets_at(self, level: int) -> bool:
-        """Whether the target may write after a node of this level."""
-        return level < self.depth or self.schedule is not Schedule.PAPER
-
-    def width_at(self, level: int) -> int:
-        """How many alternatives follow a node, 1 to `width`. Here levels count from the
-        node where the tree began, since a tree must not depend on when a sliding
-        window's root moved.
-        """
-        return self.width
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether the target writes its steps without waiting for a verdict."""
+        return self.needs_target_step or self.parallel_target

@@ -11,8 +11,8 @@ one. Once a node's target step and a child's draft step are complete, the verifi
 judges the pair: here a and b against s, and c against t. Decisions are made only at the
 root:
 
-- A child is **accepted** if it is aligned and the siblings before it are not. (A `Chooser` may
-  choose otherwise among aligned ones.) Its draft step is emitted and it becomes the root. Work
+- A child is **accepted** if it is aligned and the siblings before it are not. (`Verifier.choose`
+  may choose otherwise among aligned ones.) Its draft step is emitted and it becomes the root. Work
   below it continues, so without a barrier the window slides.
 - If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
 - If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from lr.errors import ProtocolError
+from lr.spec.checks import check_choice
 from lr.spec.protocol import (
     Cancel,
     Command,
@@ -44,6 +45,7 @@ from lr.spec.protocol import (
     NodeId,
     Place,
     Release,
+    Schedule,
     SchedulerConfig,
     Target,
     Targeted,
@@ -52,7 +54,7 @@ from lr.spec.protocol import (
     WorkKind,
 )
 from lr.spec.verifiers.base import verdict_by_form
-from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require_whole
+from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
 MEMORY = 1000  # for how many steps cancelled work is remembered; events for older work are stale
 _COMPLETES = {
@@ -193,12 +195,7 @@ class LookaheadScheduler:
                 self._start_drafts()
                 if not (self.config.barrier and self.work):
                     self._start_rows()
-                if not self.work:
-                    raise ProtocolError(
-                        f"no work is left, but the answer is not complete: schedule "
-                        f"{type(self.config).__name__} allows neither drafts nor a target step at "
-                        f"the root {self.root.id}: `targets_at({self._level(self.root)})` is False."
-                    )
+                assert self.work, "there is always a target step or a draft to begin"
         commands, self._commands = self._commands, []
         return commands
 
@@ -265,7 +262,7 @@ class LookaheadScheduler:
                 choice if choice.open else None,
             )
             return True
-        for child in root.children:  # the chooser refused them
+        for child in root.children:  # the verifier chose none of them
             self._prune(child)
         if root.target is None or self._may_draft(root):
             return False
@@ -295,7 +292,7 @@ class LookaheadScheduler:
         return True
 
     def _choose(self, settled: list[Node], more: int) -> Node | Wait | None:
-        """The chooser's choice among the alternatives that have verdicts."""
+        """The verifier's choice among the alternatives that have verdicts."""
         place = Place(
             self.root.id,
             tuple(child.id for child in settled),
@@ -304,17 +301,9 @@ class LookaheadScheduler:
             more,
             (None,) * len(settled),
         )
-        choice = self.config.chooser.choose(place)
-        if choice is None or (choice is Wait.WAIT and more):
-            return choice
-        number = choice if isinstance(choice, int) else -1
-        if 0 <= number < len(settled) and place.verdicts[number].aligned:
-            return settled[number]
-        raise ProtocolError(
-            f"the chooser returned {choice!r} for {len(settled)} alternatives with the verdicts "
-            f"{[v.aligned for v in place.verdicts]}, {more} more to come; expected the number of "
-            "an aligned one, None (the target's step), or WAIT while there are more to come."
-        )
+        choice = self.config.choose(place)
+        check_choice(choice, place)
+        return settled[choice] if isinstance(choice, int) else choice
 
     def _emit(
         self,
@@ -334,7 +323,7 @@ class LookaheadScheduler:
             self.root = new
             # A cycle ends at a target step, or at its last draft step if no target step
             # is due.
-            if new is not node or not (self.config.needs_target_step or new.children):
+            if new is not node or not (self.config.writes_at_once or new.children):
                 self._cycle = new.id.index
         for child in old.children:
             if child is not new:
@@ -357,11 +346,8 @@ class LookaheadScheduler:
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
                 continue
-            level = node.id.index - node.id.stem
-            count = self.config.width_at(level)
-            what = f"schedule {type(self.config).__name__}: width_at({level})"
-            require_whole(what, count, 1, width)
-            for name in [node.id.child(j, width) for j in range(count)]:
+            for sibling in range(width):
+                name = node.id.child(sibling, width)
                 child = Node(name, node.written, node.limit, open=False)
                 node.children.append(child)
                 self.work[Work(WorkKind.DRAFT, name)] = child
@@ -396,25 +382,9 @@ class LookaheadScheduler:
 
     def _may_draft(self, node: Node) -> bool:
         """Whether drafts after `node` may start and have not started yet."""
-        level = self._level(node)  # memory is reserved for `depth` levels
-        if (
-            node.children
-            or level >= self.config.depth
-            or not self.config.drafts_at(level)
-        ):
+        if node.children or self._level(node) >= self.config.depth:
             return False
-        if not self.config.limits.may_be_drafted(node.previous):
-            return False
-        may_follow, router = self.config.may_follow, self.config.router
-        ahead = node.draft is not None and (
-            self.config.barrier or node is not self.root
-        )
-        if ahead and may_follow is not None and not may_follow(node.id):
-            return False
-        return (
-            router is None
-            or router.who_writes(node.id.index, node.previous) is Role.DRAFT
-        )
+        return self.config.limits.may_be_drafted(node.previous)
 
     def _target_is_due(self, node: Node) -> bool:
         """Whether the target's step after `node` may start and has not started yet. If
@@ -423,8 +393,9 @@ class LookaheadScheduler:
         """
         if node.target is not None or Work(WorkKind.TARGET, node.id) in self.work:
             return False
-        if self.config.needs_target_step:
-            return self.config.targets_at(self._level(node))
+        if self.config.writes_at_once:
+            paper = self.config.schedule is Schedule.PAPER
+            return not paper or self._level(node) < self.config.depth
         unsure = any(child.unsure for child in node.children)
         return unsure or (
             node is self.root and all(child.released for child in node.children)

@@ -3,9 +3,8 @@ target runs over all of them at once, and a rule decides which stay. `speculate`
 one round on any set of branches; `docs/token_level.md` explains it step by step, with
 an example.
 
-Branches never influence each other. A step may end in the middle of a round's tokens.
-Then the caller drops the rest or, with rule "match", lets the next step begin with it
-(`write.py`). This module knows neither steps nor text.
+Branches never influence each other. A step may end in the middle of a round's tokens;
+then the caller drops the rest (`write.py`). This module knows neither steps nor text.
 
 The guarantees depend on two properties of a drafter. First, does its proposal depend
 only on the branch's own tokens? Then the output does not depend on the rest of the
@@ -17,11 +16,11 @@ Read next: `acceptance.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +28,6 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.registry import find
-from lr.rng import Stream
 from lr.spec.acceptance import (
     EMPTY,
     ROOT,
@@ -39,6 +37,7 @@ from lr.spec.acceptance import (
     MatchRule,
     Proposal,
 )
+from lr.spec.checks import check_list, check_proposal, refuse
 from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, draw, narrowed
@@ -49,23 +48,17 @@ from lr.types import Coupling, SamplingParams, require_whole
 @dataclass(frozen=True)
 class Context:
     """A branch that needs a proposal at most `limit` deep, and the target's draws in
-    this round. `note` records in the trace. `after` maps the tokens that come next to
-    `Draws.after`.
+    this round. `length`: of the branch before the round. `note` records in the trace.
     """
 
     branch: Branch
     limit: int
     draws: Draws
     note: Note = field(default=silent, compare=False, repr=False)
-    after: Callable[[Sequence[int]], tuple[int, Stream] | None] | None = None
+    length: int = field(init=False)
 
-    def along(self, tokens: Sequence[int]) -> Draws:
-        """The draws if these tokens come next."""
-        return (
-            self.draws
-            if self.after is None
-            else replace(self.draws, after=self.after(tokens))
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", len(self.branch))
 
     @property
     def tokens(self) -> list[int]:
@@ -74,22 +67,42 @@ class Context:
         return self.branch.tokens
 
 
-class Drafter(Protocol):
-    """Proposes tokens for branches of the model it serves. Subclass it to inherit the
-    defaults.
+@dataclass(frozen=True)
+class DrafterSetup:
+    """What a drafter can be made from. `runner` runs the draft model (None in a mode
+    without one), `sampling` is the target's, `eos_ids` end the text."""
+
+    runner: Runner | None
+    sampling: SamplingParams
+    eos_ids: frozenset[int] = frozenset()
+
+
+class Drafter(ABC):
+    """Proposes tokens for branches of the model it serves.
 
     `trees`: it may propose trees, not only chains. `coupling`: whether its noise is the
-    target's.
+    target's. `shares_state`: what it learns from one branch may change its proposals
+    for another. Then only rule "match" keeps the output independent of the batch.
     """
 
     name: str
     trees: bool = False
     coupling: Coupling = Coupling.INDEPENDENT
+    shares_state: bool = False
 
+    @abstractmethod
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for
         none."""
-        ...
+
+    def learn(self, context: Context, proposal: Proposal, logits: Tensor) -> None:
+        """Learn from what the target said about a proposal, after every verification.
+
+        `logits` [n + 1, v], raw: row 0 at the branch's end before the round (after
+        token `context.length - 1`), row i + 1 after node i. The branch already ends in
+        the round's new tokens, `context.tokens[context.length :]`.
+        """
+        return
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
         """Learn what the draft model has written so far of the step that starts at
@@ -104,11 +117,12 @@ class Drafter(Protocol):
 @dataclass(frozen=True)
 class Speculation:
     """A drafter, a rule, and the most tokens per round. `SettingError` if they do not
-    fit."""
+    fit. `checked`: a variant brings the drafter, so its proposals are checked."""
 
     drafter: Drafter
     rule: AcceptanceRule
     num_speculative_tokens: int
+    checked: bool = False
 
     def __post_init__(self) -> None:
         rule, drafter = self.rule, self.drafter
@@ -124,14 +138,6 @@ class Speculation:
                 "'shared' draws them with the target's. Use coupling 'independent', or rule "
                 "'match' or 'reject'."
             )
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the next step may begin with tokens that a round decided after a
-        step's end. Rule "match" draws the target's own tokens; but in a tree the end
-        depends on the path.
-        """
-        return type(self.rule) is MatchRule and not self.drafter.trees
 
 
 @dataclass(frozen=True)
@@ -161,26 +167,40 @@ def speculate(
     tokens, the last of them uncomputed. `detailed`: include the `detail` of every
     round.
     """
-    made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
-    proposals = [
-        p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)
-    ]
+    drafter, rule = speculation.drafter, speculation.rule
     branches = [context.branch for context in contexts]
-    starts = [len(branch) for branch in branches]
-    runs, rule = run_target(runner, branches, proposals), speculation.rule
+    before = [list(branch.tokens) for branch in branches] if speculation.checked else []
+
+    # 1. Propose.
+    most = speculation.num_speculative_tokens
+    proposals = drafter.propose(contexts, most)
+    if speculation.checked:
+        check_list("drafter", drafter.propose, proposals, Proposal, len(contexts))
+        for context, proposal, old in zip(contexts, proposals, before, strict=True):
+            check_proposal(drafter, proposal, max(0, min(most, context.limit)))
+            if context.tokens != old:
+                changed = context.tokens[-9:]
+                refuse("drafter", drafter.propose, changed, "an unchanged branch")
+    proposals = [
+        proposal if context.limit > 0 else EMPTY
+        for context, proposal in zip(contexts, proposals, strict=True)
+    ]
+
+    # 2. Run the target over all proposals, in one forward.
+    runs = run_target(runner, branches, proposals)
     rows = torch.cat([logits for logits, _ in runs])  # [sum of (n + 1), v]: logits
     # The draft model may be on another device.
     proposals = [
         p if p.q is None else replace(p, q=p.q.to(rows.device)) for p in proposals
     ]
-    draws = [
-        context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)
-    ]
-    if (
-        type(rule) is MatchRule and not detailed
-    ):  # needs the target's tokens, not its probabilities
+
+    # 3. Decide.
+    draws = [context.draws for context in contexts]
+    follows = isinstance(rule, MatchRule) and type(rule).verify is MatchRule.verify
+    if isinstance(rule, MatchRule) and follows and not detailed:
+        # It needs the target's own tokens, not the probabilities.
         decisions = rule.follow_draws(proposals, draws, partial(draw, rows, sampling))
-    elif rule.narrow and not detailed:
+    elif vars(type(rule)).get("narrow") and not detailed:  # not if it is only inherited
         decisions = verify_narrowed(rule, rows, sampling, proposals, draws)
     else:
         rows = distribution(rows, sampling)  # the same shape: probabilities
@@ -191,11 +211,11 @@ def speculate(
     p_rows = rows.split(
         [len(proposal) + 1 for proposal in proposals]
     )  # [n + 1, v] each
-    for branch, start, proposal, (_, forks), decision, drawn, p in zip(
-        branches, starts, proposals, runs, decisions, draws, p_rows, strict=True
+    # 4. Keep the cache of a path that begins with the accepted nodes.
+    for context, proposal, (logits, forks), decision, p in zip(
+        contexts, proposals, runs, decisions, p_rows, strict=True
     ):
-        # The branch continues with the cache of a path that begins with the accepted
-        # nodes.
+        branch = context.branch
         accepted = len(decision.nodes)
         chosen = next(fork for fork, path in forks if path[:accepted] == decision.nodes)
         for fork, _ in forks[1:]:
@@ -203,12 +223,15 @@ def speculate(
                 runner.close(fork)
         if chosen is not branch:
             runner.swap(branch, chosen)
-        runner.rewind(branch, start + accepted)
+        runner.rewind(branch, context.length + accepted)
         branch.append(decision.token)
+        drafter.learn(context, proposal, logits)
 
         tokens = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
         depth = max(proposal.depths())
-        detail = describe(rule, p, proposal, drawn, decision) if describe else None
+        detail = None
+        if describe is not None:
+            detail = describe(rule, p, proposal, context.draws, decision)
         ends.append(
             RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note)
         )

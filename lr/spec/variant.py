@@ -1,87 +1,95 @@
-"""A variant of the method as one bundle, and the parts that no other module defines.
-`docs/variants_steps.md` lists all extension points in a table, with the module of each.
+"""A variant of the method: at most eight parts that replace the usual ones.
+
+`PARTS` is the one list of them; loading, `lr check`, headings and `docs/variants.md`
+read it. The base classes of three parts are defined here, the others beside the code
+that calls them: `verifiers/base.py`, `write.py` (segmenter), `token_sd.py` (drafter)
+and `acceptance.py` (rule).
 """
 
 from __future__ import annotations
 
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+
+from lr.errors import SettingError
+from lr.options import GenerateOptions
 from lr.spec.acceptance import AcceptanceRule
-from lr.spec.protocol import Chooser, NodeId, Note, Router, SchedulerConfig, silent
-from lr.spec.runner import Runner
-from lr.spec.token_sd import Drafter
-from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.write import Segmenter
-from lr.trace import Stats
-from lr.types import SamplingParams, Step
+from lr.spec.checks import VariantError, refuse, refuse_misspelt
+from lr.spec.protocol import Note, silent
+from lr.spec.token_sd import Drafter, DrafterSetup
+from lr.spec.verifiers.base import Pair, Verifier, check_verifier
+from lr.spec.write import Segmenter, TokenBytes
+from lr.trace import Stats, TokenRounds
+from lr.types import SamplingParams, Step, require
+
+DraftModel = torch.nn.Module | str | Path | Callable[[Any], torch.nn.Module]
+"""The draft of a variant: a model, the name or folder of a checkpoint, or a function
+that makes one from the target (its first layers, a quantised copy)."""
 
 
 @dataclass(frozen=True)
-class StepStats(Stats):
-    """The statistics up to a step, and the mean entropies, in nats, of the
-    distributions from which its first draft step and target step were drawn (None: not
-    requested or not drawn by tokens).
+class Progress:
+    """What a controller may know: counts up to the last emitted step, never times, so
+    an answer depends on no clock.
+
+    Of `drafted` draft steps `judged` have a verdict, and `accepted` are emitted.
+    `rounds`: of token-level speculation. `note` records in the trace.
     """
 
-    draft_entropy: float | None = None
-    target_entropy: float | None = None
+    steps: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    judged: int = 0
+    drafted: int = 0
+    target_passes: int = 0
+    draft_passes: int = 0
+    rounds: TokenRounds = field(default_factory=TokenRounds)
+    note: Note = field(default=silent, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, stats: Stats, note: Note = silent) -> Progress:
+        """The counts among these statistics."""
+        names = [known.name for known in fields(cls) if known.name != "note"]
+        return cls(**{name: getattr(stats, name) for name in names}, note=note)
 
 
-class Controller(Protocol):
-    """Adapts the settings during a run, based on its trace. Only `depth` is required.
-    `entropies`: whether it reads them; they cost a little time in every pass.
-    """
+class Controller(ABC):
+    """Adapts depth and draft tokens during an answer. Each answer has its own."""
 
-    entropies: bool = False
-
-    def depth(self, stats: StepStats) -> int:
+    @abstractmethod
+    def depth(self, progress: Progress) -> int:
         """How many steps to look ahead from now on, clipped to 0 (`paper`: 1) .. the
-        run's depth.
-
-        Called after every emitted step. Work that has begun continues. A decision based
-        on counts is the same in every run of the lockstep driver; one based on seconds
-        is not.
+        run's depth. Called after every emitted step. Work that has begun continues.
         """
-        ...
 
-    def tokens(self, stats: StepStats) -> int | None:
-        """The most tokens per round (k) for the target's drafter in steps that begin
-        from now on, up to the run's own number (also used for None). Called after
-        `depth`.
-        """
-        return None
-
-    def width(self, stats: StepStats) -> int | None:
-        """How many alternatives may follow a node: from 1 to the number of the run and
-        its schedule (also used for None). It applies where no draft can have begun
-        before: in a new tree, and `depth` steps ahead in a sliding window. So timing
-        changes nothing.
+    def tokens(self, progress: Progress) -> int | None:
+        """The most draft tokens per round in target steps that begin from now on, up to
+        the run's own number (also used for None). Called after `depth`.
         """
         return None
 
 
-MayFollow = Callable[[NodeId, Step, Sequence[float]], bool]
-"""Whether drafts may follow a draft step before it is accepted. Arguments: the node
-that it leads to, the step, and the log-probabilities of its tokens under the draft's
-sampling distribution (empty for a step that no model drew). Must be a pure function; it
-is called once per step."""
-
-
-class StepProposer(Protocol):
+class StepSource(ABC):
     """Writes draft steps without a model: retrieval, an n-gram of steps, a recorded
-    answer."""
+    answer. (A `Drafter` proposes tokens.)"""
 
-    def propose(
-        self, tokens: Sequence[int], width: int
+    @abstractmethod
+    def steps_after(
+        self, tokens: Sequence[int], prompt: int, width: int
     ) -> Sequence[Sequence[int] | None]:
-        """Up to `width` alternatives for the step after `tokens`, which include the
-        prompt. Each is the token ids of a step, including its boundary. For None, or
-        tokens that do not end a step, the draft model writes that alternative. Must be
-        a pure function of `tokens` and `width`.
+        """Up to `width` alternatives for the step after `tokens`, of which the first
+        `prompt` are the prompt. Each is the token ids of a step, with its boundary. For
+        None, or tokens that do not end a step, the draft model writes that alternative.
+        Must be a pure function.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,10 @@ class Correction:
     """What a `Corrector` is told about the target's step that replaces rejected draft
     steps.
 
-    `prefix`: the tokens before them. `rejected`: what the verifier saw of them (nothing
-    of a cut step). `sampling`: how both models sample. `attempt`: how many steps of the
-    target were discarded before. `logprobs` (only in `keep`): of the target's step
-    under its sampling distribution. `note` records in the trace.
+    `prefix`: the tokens before them, of which the first `prompt` are the prompt.
+    `rejected`: what the verifier saw of them (nothing of a cut step). `attempt`: how
+    many steps of the target were discarded before. `logprobs` (only in `keep`): of the
+    target's step under its sampling distribution. `note` records in the trace.
     """
 
     prefix: tuple[int, ...]
@@ -100,13 +108,17 @@ class Correction:
     sampling: SamplingParams
     attempt: int = 0
     logprobs: tuple[float, ...] = ()
+    prompt: int = 0
     note: Note = field(default=silent, compare=False, repr=False)
 
 
-class Corrector(Protocol):
+MOST_ATTEMPTS = 1000
+"""How many target steps a corrector may discard in a row."""
+
+
+class Corrector:
     """How the target writes the step that replaces rejected ones. It needs a verifier
     that needs no target step: only then is the step written after the rejection.
-    Subclass it for the defaults.
     """
 
     def begin(self, correction: Correction) -> Sequence[int]:
@@ -121,41 +133,146 @@ class Corrector(Protocol):
         return True
 
 
+class Given(Enum):
+    """How a part is given to `Variant`."""
+
+    OBJECT = "an object"
+    PER_ANSWER = "a class or a function that makes one for each answer"
+    PER_STEP = "a class or a function that makes one for each step"
+    MODEL = "a model, the name of a checkpoint, or a function of the target"
+
+
+class Part(NamedTuple):
+    """A part of a variant. `field` of `Variant`; `base`: the class to derive from;
+    `level`: what it decides about. An answer's batch shares what is made per answer.
+    """
+
+    field: str
+    base: type
+    given: Given
+    level: str
+
+
+PARTS = (
+    Part("verifier", Verifier, Given.OBJECT, "steps"),
+    Part("controller", Controller, Given.PER_ANSWER, "steps"),
+    Part("corrector", Corrector, Given.OBJECT, "steps"),
+    Part("segmenter", Segmenter, Given.PER_STEP, "both"),
+    Part("step_source", StepSource, Given.OBJECT, "steps"),
+    Part("drafter", Drafter, Given.PER_ANSWER, "tokens"),
+    Part("rule", AcceptanceRule, Given.PER_ANSWER, "tokens"),
+    Part("draft", torch.nn.Module, Given.MODEL, "draft"),
+)
+
+
 @dataclass(frozen=True)
 class Variant:
     """The parts that a variant replaces (None: the usual part), for `Reasoner.generate`
-    and `run`.
-
-    `segmenter` makes one from the function that maps a token id to its bytes.
-    `schedule` is a subclass of `SchedulerConfig` with its own rules for when drafts and
-    target steps may start and how many alternatives there are. `controller` is a
-    controller for all answers, or a function (or class) of the question or of nothing
-    that makes one per answer. `drafter` makes one from the runner of the draft model
-    (None in a mode without one) and the sampling parameters.
-
-    `costs`: times on the simulated clock, in plain target steps, that differ from what
-    `lr theory` assumes (`lr/variants/clock.py`): of a verdict ("judge"), of reading a
-    draft step to judge it ("score"), of a draft step ("draft") and of a target step
-    ("target").
+    and `run`. `PARTS` says how each is given.
 
     `settings` are options of `generate` that the method needs; options of the caller
     win (on the command line and in the stepper: options that differ from the default).
-    `name` is the name by which the variant was loaded, `file` the file that defines it,
-    if that is not a module (`lr/variants/loading.py` sets both).
+    A variant with parts for tokens only sets mode "sd". `name`: by which it was loaded.
+    `file` defines it, if that is not a module (`lr/variants/loading.py` sets both).
     """
 
     verifier: Verifier | None = None
-    segmenter: Callable[[Callable[[int], bytes]], Segmenter] | None = None
-    router: Router | None = None
-    controller: Controller | Callable[..., Controller] | None = None
-    schedule: type[SchedulerConfig] | None = None
-    chooser: Chooser | None = None
-    proposer: StepProposer | None = None
+    controller: Callable[[], Controller] | None = None
     corrector: Corrector | None = None
-    may_follow: MayFollow | None = None
-    drafter: Callable[[Runner | None, SamplingParams], Drafter] | None = None
-    rule: AcceptanceRule | None = None
+    segmenter: Callable[[TokenBytes], Segmenter] | None = None
+    step_source: StepSource | None = None
+    drafter: Callable[[DrafterSetup], Drafter] | None = None
+    rule: Callable[[], AcceptanceRule] | None = None
+    draft: DraftModel | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    costs: Mapping[str, float] = field(default_factory=dict)
     name: str | None = None
     file: str | None = None
+
+    def __post_init__(self) -> None:
+        for part in self.replaced:
+            _check_given(part, getattr(self, part.field))
+        levels = {part.level for part in self.replaced}
+        if "tokens" in levels and "steps" not in levels:
+            object.__setattr__(self, "settings", {"mode": "sd", **self.settings})
+        check_settings(self.settings)
+
+    @property
+    def replaced(self) -> list[Part]:
+        """The parts that this variant has."""
+        return [part for part in PARTS if getattr(self, part.field) is not None]
+
+    def make(self, field: str, *arguments: Any) -> Any:
+        """What the part makes, checked; None if the variant has no such part."""
+        make = getattr(self, field)
+        if make is None:
+            return None
+        made = make(*arguments)
+        [part] = [part for part in PARTS if part.field == field]
+        if not isinstance(made, part.base):
+            refuse(
+                field, make, made, f"an object of a class derived from {_name(part)}"
+            )
+        refuse_misspelt(field, made, part.base)
+        return made
+
+
+def _check_given(part: Part, value: Any) -> None:
+    if part.given is Given.MODEL:
+        fits = isinstance(value, (torch.nn.Module, str, Path)) or callable(value)
+    elif part.given is Given.OBJECT:
+        fits = isinstance(value, part.base)
+    else:
+        made = isinstance(value, part.base) and not inspect.isclass(value)
+        fits = callable(value) and not made
+    if not fits:
+        hint = f", such as {value.__name__}(...)" if inspect.isclass(value) else ""
+        raise VariantError(
+            f"the variant's {part.field} is {value!r}; expected {part.given.value}{hint} "
+            f"(of a class derived from {_name(part)})."
+        )
+    if part.given is Given.OBJECT:
+        refuse_misspelt(part.field, value, part.base)
+    if isinstance(value, Verifier):
+        check_verifier(value)
+
+
+def _name(part: Part) -> str:
+    return f"{part.base.__module__}.{part.base.__qualname__}"
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise `SettingError` for a name or a value that no option has."""
+    known = {option.name for option in fields(GenerateOptions)}
+    for name in settings:
+        near = get_close_matches(name, known, 1)
+        expected = f"an option of generate{f', such as {near[0]!r}' if near else ''}"
+        require(name in known, "a name in Variant.settings", name, expected)
+    replace(GenerateOptions(), **settings)
+
+
+def apply_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
+    """The options, with the variant's settings where the options have their default.
+
+    Raises `SettingError` for parts of the variant that would do nothing in this mode.
+    """
+    usual = GenerateOptions()
+    free = {
+        name: value
+        for name, value in variant.settings.items()
+        if getattr(options, name) == getattr(usual, name)
+    }
+    options = replace(options, **free)
+    used = {
+        "steps": options.looks_ahead,
+        "tokens": options.speculates,
+        "draft": options.needs_draft,
+        "both": True,
+    }
+    idle = [part.field for part in variant.replaced if not used[part.level]]
+    if idle:
+        mode = "sd or lr+sd" if variant.drafter or variant.rule else "lr or lr+sd"
+        raise SettingError(
+            f"mode {options.mode!r} makes no use of the variant's {' and '.join(idle)}; use "
+            f"mode {mode}."
+        )
+    return options

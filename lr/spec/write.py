@@ -2,8 +2,7 @@
 
 Per ragged forward, a `StepWriter` writes one token (or one round of token-level
 speculation) on every branch. A finished job leaves the batch. Its branch then ends in
-the new step (with rule "match" perhaps in the next one), cached except for the last
-token, so deciding moves no cache.
+the new step, cached except for the last token, so deciding moves no cache.
 
 A step ends at a blank line, as in the paper (`lr/spec/segmenters.py` has other rules).
 Boundaries are found in bytes, token by token: in Qwen's vocabulary hundreds of tokens
@@ -17,10 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import log
-from statistics import fmean
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +25,7 @@ from torch import Tensor
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
+from lr.spec.checks import check_bool, refuse
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, draw, sample
@@ -40,6 +38,7 @@ WHITE_SPACE = b" \t\r\n\v\f"
 BLANK_LINE = b"\n\n"
 
 
+@runtime_checkable
 class Segmenter(Protocol):
     """Reads the tokens of one step in order; each step gets a new one. To write your
     own rule, write a class like the one below and pass it as `Variant.segmenter`.
@@ -79,10 +78,9 @@ class StepJob:
     `stream` is the step's randomness: token t is drawn with the key (stream, t).
     `trace` records the step under the name `node`. `tokens`: those written so far; the
     first ones may be on the branch already. `finish` is None until the step is
-    finished. `logprobs` and `entropies`: of the drawn tokens and their sampling
-    distributions, if the writer keeps them. `max_draft_tokens`: per round (None: the
-    run's number). `following`: the next step's stream, if that step may begin with
-    tokens of this one's last round. `segmenter` finds the boundary; the writer sets it.
+    finished. `logprobs`: of the drawn tokens, if the writer keeps them.
+    `max_draft_tokens`: per round (None: the run's number). `segmenter` finds the
+    boundary; the writer sets it.
     """
 
     branch: Branch
@@ -94,9 +92,7 @@ class StepJob:
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     logprobs: list[float] = field(default_factory=list)
-    entropies: list[float] = field(default_factory=list)
     max_draft_tokens: int | None = None
-    following: Stream | None = None
     segmenter: Segmenter = field(init=False, repr=False)
 
     @property
@@ -107,10 +103,6 @@ class StepJob:
         return (
             left if self.max_draft_tokens is None else min(left, self.max_draft_tokens)
         )
-
-    @property
-    def entropy(self) -> float | None:
-        return fmean(self.entropies) if self.entropies else None
 
     @property
     def step(self) -> Step:
@@ -124,9 +116,8 @@ class WriterConfig:
 
     `segmenter` makes a step's segmenter from the function that maps a token id to its
     bytes. With `speculation` the tokens inside each step are drafted ahead; without it
-    every token takes one forward. `keeps_logprobs`, `keeps_entropies`: keep the drawn
-    tokens' log-probabilities, and the entropies, in nats, of the distributions they are
-    drawn from.
+    every token takes one forward. `keeps_logprobs`: keep the drawn tokens'
+    log-probabilities under the sampling distribution.
     """
 
     role: Role
@@ -135,7 +126,6 @@ class WriterConfig:
     segmenter: Callable[[TokenBytes], Segmenter] = BlankLineSegmenter
     speculation: Speculation | None = None
     keeps_logprobs: bool = False
-    keeps_entropies: bool = False
 
 
 @dataclass
@@ -165,6 +155,13 @@ class StepWriter:
         finish it."""
         for job in jobs:
             job.segmenter = self.config.segmenter(self.token_bytes)
+            if not isinstance(job.segmenter, Segmenter):
+                refuse(
+                    "segmenter",
+                    self.config.segmenter,
+                    job.segmenter,
+                    "an object with feed(token) -> bool",
+                )
             begun, job.tokens = job.tokens, []
             self._take(job, begun)
             self.live.append(job)
@@ -184,46 +181,51 @@ class StepWriter:
         remote models."""
         if not self.live:
             return
-        speculation = self.config.speculation
-        if speculation is None:
+        if self.config.speculation is None:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
-            contexts = [
-                Context(
-                    *(job.branch, job.room, Draws(job.stream, len(job.tokens))),
-                    note=job.trace.at(job.node),
-                    after=partial(self._after, job, job.following)
-                    if job.following
-                    else None,
-                )
-                for job in self.live
-            ]
-            detailed = any(job.trace.detailed for job in self.live)
-            sampling = self.config.sampling
-            ends = speculate(
-                self.runner, sampling, speculation, contexts, detailed=detailed
+            self._speculate(self.config.speculation)
+        self._part_with_finished()
+
+    def _speculate(self, speculation: Speculation) -> None:
+        """Run one round of token-level speculation for all jobs."""
+        contexts = [
+            Context(
+                job.branch,
+                job.room,
+                Draws(job.stream, len(job.tokens)),
+                note=job.trace.at(job.node),
             )
-            for job, end in zip(self.live, ends, strict=True):
-                offset = len(job.tokens)
-                taken = self._take(job, end.tokens, goes_on=job.following is not None)
-                if end.proposed:
-                    detail = end.detail if job.trace.detailed else None
-                    how = (
+            for job in self.live
+        ]
+        ends = speculate(
+            self.runner,
+            self.config.sampling,
+            speculation,
+            contexts,
+            detailed=any(job.trace.detailed for job in self.live),
+        )
+        for job, end in zip(self.live, ends, strict=True):
+            offset = len(job.tokens)
+            taken = self._take(job, end.tokens)
+            if end.proposed:
+                job.trace.record(
+                    TokenRound(
+                        self.config.role,
+                        job.index,
                         end.proposed,
                         end.depth,
                         end.accepted,
                         taken,
                         job.node,
-                        detail,
+                        end.detail if job.trace.detailed else None,
                     )
-                    job.trace.record(TokenRound(self.config.role, job.index, *how))
-                elif end.detail is not None:
-                    self._report(
-                        job, offset, end.tokens[0], end.detail.p, end.detail.key
-                    )
-                if end.note:
-                    job.trace.tell("rule", job.node, dict(end.note))
-        self._part_with_finished()
+                )
+            elif end.detail is not None:
+                token = end.tokens[0]
+                self._report(job, offset, token, end.detail.p, end.detail.key)
+            if end.note:
+                job.trace.tell("rule", job.node, dict(end.note))
 
     def end(self) -> None:
         """Stop writing everything; branches stay as they are."""
@@ -240,24 +242,17 @@ class StepWriter:
         """Write one token per job, from the job's logits [v]."""
         rows, config = torch.stack(tuple(logits)), self.config  # [b, v]
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
-        reports = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
-        if reports or config.keeps_entropies:
+        if config.keeps_logprobs or any(job.trace.detailed for job in self.live):
             probs = distribution(rows, config.sampling)
             tokens = sample(probs, keys)
-        else:
-            tokens = draw(rows, config.sampling, keys)
-        if reports:
             drawn = torch.tensor(tokens, device=probs.device)[:, None]  # [b, 1]
             likely = probs.gather(1, drawn)[:, 0].tolist()
             for job, token, p, key in zip(self.live, tokens, likely, keys, strict=True):
                 self._report(job, len(job.tokens), token, p, key)
-                job.logprobs += [log(p)] if self.config.keeps_logprobs else []
-        if self.config.keeps_entropies:
-            nats = (
-                torch.special.entr(probs).sum(-1).tolist()
-            )  # -p log p, 0 where p is 0
-            for job, entropy in zip(self.live, nats, strict=True):
-                job.entropies.append(entropy)
+                if config.keeps_logprobs:
+                    job.logprobs.append(log(p))
+        else:
+            tokens = draw(rows, config.sampling, keys)
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)
             self._take(job, (token,))
@@ -269,23 +264,6 @@ class StepWriter:
                 StepWritten(self.config.role, job.index, job.step, job.node)
             )
 
-    def _after(
-        self, job: StepJob, following: Stream, proposed: Sequence[int]
-    ) -> tuple[int, Stream] | None:
-        """After how many of the tokens `proposed` the step ends, and the next step's
-        stream; None if the step does not end, or the text ends."""
-        segmenter = self.config.segmenter(self.token_bytes)
-        for token in job.tokens:
-            segmenter.feed(token)
-        end = next(
-            (n for n, token in enumerate(proposed, start=1) if segmenter.feed(token)), 0
-        )
-        return (
-            (end, following)
-            if end and self.config.eos_ids.isdisjoint(proposed[:end])
-            else None
-        )
-
     def _report(
         self, job: StepJob, offset: int, token: int, p: float, key: int
     ) -> None:
@@ -294,13 +272,10 @@ class StepWriter:
             where = (self.config.role, job.node, job.index, offset)
             job.trace.record(TokenWritten(*where, token, p, key))
 
-    def _take(
-        self, job: StepJob, tokens: Sequence[int], *, goes_on: bool = False
-    ) -> int:
+    def _take(self, job: StepJob, tokens: Sequence[int]) -> int:
         """Add `tokens`, the last ones of its branch, to a step until it ends: at end of
         sequence, a boundary, or its limit. Cut the branch back to the step's end, the
-        last token uncomputed, unless the next step may begin with the rest (`goes_on`).
-        Returns how many tokens stay.
+        last token uncomputed. Returns how many tokens stay.
 
         Example: a round added "a b \n\n c" to a branch of 10 tokens. The step ends at
         the third, so the branch is cut back to 12 tokens and the boundary appended
@@ -308,16 +283,20 @@ class StepWriter:
         """
         taken = 0
         while taken < len(tokens) and job.finish is None:
-            token, taken = tokens[taken], taken + 1
+            token = tokens[taken]
+            taken += 1
             job.tokens.append(token)
             if token in self.config.eos_ids:
                 job.finish = Finish.EOS
-            elif job.segmenter.feed(token):
+                break
+            ends = job.segmenter.feed(token)
+            check_bool("segmenter", job.segmenter.feed, ends)
+            if ends:
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
-        if taken == len(tokens) or (goes_on and job.finish is Finish.BOUNDARY):
-            return len(tokens)
+        if taken == len(tokens):
+            return taken
         self.runner.rewind(job.branch, len(job.branch) - len(tokens) + taken - 1)
         job.branch.append(job.tokens[-1])
         return taken

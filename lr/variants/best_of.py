@@ -3,9 +3,9 @@
     lr generate --variant best_of
     lr generate --variant "best_of(width=4, floor=-2.0)"
 
-The draft writes several versions of a step, and the target picks the likeliest. Two
-extension points: a verifier that measures the target's mean log-probability per token,
-which costs no extra pass, and a chooser that waits for all versions and takes the best.
+The draft writes several versions of a step, and the target picks the likeliest. One
+part: a verifier that measures the target's mean log-probability per token, which costs
+no extra pass, and whose `choose` waits for all versions and takes the best.
 
 Faithful: the target chooses among drafts without writing a step, and writes if no draft
 is good enough. Different: SpecCoT trains the draft and lets the target choose by a
@@ -14,11 +14,33 @@ good enough."""
 
 from __future__ import annotations
 
+import math
+
 from lr.reasoner import Reasoner
+from lr.spec.protocol import WAIT, Choice, Place
 from lr.spec.variant import Variant
 from lr.spec.verifiers.judge import asked_model
 from lr.spec.verifiers.named import LikelihoodVerifier
-from lr.variants.choosers import BestScore
+
+
+def best_aligned(place: Place) -> Choice:
+    """The aligned alternative with the highest score; of equal scores, the first.
+
+    A verdict without a score (for equal texts, for example) is the best possible."""
+    if place.more:
+        return WAIT
+    scores = [math.inf if v.score is None else v.score for v in place.verdicts]
+    aligned = [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
+    return max(aligned, key=scores.__getitem__, default=None)
+
+
+class LikeliestVerifier(LikelihoodVerifier):
+    """Of the drafts that are likely enough, takes the likeliest."""
+
+    name = "best_of"
+
+    def choose(self, place: Place) -> Choice:
+        return best_aligned(place)
 
 
 def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Variant:
@@ -26,8 +48,4 @@ def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Varia
     token."""
     runner = asked_model(reasoner.models.target, reasoner.codec).runner
     settings = {"width": width, "depth": 1, "schedule": "sync"}
-    costs = {
-        "score": 0.05
-    }  # one pass over a draft step; writing a step of 20 tokens takes 20
-    verifier = LikelihoodVerifier(floor, runner)
-    return Variant(verifier, chooser=BestScore(), settings=settings, costs=costs)
+    return Variant(LikeliestVerifier(floor, runner), settings=settings)

@@ -94,4 +94,5 @@ def lossless(reasoner: Reasoner) -> Variant:
             "the draft is None, expected a model, whose probabilities are needed."
         )
     asked = PrefixCache(asked_model(reasoner.models.draft, reasoner.codec).runner)
-    return Variant(both := StepRejection(asked), corrector=both)
+    rejection = StepRejection(asked)
+    return Variant(rejection, corrector=rejection)

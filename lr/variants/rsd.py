@@ -3,8 +3,8 @@
     lr generate --variant "rsd(threshold=0.7)"
     lr generate --variant "rsd(weight='clip')"
 
-A reward scores every step of the draft; the target rewrites bad steps. One extension
-point: a verifier. `weight` is the paper's weighting function: "step" accepts from the
+A reward scores every step of the draft; the target rewrites bad steps. One part: a
+verifier. `weight` is the paper's weighting function: "step" accepts from the
 threshold on, "clip" accepts with probability min(1, max(0, reward)).
 
 Faithful: both functions, on scores from 0 to 1. Different: there is no process reward

@@ -4,12 +4,11 @@ speculation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from spec_kit import EOS, random_model
 
 from lr.engine.runner import ModelRunner
-from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
 from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Proposal, RejectRule
 from lr.spec.block_rule import BlockRule
@@ -31,14 +30,12 @@ def runner_of(model: CausalLM) -> ModelRunner:
     return ModelRunner(model, num_blocks=400, block_size=4)
 
 
-class Stubborn:
+class Stubborn(Drafter):
     """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end
     of the text or a boundary inside.
     """
 
     name = "stubborn"
-    trees = False
-    coupling = Coupling.INDEPENDENT
 
     def __init__(self, tokens: Sequence[int] = (5, EOS, 0, 6, 0)) -> None:
         self.tokens = tuple(tokens)
@@ -48,9 +45,6 @@ class Stubborn:
             Proposal.chain(self.tokens[: min(k, c.limit)]) if c.limit > 0 else EMPTY
             for c in contexts
         ]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        pass
 
 
 DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {

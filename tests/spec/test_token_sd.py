@@ -216,13 +216,11 @@ def test_forked_rows_are_followed_by_the_draft() -> None:
     assert drafter.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
 
 
-class Prophet:
+class Prophet(Drafter):
     """Proposes the true continuation, so that ends and boundaries fall inside accepted
     runs."""
 
     name = "prophet"
-    trees = False
-    coupling = Coupling.INDEPENDENT
 
     def __init__(
         self, text: list[int], *, then: list[int] | None = None, silent_until: int = 0
@@ -240,9 +238,6 @@ class Prophet:
                 Proposal.chain(known[len(context.tokens) : len(context.tokens) + depth])
             )
         return made
-
-    def forget(self, branches) -> None:  # type: ignore[no-untyped-def]
-        pass
 
 
 @cache

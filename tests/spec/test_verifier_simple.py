@@ -188,18 +188,18 @@ def test_anything_but_one_verdict_per_pair_is_refused(answer: object) -> None:
         def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
             return answer  # type: ignore[return-value]
 
-    with pytest.raises(TypeError, match="expected a list of 1 verdicts"):
+    with pytest.raises(TypeError, match="list of 1"):
         verdicts_of(Wrong(), [pair("a", "x")])
 
 
-def test_a_verifier_without_its_members_is_refused_by_name() -> None:
+def test_a_verifier_must_derive_from_the_base_class() -> None:
     class Bare:
         name = "bare"
 
         def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
             return [YES for _ in pairs]
 
-    with pytest.raises(SettingError, match="has no requires, early_requires"):
+    with pytest.raises(TypeError, match="Verifier"):
         check_verifier(Bare())
     assert check_verifier(ExactVerifier()).fallible is False
 

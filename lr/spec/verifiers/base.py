@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from lr.errors import ProtocolError, SettingError
+from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
-from lr.spec.protocol import Note, silent
+from lr.spec.checks import check_verdicts, refuse
+from lr.spec.protocol import Choice, Note, Place, first_aligned, silent
 from lr.types import Finish, Step, Verdict
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Pair:
     distributions; `draft_sampling` is empty for a step that no model drew. `stream`:
     the randomness of this pair, for random decisions: `uniform(pair.stream.key(0))`;
     None if no models run. `note` records in the trace. `index`: the step's number in
-    the answer, or 0.
+    the answer, or 0. `prompt`: how many tokens of `prefix` are the prompt.
     """
 
     prefix: tuple[int, ...]
@@ -74,6 +75,7 @@ class Pair:
     stream: Stream | None = field(default=None, compare=False)
     note: Note = field(default=silent, compare=False, repr=False)
     index: int = field(default=0, compare=False)
+    prompt: int = 0
 
     @property
     def target_step(self) -> Step:
@@ -86,27 +88,41 @@ class Pair:
         return self.target
 
 
-class Verifier(Protocol):
-    """Judges pairs. Subclass it to inherit the defaults below."""
+class Verifier(ABC):
+    """Judges pairs, and chooses among the alternatives of a step. Write `name` and
+    `judge`; the rest has defaults.
+
+    `requires`: what pairs given to `judge` must hold; without TARGET_STEP the target
+    writes a step only after a rejection. `early_requires`: the same for `judge_early`.
+    `parallel`: the target writes its step at once all the same, so a rejection, or an
+    unsure early verdict, costs no time. `fallible`: an exception in `judge` counts as a
+    rejection. `passes`: forwards of its own models, or requests, so far.
+    """
 
     name: str  # in reports
-    requires: Requires = Requires.TARGET_STEP  # what pairs given to `judge` must hold
-    early_requires: Requires | None = (
-        None  # the same for `judge_early`; None: there is none
-    )
-    fallible: bool = (
-        False  # an exception in `judge` counts as a rejection, as for a served judge
-    )
-    passes: int = 0  # forwards of its own models, or requests to a server, so far
+    requires: Requires = Requires.TARGET_STEP
+    early_requires: Requires | None = None
+    parallel: bool = False
+    fallible: bool = False
+    passes: int = 0
 
+    @abstractmethod
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict per pair, in order, each independent of the other pairs."""
-        ...
 
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """A cheap first pass, before the target's step is written; None: it is not
-        sure."""
+        """A cheap first pass, before the target's step is written; None: not sure."""
         return [None] * len(pairs)
+
+    def choose(self, place: Place) -> Choice:
+        """The index in `place.drafts` of the alternative to accept; None: emit the
+        target's step; `WAIT`: ask again with one more alternative (not if `place.more`
+        is 0).
+
+        Must be a pure function. It is called with one alternative, then with two, and
+        so on, until it does not wait. Only an aligned alternative can be chosen.
+        """
+        return first_aligned(place)
 
 
 class ExactVerifier(Verifier):
@@ -142,23 +158,30 @@ class DeferredVerifier(ABC):
 
 
 def check_verifier(verifier: object) -> Verifier:
-    """`verifier` if it has the members of `Verifier`; else `SettingError` names those
-    it lacks."""
-    if isinstance(verifier, (str, type)):
-        raise SettingError(
-            f"the verifier is {verifier!r}, expected an object with `name` and `judge`: give an "
-            "instance of the class, or pass a verifier's name to Reasoner(verifier=...)."
-        )
-    if getattr(type(verifier), "judge", None) is Verifier.judge:
-        raise SettingError(f"the verifier {verifier!r} has no method judge(pairs).")
-    members = (*Verifier.__annotations__, "judge", "judge_early")
-    missing = [member for member in members if not hasattr(verifier, member)]
-    if missing:
-        raise SettingError(
-            f"the verifier {verifier!r} has no {', '.join(missing)}. Derive its class from "
-            "lr.spec.verifiers.base.Verifier, which has defaults, and give it `name` and `judge`."
-        )
-    return verifier  # type: ignore[return-value]
+    """`verifier`, with the attributes that decide when the target writes."""
+    if not isinstance(verifier, Verifier):
+        expected = "an object of a class derived from lr.spec.verifiers.base.Verifier"
+        refuse("verifier", verifier, verifier, expected)
+    name = getattr(verifier, "name", None)
+    if not isinstance(name, str):
+        refuse("verifier", verifier, f"name = {name!r}", "a text: the class's `name`")
+    if not isinstance(verifier.requires, Requires):
+        refuse("verifier", verifier, f"requires = {verifier.requires!r}", "Requires")
+    early = verifier.early_requires
+    if early is not None and (
+        not isinstance(early, Requires) or Requires.TARGET_STEP in early
+    ):
+        expected = "None, or Requires without TARGET_STEP, which is not there yet"
+        refuse("verifier", verifier, f"early_requires = {early!r}", expected)
+    # The two belong together: one alone is forgotten or misspelt.
+    writes_early = type(verifier).judge_early is not Verifier.judge_early
+    kinds = type(verifier).__mro__[: type(verifier).__mro__.index(Verifier)]
+    states_early = any("early_requires" in vars(one) for one in (verifier, *kinds))
+    if writes_early != (early is not None) and not (writes_early and states_early):
+        defined = "defined" if writes_early else "not defined"
+        value = f"early_requires = {early!r}, judge_early {defined}"
+        refuse("verifier", verifier, value, "both of them, or neither")
+    return verifier
 
 
 def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
@@ -205,24 +228,22 @@ def _asked(
 ) -> list[Verdict | None]:
     if not pairs:
         return []
-    found: Sequence[Verdict | None]
+    verdicts: Sequence[Verdict | None]
     try:
-        found = verifier.judge_early(pairs) if early else verifier.judge(pairs)
+        judge = verifier.judge_early if early else verifier.judge
+        verdicts = judge(pairs)
     except Exception as error:
         if not verifier.fallible:
+            if isinstance(error, (TypeError, AttributeError)):  # took None for a value?
+                error.add_note(
+                    f"verifier {verifier.name}: its pairs hold what its `requires` asks for "
+                    f"({verifier.requires}) and None elsewhere."
+                )
             raise
         if len(pairs) > 1:
-            return [
-                one for pair in pairs for one in _asked(verifier, [pair], early=early)
-            ]
+            alone = [_asked(verifier, [pair], early=early) for pair in pairs]
+            return [verdict for [verdict] in alone]
         why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
         return [None if early else Verdict(aligned=False, why=why, failed=True)]
-    good = isinstance(found, list) and len(found) == len(pairs)
-    if not good or not all(
-        isinstance(one, Verdict) or (early and one is None) for one in found
-    ):
-        raise TypeError(
-            f"verifier {verifier.name!r} returned {found!r}; expected a list of {len(pairs)} "
-            "verdicts, one lr.types.Verdict per pair."
-        )
-    return list(found)
+    check_verdicts(verifier, verdicts, len(pairs), early=early)
+    return list(verdicts)

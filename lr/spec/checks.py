@@ -1,0 +1,175 @@
+"""What the parts of a variant hand over, checked at the call: type, length, range, sum.
+
+A check names the part, the value and what was expected. It costs nothing beside a
+forward. Whether a part is pure, keeps to its own branch and draws from the `q` that it
+states cannot be seen at one call: `lr check` asks that (`lr/variants/kit`). An
+exception that a part raises is not touched and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lr.errors import LRError
+from lr.spec.protocol import WAIT, Place
+from lr.types import Verdict
+
+if TYPE_CHECKING:
+    from lr.spec.acceptance import Outcome, Proposal
+
+LONGEST_VALUE = 300  # characters of a wrong value that a message shows
+TOLERANCE = 1e-4  # of a sum of probabilities in fp32
+
+
+class VariantError(LRError, TypeError):
+    """A part of a variant, or what it returned, is not what the method expects."""
+
+
+def refuse(part: str, maker: object, value: object, expected: str) -> NoReturn:
+    """Raise `VariantError` for a value of the part that `maker` (an object, its class
+    or its method) is."""
+    named = maker if inspect.isroutine(maker) or inspect.isclass(maker) else type(maker)
+    text = " ".join(repr(value).split())  # a tensor has many lines
+    if len(text) > LONGEST_VALUE:
+        text = f"{text[:LONGEST_VALUE]} ..."
+    raise VariantError(
+        f"the {part} is wrong: {named.__qualname__} gave {text}; expected {expected}. "
+        "What each part may do: docs/variants.md."
+    )
+
+
+def is_int(value: object) -> bool:
+    """Whether this is a Python int, not a bool, a NumPy number or a tensor."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def are_tokens(value: Any, vocab_size: float = math.inf) -> bool:
+    """Whether this is a sequence of token ids, not text."""
+    listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    return listed and all(is_int(token) and 0 <= token < vocab_size for token in value)
+
+
+def refuse_misspelt(part: str, value: object, base: type) -> None:
+    """Raise `VariantError` for a public name that is nearly one of `base`, while the
+    part lacks that one: nothing would ever call it."""
+    known = {name for name in dir(base) if not name.startswith("_")}
+    known |= set(getattr(base, "__annotations__", ()))
+    written: set[str] = set()
+    for kind in type(value).__mro__:
+        if not issubclass(base, kind):
+            written |= {name for name in vars(kind) if not name.startswith("_")}
+    for name in sorted(written - known):
+        for meant in get_close_matches(name, known - written, 1, cutoff=0.8):
+            refuse(part, value, f"the name {name!r}", f"{meant!r}, or a name with _")
+
+
+def check_verdicts(verifier: Any, verdicts: Any, count: int, *, early: bool) -> None:
+    """One `Verdict` of plain Python values per pair; None only for an early one."""
+    method = verifier.judge_early if early else verifier.judge
+    expected = (
+        f"a list of {count} lr.types.Verdict, one per pair, in order: aligned is True or "
+        "False, why a text, score a number or None (of a tensor: .item())"
+    )
+    if not isinstance(verdicts, list) or len(verdicts) != count:
+        refuse("verifier", method, verdicts, expected)
+    for verdict in verdicts:
+        if verdict is None and early:
+            continue
+        if not isinstance(verdict, Verdict):
+            refuse("verifier", method, verdict, expected)
+        score = verdict.score
+        number = score is None or (isinstance(score, (int, float)) and score == score)
+        plain = isinstance(verdict.aligned, bool) and isinstance(verdict.why, str)
+        if not (number and plain):
+            refuse("verifier", method, verdict, expected)
+
+
+def check_choice(choice: Any, place: Place) -> None:
+    """An aligned alternative, the target's step, or `WAIT` while more are to come."""
+    count = len(place.verdicts)
+    if choice is None or (choice is WAIT and place.more > 0):
+        return
+    if not (is_int(choice) and 0 <= choice < count and place.verdicts[choice].aligned):
+        aligned = [verdict.aligned for verdict in place.verdicts]
+        raise VariantError(
+            f"the verifier is wrong: choose gave {choice!r}; expected the number "
+            f"of an aligned alternative (aligned: {aligned}), None for the target's step, or "
+            f"WAIT while more are to come (now {place.more})."
+        )
+
+
+def check_number(part: str, method: object, value: object, least: int) -> None:
+    """A whole number, such as a controller's depth."""
+    if not (is_int(value) and value >= least):  # type: ignore[operator]
+        refuse(part, method, value, f"a whole number (an int) >= {least}")
+
+
+def check_bool(part: str, method: object, value: object) -> None:
+    """True or False, not 0, 1 or a tensor."""
+    if value is not True and value is not False:
+        refuse(part, method, value, "True or False")
+
+
+def check_steps(source: Any, steps: Any, width: int, vocab_size: int) -> None:
+    """At most `width` alternatives, each the token ids of a step, or None."""
+    listed = isinstance(steps, Sequence) and not isinstance(steps, (str, bytes))
+    fits = listed and len(steps) <= width
+    if not fits or not all(s is None or are_tokens(s, vocab_size) for s in steps):
+        refuse(
+            "step source",
+            source.steps_after,
+            steps,
+            f"at most {width} alternatives, each None or a list of token ids from 0 to "
+            f"{vocab_size - 1}",
+        )
+
+
+def check_begun(
+    corrector: Any, begun: Any, rejected: Sequence[Any], limit: int
+) -> None:
+    """The beginning of a rejected draft step, or nothing."""
+    fits = are_tokens(begun) and len(begun) < limit
+    beginnings = [pair.draft.tokens[: len(begun)] for pair in rejected] if fits else []
+    if not fits or (len(begun) > 0 and tuple(begun) not in beginnings):
+        expected = (
+            f"the first tokens of a rejected draft step, fewer than {limit}, or ()"
+        )
+        refuse("corrector", corrector.begin, begun, expected)
+
+
+def check_list(
+    part: str, method: object, values: Any, kind: type, count: int | None = None
+) -> None:
+    """A list of `count` objects of a class (None: of at least one)."""
+    listed = isinstance(values, list) and all(isinstance(v, kind) for v in values)
+    if not listed or len(values) != (max(1, len(values)) if count is None else count):
+        many = "at least one" if count is None else count
+        refuse(part, method, values, f"a list of {many} {kind.__name__}")
+
+
+def check_proposal(drafter: Any, proposal: Proposal, most: int) -> None:
+    """No deeper than `most`; a chain unless `trees`; rows of q are distributions."""
+    method = drafter.propose
+    deepest = max(proposal.depths())
+    if deepest > most:
+        expected = f"at most min(k, limit) = {most} deep; this one is {deepest} deep"
+        refuse("drafter", method, proposal.tokens, expected)
+    if not drafter.trees and not proposal.is_chain:
+        refuse("drafter", method, proposal.parents, "a chain, since `trees` is False")
+    if proposal.q is not None:
+        sums = proposal.q.double().sum(-1)
+        # False for NaN, too
+        if not bool((proposal.q >= 0).all() & ((sums - 1).abs() < TOLERANCE).all()):
+            expected = "a q whose rows are distributions: not negative, each with sum 1"
+            refuse("drafter", method, sums, expected)
+
+
+def check_outcomes(rule: Any, outcomes: Sequence[Outcome]) -> None:
+    """Probabilities that sum to one."""
+    chances = [outcome.probability for outcome in outcomes]
+    if abs(sum(chances) - 1) > TOLERANCE or min(chances) < -1e-9:
+        refuse("rule", rule.outcomes, chances, "probabilities >= 0 that sum to 1")
