@@ -86,7 +86,7 @@ $(VENV)/dev.stamp: $(VENV)/package.stamp
 	@touch $@
 
 $(VENV)/learn.stamp: $(VENV)/package.stamp
-	@echo "Installing JupyterLab, ipywidgets and matplotlib ..."
+	@echo "Installing JupyterLab and matplotlib ..."
 	@$(INSTALL) --quiet -e ".[learn]"
 	@touch $@
 

@@ -51,10 +51,6 @@ def kernel() -> AsyncKernelManager:
         "MKL_NUM_THREADS": "1",
     }  # the tensors are tiny
     client = NotebookClient(new_notebook(), kernel_name="python3")
-    # Pictures are kept, not sliders, which only a running kernel can draw.
-    client.extra_arguments = [
-        "--IPKernelApp.exec_lines=import sys; sys.modules['ipywidgets']=None"
-    ]
     manager: AsyncKernelManager = client.create_kernel_manager()
     client.start_new_kernel(cwd=str(FOLDER), env=environment)
     return manager

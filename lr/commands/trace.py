@@ -27,7 +27,6 @@ from lr.commands.show import AS_IT_IS, console, require_files, summary
 from lr.errors import LRError
 from lr.options import GenerateOptions
 from lr.types import require
-from lr.watch.figures.cache import cache_figure, most_sharing
 from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.style import require_matplotlib, write
 from lr.watch.figures.tree import fullest_tree, tree_figure
@@ -146,49 +145,35 @@ class Play(Shown):
         console().print(f"written: {output} ({size}); open it in a browser")
 
 
-PICTURES = ("timeline", "tree", "cache")
-SNAPSHOTS = {"tree": (fullest_tree, tree_figure), "cache": (most_sharing, cache_figure)}
-
-
 @dataclass(frozen=True)
 class DrawCommand:
-    """Draw a trace as SVG and PNG: who worked when, the tree at one moment, who held
-    which block. Needs matplotlib (the extra `plot`)."""
+    """Draw a trace as SVG and PNG: who worked when, and the tree at one moment. Needs
+    matplotlib (the extra `plot`)."""
 
     trace: tyro.conf.Positional[Path]  # A trace from `--trace`.
     output: Output = None
     """How the file names begin, such as slides/run for slides/run-tree.svg. None: the
     trace's name without its suffix."""
-    pictures: tuple[str, ...] = PICTURES  # What to draw: timeline, tree, cache.
     event: int | None = None
-    """Draw tree and cache after this many events. None: where there is most to see, the
-    tree with the most steps and verdicts and the cache with the most shared blocks."""
+    """Draw the tree after this many events. None: where it has the most steps and
+    verdicts."""
 
     def run(self) -> None:
         require_matplotlib()
-        for name in self.pictures:
-            require(
-                name in PICTURES, "pictures", name, f"some of {', '.join(PICTURES)}"
-            )
         trace = read_trace(self.trace)
         last = len(trace.records)
-        there = self.event is None or 0 <= self.event <= last
-        require(there, "event", self.event, f"less: this trace has events 0 to {last}")
+        event = fullest_tree(trace) if self.event is None else self.event
+        require(0 <= event <= last, "event", event, f"0 to {last}, the trace's events")
         start = self.output or self.trace.with_suffix("")
         require_files(output=start)
-        out = console()
-        for name in self.pictures:
-            if name == "cache" and not trace.header.caches:
-                out.print("no cache: this trace has no blocks to draw")
-                continue
-            figure = timeline_figure(trace)
-            if name != "timeline":
-                chosen, draw = SNAPSHOTS[name]
-                at = chosen(trace) if self.event is None else self.event
-                figure = draw(state_at(trace, at), last)
-            with figure as made:
-                for written in write(made, start.with_name(f"{start.name}-{name}.png")):
-                    out.print(f"drawn: {written}")
+        pictures = {
+            "timeline": timeline_figure(trace),
+            "tree": tree_figure(state_at(trace, event), last),
+        }
+        for name, picture in pictures.items():
+            with picture as drawing:
+                for path in write(drawing, start.with_name(f"{start.name}-{name}.png")):
+                    console().print(f"drawn: {path}")
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 DONE, CANCELLED, FAILED, OPEN = "done", "cancelled", "failed", "open"
 LANE_OF = {"draft": "draft", "target": "target", "judge": "verifier"}
 """The lane of a kind of work."""
+PASSES = ("forward", "verifier")
 ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
 """In inches: height of a row, of a gap between lanes, of a model's passes; width of the
 figure."""
-MARGIN, LETTER, THINNEST, APART = 0.012, 0.0062, 0.002, 0.011
-"""Shares of the whole width: the room that words in a bar need around them, and per
-letter; the thinnest bar; the least distance between two signs."""
+LETTER = 0.09  # Inches that a letter needs in a bar.
 
 
 @dataclass
@@ -113,25 +112,24 @@ class Timeline:
 def timeline_of(trace: TraceFile) -> Timeline:
     """The lanes, spans, passes and decisions of a trace."""
     data = [record.data for record in trace.records]
-    begin, end = (
-        (float(data[0]["time"]), float(data[-1]["time"])) if data else (0.0, 0.0)
-    )
+    begin = float(data[0]["time"]) if data else 0.0
+    end = float(data[-1]["time"]) if data else 0.0
     spans = _commanded(trace, end) or _written(data, begin)
-    passes = [_pass(one) for one in data if one["event"] in ("forward", "verifier")]
+    passes = [_pass(event) for event in data if event["event"] in PASSES]
     lanes = []
-    for name in ("draft", "target", "verifier"):
-        mine = [span for span in spans if span.lane == name]
-        for span, row in zip(
-            mine, rows_of([(s.asked, s.end) for s in mine]), strict=True
-        ):
+    for name in LANE_OF.values():
+        in_lane = [span for span in spans if span.lane == name]
+        rows = rows_of([(span.asked, span.end) for span in in_lane])
+        for span, row in zip(in_lane, rows, strict=True):
             span.row = row
-        any_pass = any(one.lane == name for one in passes)
-        if mine or any_pass:
-            lanes.append(
-                Lane(name, 1 + max((span.row for span in mine), default=0), any_pass)
-            )
-    emits = [one for one in data if one["event"] == "emit"]
-    marks = [Mark(one["time"], one["index"], one["origin"]) for one in emits]
+        has_passes = any(single.lane == name for single in passes)
+        if in_lane or has_passes:
+            lanes.append(Lane(name, 1 + max(rows, default=0), has_passes))
+    marks = [
+        Mark(event["time"], event["index"], event["origin"])
+        for event in data
+        if event["event"] == "emit"
+    ]
     return Timeline(lanes, spans, passes, marks, begin, end)
 
 
@@ -139,26 +137,23 @@ def _commanded(trace: TraceFile, end: float) -> list[Span]:
     """The spans of a run with a scheduler, from the work in progress after each
     event."""
     spans: list[Span] = []
-    live: dict[tuple[str, str], Span] = {}
-    began: dict[tuple[str, str], float] = {}
+    unfinished: dict[tuple[str, str], Span] = {}
+    started: dict[tuple[str, str], float] = {}  # when a simulated worker really began
     state = State.begin(trace.header)
     for record in trace.records:
         apply_event(state, record)
-        for key, since in state.work.items():
-            if key not in live:
-                live[key] = Span(*key, asked=since, begin=since, end=end)
-                spans.append(live[key])
+        for work, since in state.work.items():
+            if work not in unfinished:
+                unfinished[work] = Span(*work, asked=since, begin=since, end=end)
+                spans.append(unfinished[work])
         if record.kind == "span":
-            began[record.data["work"], record.data["node"]] = float(
-                record.data["start"]
-            )
-        for key in [key for key in live if key not in state.work]:
-            span = live.pop(key)
-            span.begin, span.end, span.outcome = (
-                began.pop(key, span.begin),
-                record.time,
-                DONE,
-            )
+            work = (record.data["work"], record.data["node"])
+            started[work] = float(record.data["start"])
+        for work in [work for work in unfinished if work not in state.work]:
+            span = unfinished.pop(work)
+            span.begin = started.pop(work, span.begin)
+            span.end = record.time
+            span.outcome = DONE
             if record.kind == "cancel":
                 span.outcome = CANCELLED
             elif record.kind == "drafted" and record.data["step"] is None:
@@ -170,27 +165,25 @@ def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
     """The spans of plain decoding: each step from the end of the previous one to its
     last token."""
     spans: list[Span] = []
-    for one in data:
-        if one["event"] == "written":
-            name = one["node"] or f"{one['index']}:{one['index']}"
-            spans.append(
-                Span(one["role"], name, begin, begin, float(one["time"]), DONE)
-            )
-            begin = spans[-1].end
+    for event in data:
+        if event["event"] == "written":
+            node = event["node"] or f"{event['index']}:{event['index']}"
+            end = float(event["time"])
+            spans.append(Span(event["role"], node, begin, begin, end, DONE))
+            begin = end
     return spans
 
 
-def _pass(one: dict[str, Any]) -> Pass:
+def _pass(event: dict[str, Any]) -> Pass:
     """A forward, or a call of the verifier. `seconds` is in the unit of the trace's
     clock."""
-    end = float(one["time"])
-    begin = max(0.0, end - one["seconds"])
-    if one["event"] == "verifier":
-        return Pass(
-            "verifier", begin, end, f"the verifier answers: pairs {one['pairs']}"
-        )
-    size = f"rows {one['branches']}, positions {one['tokens']}"
-    return Pass(one["role"], begin, end, f"one pass of the {one['role']}: {size}")
+    end = float(event["time"])
+    begin = max(0.0, end - event["seconds"])
+    if event["event"] == "verifier":
+        says = f"the verifier answers: pairs {event['pairs']}"
+        return Pass("verifier", begin, end, says)
+    size = f"rows {event['branches']}, positions {event['tokens']}"
+    return Pass(event["role"], begin, end, f"one pass of the {event['role']}: {size}")
 
 
 def rows_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
@@ -211,8 +204,8 @@ def rows_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
 def draw_order(run: ScriptedRun) -> Figure:
     """The clock of a scripted run, for notebooks: shows the order of turns, but no
     durations."""
-    with timeline_figure(scripted_trace(run), width=8.5) as made:
-        return made
+    with timeline_figure(scripted_trace(run), width=8.5) as drawing:
+        return drawing
 
 
 @contextmanager
@@ -220,92 +213,60 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
     """The clock from the first event to the last, in the unit of the trace. Cancelled
     work is hatched; the signs of decisions are at the top."""
     timeline = timeline_of(trace)
-    begin, last = timeline.begin, max(timeline.end, timeline.begin + 1e-12)
-    scale = 1000.0 if trace.header.unit == "second" and last - begin < 2 else 1.0
-    unit = f"{trace.header.unit}s" if scale == 1 else "milliseconds"
-    tops, bottom = {}, 0.0
+    length = max(timeline.end - timeline.begin, 1e-12)
+    tops: dict[str, float] = {}
+    bottom = 0.0
     for lane in timeline.lanes:
         tops[lane.name] = bottom
         bottom += lane.rows * ROW + GAP + PASS * lane.passes
-    with figure(width, bottom + 1.05, size=11, salt="lr draw") as made:
-        axes = made.subplots()
+    with figure(width, bottom + 1.05, size=11, salt="lr draw") as drawing:
+        axes = drawing.subplots()
         for span in timeline.spans:
-            y = tops[span.lane] + span.row * ROW
-            _draw_span(axes, span, y, scale, last - begin, WIDTH / width)
+            inches_wide = (span.end - span.begin) / length * (width - 1)
+            _draw_span(axes, span, tops[span.lane] + span.row * ROW, inches_wide)
         for lane in timeline.lanes:
-            mine = [one for one in timeline.passes if one.lane == lane.name]
-            bars = [(one.begin * scale, (one.end - one.begin) * scale) for one in mine]
-            place = (tops[lane.name] + lane.rows * ROW + 0.02, PASS - 0.02)
-            axes.broken_barh(bars, place, facecolors=COLOURS[lane.name], alpha=0.75)
-        sign = begin  # decisions at the same moment get signs next to each other
+            passes = [single for single in timeline.passes if single.lane == lane.name]
+            bars = [(single.begin, single.end - single.begin) for single in passes]
+            y = tops[lane.name] + lane.rows * ROW
+            axes.broken_barh(bars, (y, PASS), facecolors=COLOURS[lane.name], alpha=0.75)
+            middle = tops[lane.name] + lane.rows * ROW / 2
+            style = {
+                "ha": "right",
+                "weight": "bold",
+                "transform": axes.get_yaxis_transform(),
+            }
+            put(axes, -0.01, middle, lane.name, 11, COLOURS[lane.name], **style)
         for mark in timeline.marks:
-            sign = max(mark.time, sign + APART * (last - begin) * WIDTH / width)
-            colour = COLOURS[ORIGINS[mark.origin].role]
-            at = mark.time * scale
-            axes.plot([at, at], [-0.06, bottom], color=colour, lw=0.9, ls=":")
-            style = {"ha": "center", "va": "bottom", "fontsize": 11, "weight": "bold"}
-            axes.text(
-                sign * scale, -0.14, ORIGINS[mark.origin].mark, color=colour, **style
-            )
-        axes.set(
-            xlim=(begin * scale, last * scale),
-            ylim=(bottom, -0.12),
-            xlabel=f"time in {unit}",
-        )
-        middles = [tops[lane.name] + lane.rows * ROW / 2 for lane in timeline.lanes]
-        axes.set_yticks(middles, [lane.name for lane in timeline.lanes], weight="bold")
-        for label, lane in zip(axes.get_yticklabels(), timeline.lanes, strict=True):
-            label.set_color(COLOURS[lane.name])
-        axes.tick_params(axis="y", length=0)
+            origin = ORIGINS[mark.origin]
+            colour = COLOURS[origin.role]
+            axes.plot([mark.time] * 2, [-0.06, bottom], color=colour, lw=0.9, ls=":")
+            put(axes, mark.time, -0.2, origin.mark, 11, colour, ha="center")
+        axes.set(xlim=(timeline.begin, timeline.begin + length), ylim=(bottom, -0.12))
+        axes.set(xlabel=f"time in {trace.header.unit}s", yticks=[])
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        axes.set_title(_caption(timeline), fontsize=9, color=SOFT, loc="right", pad=16)
-        yield made
+        caption = "    ".join(f"{one.mark} {name}" for name, one in ORIGINS.items())
+        caption += "    hatched: cancelled    thin bars: passes"
+        axes.set_title(caption, fontsize=9, color=SOFT, loc="right", pad=16)
+        yield drawing
 
 
-def _draw_span(
-    axes: Any, span: Span, y: float, scale: float, shown: float, narrow: float
-) -> None:
-    """A bar, its words where they fit, and a thin line for the time before it began.
-    `shown`: the time of the whole figure; `narrow`: `WIDTH` / the width of the
-    figure."""
+def _draw_span(axes: Any, span: Span, y: float, inches_wide: float) -> None:
+    """A bar, its words where they fit, and a thin line for the time before it began."""
     dropped = span.outcome in (CANCELLED, FAILED)
-    left, width = (
-        span.begin * scale,
-        max(span.end - span.begin, THINNEST * shown) * scale,
-    )
-    if span.begin > span.asked:
-        middle = [y + ROW / 2] * 2
-        axes.plot([span.asked * scale, left], middle, color=COLOURS[span.lane], lw=0.8)
-    style: dict[str, Any] = {"color": COLOURS[span.lane], "edgecolor": PAPER}
+    colour = COLOURS[span.lane]
+    style: dict[str, Any] = {"color": colour, "edgecolor": PAPER, "linewidth": 0.6}
     if dropped:
-        style = {
-            "color": WASHES["rejected"],
-            "edgecolor": COLOURS["rejected"],
-            "hatch": "////",
-        }
-    place = {"left": left, "height": ROW - 0.04, "align": "edge"}
-    axes.barh(y + 0.02, width, linewidth=0.6, **place, **style)
+        style |= {"color": WASHES["rejected"], "edgecolor": COLOURS["rejected"]}
+        style["hatch"] = "////"
+    middle = y + ROW / 2
+    axes.plot([span.asked, span.begin], [middle, middle], color=colour, lw=0.8)
+    length = span.end - span.begin
+    axes.barh(y + 0.02, length, ROW - 0.04, span.begin, align="edge", **style)
     if dropped:
-        axes.plot(left + width, y + ROW / 2, "x", color=INK, ms=5, mew=1.4, zorder=5)
-    room = (span.end - span.begin) / shown / narrow
-    texts = (f"step {span.index}", str(span.index))
-    words = next((one for one in texts if room > MARGIN + LETTER * len(one)), None)
-    if words is not None:
-        ground = {"facecolor": WASHES["rejected"], "edgecolor": "none", "pad": 0.8}
-        at = (span.begin + 0.004 * narrow * shown) * scale
-        more = {"bbox": ground if dropped else None, "clip_on": True}
-        put(axes, at, y + ROW / 2, words, 8, SOFT if dropped else PAPER, **more)
-
-
-def _caption(timeline: Timeline) -> str:
-    """The meaning of the signs in the picture."""
-    there = {mark.origin for mark in timeline.marks}
-    parts = [
-        f"{one.mark} {origin}" for origin, one in ORIGINS.items() if origin in there
-    ]
-    if any(span.outcome in (CANCELLED, FAILED) for span in timeline.spans):
-        parts.append("hatched: cancelled")
-    if timeline.passes:
-        parts.append("thin bars: passes of the model")
-    return "    ".join(parts)
+        axes.plot(span.end, middle, "x", color=INK, ms=5, mew=1.4, zorder=5)
+    for words in (f"step {span.index}", str(span.index)):
+        if inches_wide > LETTER * (len(words) + 1):
+            ink = INK if dropped else PAPER
+            put(axes, span.begin, middle, f" {words}", 8, ink, clip_on=True)
+            break

@@ -38,15 +38,6 @@ SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
 """Colours of curves without a role, in order; none of them is the colour of a role."""
 
 
-def shades(colour: str, count: int) -> tuple[str, ...]:
-    """`count` shades in equal steps, from nearly white to the colour itself, as
-    "#rrggbb"."""
-    full, steps = bytes.fromhex(colour[1:]), range(1, count + 1)
-    return tuple(
-        f"#{bytes(255 - (255 - c) * i // count for c in full).hex()}" for i in steps
-    )
-
-
 class Joins(NamedTuple):
     """How to show where a step of the answer came from: its sign, the role that gives
     the colour, sign and colour in a terminal, and a sentence."""

@@ -21,12 +21,8 @@ from lr.theory.hybrid import ScheduleKind, best_split, hybrid_speedup
 from lr.theory.paper import TABLE_3, WIDTHS, fit_width
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup_of_positions
 from lr.watch.figures.plots import Curve, Curves, draw
-from lr.watch.figures.style import INK, SERIES, figure, shades, write
+from lr.watch.figures.style import INK, SERIES, WASHES, figure, write
 
-LEVELS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
-LOSES, WINS = shades(SERIES[1], 3)[::-1], shades(SERIES[2], 5)
-"""Below and above 1: magenta where a pure method is better, green where the hybrid
-is."""
 Line = tuple[str, Curve]
 """A label, and the points of a curve."""
 
@@ -42,7 +38,8 @@ def draft_length() -> list[Line]:
 
     With M positions per pass, floor(M / k2) target steps are in flight (schedule
     `paper`)."""
-    k2, (alpha1, alpha2, c1, c2) = np.arange(1, 33), (0.6, 0.8, 0.2, 0.05)
+    alpha1, alpha2, c1, c2 = 0.6, 0.8, 0.2, 0.05
+    k2 = np.arange(1, 33)
     lines = [line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
     for m in (16, 64):
         fits = k2[k2 <= m]
@@ -69,55 +66,51 @@ def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
     ]
 
 
-def hybrid_region(schedule: ScheduleKind) -> tuple[Any, Any, Any]:
-    """alpha1 (columns), alpha2 (rows), and for each pair the speedup of the best hybrid (k1, k2 >=
-    2) divided by that of the best pure method."""
-    rates, (c1, c2, budget) = np.linspace(0.05, 0.95, 37), (0.2, 0.1, 16)
-    k = np.arange(2, budget // 2 + 1)
-
-    def gain(alpha1: float, alpha2: float) -> float:
-        split = best_split(alpha1, alpha2, c1, c2, budget, schedule)
-        pure = max(split.token_only_speedup, split.step_only_speedup)
-        if split.hybrid_wins:
-            return split.speedup / pure
-        best: Any = max(
-            np.max(
-                hybrid_speedup(
-                    alpha1, alpha2, c1, c2, k[k <= budget // m], float(m), schedule
-                )
-            )
-            for m in k
-        )
-        return float(best) / pure
-
-    return (
-        rates,
-        rates,
-        np.array([[gain(float(x), float(y)) for x in rates] for y in rates]),
-    )
+def hybrid_region(schedule: ScheduleKind) -> tuple[Any, Any]:
+    """Rates of acceptance, and for each pair (row alpha2, column alpha1) whether a
+    hybrid of both levels is the best way to spend the budget (Theorem 4)."""
+    rates = np.linspace(0.05, 0.95, 37)
+    wins = [
+        [
+            best_split(float(a1), float(a2), 0.2, 0.1, 16, schedule).hybrid_wins
+            for a1 in rates
+        ]
+        for a2 in rates
+    ]
+    return rates, np.array(wins)
 
 
 def draw_all(folder: Path) -> list[Path]:
     """Draw every figure into `folder`; the same version draws the same files."""
     drawings = (draw_draft_length, draw_schedules, draw_hybrid_region, draw_width)
-    return [path for one in drawings for path in one(folder)]
+    return [path for drawing in drawings for path in drawing(folder)]
 
 
 def draw_draft_length(folder: Path) -> list[Path]:
     """SD alone and SD with lookahead under one budget, against positions per pass."""
-    across = "k2, token positions per target pass (drafted tokens + 1)"
-    title = (
-        "α1 = 0.6, c1 = 0.2, α2 = 0.8, c2 = 0.05\nk1 = ⌊M / k2⌋ target steps in flight"
+    panel = Curves(
+        title="α1 = 0.6, c1 = 0.2, α2 = 0.8, c2 = 0.05\n"
+        "k1 = ⌊M / k2⌋ target steps in flight",
+        x="k2, token positions per target pass (drafted tokens + 1)",
+        y="speedup",
+        lines=draft_length(),
+        marked=False,
     )
-    panel = Curves(title, across, "speedup", draft_length(), marked=False)
     return draw([panel], folder / "theory_draft_length.png")
 
 
 def draw_schedules(folder: Path) -> list[Path]:
     """The synchronous cycle and the asynchronous windows against k."""
-    how: dict[str, Any] = {"line": 1.0, "marked": False, "ylim": (0, None)}
     panels = [
-        Curves(f"α = {alpha:g}, c = {c:g}", "k", "speedup", schedules(alpha, c), **how)
+        Curves(
+            title=f"α = {alpha:g}, c = {c:g}",
+            x="k",
+            y="speedup",
+            lines=schedules(alpha, c),
+            line=1.0,
+            marked=False,
+            ylim=(0, None),
+        )
         for alpha, c in ((0.8, 0.1), (0.5, 0.25))
     ]
     return draw(panels, folder / "theory_schedules.png")
@@ -126,52 +119,64 @@ def draw_schedules(folder: Path) -> list[Path]:
 def draw_hybrid_region(folder: Path) -> list[Path]:
     """Where speculation on both levels beats each level alone, with the box of Theorem
     4."""
-    with figure(10.0, 4.4) as made:
-        kinds: tuple[ScheduleKind, ...] = ("async", "sync")
-        for axes, schedule in zip(made.subplots(1, 2), kinds, strict=True):
-            x, y, gain = hybrid_region(schedule)
-            filled = axes.contourf(x, y, gain, levels=LEVELS, colors=LOSES + WINS)
-            axes.contour(x, y, gain, levels=[1.0], colors=[INK])
-            title = f"{schedule}, M = 16, c1 = 0.2, c2 = 0.1"
-            axes.set(xlabel="α1, steps", ylabel="α2, tokens", title=title)
+    kinds: tuple[ScheduleKind, ...] = ("async", "sync")
+    with figure(10.0, 4.4) as drawing:
+        for axes, schedule in zip(drawing.subplots(1, 2), kinds, strict=True):
+            rates, wins = hybrid_region(schedule)
+            colours = [WASHES["rejected"], WASHES["accepted"]]
+            axes.contourf(rates, rates, wins, levels=[-0.5, 0.5, 1.5], colors=colours)
+            axes.text(0.6, 0.62, "both levels win")
+            axes.text(0.08, 0.08, "one level alone wins")
+            axes.set(xlabel="α1, steps", ylabel="α2, tokens")
+            axes.set_title(f"{schedule}, M = 16, c1 = 0.2, c2 = 0.1")
             if schedule == "async":
-                box = [0.52, 0.8, 0.8, 0.52, 0.52], [0.52, 0.52, 0.8, 0.8, 0.52]
-                axes.plot(*box, color=INK, ls="--", lw=1)
+                corners = [0.52, 0.8, 0.8, 0.52, 0.52], [0.52, 0.52, 0.8, 0.8, 0.52]
+                axes.plot(*corners, color=INK, ls="--", lw=1)
                 axes.text(0.53, 0.75, "Theorem 4", fontsize=8)
-            made.colorbar(filled, ax=axes, label="best hybrid / best pure method")
-        return write(made, folder / "theory_hybrid_region.png")
+        return write(drawing, folder / "theory_hybrid_region.png")
 
 
 def draw_width(folder: Path) -> list[Path]:
     """Width: the acceptance that alternatives add in two rows of Table 3 (as printed,
     correlated as fitted, independent), and the resulting speedup with the correlation
     of the first row."""
-    w, across, panels = np.arange(1, 9), "W, alternatives per position", []
+    w = np.arange(1, 9)
+    x = "W, alternatives per position"
+    panels = []
     for row in (TABLE_3[0], TABLE_3[2]):
-        fitted = fit_width(row)
-        beta = f"correlated, Beta({fitted.p:.2f}, {fitted.q:.2f})"
-        lines = [
-            line(beta, w, beta_width_acceptance(fitted.p, fitted.q, w)),
-            line("independent", w, width_acceptance(row.acceptance[0], w)),
-        ]
-        printed, up = (
-            [line("printed", WIDTHS, row.acceptance)],
-            "acceptance of a position",
+        fit = fit_width(row)
+        correlated = f"correlated, Beta({fit.p:.2f}, {fit.q:.2f})"
+        panels.append(
+            Curves(
+                title=row.name,
+                x=x,
+                y="acceptance of a position",
+                lines=[
+                    line(correlated, w, beta_width_acceptance(fit.p, fit.q, w)),
+                    line("independent", w, width_acceptance(row.acceptance[0], w)),
+                ],
+                points=[line("printed", WIDTHS, row.acceptance)],
+                marked=False,
+                ylim=(0, 1.02),
+            )
         )
-        how: dict[str, Any] = {"marked": False, "ylim": (0, 1.02)}
-        panels.append(Curves(row.name, across, up, lines, printed, **how))
     first = fit_width(TABLE_3[0])
-    alphas = [
-        (float(beta_width_acceptance(first.p, first.q, int(n))), int(n)) for n in w
-    ]
-    speedups = [
-        line(
-            f"b = {b:g}", w, [tree_sync_speedup(a, n, 2, 0.1, b, b) for a, n in alphas]
-        )
-        for b in (0.0, 0.01, 0.05)
-    ]
+    speedups = []
+    for b in (0.0, 0.01, 0.05):
+        ups = [
+            tree_sync_speedup(
+                float(beta_width_acceptance(first.p, first.q, int(n))),
+                int(n),
+                2,
+                0.1,
+                b,
+                b,
+            )
+            for n in w
+        ]
+        speedups.append(line(f"b = {b:g}", w, ups))
     title = "sync, depth 2, c = 0.1; a further row costs b"
-    panels.append(Curves(title, across, "speedup", speedups, marked=False))
+    panels.append(Curves(title, x, "speedup", speedups, marked=False))
     return draw(panels, folder / "theory_width.png")
 
 
@@ -179,27 +184,27 @@ def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
     """Measured speedups with error bars, closed form and simulation (`lr theory
     validation`)."""
     rows = document["rows"]
-    with figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as made:
-        axes, places = made.subplots(), range(len(rows))
+    places = range(len(rows))
+    with figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as drawing:
+        axes = drawing.subplots()
         axes.axhline(1, color=INK, lw=0.8)
         marks = (("formula", "closed form"), ("expected", "simulated"))
         for (name, label), colour in zip(marks, SERIES, strict=False):
             values = [row[name] for row in rows]
             axes.plot(places, values, "_", color=colour, ms=14, mew=2, label=label)
-        measured, bars = (
+        axes.errorbar(
+            places,
             [row["measured"] for row in rows],
             [2 * row["error"] for row in rows],
+            label="measured, ± 2 standard errors",
+            color=INK,
+            fmt="o",
+            ms=4,
+            capsize=3,
         )
-        style = {"color": INK, "fmt": "o", "ms": 4, "capsize": 3}
-        axes.errorbar(
-            places, measured, bars, label="measured, ± 2 standard errors", **style
-        )
-        axes.set_xticks(
-            list(places), [row["way"] for row in rows], rotation=60, ha="right"
-        )
+        ways = [row["way"] for row in rows]
+        axes.set_xticks(list(places), ways, rotation=60, ha="right")
         axes.set(ylabel="speedup over plain decoding", ylim=(0, None))
-        axes.set_title(
-            f"{document['calibration']}: predicted and measured", fontsize=11
-        )
+        axes.set_title(f"{document['calibration']}: predicted and measured", fontsize=9)
         axes.legend(loc="upper left", fontsize=9, ncols=3)
-        return write(made, path)
+        return write(drawing, path)

@@ -45,9 +45,10 @@ from lr.watch.trace.virtual import scripted_trace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMN, BETWEEN, NAME, HEAD, LINE, LETTERS, LINES = 2.35, 0.4, 0.3, 0.28, 0.16, 28, 7
-"""In inches: width of a box, room between boxes, height of a box's name, of a card's
-head and of a line of words. Then: letters per line, lines per card."""
+COLUMN, BETWEEN, NAME, HEAD, LINE = 2.35, 0.4, 0.3, 0.28, 0.16
+"""In inches: width of a box, room between boxes, height of a box's name, of a slip's
+head and of a line of words."""
+LETTERS, LINES = 28, 7  # Letters per line, lines per slip.
 PAST = 3  # Decided steps to the left of the tree.
 
 
@@ -130,27 +131,22 @@ def words_of(step: StepState | None) -> str:
 def fullest_tree(trace: TraceFile) -> int:
     """The first number of events after which the tree has the most steps and
     verdicts."""
-    state, seen = State.begin(trace.header), {0: -1}
+    state = State.begin(trace.header)
+    fullness = {0: -1}
     for record in trace.records:
-        if record.kind in (
-            "judged",
-            "release",
-            "emit",
-            "end",
-        ):  # just before the tree changes
-            there = (
-                one.drafted + one.targeted + bool(one.verdict) for one in state.live
+        if record.kind in ("judged", "release", "emit", "end"):  # before a change
+            fullness[record.number] = sum(
+                node.drafted + node.targeted + bool(node.verdict) for node in state.live
             )
-            seen[record.number] = sum(there)
         apply_event(state, record)
-    return max(seen, key=seen.__getitem__)
+    return max(fullness, key=fullness.__getitem__)
 
 
 def draw_tree(run: ScriptedRun) -> Figure:
     """The tree of a scripted run as it is now, for notebooks."""
     trace = scripted_trace(run)
-    with tree_figure(state_at(trace, len(trace.records))) as made:
-        return made
+    with tree_figure(state_at(trace, len(trace.records))) as drawing:
+        return drawing
 
 
 @contextmanager
@@ -158,53 +154,40 @@ def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
     """The tree of a state, with the last decided steps to its left. `of`: the number of
     events of the trace, to write on the figure."""
     places, bottom = places_of(state)
-    over, top = not places, 0.12 if of is None else 0.4
-    past = state.emitted if over else state.emitted[-PAST:]
-    stacks = [past[i : i + 4] for i in range(0, len(past), 4)]  # PAST is less than 4
-    root_index = 0 if over else state.nodes[state.root].index
-    ahead = 0 if over else max(index for index, _ in places.values()) - root_index + 1
-    columns = max(1, len(stacks) + ahead)
-    decided = [[slip for one in stack for slip in _decided(one)] for stack in stacks]
-    tall = max(
-        (NAME + sum(slip.height for slip in slips) for slips in decided), default=0
-    )
+    decided = state.emitted[-PAST:] if places else state.emitted
+    slips = [slip for step in decided for slip in _decided(step)]
+    past_height = NAME + sum(slip.height for slip in slips)
+    top = 0.12 if of is None else 0.4
+    indices = {index for index, _ in places.values()}
+    column_of = {index: bool(slips) + i for i, index in enumerate(sorted(indices))}
+
     wide = COLUMN + BETWEEN
-    width, height = columns * wide, max(bottom, tall, NAME + HEAD) + top + 0.1
-    with figure(width, height, size=9, salt="lr draw") as made:
-        axes = inches(made, width, height)
+    width = max(1, bool(slips) + len(indices)) * wide
+    height = max(bottom, past_height if slips else 1.0) + top + 0.1
+    with figure(width, height, size=9, salt="lr draw") as drawing:
+        axes = inches(drawing, width, height)
         if of is not None:
             put(axes, 0.15, 0.18, f"event {state.number} of {of}", 8, SOFT)
-        for column, (stack, slips) in enumerate(zip(stacks, decided, strict=True)):
-            x, y = column * wide + 0.15, top + NAME + 0.03
-            first, last = stack[0].index, stack[-1].index
-            numbers = f"step {first}" + (f" to {last}" if last > first else "")
-            put(
-                axes,
-                x + 0.12,
-                top + 0.17,
-                f"decided · {numbers}",
-                8.5,
-                SOFT,
-                weight="bold",
-            )
-            for slip in slips:
-                _draw_slip(axes, (x + 0.1, y), slip)
-                y += slip.height
-        if stacks and not over:
-            start = (COLUMN + 0.15, y - slips[-1].height / 2)
-            _link(axes, start, (wide + 0.15, top + NAME / 2))
-        for name, (index, at) in places.items():
-            x, y = (index - root_index + len(stacks)) * wide + 0.15, at + top
-            _draw_frame(axes, state, state.nodes[name], (x, y))
-            y += NAME + 0.03
-            for card in cards_of(state, state.nodes[name]):
-                slip = _slip(card)
-                _draw_slip(axes, (x + 0.1, y), slip)
+        # 1. The decided steps, in the first column.
+        if slips:
+            put(axes, 0.27, top + 0.17, "decided", 8.5, SOFT, weight="bold")
+            end = _draw_slips(axes, (0.25, top + NAME), slips)
+            if places:
+                _link(axes, (COLUMN + 0.15, end - 0.3), (wide + 0.15, top + NAME / 2))
+        # 2. The boxes of the tree, a column for each step of the answer.
+        for name, (index, offset) in places.items():
+            node = state.nodes[name]
+            x = column_of[index] * wide + 0.15
+            y = top + offset
+            _draw_frame(axes, state, node, (x, y))
+            y += NAME
+            for card in cards_of(state, node):
+                below = _draw_slips(axes, (x + 0.1, y), [_slip(card)])
                 if card.child is not None and card.child.name in places:
-                    end = places[card.child.name][1] + top + NAME / 2
-                    _link(axes, (x + COLUMN, y + 0.4 * slip.height), (x + wide, end))
-                y += slip.height
-        yield made
+                    child_y = top + places[card.child.name][1] + NAME / 2
+                    _link(axes, (x + COLUMN, (y + below) / 2), (x + wide, child_y))
+                y = below
+        yield drawing
 
 
 def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
@@ -220,16 +203,11 @@ def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
         top = max(highest, bottoms.get(node.index, 0.0))
         places[node.name] = (node.index, top)
         cards = cards_of(state, node)
-        bottoms[node.index] = (
-            top + NAME + sum(_slip(card).height for card in cards) + 0.25
-        )
+        bottoms[node.index] = top + _frame_height(cards) + 0.2
         for card in cards:
-            if (
-                card.child is not None
-                and card.child.gone is None
-                and cards_of(state, card.child)
-            ):
-                visit(card.child, top)
+            child = card.child
+            if child is not None and child.gone is None and cards_of(state, child):
+                visit(child, top)
 
     root = state.nodes.get(state.root)
     if root is not None and root.gone is None and not state.done:
@@ -238,115 +216,102 @@ def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
 
 
 class Slip(NamedTuple):
-    """A card as it is drawn: its author, its status, its words, and the roles whose
-    colours the card (`who`) and the status (`told`) have. A rejected card is
-    hatched."""
+    """A step as it is drawn: its author, its status and its words, and the roles whose
+    colours author and status have."""
 
     by: str
-    said: str
-    text: str
-    who: str
-    told: str
+    status: str
+    words: str
+    role: str
+    status_role: str
+
+    @property
+    def lines(self) -> list[str]:
+        return textwrap.wrap(self.words, LETTERS, max_lines=LINES, placeholder=" …")
 
     @property
     def height(self) -> float:
         """In inches, with the room below."""
-        return HEAD + LINE * (self.text.count("\n") + 1) + 0.1
+        return HEAD + LINE * max(1, len(self.lines)) + 0.1
 
 
 def _slip(card: Card) -> Slip:
-    standing, who = card.standing, "rejected" if card.standing.dropped else card.by
-    told = "accepted" if standing is Standing.ALIGNED else who
-    return Slip(
-        card.by, f"{standing.sign} {standing.label}", _wrapped(card.words), who, told
-    )
+    standing = card.standing
+    role = "rejected" if standing.dropped else card.by
+    status_role = "accepted" if standing is Standing.ALIGNED else role
+    status = f"{standing.sign} {standing.label}"
+    return Slip(card.by, status, card.words, role, status_role)
 
 
-def _decided(one: EmittedState) -> list[Slip]:
+def _decided(step: EmittedState) -> list[Slip]:
     """A decided step, after the draft step that it replaced."""
-    slips, rejected = [], _wrapped(words_of(one.rejected))
-    if rejected:
-        said = f"✗ step {one.index} rejected"
-        slips.append(Slip("draft", said, rejected, "rejected", "rejected"))
-    by, how = "draft" if one.origin == "accepted" else "target", ORIGINS[one.origin]
-    said, text = (
-        f"{how.mark} step {one.index} {one.origin}",
-        _wrapped(words_of(one.step)),
-    )
-    return [*slips, Slip(by, said, text, by, how.role)]
+    slips = []
+    if step.rejected is not None:
+        status = f"✗ step {step.index} rejected"
+        words = words_of(step.rejected)
+        slips.append(Slip("draft", status, words, "rejected", "rejected"))
+    by = "draft" if step.origin == "accepted" else "target"
+    origin = ORIGINS[step.origin]
+    status = f"{origin.mark} step {step.index} {step.origin}"
+    slips.append(Slip(by, status, words_of(step.step), by, origin.role))
+    return slips
 
 
-def _wrapped(words: str) -> str:
-    return "\n".join(textwrap.wrap(words, LETTERS, max_lines=LINES, placeholder=" …"))
+def _frame_height(cards: list[Card]) -> float:
+    return NAME + sum(_slip(card).height for card in cards) + 0.06
 
 
 def _draw_frame(
     axes: Any, state: State, node: NodeState, at: tuple[float, float]
 ) -> None:
-    """A node's box with its name."""
-    (x, y), root = at, node.name == state.root
-    height = NAME + sum(_slip(card).height for card in cards_of(state, node)) + 0.06
-    edge, thick = (INK, 2.0) if root else (GRID, 1.0)
-    _rounded(
-        axes, (x, y, COLUMN, height), facecolor=PAPER, edgecolor=edge, linewidth=thick
-    )
-    title = f"root · step {node.index}" if root else f"step {node.index}"
+    """A node's box with its name. That of the root is thick."""
+    x, y = at
+    is_root = node.name == state.root
+    edge, thick = (INK, 2.0) if is_root else (GRID, 1.0)
+    height = _frame_height(cards_of(state, node))
+    _box(axes, (x, y, COLUMN, height), facecolor=PAPER, edgecolor=edge, lw=thick)
+    title = f"root · step {node.index}" if is_root else f"step {node.index}"
     put(axes, x + 0.12, y + 0.17, title, 8.5, INK, weight="bold")
     put(axes, x + COLUMN - 0.12, y + 0.17, f"node {node.name}", 7.5, SOFT, ha="right")
 
 
-def _draw_slip(axes: Any, at: tuple[float, float], slip: Slip) -> None:
-    (x, y), width, height = at, COLUMN - 0.2, slip.height - 0.1
-    box, who, dropped = (x, y, width, height), slip.who, slip.who == "rejected"
-    if dropped:
-        _rounded(
-            axes, box, facecolor=WASHES[who], edgecolor=GRID, linewidth=0, hatch="////"
-        )
-    edge = COLOURS[slip.told] if dropped or slip.told != who else WASHES[who]
-    ground = "none" if dropped else WASHES[who]
-    _rounded(axes, box, facecolor=ground, edgecolor=edge, linewidth=1.0)
-    axes.barh(y, 0.06, height, x, align="edge", color=COLOURS[who], linewidth=0)
-    put(axes, x + 0.14, y + 0.12, slip.by, 7.5, COLOURS[who], weight="bold")
-    put(
-        axes, x + width - 0.08, y + 0.12, slip.said, 7.5, COLOURS[slip.told], ha="right"
-    )
-    style = {
-        "family": "DejaVu Sans",
-        "linespacing": 1.15,
-        "va": "top",
-        "parse_math": False,
-    }
-    put(
-        axes,
-        x + 0.14,
-        y + 0.23,
-        slip.text,
-        8.5,
-        SOFT if dropped else COLOURS[who],
-        **style,
-    )
+def _draw_slips(axes: Any, at: tuple[float, float], slips: list[Slip]) -> float:
+    """Steps below each other; returns the height below the last one. What was dropped
+    is hatched."""
+    x, y = at
+    width = COLUMN - 0.2
+    for slip in slips:
+        dropped = slip.role == "rejected"
+        colour = COLOURS[slip.role]
+        status_colour = COLOURS[slip.status_role]
+        style = {"facecolor": WASHES[slip.role], "edgecolor": status_colour}
+        if dropped:
+            style = {"facecolor": PAPER, "edgecolor": GRID, "hatch": "////"}
+        box = (x, y, width, slip.height - 0.1)
+        _box(axes, box, lw=1.0, **style)
+        put(axes, x + 0.1, y + 0.12, slip.by, 7.5, colour, weight="bold")
+        right = {"ha": "right"}
+        put(axes, x + width - 0.08, y + 0.12, slip.status, 7.5, status_colour, **right)
+        text = {"va": "top", "parse_math": False}
+        ink = INK if dropped else colour
+        put(axes, x + 0.1, y + 0.23, "\n".join(slip.lines), 8.5, ink, **text)
+        y += slip.height
+    return y
 
 
-def _rounded(axes: Any, box: tuple[float, float, float, float], **style: Any) -> None:
-    from matplotlib.patches import FancyBboxPatch
+def _box(axes: Any, box: tuple[float, float, float, float], **style: Any) -> None:
+    from matplotlib.patches import Rectangle
 
     x, y, width, height = box
-    shape = "round,pad=0,rounding_size=0.06"
-    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, **style))
+    axes.add_patch(Rectangle((x, y), width, height, **style))
 
 
 def _link(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """A curve from a step to the box that follows it."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path as Curve
-
-    middle = (start[0] + end[0]) / 2
-    points = [start, (middle, start[1]), (middle, end[1]), end]
-    curve = Curve(points, [Curve.MOVETO, *3 * [Curve.CURVE4]])
-    style = {
-        "edgecolor": COLOURS["draft"],
-        "facecolor": "none",
-        "linewidth": 1.4,
-        "alpha": 0.6,
-    }
-    axes.add_patch(PathPatch(curve, **style))
+    """A line from a step to the box that follows it."""
+    axes.plot(
+        [start[0], end[0]],
+        [start[1], end[1]],
+        color=COLOURS["draft"],
+        lw=1.4,
+        alpha=0.6,
+    )
