@@ -22,14 +22,14 @@ def find(where: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def load_file(path: str | Path) -> ModuleType:
-    """The module in a file, run once per process. Its name is a function of its path,
-    so objects that it defines can be pickled and sent to another process that has
-    loaded the same file.
+def load_file(path: str | Path, *, anew: bool = False) -> ModuleType:
+    """The module in a file, run once per process, or `anew`. Its name is a function of
+    its path, so objects that it defines can be pickled and sent to another process that
+    has loaded the same file.
     """
     place = str(Path(path).resolve())
     name = f"lr_plugin_{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
-    if name not in sys.modules:
+    if name not in sys.modules or anew:
         spec = spec_from_file_location(name, place)
         assert spec is not None and spec.loader is not None, "a file that ends in .py"
         sys.modules[name] = module = module_from_spec(spec)

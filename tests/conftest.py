@@ -128,7 +128,10 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions from a tenth of the simulated steps: other tests ask how exact they
     are."""
-    monkeypatch.setattr("lr.theory.cost.SIMULATED_STEPS", 200)
+    from lr.theory import predicted
+
+    fewer = functools.partial(predicted.seconds_per_step, steps=200)
+    monkeypatch.setattr(predicted, "seconds_per_step", fewer)
 
 
 @pytest.fixture

@@ -232,8 +232,8 @@ class VariantChoice:
     """A variant that replaces parts of the method."""
 
     variant: str | None = None
-    """The variant, as "name", "path/to/file.py:name" or "package.module:name", with
-    parameters as in "name(threshold=7)"."""
+    """The variant, as NAME or FILE.py:NAME, with parameters as in
+    "NAME(threshold=7)"."""
 
     def load(self, reasoner: Reasoner) -> Variant | None:
         from lr.variants.loading import load_variant

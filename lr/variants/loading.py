@@ -42,9 +42,10 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
 NAMED = re.compile(r"(?:(?P<file>.+\.py):)?(?P<name>[A-Za-z_]\w*)(?P<call>\(.*\))?", re.DOTALL)  # fmt: skip
 
 
-def load_variant(text: str, reasoner: Reasoner) -> Variant:
-    """The variant that `text` names. Raises `SettingError` if it does not exist. An
-    exception of the variant's own code is raised as it is."""
+def load_variant(text: str, reasoner: Reasoner, *, anew: bool = False) -> Variant:
+    """The variant that `text` names; `anew`: run its file again, so that it shares no
+    state with an earlier one. Raises `SettingError` if it does not exist. An exception
+    of the variant's own code is raised as it is."""
     named = NAMED.fullmatch(text.strip())
     if named is None:
         raise SettingError(
@@ -59,7 +60,7 @@ def load_variant(text: str, reasoner: Reasoner) -> Variant:
         )
     if file is not None and not Path(file).is_file():
         raise SettingError(f"variant {text!r}: there is no file {file}.")
-    members: dict[str, Any] = vars(load_file(file)) if file else VARIANTS
+    members: dict[str, Any] = vars(load_file(file, anew=anew)) if file else VARIANTS
     if name not in members:
         raise SettingError(f"variant {text!r}: {file} has no {name!r}.")
     variant = _variant_of(

@@ -53,24 +53,29 @@ class StepRejection(Verifier, Corrector):
         return [self._decide(pair) for pair in pairs]
 
     def _decide(self, pair: Pair) -> Verdict:
-        assert pair.stream is not None and pair.target_sampling and pair.draft_sampling
+        assert pair.stream is not None
+        assert pair.target_sampling is not None and pair.draft_sampling is not None
+        # Without log q no model drew the step, so it was certain: log q = 0.
         chance = stays(math.fsum(pair.target_sampling), math.fsum(pair.draft_sampling))
         number = uniform(pair.stream.key(0))
-        return Verdict(
-            number < chance, f"stays with {chance:.3g}, drew {number:.3f}", chance
-        )
+        why = f"stays with {chance:.3g}, drew {number:.3f}"
+        return Verdict(number < chance, why, chance)
 
     def keep(self, correction: Correction, step: Step, number: float) -> bool:
         if len(correction.rejected) > 1:
             raise SettingError(
                 "width is more than 1; lossless step rejection needs width 1."
             )
-        log_p, cut = math.fsum(correction.logprobs), step.finish is Finish.LENGTH
-        log_q = (
-            -math.inf
-            if cut
-            else self.log_q(correction.prefix, step, correction.sampling)
-        )
+        log_p = math.fsum(correction.logprobs)
+        certain = [
+            pair.draft for pair in correction.rejected if not pair.draft_sampling
+        ]
+        if step.finish is Finish.LENGTH:
+            log_q = -math.inf
+        elif certain:
+            log_q = 0.0 if step.tokens == certain[0].tokens else -math.inf
+        else:
+            log_q = self.log_q(correction.prefix, step, correction.sampling)
         return number < corrects(log_p, log_q)
 
     def log_q(

@@ -1,1 +1,1 @@
-"""For authors of variants: what a part must keep to, asked of the part itself."""
+"""`lr check`: what a part must keep to, asked of the part itself. Read `check.py`."""

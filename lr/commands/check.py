@@ -1,0 +1,57 @@
+"""`lr check`: does a variant keep to what the package relies on?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import tyro
+
+from lr.commands.show import console
+
+
+@dataclass(frozen=True)
+class Check:
+    """Ask every part of a variant for its contract, answer three questions alone,
+    together and again, and say what did nothing. On the tiny models, in float64. Exit
+    code 1 if something is broken."""
+
+    variant: tyro.conf.Positional[str]  # FILE.py:NAME or NAME, as for lr generate.
+    max_tokens: int = 100  # The longest answer.
+
+    def run(self) -> None:
+        import torch
+
+        from lr.reasoner import Reasoner
+        from lr.spec.variant import Variant
+        from lr.variants.kit.check import check_answers, check_parts, idle_parts
+        from lr.variants.kit.findings import Findings, World
+        from lr.variants.loading import load_variant
+
+        torch.set_num_threads(1)  # the models are tiny
+        out = console()
+
+        def show(findings: Findings) -> None:
+            for statement in findings.held:
+                out.print(f"  ok      {findings.part}: {statement}", highlight=False)
+            for statement in findings.broken:
+                out.print(f"  BROKEN  {findings.part}: {statement}", style="red")
+            for remark in findings.remarks:
+                out.print(f"  note    {findings.part}: {remark}", style="dim")
+
+        with Reasoner(dtype=torch.float64) as reasoner:
+
+            def make() -> Variant:
+                return load_variant(self.variant, reasoner, anew=True)
+
+            parts = check_parts(make, World.of(reasoner))
+            for findings in parts:
+                show(findings)
+            if any(findings.broken for findings in parts):
+                out.print("broken: no answer was tried.")
+                sys.exit(1)
+            answers, results = check_answers(make, reasoner, max_tokens=self.max_tokens)
+            show(answers)
+            for line in idle_parts(make(), results):
+                out.print(f"  unused  {line}", style="yellow")
+            sys.exit(1 if answers.broken else 0)
