@@ -18,10 +18,10 @@ from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import JudgeServer, Placement, VariantChoice, spread
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
-from lr.measure.datasets import fingerprint, load_items
-from lr.measure.grading import grader_for
+from lr.measure.datasets import between, fingerprint, load_items
+from lr.measure.grading import grade_programs, grader_for
+from lr.measure.programs import CodeLimits, write_samples
 from lr.measure.report import AnswerRecord
-from lr.measure.sandbox import SandboxLimits
 from lr.measure.store import Store
 from lr.model.codec import Codec
 from lr.model.dummy import DUMMY_NOTE, dummy_name
@@ -290,12 +290,12 @@ class RunCommand:
     step, the verifier judges, and one of the two is appended."""
     save_pairs: bool = False  # Save every judged pair of steps, for lr verify.
     save_traces: bool = False  # Save the trace of every answer.
+    skip_bad_rows: bool = False  # Leave out rows that cannot be read, and count them.
     run_code: bool = False
-    """Run the programs that the model wrote, to grade them: in bubblewrap, without
-    network and without access to your files."""
-    allow_unsafe_code: bool = (
-        False  # Run them without bubblewrap, with all your rights.
-    )
+    """Grade HumanEval by running the programs that the model wrote. THIS IS NO SANDBOX:
+    they run with limits of time, memory and output, and can do all that you can; use a
+    container without network. Without it, and for LiveCodeBench, the run writes the
+    samples for the benchmark's own grader."""
     code_seconds: float = 10.0  # Time limit of a program.
     code_memory_mb: int = 1024  # Memory limit of a program.
 
@@ -307,15 +307,18 @@ class RunCommand:
         notes = console(stderr=True)
         models, note = self.models.chosen(self.dataset)
         models = models.used_in(mode, self._options(mode))
-        data = fingerprint(load_items(self.dataset, seed=self.seed))
-        items = load_items(
-            self.dataset, seed=self.seed, start=self.start_qid, end=self.end_qid
-        )
-        limits = SandboxLimits(self.code_seconds, self.code_memory_mb)
+        bad_rows: list[str] | None = [] if self.skip_bad_rows else None
+        problems = load_items(self.dataset, seed=self.seed, bad_rows=bad_rows)
+        items = between(problems, self.start_qid, self.end_qid)
+        data = fingerprint(problems)
+        for row in (bad_rows or [])[:5]:
+            notes.print(f"left out: {row}", style="yellow", markup=False)
+        if bad_rows:
+            notes.print(f"{len(bad_rows)} bad rows are left out", style="yellow")
+        limits = CodeLimits(self.code_seconds, self.code_memory_mb)
         if note:
             notes.print(f"note: {note}", style="yellow")
-        run, unsafe = self.run_code, self.allow_unsafe_code
-        with grader_for(items, limits, run_code=run, unsafe=unsafe) as grader:
+        with grader_for(items, limits if self.run_code else None) as grader:
             settings, devices = (
                 self._settings(mode, models, data),
                 set(self.models.devices()),
@@ -350,6 +353,7 @@ class RunCommand:
                         self.save_pairs,
                         self.save_traces,
                     )
+                    grade_programs(store, items, grader)
                     evaluation = running.Evaluation(reasoner, store, grader, *how)
                     total, left = len(evaluation.keys), len(evaluation.missing)
                     there = (
@@ -360,6 +364,8 @@ class RunCommand:
                     what = f"{total} answers to {len(items)} problems{there}"
                     notes.print(f"mode {mode}: {what}; results in {store.path}")
                     watch(evaluation, notes)
+                    if samples := write_samples(store, items):
+                        notes.print(f"programs for the benchmark's grader: {samples}")
         console().print(store.path, soft_wrap=True)
 
     def chosen_mode(self) -> str:
@@ -434,7 +440,7 @@ class RunCommand:
         """Everything that an answer and its time depend on; any difference makes
         another run."""
         left_out = {"start_qid", "end_qid", "n_samples", "prefix", "output", "models"}
-        left_out |= {"use_spec", "enable_n_gram", "run_code", "own"}
+        left_out |= {"use_spec", "enable_n_gram", "run_code", "own", "skip_bad_rows"}
         own = {
             name: value for name, value in vars(self).items() if name not in left_out
         }
@@ -461,6 +467,8 @@ class RunTally:
         if graded:
             right = sum(graded)
             parts.append(f"{right}/{len(graded)} right ({right / len(graded):.0%})")
+        if len(graded) < len(self.rights):
+            parts.append(f"{len(self.rights) - len(graded)} NOT GRADED")
         if session["tokens"] and session["seconds"]:
             parts.append(f"{session['tokens'] / session['seconds']:.0f} tokens/s")
         steps, tokens = self.stats.step_acceptance, self.stats.token_acceptance

@@ -1,10 +1,10 @@
 """Data sets: the problems, how each is graded, and the prompt for the model.
 
-`load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N`,
-`stories:N` (held-out problems of the tiny language). The field names of a
-line tell its layout; case does not matter, and spaces, dashes and underscores are
-equal. docs/evaluation.md has the table. An unknown layout raises an error that lists
-the fields found. Read next: `grading.py`."""
+`load_items` reads a JSONL file, a data set of the Hugging Face hub, or the held-out
+problems of the tiny language (`tiny:N`, `stories:N`). The field names of a row tell its layout; case
+does not matter, and spaces, dashes and underscores are equal. Every field is used or
+known to be irrelevant; a row with another one is refused, since it may be a part of the
+question or the answer. docs/evaluation.md has the table. Read next: `answers.py`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import base64
 import hashlib
 import json
 import os
-import pickletools
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
@@ -23,29 +22,56 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import SettingError
-from lr.result import boxed
+from lr.measure.answers import boxed_answer
 from lr.rng import Stream, uniform
 from lr.tiny.language import Split
 from lr.tiny.stories import DATASETS
 from lr.types import require
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-MOST_BYTES = 256 << 20  # The unpacked test cases of one problem.
-MOST_TINY = 100_000  # Problems of a tiny data set: they are generated one by one, all in memory.
+MAX_TINY = 100_000  # Problems of a tiny data set, which are made one by one.
 _TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
 _HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?::([\w.-]+))?")
-_EXPECTED = (
-    "problem or question with answer (AIME, AMC, MATH, GSM8K), prompt/test/entry_point "
-    "(HumanEval), question_content/public_test_cases (LiveCodeBench), question/choices/answer or "
-    "question/correct_answer/incorrect_answer_1 (multiple choice), turns or prompt (free)"
-)
 _MATH = "Think it through step by step, and put your final answer into \\boxed{}."
-_CHOICE = "Think it through step by step, and put the letter of the right option into \\boxed{}."
-_FUNCTION = "Complete this Python code. Give all of it, imports included, in one Python code block."
-_PROGRAM = (
-    "Write a Python program that reads from standard input and writes to standard output. "
-    "Give all of it in one Python code block."
+_CHOICE = (
+    "Think it through step by step, and put the letter of the right option into "
+    "\\boxed{}."
 )
+_FUNCTION = (
+    "Complete this Python code. Give all of it, imports included, in one Python code "
+    "block."
+)
+_PROGRAM = (
+    "Write a Python program that reads from standard input and writes to standard "
+    "output. Give all of it in one Python code block."
+)
+
+QUESTIONS = ("problem", "question", "prompt")
+ANSWERS = (
+    "answer", "expected_answer", "final_answer", "correct_answer", "ground_truth",
+    "target", "gold", "answerkey", "correct",
+)  # fmt: skip
+# what a question is about, where it comes from, and how somebody or something solved it
+IRRELEVANT = set(
+    """
+    id idx index number unique_id task_id question_id record_id problem_id problem_idx
+    problem_number question_number
+    level difficulty grade type subject topic category subcategory subfield domain
+    subdomain subject_field problem_type question_type solution_type answer_type tags
+    language split source src dataset data_source problem_source url link license year
+    exam contest contest_id contest_date date platform question_title title metadata
+    solution solutions rationale explanation reasoning cot cot_content equation formula
+    canonical_solution generated_solution generation_model inference_mode
+    pass_rate_72b_tir used_in_kaggle high_level_domain canary_string question_writer
+    writer's_difficulty_estimate
+    """.split()
+)
+# GPQA: earlier versions of the question, and what its validators said
+_GPQA = re.compile(
+    r"(?:pre_revision|extra_revised|revision|self_reported|(?:majority_)?non_expert"
+    r"|expert_validator).*|.*_n?ev_\d|__.*"
+)
+_GIVEN_LETTER = re.compile(r"\s*\(?([A-Z])\s*[).:]\s*")
 
 
 class Task(StrEnum):
@@ -53,36 +79,32 @@ class Task(StrEnum):
 
     MATH = "math"  # Equal to the gold answer as mathematics.
     CHOICE = "choice"  # The letter is the gold letter.
-    WORD = "word"  # The words are the gold ones, ignoring case.
     CODE = "code"  # The program passes its tests.
     FREE = "free"  # Not graded: there is no gold answer.
-
-
-@dataclass(frozen=True)
-class CodeTests:
-    """How to test a program: by `check`, Python source to append, which raises if the
-    program is wrong; or by `cases`, pairs of standard input and expected output."""
-
-    check: str | None = None
-    cases: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Item:
     """One problem. `number` is its index in the data set, from 0; `name` is its own id.
 
-    `gold` is None for tasks without a gold answer. `choices` are the options of a
-    multiple choice in the order shown; the first is A. `starter`: code that the program
-    begins with."""
+    `choices` are the options of a multiple choice in the order shown; the first is A.
+    `starter`: code that the program begins with; `entry_point`: what it must define;
+    `check`: HumanEval's tests, Python source that raises if the program is wrong."""
 
     number: int
     question: str
     task: Task
     gold: str | None = None
     choices: tuple[str, ...] = ()
-    tests: CodeTests | None = None
     starter: str = ""
+    entry_point: str = ""
+    check: str = ""
     name: str = ""
+
+    @property
+    def gradable(self) -> bool:
+        """Whether an answer to it can be right or wrong here."""
+        return self.gold is not None or bool(self.check)
 
 
 def fingerprint(items: Sequence[Item]) -> str:
@@ -96,91 +118,96 @@ def ask(item: Item, *, bare: bool = False) -> str:
     question alone, for models that speak only a tiny language."""
     if bare or item.task is Task.FREE:
         return item.question
-    if item.task in (Task.MATH, Task.WORD):
+    if item.task is Task.MATH:
         return f"{item.question}\n\n{_MATH}"
     if item.task is Task.CHOICE:
         options = "\n".join(map("{}. {}".format, LETTERS, item.choices))
         return f"{item.question}\n\n{options}\n\n{_CHOICE}"
     if not item.starter:
         return f"{item.question}\n\n{_PROGRAM}"
-    given = f"{_FUNCTION}\n\n```python\n{item.starter.rstrip()}\n```"
-    return given if item.starter == item.question else f"{item.question}\n\n{given}"
+    code = f"{_FUNCTION}\n\n```python\n{item.starter.rstrip()}\n```"
+    return code if item.starter == item.question else f"{item.question}\n\n{code}"
 
 
 def load_items(
-    name: str, *, seed: int = 0, start: int | None = None, end: int | None = None
+    name: str, *, seed: int = 0, bad_rows: list[str] | None = None
 ) -> list[Item]:
-    """Problems `start` to `end` (exclusive), with their numbers in the whole data set.
+    """All problems of a data set, numbered by their rows.
 
-    `name` is a JSONL file; `tiny:N` or `stories:N`; or a hub id,
-    `owner/name[:split]` or `owner/name:config:split`. `seed` shuffles multiple-choice
-    options. Raises `SettingError`."""
-    path, hub, tiny = (
-        Path(name).expanduser(),
-        _HUB.fullmatch(name),
-        _TINY.fullmatch(name),
-    )
-    if tiny is not None:
-        family, count = tiny[1], int(tiny[2])
-        expected = f"{family}:N with N of at least 1 and at most {MOST_TINY}"
-        require(1 <= count <= MOST_TINY, "the data set", f"{family}:{count}", expected)
-        items = []
-        for number in range(count):
-            one = DATASETS[family](Split.TEST, number, 0)
-            task = Task.MATH if isinstance(one.answer, int) else Task.WORD
-            items.append(Item(number, one.question, task, str(one.answer)))
+    `name` is a JSONL file; `tiny:N` or `stories:N`; or a hub id, `owner/name[:split]`
+    or `owner/name:config:split`. `seed` shuffles GPQA's options. A bad row raises
+    `SettingError`, or, with `bad_rows`, is left out and described in that list."""
+    if tiny := _TINY.fullmatch(name):
+        return _tiny_items(tiny[1], int(tiny[2]))
+    path = Path(name).expanduser()
+    if os.path.isfile(path):  # noqa: PTH113  # Path.is_file fails on long names
+        rows: Sequence[Any] = read_lines(path)
+    elif (hub := _HUB.fullmatch(name)) and not name.endswith((".jsonl", ".json")):
+        rows = _from_hub(hub[1], hub[2] if hub[3] else None, hub[3] or hub[2] or "test")
     else:
-        if os.path.isfile(path):  # noqa: PTH113  # Path.is_file raises if the name is too long
-            rows: Iterable[dict[str, Any]] = read_lines(path)
-        elif hub is None or path.exists() or name.endswith((".jsonl", ".json")):
-            raise SettingError(
-                f"there is no data set {name!r}: {_nearby(path)} Give a JSONL file, tiny:N, "
-                "stories:N, or a hub id."
-            )
-        else:
-            config, split = (hub[2], hub[3]) if hub[3] else (None, hub[2])
-            rows = _from_hub(hub[1], config, split or "test")
-        items = [read_item(row, number, seed) for number, row in enumerate(rows)]
-    if chosen := items[slice(start, end)]:
+        raise SettingError(
+            f"there is no data set {name!r}: {_nearby(path)} Give a JSONL file, tiny:N, "
+            "stories:N, or a hub id."
+        )
+    items = []
+    for number, row in enumerate(rows):
+        try:
+            items.append(read_row(row, number, seed))
+        except SettingError as error:
+            if bad_rows is None:
+                raise SettingError(
+                    f"{name}: {error} Mend the row, or leave bad rows out: "
+                    "--skip_bad_rows."
+                ) from error
+            bad_rows.append(str(error))
+    return items
+
+
+def between(items: Sequence[Item], start: int | None, end: int | None) -> list[Item]:
+    """The problems numbered `start` to `end` (exclusive). Raises `SettingError` if
+    there are none."""
+    count = max((item.number + 1 for item in items), default=0)
+    numbers = range(count)[slice(start, end)]
+    if chosen := [item for item in items if item.number in numbers]:
         return chosen
     raise SettingError(
-        f"{name} has {len(items)} problems, and none from start_qid {start} to end_qid {end}."
+        f"the data set has {len(items)} problems, and none from start_qid {start} to "
+        f"end_qid {end}."
     )
+
+
+def _tiny_items(family: str, count: int) -> list[Item]:
+    expected = f"{family}:N with N of at least 1 and at most {MAX_TINY}"
+    require(1 <= count <= MAX_TINY, "the data set", f"{family}:{count}", expected)
+    items = []
+    for number in range(count):
+        problem = DATASETS[family](Split.TEST, number, 0)
+        items.append(Item(number, problem.question, Task.MATH, str(problem.answer)))
+    return items
 
 
 def _nearby(path: Path) -> str:
-    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises if the name is too long
+    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir fails on long names
         return f"{path} is a folder."
     folder = path.parent if os.path.isdir(path.parent) else Path()  # noqa: PTH112
-    found = sorted(one.name for one in folder.glob("*.jsonl"))[:5]
-    return f"no such file{', but there is ' + ', '.join(found) if found else ''}."
+    names = ", ".join(sorted(file.name for file in folder.glob("*.jsonl"))[:5])
+    return f"no such file{', but there is ' + names if names else ''}."
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one per line that is not empty. Raises
-    `SettingError`."""
-    where, lines = str(path), []
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file that are not empty. Raises `SettingError`."""
     try:
-        # not splitlines: it also splits at other characters, such as U+2028 in a text
-        for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-            where = f"line {number} of {path}"
-            if text.strip():
-                lines.append(json.loads(text))
-                if not isinstance(lines[-1], dict):
-                    raise TypeError(f"it holds {type(lines[-1]).__name__}")
-    except (
-        OSError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: or not UTF-8
+        text = path.read_text(encoding="utf-8-sig")  # with or without a mark in front
+    except (OSError, ValueError) as error:
         raise SettingError(
-            f"{where} cannot be read ({error}). A data set is UTF-8, one JSON object per line."
+            f"{path} cannot be read ({error}). A data set is UTF-8, one JSON object "
+            "per line."
         ) from error
-    return lines
+    # not splitlines: it also splits at other characters, such as U+2028 in a text
+    return [line for line in text.split("\n") if line.strip()]
 
 
-def _from_hub(name: str, config: str | None, split: str) -> Iterable[dict[str, Any]]:
+def _from_hub(name: str, config: str | None, split: str) -> Sequence[Any]:
     """The rows of a hub data set. Without the package `datasets` it must be stored as
     JSONL."""
     try:
@@ -192,203 +219,237 @@ def _from_hub(name: str, config: str | None, split: str) -> Iterable[dict[str, A
 
         files = HfApi().list_repo_files(name, repo_type="dataset")
         files = [file for file in files if file.endswith(".jsonl")]
-        fitting = [
-            file for file in files if split in file and (config or "") in file
-        ] or files
-        path = (
-            Path(hf_hub_download(name, fitting[0], repo_type="dataset"))
-            if fitting
-            else None
-        )
+        named = [file for file in files if split in file and (config or "") in file]
+        if files:
+            chosen = (named or files)[0]
+            return read_lines(Path(hf_hub_download(name, chosen, repo_type="dataset")))
     except Exception as error:  # versions differ in what a failed download raises
-        said = (str(error).splitlines() or ["no message"])[0]
+        reason = (str(error).splitlines() or ["no message"])[0]
         raise SettingError(
-            f"there is no file {name}, and the Hugging Face data set of that name cannot be read "
-            f"({type(error).__name__}: {said}). Check name and connection, or give a JSONL file."
+            f"there is no file {name}, and the Hugging Face data set of that name "
+            f"cannot be read ({type(error).__name__}: {reason}). Check name and "
+            "connection, or give a JSONL file."
         ) from error
-    if path is None:
-        raise SettingError(
-            f"the data set {name} is not JSONL; to read it: pip install datasets."
-        )
-    return read_lines(path)
+    raise SettingError(
+        f"the data set {name} is not JSONL; to read it: pip install datasets."
+    )
 
 
-def read_item(line: Mapping[str, Any], number: int, seed: int = 0) -> Item:
-    """The item of one line. `seed` shuffles the options of a choice. Raises
-    `SettingError`, which lists the fields found or says what is wrong in one of
-    them."""
+def read_row(row: str | Mapping[str, Any], number: int, seed: int = 0) -> Item:
+    """The item of one row: a line of JSON, or its fields. `seed` shuffles the options
+    of GPQA. Raises `SettingError`, which names the row and the field."""
     try:
-        item = replace(_recognise(line, seed), number=number)
+        if isinstance(row, str):  # NaN is no JSON; some programs write it for "nothing"
+            row = json.loads(row, parse_constant=lambda name: None)
+        if not isinstance(row, Mapping):
+            raise SettingError(f"is {type(row).__name__}, expected a JSON object.")
+        item = replace(_recognise(row, seed), number=number)
         # JSON can spell half a character, as "\\ud800", which no UTF-8 file of results
         # can hold
         json.dumps(asdict(item), ensure_ascii=False).encode()
         return item
-    except (
-        Exception
-    ) as error:  # damaged test cases may fail in base64, zlib, pickle or JSON
-        said = f"cannot be read ({type(error).__name__}: {str(error)[:200]})."
-        said = str(error) if isinstance(error, SettingError) else said
-        raise SettingError(f"problem {number} {said}") from error
+    except SettingError as error:
+        raise SettingError(f"problem {number} {error}") from error
+    except (ValueError, TypeError, RecursionError, zlib.error) as error:
+        raise SettingError(
+            f"problem {number} cannot be read ({type(error).__name__}: "
+            f"{str(error)[:200]})."
+        ) from error
+
+
+class _Row:
+    """The fields of a row that hold something. Each is taken by its layout; `finish`
+    refuses those that nobody took and that may matter."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self.names = ", ".join(map(str, row)) or "(none)"
+        self.fields: dict[str, Any] = {}
+        for key, value in row.items():
+            nan = isinstance(value, float) and value != value
+            name = re.sub(r"[\s-]+", "_", str(key).strip().lower())
+            if name in self.fields:
+                raise SettingError(f"has the field {name!r} twice.")
+            self.fields[name] = None if nan else value
+
+    def has(self, *names: str) -> bool:
+        return self.fields.keys() >= set(names)
+
+    def take(self, name: str) -> str:
+        """A field that must be text, or a number."""
+        value = self.fields.pop(name)
+        if isinstance(value, list) and len(value) == 1:  # as OlympiadBench writes it
+            value = value[0]
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            text = str(value)
+            if text.strip():
+                return text
+        raise SettingError(f"has {value!r} in its field {name!r}, expected text.")
+
+    def take_any(self, names: Sequence[str]) -> str | None:
+        """The field with one of these names, or None. Several must say the same."""
+        texts = {name: self.take(name) for name in names if name in self.fields}
+        if len(set(texts.values())) > 1:
+            fields = " and ".join(texts)
+            raise SettingError(f"has the fields {fields}, which differ; keep one.")
+        return next(iter(texts.values()), None)
+
+    def finish(self, *irrelevant: str) -> None:
+        for name, value in self.fields.items():
+            empty = value is None or value in ("", [], {})
+            known = name in IRRELEVANT or name in irrelevant or _GPQA.fullmatch(name)
+            if not (empty or known):
+                raise SettingError(
+                    f"has the field {name!r}, which may be a part of the question or the "
+                    f"answer, and nothing here uses it. Its fields: {self.names}. "
+                    "docs/evaluation.md lists the known layouts; drop the field if it "
+                    "does not matter."
+                )
 
 
 def _recognise(line: Mapping[str, Any], seed: int) -> Item:
     """The item without its number. An error's message continues "problem 3 ..."
-    (`read_item`)."""
-    fields = {
-        re.sub(r"[\s-]+", "_", str(key).strip().lower()): line[key] for key in line
-    }
+    (`read_row`)."""
+    row = _Row(line)
     ids = ("task_id", "unique_id", "question_id", "record_id", "id")
-    name = next((str(fields[key]) for key in ids if fields.get(key) is not None), "")
-    asked = (
-        fields[key]
-        for key in ("problem", "question")
-        if isinstance(fields.get(key), str)
-    )
-    question = next(asked, None)
-    if {"prompt", "test", "entry_point"} <= fields.keys():
-        tests = CodeTests(f"{fields['test']}\n\ncheck({fields['entry_point']})\n")
-        prompt = str(fields["prompt"])
-        return Item(0, prompt, Task.CODE, tests=tests, starter=prompt, name=name)
-    if {"question_content", "public_test_cases"} <= fields.keys():
-        starter = str(fields.get("starter_code") or "")
-        content, tests = str(fields["question_content"]), _live_code_bench(fields)
-        return Item(0, content, Task.CODE, tests=tests, starter=starter, name=name)
-    if (
-        question is not None
-        and "correct_answer" in fields
-        and "incorrect_answer_1" in fields
-    ):
-        wrong = [
-            key for key in sorted(fields) if re.fullmatch(r"incorrect_answer_\d+", key)
-        ]
-        texts = [str(fields[key]) for key in ("correct_answer", *wrong)]
-        return _choice(question, texts, 0, seed, name)
-    lists = [
-        fields[key]
-        for key in ("choices", "options")
-        if isinstance(fields.get(key), list)
-    ]
-    if question is not None and lists and fields.get("answer") is not None:
-        texts = [str(choice) for choice in lists[0]]
-        return _choice(
-            question, texts, _right_option(fields["answer"], texts), seed, name
+    named = (row.fields[key] for key in ids if row.fields.get(key) is not None)
+    name = str(next(named, ""))
+    if row.has("prompt", "test", "entry_point"):
+        return _human_eval(row, name)
+    if row.has("question_content", "public_test_cases"):
+        return _live_code_bench(row, name)
+    if row.has("turns"):  # MT-Bench: the first turn is asked
+        turns = row.fields.pop("turns")
+        row.finish("reference")
+        if not (isinstance(turns, list) and turns and isinstance(turns[0], str)):
+            raise SettingError("has no text in its field 'turns'.")
+        return Item(0, turns[0], Task.FREE, name=name)
+    is_asdiv = row.has("body", "formula")
+    question = _question(row)
+    if row.has("correct_answer", "incorrect_answer_1"):  # GPQA
+        wrong = sorted(
+            k for k in row.fields if re.fullmatch(r"incorrect_answer_\d+", k)
         )
-    if question is not None and (gold := _math_gold(fields)) is not None:
-        return Item(0, question, Task.MATH, gold, name=name)
-    turns = fields.get("turns")
-    free = (
-        turns[0]
-        if isinstance(turns, list) and turns
-        else fields.get("prompt", question)
-    )
-    if (
-        isinstance(free, str)
-        and not {"answer", "solution", "test", "test_cases"} & fields.keys()
-    ):
-        return Item(0, free, Task.FREE, name=name)
-    found = ", ".join(map(str, line)) or "(none)"
-    raise SettingError(f"has the fields {found}, but known layouts have {_EXPECTED}.")
+        texts = [row.take(key).strip() for key in ("correct_answer", *wrong)]
+        row.finish()
+        # the right one comes first in the file: its place is drawn, from the question
+        stream = Stream.root(seed).fold_in("options", question)
+        order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
+        return _choice(question, [texts[i] for i in order], order.index(0), name)
+    options = row.fields.pop("choices", None) or row.fields.pop("options", None)
+    if options is not None:
+        texts, letters = _options(options)
+        numbers = [row.fields.pop("answer_index", None)]
+        numbers += [row.fields.pop(key) for key in ANSWERS if key in row.fields]
+        row.finish()
+        right = {_right_option(n, texts, letters) for n in numbers if n is not None}
+        if len(right) != 1:
+            raise SettingError(f"has {len(right)} right options, expected 1.")
+        return _choice(question, texts, right.pop(), name)
+    gold = row.take_any(ANSWERS)
+    if gold is None and row.has("solution"):
+        gold = row.take("solution")
+        if boxed_answer(gold) is None:
+            raise SettingError("has no answer, and no \\boxed{} in its solution.")
+    row.finish()
+    if gold is None:
+        return Item(0, question, Task.FREE, name=name)
+    if is_asdiv:  # "9 (apples)"
+        gold = re.sub(r"\s*\([^()]*\)$", "", gold.strip())
+    return Item(0, question, Task.MATH, gold_answer(gold), name=name)
 
 
-def _math_gold(fields: Mapping[str, Any]) -> str | None:
-    """The gold answer, or None. Example: "She has 3 + 4 = 7.\\n#### 7" gives "7"."""
-    answer, solution = fields.get("answer"), fields.get("solution")
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
-        return str(answer)
-    if isinstance(answer, str) and answer.strip():
-        if "####" in answer:
-            return answer.rpartition("####")[2].strip()
-        return boxed(answer) or answer.strip()
-    return boxed(solution) if isinstance(solution, str) else None
-
-
-def _choice(question: str, texts: list[str], right: int, seed: int, name: str) -> Item:
-    """Shuffle the options with random numbers keyed by seed and question. So the gold
-    letter varies between questions, but not between runs with the same seed."""
-    if len(texts) > len(LETTERS):
+def _question(row: _Row) -> str:
+    """The question; SVAMP and ASDiv tell the story apart from it, in `body`."""
+    if not any(key in row.fields for key in QUESTIONS):
         raise SettingError(
-            f"has {len(texts)} options, expected at most {len(LETTERS)}."
+            f"has no field {', '.join(QUESTIONS)}, nor those of a known layout "
+            f"(docs/evaluation.md). Its fields: {row.names}."
         )
-    stream = Stream.root(seed).fold_in("options", question)
-    order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
-    choices = tuple(texts[place].strip() for place in order)
-    return Item(
-        0, question, Task.CHOICE, LETTERS[order.index(right)], choices, name=name
-    )
+    body = f"{row.take('body').strip()} " if row.fields.get("body") else ""
+    row.fields.pop("question_concat", None)  # SVAMP: the two together
+    return f"{body}{row.take_any(QUESTIONS)}"
 
 
-def _right_option(answer: object, texts: list[str]) -> int:
-    """The index of the right option, given as a number from 0, a letter from A, or its
+def gold_answer(text: str) -> str:
+    """The answer in the text of a solution: after the last `####` (GSM8K), or in its
+    last boxes, or the text itself."""
+    if "####" in text:
+        return text.rpartition("####")[2].strip()
+    return boxed_answer(text) or text.strip()
+
+
+def _options(options: Any) -> tuple[list[str], list[str]]:
+    """The texts of the options, and the letters that the row gives them."""
+    letters = list(LETTERS)
+    if isinstance(options, Mapping) and {"text", "label"} <= options.keys():  # ARC
+        letters, options = [str(label) for label in options["label"]], options["text"]
+    elif isinstance(options, Mapping):  # {"A": "...", "B": "..."}
+        letters, options = list(options), list(options.values())
+    if not (isinstance(options, list) and 2 <= len(options) <= len(LETTERS)):
+        raise SettingError("has no list of 2 to 26 options.")
+    texts = [str(option).strip() for option in options]
+    if not all(texts) or None in options:
+        raise SettingError("has an empty option.")
+    starts = [_GIVEN_LETTER.match(text) for text in texts]
+    if all(s and s[1] == letter for s, letter in zip(starts, LETTERS, strict=False)):
+        texts = [_GIVEN_LETTER.sub("", text, count=1) for text in texts]  # AQuA: "A)21"
+    return texts, letters
+
+
+def _right_option(answer: Any, texts: Sequence[str], letters: Sequence[str]) -> int:
+    """The index of the right option, given as a number from 0, a letter, or its
     text."""
-    if (
-        isinstance(answer, int)
-        and not isinstance(answer, bool)
-        and 0 <= answer < len(texts)
-    ):
-        return answer
-    if isinstance(answer, str):
-        if answer in texts:
-            return texts.index(answer)
-        if (letter := answer.strip(" ().").upper()) in list(LETTERS[: len(texts)]):
-            return LETTERS.index(letter)
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        if 0 <= answer < len(texts):
+            return answer
+    elif isinstance(answer, str):
+        if answer.strip() in texts:
+            return texts.index(answer.strip())
+        letter = answer.strip(" ().")
+        for name in (letter, letter.upper()):
+            if name in letters[: len(texts)]:
+                return letters.index(name)
     raise SettingError(
-        f"has the answer {answer!r} to {len(texts)} options, expected a letter, a number from 0, "
-        "or the text of an option."
+        f"has the answer {answer!r} to {len(texts)} options, expected a letter, a number "
+        "from 0, or the text of an option."
     )
 
 
-def _live_code_bench(fields: Mapping[str, Any]) -> CodeTests:
-    """Tests of whole programs: their input and output. Functional tests: Python source
-    that calls the method under test with every input (one JSON value per line) and
-    compares."""
-    tests = [
-        *_cases(fields["public_test_cases"]),
-        *_cases(fields.get("private_test_cases")),
-    ]
-    if not any(test.get("testtype") == "functional" for test in tests):
-        return CodeTests(
-            cases=tuple((str(test["input"]), str(test["output"])) for test in tests)
-        )
-    metadata = _json(fields.get("metadata"))
-    method = metadata.get("func_name") if isinstance(metadata, dict) else None
-    if not isinstance(method, str):
-        raise SettingError("has functional tests but no func_name in its metadata.")
-    rows = (
-        [row for row in str(test["input"]).split("\n") if row.strip()] for test in tests
-    )
-    outputs = (_json(test["output"]) for test in tests)
-    cases = [
-        ([*map(_json, given)], out) for given, out in zip(rows, outputs, strict=True)
-    ]
-    return CodeTests(
-        f"import json\n_cases = json.loads({json.dumps(json.dumps(cases))})\n"
-        f"for _given, _wanted in _cases:\n    _got = Solution().{method}(*_given)\n"
-        "    _got = json.loads(json.dumps(_got))\n"
-        "    assert _got == _wanted, (_given, _got, _wanted)\n"
+def _choice(question: str, texts: Sequence[str], right: int, name: str) -> Item:
+    gold = LETTERS[right]
+    return Item(0, question, Task.CHOICE, gold, tuple(texts), name=name)
+
+
+def _human_eval(row: _Row, name: str) -> Item:
+    prompt, test, entry = (row.take(key) for key in ("prompt", "test", "entry_point"))
+    row.finish()
+    body = test.partition("def check")[2]
+    if "assert" not in body and "raise" not in body:
+        raise SettingError("has no test cases: any program would pass.")
+    check = f"{test}\n\ncheck({entry})\n"
+    return Item(
+        0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=check, name=name
     )
 
 
-def _cases(value: Any) -> list[dict[str, Any]]:
-    """Test cases as a list: from a list, from JSON, or from base64 of zlib of a pickled
-    JSON text, which is how LiveCodeBench hides its private ones. A data set must not
-    run code here: the pickle is never executed, only its one text is read."""
-    if isinstance(value, list):
-        return value
-    if not isinstance(value, str) or not value.strip():
-        return []
-    if value.lstrip().startswith("["):
-        return list(json.loads(value))
-    packed = zlib.decompressobj().decompress(base64.b64decode(value), MOST_BYTES)
-    texts = [
-        argument
-        for _, argument, _ in pickletools.genops(packed)
-        if isinstance(argument, str)
-    ]
-    return list(json.loads(texts[0])) if texts else []
+def _live_code_bench(row: _Row, name: str) -> Item:
+    content = row.take("question_content")
+    starter = str(row.fields.pop("starter_code", None) or "")
+    cases = [row.fields.pop("public_test_cases")]
+    cases.append(row.fields.pop("private_test_cases", None))
+    row.finish()
+    if not any(map(_has_cases, cases)):
+        raise SettingError("has no test cases: any program would pass.")
+    entry = "Solution" if "class Solution" in starter else ""
+    return Item(0, content, Task.CODE, starter=starter, entry_point=entry, name=name)
 
 
-def _json(value: Any) -> Any:
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return value
+def _has_cases(cases: Any) -> bool:
+    """Whether there are test cases: a list, JSON, or base64 of zlib of a pickled JSON
+    text, as LiveCodeBench hides its private ones. The pickle is never executed."""
+    if not isinstance(cases, str):
+        return bool(cases)
+    if cases.strip().startswith("[") or not cases.strip():
+        return bool(json.loads(cases or "[]"))
+    start = zlib.decompressobj().decompress(base64.b64decode(cases), 1000)
+    return b'"input"' in start

@@ -22,7 +22,6 @@ from lr.measure import report
 from lr.measure.datasets import Item, fingerprint
 from lr.measure.grading import Grader, grader_for
 from lr.measure.running import Evaluation, engine_options, run_head, variant_of
-from lr.measure.sandbox import SandboxLimits
 from lr.measure.store import Store
 from lr.measure.verifier_eval import SavedPair, load_pairs
 from lr.options import LOOKAHEAD, GenerateOptions
@@ -120,7 +119,7 @@ class Lab:
         answer's arm."""
         together = any(arm.concurrency is None for arm in arms)
         turn = TURN * max(1, self.concurrency // 2) if together else TURN
-        with grader_for(self.items, SandboxLimits()) as grader:
+        with grader_for(self.items) as grader:
             stores = {
                 arm.name: Store.open(self.work / arm.name, self._head(arm))
                 for arm in arms

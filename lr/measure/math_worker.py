@@ -15,11 +15,12 @@ from __future__ import annotations
 import faulthandler
 import json
 import logging
-import re
 import sys
+from typing import Any
 
 MEMORY = 4 << 30  # Bytes of address space.
 START_SECONDS = 120.0  # sympy is large, and a machine may be busy.
+DIGITS = 14  # A decimal equals a root or pi if they agree to so many digits.
 
 
 def main() -> None:
@@ -34,34 +35,68 @@ def main() -> None:
         open(0, encoding="utf-8") as questions,
         open(1, "w", encoding="utf-8") as answers,
     ):
-        from math_verify import parse, verify
+        from math_verify import grader
 
+        grader.sympy_numeric_eq = exactly(grader.sympy_numeric_eq)
         faulthandler.cancel_dump_traceback_later()
         print(json.dumps({"ready": True}), file=answers, flush=True)
         for line in questions:
-            asked, said = json.loads(line), {"equal": False}
+            question = json.loads(line)
+            verdict = {"equal": False, "gold_read": True, "answer_read": False}
             faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
             try:
-                gold = parse(boxed(asked["gold"]), parsing_timeout=None)
-                answer = parse(boxed(asked["answer"]), parsing_timeout=None)
-                said |= {"gold_read": bool(gold), "answer_read": bool(answer)}
-                said["equal"] = bool(
-                    gold and answer and verify(gold, answer, timeout_seconds=None)
+                gold, answer = read(question["gold"]), read(question["answer"])
+                verdict |= {"gold_read": bool(gold), "answer_read": bool(answer)}
+                verdict["equal"] = bool(gold and answer) and grader.verify(
+                    gold, answer, timeout_seconds=None, allow_set_relation_comp=True
                 )
             except Exception:  # a parser may raise anything: not equal
-                said = {"equal": False, "gold_read": True, "answer_read": False}
+                pass
             faulthandler.cancel_dump_traceback_later()
-            print(json.dumps(said), file=answers, flush=True)
+            print(json.dumps(verdict), file=answers, flush=True)
 
 
-def boxed(text: str) -> str:
-    """The text as LaTeX that math-verify reads as a whole, without marks that it would
-    misread."""
-    text = re.sub(
-        r"\\(?:left|right|[,;:! ])(?![a-zA-Z])", "", text.strip().strip("$").rstrip(".")
-    )
-    text = re.sub(r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree", "", text)
-    return "\\boxed{" + text + "}"
+def read(text: str) -> list[Any]:
+    """A text as sympy reads it; empty if math-verify cannot parse all of it."""
+    import sympy
+    from math_verify import LatexExtractionConfig, parse
+
+    how_to_read = [LatexExtractionConfig(boxed_match_priority=0)]
+    parsed = parse(
+        "\\boxed{" + text + "}", how_to_read,
+        fallback_mode="no_fallback", parsing_timeout=None,
+    )  # fmt: skip
+    for number, value in enumerate(parsed):
+        # "x < 1 or x > 2" is read as a set of two relations: their union is meant
+        relations = value.args if isinstance(value, sympy.FiniteSet) else ()
+        inequalities = [
+            part for part in relations if part.is_Relational and not part.is_Equality
+        ]
+        if " or" in text and relations and len(inequalities) == len(relations):
+            parsed[number] = sympy.Union(*(part.as_set() for part in relations))
+    return parsed
+
+
+def exactly(numeric_eq: Any) -> Any:
+    """math-verify's comparison of numbers, with its "equal" taken back unless it is
+    exact for fractions, and true to 14 digits for others: to math-verify 1/3^70 and
+    1/3^71 are equal, and 1/3 and 0.333333."""
+    import sympy
+
+    def equal(gold: Any, answer: Any, *precision: Any) -> bool:
+        if not numeric_eq(gold, answer, *precision):
+            return False
+        if any(value.has(sympy.UnevaluatedExpr) for value in (gold, answer)):
+            return True  # a percentage: 28% is 28 and 0.28
+        gold, answer = gold.doit(), answer.doit()
+        if gold.is_Matrix or not (gold.is_number and answer.is_number):
+            return True
+        if gold.is_Rational and answer.is_Rational:
+            return bool(gold == answer)
+        difference = abs((gold - answer).evalf(2 * DIGITS))
+        return bool(difference <= abs(gold.evalf(2 * DIGITS)) * 10**-DIGITS)
+
+    return equal
 
 
 if __name__ == "__main__":

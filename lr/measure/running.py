@@ -148,7 +148,7 @@ class Evaluation:
             except (
                 ContextError
             ) as error:  # counts as wrong if the problem can be graded
-                graded = item.gold is not None or item.tests is not None
+                graded = item.gradable
                 wrong = Grade(
                     False if graded else None, None, None, f"not asked: {error}"
                 )

@@ -512,3 +512,27 @@ def test_sampling_by_family() -> None:
     assert family_sampling("other") == {}
     options = engine_options("lr", "acceptance", GenerateOptions(depth=4, width=3))
     assert (options.schedule, options.depth, options.width) == ("paper", 1, 1)
+
+
+def test_a_run_says_what_was_left_out_and_not_graded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"prompt": "def f():\n", "test": "def check(f):\n    assert f()", "entry_point": "f",
+         "task_id": "T/0"},
+        {"problem": "How many?", "answer": ""},
+        {"question": "Why?"},
+    ]  # fmt: skip
+    data, out = tmp_path / "data.jsonl", tmp_path / "out"
+    data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = ["run", "--dataset", str(data), "--mode", "draft", "--output", str(out)]
+    words += ["--model", "tiny-target", "--max_tokens_len", "100"]
+    assert main(words) == 2
+    assert "--skip_bad_rows" in capsys.readouterr().err
+    assert main([*words, "--skip_bad_rows"]) == 0
+    notes = capsys.readouterr().err
+    assert "1 bad row" in notes and "2 NOT GRADED" in notes
+    sample = json.loads((out / "samples.jsonl").read_text(encoding="utf-8"))
+    assert sample["task_id"] == "T/0"
+    assert main([*words, "--skip_bad_rows", "--run_code"]) == 0
+    assert "0/1 right (0%), 1 NOT GRADED" in capsys.readouterr().err

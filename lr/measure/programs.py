@@ -1,0 +1,178 @@
+"""Programs that a model wrote: found in its reply, written as a benchmark's samples for
+the benchmark's own grader, and, for HumanEval, run here if the user allows it.
+
+Running is a bare subprocess with limits of time, memory and output, in a temporary
+folder. **This is no sandbox**: the program may do all that you may do. Run it in a
+container without network, or give the samples to the benchmark's own grader."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from markdown_it import MarkdownIt
+
+from lr.measure.datasets import Item, Task
+from lr.measure.store import Store
+from lr.result import reply
+from lr.types import require
+
+PYTHON = {"python", "python3", "py", "py3", ""}  # First word of an info string.
+OUTPUT = 16 << 20  # Bytes that a program may write to a file or to its output.
+# the program starts only if every limit that the system has could be set
+CHILD = """
+import runpy, sys
+seconds, memory, output = (int(word) for word in sys.argv[2:])
+if sys.platform != "win32":
+    import resource
+    limits = {"CPU": seconds, "AS": memory, "FSIZE": output, "CORE": 0}
+    for name, limit in limits.items():
+        kind = getattr(resource, "RLIMIT_" + name)
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        if sys.platform == "linux" or name != "AS":  # macOS cannot limit it
+            resource.setrlimit(kind, (limit, limit))
+runpy.run_path(sys.argv[1], run_name="program")
+"""
+_CODE_LINE = re.compile(r"(?:async def|def|class|import|from|@\w)\b|[ \t]+\S")
+_NO_FENCE = re.compile(r"^ {0,3}(?:```|~~~).*\n?", re.MULTILINE)
+
+
+def code_block(text: str, defines: str = "") -> str | None:
+    """The last Python block of a reply that defines what was asked, or else its last
+    Python block, or else the reply itself if it begins as code; or None.
+
+    Fences pair as CommonMark says. A block without a language may be Python, but where
+    one says that it is, the others are examples of input and output."""
+    markdown = MarkdownIt("commonmark").disable(["html_block", "inline"], True)
+    fences = [token for token in markdown.parse(text) if token.type == "fence"]
+    blocks: dict[str, list[str]] = {}
+    for fence in fences:
+        language = re.split(r"[\s:,={}]+", fence.info.strip("{. "), maxsplit=1)[0]
+        if fence.content.strip() and language.lower() in PYTHON:
+            blocks.setdefault("python" if language else "", []).append(fence.content)
+    if defines:
+        pattern = rf"^(?:async )?(?:def|class) {re.escape(defines)}\b|^{re.escape(defines)} ?="
+        definition = re.compile(pattern, re.MULTILINE)
+        for tagged in ("python", ""):
+            fitting = [
+                code for code in blocks.get(tagged, []) if definition.search(code)
+            ]
+            if fitting:
+                return fitting[-1]
+    if blocks:
+        return blocks.get("python", blocks.get("", []))[-1]
+    bare = _NO_FENCE.sub("", text)
+    return bare if _CODE_LINE.match(bare.lstrip("\n")) else None
+
+
+def completion(item: Item, code: str) -> str:
+    """What to append to HumanEval's prompt. Its helpers and imports stay, and a whole
+    function in the reply replaces the one that the prompt only begins."""
+    if not re.search(rf"^(?:async )?def {item.entry_point}\b", code, re.MULTILINE):
+        return code  # the body alone
+    try:
+        compile(item.starter, "prompt", "exec")
+    except SyntaxError:  # a signature alone, without a docstring
+        return f"    pass\n\n{code}"
+    return f"\n{code}"
+
+
+def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
+    """Write the programs of a run as its benchmark's own grader reads them; the file,
+    or None where the problems ask for no programs."""
+    by_number = {item.number: item for item in items if item.task is Task.CODE}
+    answers: list[tuple[Item, str]] = []
+    for key, record in store.results():
+        if item := by_number.get(key.number):
+            code = code_block(reply(record["generation_text"]), item.entry_point)
+            answers.append((item, code or ""))
+    if not answers:
+        return None
+    if answers[0][0].check:
+        name, lines = "samples.jsonl", list(_human_eval(answers))
+    else:
+        name, lines = "samples.json", [json.dumps(_live_code_bench(answers), indent=1)]
+    store.write_lines(name, lines)
+    return store.path / name
+
+
+def _human_eval(answers: Sequence[tuple[Item, str]]) -> Iterator[str]:
+    """The lines that `evaluate_functional_correctness` of openai/human-eval reads."""
+    for item, code in answers:
+        yield json.dumps({"task_id": item.name, "completion": completion(item, code)})
+
+
+def _live_code_bench(answers: Sequence[tuple[Item, str]]) -> list[dict[str, Any]]:
+    """What `--custom_output_file` of LiveCodeBench reads: all samples of a question."""
+    codes: dict[str, list[str]] = {}
+    for item, code in answers:
+        codes.setdefault(item.name, []).append(code)
+    return [{"question_id": name, "code_list": codes[name]} for name in codes]
+
+
+@dataclass(frozen=True)
+class CodeLimits:
+    """`seconds` of wall-clock and of CPU time, `memory_mb` of address space."""
+
+    seconds: float = 10.0
+    memory_mb: int = 1024
+
+    def __post_init__(self) -> None:
+        in_range = 0 < self.seconds <= 86400
+        require(in_range, "code_seconds", self.seconds, "above 0, at most a day")
+        in_range = 64 <= self.memory_mb <= 1 << 20
+        require(in_range, "code_memory_mb", self.memory_mb, "64 to 1048576 (a TiB)")
+
+
+def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
+    """Whether a program passes HumanEval's tests, and why not. The program must come to
+    its end, where it prints a secret word: `exit(0)` does not pass."""
+    word = uuid4().hex
+    program = f"{item.starter}{completion(item, code)}\n{item.check}\nprint({word!r})\n"
+    with (
+        tempfile.TemporaryDirectory(prefix="lr-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        Path(folder, "program.py").write_text(program, "utf-8", errors="replace")
+        sizes = [int(limits.seconds) + 1, limits.memory_mb << 20, OUTPUT]
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-B", "-c", CHILD, "program.py", *map(str, sizes)],
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+            env={"PATH": os.defpath, "HOME": folder, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code_of_exit = process.wait(limits.seconds)
+        except subprocess.TimeoutExpired:
+            return False, "time was up"
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                if sys.platform == "win32":
+                    process.kill()
+                else:  # its children too
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if code_of_exit == 0 and _tail(output).rstrip().endswith(word):
+            return True, "the tests pass"
+        last_line = (_tail(errors).strip().splitlines() or [""])[-1][:200]
+        return False, last_line or f"it ended early, with exit code {code_of_exit}"
+
+
+def _tail(file: Any) -> str:
+    """The last bytes of a file as text."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+    return str(file.read().decode(errors="replace"))

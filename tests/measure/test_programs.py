@@ -1,0 +1,173 @@
+"""The program in a reply, HumanEval's own rule, samples for the benchmarks' graders,
+and the limits of what runs here."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lr.errors import SettingError
+from lr.measure.datasets import Item, Task, read_row
+from lr.measure.grading import Grader, grade_programs
+from lr.measure.programs import (
+    CodeLimits,
+    code_block,
+    completion,
+    passes,
+    write_samples,
+)
+from lr.measure.store import AnswerKey, Store
+
+RIGHT = "def f(x):\n    return x + 1\n"
+BLOCKS = {
+    "another language first": f"```text\n1 2\n```\nSo:\n\n```python\n{RIGHT}```\nThis adds one.",
+    "output after it": f"```python\n{RIGHT}```\nIt prints\n```\n3\n```\n",
+    "a command after it": f"```python\n{RIGHT}```\n```bash\npython f.py\n```",
+    "a use after it": f"```python\n{RIGHT}```\nUse it:\n```python\nprint(f(2))\n```",
+    "an attempt before it": f"```python\ndef f(x):\n    pass\n```\nBetter:\n```python\n{RIGHT}```",
+    "tildes": f"~~~python\n{RIGHT}~~~\n",
+    "four backticks": f"````python\n{RIGHT}````\n",
+    "attributes": f'```python title="f.py" {{1}}\n{RIGHT}```',
+    "a class": f"```{{.python .numberLines}}\n{RIGHT}```",
+    "Python 3": f"```Python3\n{RIGHT}```",
+    "no language": f"```\n{RIGHT}```",
+    "indented": "1. Write\n\n   ```python\n   def f(x):\n       return x + 1\n   ```\n",
+    "CRLF": f"```python\n{RIGHT}```\n".replace("\n", "\r\n"),
+    "cut off": f"```python\n{RIGHT}",
+    "a fence in a comment": f"```python\n{RIGHT}```\n```json\n```python\n```\n",
+    "no fence": RIGHT,
+    "only a closing fence": f"{RIGHT}```\n",
+    "tags around it": f"<answer>\n```python\n{RIGHT}```\n</answer>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_block_that_defines_what_was_asked(name: str) -> None:
+    block = code_block(BLOCKS[name], "f")
+    assert block is not None and block.strip() == RIGHT.strip()
+
+
+def test_prose_is_no_program() -> None:
+    assert code_block("I do not know.") is None
+    assert code_block("```text\n1 2\n```\nI do not know.", "f") is None
+    assert code_block("```\n1 2\n```\n```python\nx = 1\n```\n") == "x = 1\n"
+
+
+PROMPT = (
+    "from math import floor\n\ndef double(x):\n    return 2 * x\n\n"
+    "def half(x):\n    '''Half of double(x) // 2.'''\n"
+)
+ROW = {
+    "task_id": "T/7",
+    "prompt": PROMPT,
+    "entry_point": "half",
+    "canonical_solution": "    return floor(double(x) / 4)\n",
+    "test": "def check(candidate):\n    assert candidate(5) == 2\n",
+}
+ITEM = read_row(ROW, 0)
+LIMITS = CodeLimits(seconds=20, memory_mb=600)
+PROGRAMS = {
+    "the body alone": ("    return floor(double(x) / 4)\n", True),
+    "the asked function alone": ("def half(x):\n    return floor(double(x) / 4)\n", True),
+    "all of it": (f"{PROMPT}    return floor(x / 2)\n", True),
+    "a wrong one": ("def half(x):\n    return x\n", False),
+    "no Python": ("I cannot do it", False),
+    "leaves early": ("import sys\nsys.exit(0)\n", False),
+    "leaves at once": ("import os\nos._exit(0)\n", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_helpers_and_imports_of_the_prompt_stay(name: str) -> None:
+    code, right = PROGRAMS[name]
+    passed, why = passes(ITEM, code, LIMITS)
+    assert passed is right and why, why
+
+
+def test_a_signature_without_a_docstring_can_be_replaced() -> None:
+    row = ROW | {"prompt": "def half(x):\n"}
+    assert passes(read_row(row, 0), "def half(x):\n    return x // 2\n", LIMITS)[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS lacks some limits")
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "while True: pass",
+        "import time; time.sleep(60)",
+        "x = []\nwhile True: x.append(bytearray(10_000_000))",
+        "while True: print('x' * 1_000_000)",
+        "f = open('large', 'wb')\nwhile True: f.write(bytes(1_000_000)); f.flush()",
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])",
+    ],
+)
+def test_a_program_ends_at_its_limits(attempt: str) -> None:
+    started = time.monotonic()
+    passed, why = passes(ITEM, f"{attempt}\n", CodeLimits(seconds=3, memory_mb=300))
+    assert not passed and why
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(("seconds", "memory"), [(0, 400), (-1, 400), (1, 10)])
+def test_impossible_limits(seconds: float, memory: int) -> None:
+    with pytest.raises(SettingError):
+        CodeLimits(seconds, memory)
+
+
+def fenced(code: str) -> str:
+    return f"<think>hm</think>```python\n{code}```"
+
+
+def store_with(path: Path, texts: list[str]) -> Store:
+    store = Store.open(path, {"settings": {}})
+    for sample, text in enumerate(texts):
+        key = AnswerKey(0, sample)
+        store.write(key.file, {"generation_text": text, "right": None})
+    return store
+
+
+def test_samples_of_human_eval_and_grading_them_later(tmp_path: Path) -> None:
+    store = store_with(tmp_path, [fenced(PROGRAMS["all of it"][0]), "I cannot."])
+    path = write_samples(store, [ITEM])
+    assert path is not None and path.name == "samples.jsonl"
+    first, second = map(json.loads, path.read_text("utf-8").splitlines())
+    assert first["task_id"] == "T/7" and second["completion"] == ""
+    program = f"{PROMPT}{first['completion']}\n{ROW['test']}\ncheck(half)"
+    exec(program, {})  # as openai/human-eval puts it together
+    grade_programs(store, [ITEM], Grader())
+    assert [record["right"] for _, record in store.results()] == [None, None]
+    grade_programs(store, [ITEM], Grader(LIMITS))
+    assert [record["right"] for _, record in store.results()] == [True, False]
+
+
+def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path: Path) -> None:
+    row = {
+        "question_id": "abc",
+        "question_content": "Add.",
+        "starter_code": "class Solution:\n    def add(self, a, b):\n        ",
+        "public_test_cases": [{"input": "1\n2", "output": "3"}],
+    }
+    item = read_row(row, 0)
+    solution = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
+    texts = [fenced(solution), fenced(solution + "# two\n")]
+    path = write_samples(store_with(tmp_path, texts), [item])
+    assert path is not None and path.name == "samples.json"
+    codes = [solution, solution + "# two\n"]
+    assert json.loads(path.read_text("utf-8")) == [
+        {"question_id": "abc", "code_list": codes}
+    ]
+    assert Grader(LIMITS).grade(item, texts[0]).right is None
+
+
+def test_nothing_runs_until_it_is_allowed() -> None:
+    assert Grader().grade(ITEM, fenced(PROGRAMS["all of it"][0])).right is None
+    assert write_samples(Store(Path("none")), [Item(0, "?", Task.MATH, "1")]) is None
+
+
+def test_a_completion_continues_the_prompt() -> None:
+    for code, _ in PROGRAMS.values():
+        assert completion(ITEM, code).endswith(code)
