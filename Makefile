@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 3
+WORKERS ?= 2
 DEMO ?=
 JUPYTER ?=
 PYTEST ?=
@@ -12,8 +12,8 @@ HINT ?=
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-# The models are tiny, so one thread per process is fastest. Three processes share two cores, since
-# some tests wait for other programs. Many tests start Python, so its compiled files are kept.
+# The models are tiny, so one thread per process is fastest. Many tests start Python, so its
+# compiled files are kept.
 FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: help demo notebooks slides grade test lint format site clean
@@ -36,9 +36,7 @@ notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab (JUPYTER="--n
 slides: $(VENV)/learn.stamp ## write the slides of both lectures to slides/
 	@$(BIN)/python scripts/slides.py slides
 
-test: $(VENV)/dev.stamp ## run every test, about 5 minutes (PYTEST="-m core": forty seconds)
-	@echo "Every test takes about 5 minutes on two cores; the core alone, forty seconds:" \
-		"make test PYTEST=\"-m core\""
+test: $(VENV)/dev.stamp ## run every test but the slow ones of .ci/run (PYTEST="-m core": the core)
 	@$(FOR_TESTS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 lint: $(VENV)/dev.stamp ## check style, format and types

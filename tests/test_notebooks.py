@@ -87,6 +87,7 @@ def test_the_notebooks_are_in_order() -> None:
     ]
 
 
+@pytest.mark.ci
 @each_notebook
 def test_it_runs_and_its_outputs_are_what_it_shows(
     path: Path, kernel: AsyncKernelManager

@@ -1,27 +1,54 @@
-"""What a machine can check about the sources: the budgets of size, the imports of `lr`,
-the documents' links.
-"""
+"""What a machine can check about the sources: budgets of size, names, imports, links."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import importlib.util
+import io
 import re
 import subprocess
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from tests_root import ROOT
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "lr").rglob("*.py"))
-CORE = ("model", "kvcache", "spec", "engine")
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+CORE = ("model", "kernels", "kvcache", "spec", "engine")
 BELOW_THE_CLI = [
     path
     for path in PACKAGE
     if path.parent.name != "commands"
     and path.name not in ("__main__.py", "lookahead.py")
 ]
+
+# The budgets of CONTRIBUTING.md, held with 5 % of slack.
+HELD = False  # whether the budgets below are held already
+SLACK = 1.05
+CORE_TOKENS = 52_000
+PACKAGE_TOKENS = 140_000
+TEST_TOKENS = 125_000
+TOKENS_PER_LINE = 9.0
+WIDE_LINES = 0.02
+VAGUE_NAMES = 0.015
+DOCUMENT_WORDS = 26_000
+held = pytest.mark.skipif(not HELD, reason="the budgets are not held yet")
+
+SAYS_NOTHING = frozenset(
+    """all_ asked both found given heard how it kept known least made mine more most one other
+    own place rest said seen some taken them these those told used what where whole why
+    there""".split()
+)
+"""Words that do not say what a name holds."""
+FREE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENCODING, tokenize.ENDMARKER,
+}  # fmt: skip
 
 
 @functools.cache
@@ -34,14 +61,11 @@ def tracked_files() -> list[Path]:
     listing = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     )
-    return sorted(
-        p
-        for name in listing.stdout.split("\0")
-        if name and (p := ROOT / name).is_file()
-    )
+    paths = [ROOT / name for name in listing.stdout.split("\0") if name]
+    return sorted(path for path in paths if path.is_file())
 
 
-def found_in(paths: list[Path], pattern: str) -> list[str]:
+def lines_with(paths: list[Path], pattern: str) -> list[str]:
     """Where a pattern occurs, as "file:line: text"."""
     return [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
@@ -53,66 +77,171 @@ def found_in(paths: list[Path], pattern: str) -> list[str]:
     ]
 
 
+# ---- budgets
+
+
+class Size(NamedTuple):
+    """Of some files: tokens and lines of code, lines, wide lines, names, vague names."""
+
+    tokens: int
+    code: int
+    lines: int
+    wide: int
+    names: int
+    vague: int
+
+
+def docstring_lines(tree: ast.Module) -> Iterator[int]:
+    """The lines of docstrings, and of strings that follow an assignment."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for before, statement in zip([None, *body], body, strict=False):
+            documents = before is None or isinstance(
+                before, (ast.Assign, ast.AnnAssign)
+            )
+            if (
+                documents
+                and isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+                and isinstance(statement.value.value, str)
+            ):
+                yield from range(statement.lineno, (statement.end_lineno or 0) + 1)
+
+
+def size(paths: list[Path]) -> Size:
+    total = [0] * len(Size._fields)
+    for path in paths:
+        text, tree = path.read_text("utf-8"), parsed(path)
+        documented = set(docstring_lines(tree))
+        tokens, code = 0, set[int]()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type not in FREE and token.start[0] not in documented:
+                tokens += 1
+                code.update(range(token.start[0], token.end[0] + 1))
+        lines = text.splitlines()
+        names = [name for _, name in bindings(tree)]
+        counts = (
+            tokens,
+            len(code),
+            len(lines),
+            sum(len(line) > 95 for line in lines),
+            len(names),
+            sum(name in SAYS_NOTHING for name in names),
+        )
+        total = [old + new for old, new in zip(total, counts, strict=True)]
+    return Size(*total)
+
+
+def bindings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names that are assigned, and parameters, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            yield from ((each.lineno, each.arg) for each in node.args.args)
+
+
+def core() -> list[Path]:
+    top = ROOT / "lr"
+    rooms = {top / room for room in CORE}
+    return [p for p in PACKAGE if p.parent == top or rooms & set(p.parents)]
+
+
+@held
+@pytest.mark.parametrize(
+    ("paths", "tokens"),
+    [(core(), CORE_TOKENS), (PACKAGE, PACKAGE_TOKENS), (TESTS, TEST_TOKENS)],
+    ids=["core", "package", "tests"],
+)
+def test_tokens_of_code(paths: list[Path], tokens: int) -> None:
+    assert size(paths).tokens <= tokens * SLACK
+
+
+@held
+def test_the_package_is_not_packed() -> None:
+    package = size(PACKAGE)
+    assert package.tokens / package.code <= TOKENS_PER_LINE * SLACK
+    assert package.wide / package.lines <= WIDE_LINES * SLACK
+
+
+@held
+def test_names_say_what_they_hold() -> None:
+    package = size(PACKAGE)
+    vague = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in PACKAGE
+        for line, name in bindings(parsed(path))
+        if name in SAYS_NOTHING
+    ]
+    assert package.vague / package.names <= VAGUE_NAMES * SLACK, "\n".join(vague)
+
+
+@held
+def test_documents_are_short() -> None:
+    pages = [path for path in tracked_files() if path.suffix == ".md"]
+    pages = [p for p in pages if p.parent == ROOT or ROOT / "docs" in p.parents]
+    words = sum(len(path.read_text("utf-8").split()) for path in pages)
+    assert words <= DOCUMENT_WORDS * SLACK
+
+
+def test_the_page_stays_a_page() -> None:
+    page = ROOT / "lr" / "lookahead.py"
+    assert len(page.read_text("utf-8").splitlines()) <= 400
+
+
+# ---- rules
+
+
 def test_nothing_reads_the_environment_or_the_terminal_below_the_command_line() -> None:
     """That nothing prints there is a rule of ruff (T20)."""
     forbidden = {"sys.stdout", "sys.stderr", "os.environ", "os.getenv", "os.putenv"}
-    found = [
+    assert not [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in BELOW_THE_CLI
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in forbidden
     ]
-    assert {one.partition(":")[0] for one in found} == {
-        "lr/model/ranks.py"
-    }  # what NCCL reads
 
 
 def test_no_state_at_module_level() -> None:
     """Names at module level are CONSTANTS, Types, functions and classes; nothing
     rebinds them."""
-    found = []
     for path in PACKAGE:
         tree = parsed(path)
-        found += [
-            f"{path}: global" for node in ast.walk(tree) if isinstance(node, ast.Global)
-        ]
+        assert not any(isinstance(node, ast.Global) for node in ast.walk(tree)), path
         for node in tree.body:
-            targets = getattr(node, "targets", [getattr(node, "target", None)])
-            for target in (
-                targets if isinstance(node, (ast.Assign, ast.AnnAssign)) else []
-            ):
+            if isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = getattr(node, "targets", [getattr(node, "target", None)])
                 names = [
-                    name.id for name in ast.walk(target) if isinstance(name, ast.Name)
+                    name.id
+                    for target in targets
+                    for name in ast.walk(target)
+                    if isinstance(name, ast.Name)
                 ]
-                found += [
-                    f"{path}: {n}"
-                    for n in names
-                    if not re.match(r"_?[A-Z]|__\w+__$", n)
-                ]
-    assert not found
+                constants = all(re.match(r"_?[A-Z]|__\w+__$", name) for name in names)
+                assert constants, f"{path}: {names}"
 
 
 def test_a_class_name_means_one_thing() -> None:
     """But for the page's own Node, which stands for itself as the whole page does."""
-    where: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for path in PACKAGE:
         for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and path.name != "lookahead.py":
-                where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
-    assert not {name: files for name, files in where.items() if len(files) > 1}
+                files.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in files.items() if len(paths) > 1}
 
 
 def test_nothing_is_left_for_later() -> None:
-    assert not found_in(PACKAGE, r"\b(?:TODO|FIXME|XXX)\b")
+    assert not lines_with(PACKAGE, r"\b(?:TODO|FIXME|XXX)\b")
 
 
 def test_no_paths_of_one_machine() -> None:
-    texts = [
-        path for path in tracked_files() if path.suffix not in {".safetensors", ".png"}
-    ]
-    assert not found_in(
-        texts, r"(?<![\w.:/])/(?:work|root|home|Users|opt|mnt|media)/\w"
-    )
+    texts = [p for p in tracked_files() if p.suffix not in {".safetensors", ".png"}]
+    machine = r"(?<![\w.:/])/(?:work|root|home|Users|opt|mnt|media)/\w"
+    assert not lines_with(texts, machine)
 
 
 def test_documents_name_what_exists() -> None:
@@ -124,11 +253,12 @@ def test_documents_name_what_exists() -> None:
         ):
             assert resolves(dotted), f"{path}: {dotted} does not exist"
         for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-            assert (path.parent / link).exists(), (
-                f"{path}: the link to {link} leads nowhere"
-            )
-        for name in re.findall(r"`((?:lr|tests|scripts|docs)/[\w./-]+)`", text):
-            assert (ROOT / name).exists(), f"{path}: {name} does not exist"
+            assert (path.parent / link).exists(), f"{path}: {link} leads nowhere"
+        for name in re.findall(
+            r"`((?:lr|tests|scripts|training|docs)/[\w./-]+)`", text
+        ):
+            if path.name != "CHANGELOG.md":  # which names what is no longer there
+                assert (ROOT / name).exists(), f"{path}: {name} does not exist"
 
 
 def resolves(dotted: str) -> bool:
@@ -139,37 +269,21 @@ def resolves(dotted: str) -> bool:
         if not hasattr(value, part):
             try:
                 importlib.import_module(".".join(parts[:i]))
-            except (
-                ModuleNotFoundError
-            ) as error:  # of ours; or of an extra that it needs
+            except ModuleNotFoundError as error:  # of ours; or of an extra it needs
                 return not str(error.name).startswith("lr")
         value = getattr(value, part)
     return True
-
-
-def test_resolves() -> None:
-    assert resolves("lr.errors.OutOfBlocks.__init__")
-    assert not resolves("lr.errors.Nonesuch")
-
-
-def test_what_is_found_by_name_exists() -> None:
-    """The names that `lr.registry.find` is given."""
-    names = [
-        name
-        for path in PACKAGE
-        for name in re.findall(r'"(lr\.[\w.]+:\w+)"', path.read_text())
-    ]
-    assert len(names) > 0 and all(resolves(name.replace(":", ".")) for name in names)
 
 
 def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
-    assert "answer: 10" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "answer: " in shown and "correction" in shown and "accepted" in shown
 
 
-def test_figures_are_what_their_script_draws() -> None:
+def test_the_overview_is_what_its_script_draws() -> None:
     spec = importlib.util.spec_from_file_location(
         "draw", ROOT / "scripts" / "draw_overview.py"
     )
@@ -177,12 +291,3 @@ def test_figures_are_what_their_script_draws() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert script.FIGURE.read_text(encoding="utf-8") == script.picture()
-
-
-def lines_of(paths: list[Path]) -> int:
-    return sum(path.read_text("utf-8").count("\n") for path in paths)
-
-
-def test_sizes() -> None:
-    """The page stays a page."""
-    assert lines_of([ROOT / "lr" / "lookahead.py"]) <= 400
