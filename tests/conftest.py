@@ -128,10 +128,7 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def coarse_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions from a tenth of the simulated steps: other tests ask how exact they
     are."""
-    from lr.theory import predicted
-
-    fewer = functools.partial(predicted.seconds_per_step, steps=200)
-    monkeypatch.setattr(predicted, "seconds_per_step", fewer)
+    monkeypatch.setattr("lr.theory.cost.SIMULATED_STEPS", 200)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -23,9 +22,7 @@ from lr.measure.bench.report import BenchWay, Spread, in_turn
 from lr.measure.speed_reason import speed_reason
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
 from lr.result import Result
-from lr.spec.protocol import Emit, Schedule
-from lr.theory import predicted
-from lr.theory.trace_metrics import PassCost
+from lr.spec.protocol import Emit
 from lr.tiny.language import Problem, Split, problem
 from lr.tiny.stories import DATASETS
 from lr.watch.figures.style import ORIGINS
@@ -126,11 +123,6 @@ NOTES = (
     "draft's steps (--driver lockstep: draft and target alternate on one core)."
 )
 PACE = 0.2  # Seconds between two steps on a terminal: the pace of a reader.
-GPU, BANDWIDTH = "an H200 (4.8 TB/s, data sheet of 2024)", 4.8e12
-"""Memory bandwidth in bytes per second, from NVIDIA's data sheet."""
-LARGE = {"Qwen3-32B": 65.5e9, "Qwen3-1.7B": 3.4e9, "Qwen2.5-7B": 15.2e9}
-"""Target, draft and judge of the paper: bytes of the bf16 weights, which every pass
-reads once."""
 
 
 @dataclass(frozen=True)
@@ -248,13 +240,6 @@ class Demo:
             f"{1 - (plain_per_pass or 1) / (per_pass or 1):.0%} fewer passes of the target per "
             f"token, {_rate(both) / _rate(plain):.2f} times as fast as ar on this machine."
         )
-        if self.width == 1:
-            times = on_a_gpu(tallies, self.depth, Schedule(self.schedule))
-            said += (
-                f" The same steps, simulated on {GPU} for each of {', '.join(LARGE)}, where a pass "
-                f"takes the time to read the weights: {times:.1f} times as fast. (The paper "
-                "measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
-            )
         return said
 
 
@@ -269,25 +254,6 @@ def _tell(task: Problem, result: Result, out: Console) -> None:
 
 def _rate(tally: BenchTally) -> float:
     return tally.stats.tokens_per_second or 0.0
-
-
-def on_a_gpu(
-    tallies: Mapping[str, BenchTally], depth: int, schedule: Schedule
-) -> float:
-    """The predicted speedup of lr+sd over ar, from the simulated scheduler with the
-    observed acceptance and lengths, if a pass takes the time to read the `LARGE`
-    weights."""
-    target, draft, judge = (PassCost(size / BANDWIDTH) for size in LARGE.values())
-    seconds = []
-    for mode, way in (
-        ("ar", predicted.Way()),
-        ("lr+sd", predicted.Way(schedule, depth)),
-    ):
-        answers = tallies[mode].answers
-        load = replace(answers.load(lookup=False), verdict=judge.first)
-        each = predicted.seconds_per_step(way, load, (target, draft), None)
-        seconds.append(each / fmean(answers.emitted))
-    return seconds[0] / seconds[1]
 
 
 def _comparison(tallies: Mapping[str, BenchTally]) -> Table:

@@ -22,7 +22,7 @@ from lr.measure.bench.report import (
     write_json,
 )
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
-from lr.theory.calibration import Calibration
+from lr.theory.cost import Calibration
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
 from lr.tiny.language import Split
@@ -233,14 +233,6 @@ class BenchStep(Bench):
                 f"a pass of the {role} takes {first:.2f} ms for one row of one token, {more:.2f} "
                 f"ms more for each row, {each:.2f} ms for each token beyond one per row"
             )
-        plain = rows[0].predicted
-        for row in rows:
-            if row.tally.way.name == MAIN and plain is not None:
-                rates = step.what_if(row.tally, costs, self.depth, self.draft_forwards)
-                cases = "; ".join(
-                    f"{name}: {rate / plain:.2f}" for name, rate in rates.items()
-                )
-                out.print(f"{MAIN}, times ar by the cost model, if {cases}")
         out.print(STEP_NOTES, style="dim")
         content["pass_seconds"] = {
             "target": asdict(costs[0]),

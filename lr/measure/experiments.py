@@ -16,7 +16,6 @@ from typing import Any
 from lr.errors import SettingError
 from lr.measure.experiment import Arm, Finding, Lab, Outcome
 from lr.measure.report import ACCURACY, KEPT, PASSES, SPEEDUP, bars, notes, pick
-from lr.theory.trace_metrics import Spans, covered
 from lr.tiny.oracle import same_meaning
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role
@@ -25,6 +24,7 @@ from lr.watch.trace.file import read_trace
 
 BY_DRAFT_MODEL = {"drafter": "draft"}  # Tokens are proposed by the draft model.
 Coordinates = tuple[float, float]
+Spans = list[tuple[float, float]]  # (begin, end) of pieces of work
 SPEEDUP_COLUMNS = {
     "mode": "mode", **ACCURACY, "tokens/s": "speed", **SPEEDUP, **KEPT, **PASSES,
     "length": "length_ratio", "wasted": "wasted_share",
@@ -333,6 +333,15 @@ def find_segmentation(outcome: Outcome) -> Finding:
 DRIVERS = ("lockstep", "overlapped")
 NOBODY, TOGETHER = "none of them", "draft and target together"
 LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
+
+
+def covered(spans: Spans) -> float:
+    """The length of the union of spans. Example: (0, 2), (1, 3), (5, 6) cover 4."""
+    total = reached = 0.0
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:

@@ -22,7 +22,7 @@ from scipy.optimize import brentq, curve_fit
 
 from lr.theory.acceptance import beta_width_acceptance, tree_rows
 from lr.theory.asynchronous import lr_async_limit
-from lr.theory.calibration import Calibration, exactly
+from lr.theory.cost import Calibration, PassCost
 from lr.theory.domain import DomainError, Reals, geometric
 from lr.theory.synchronous import sd_tokens
 
@@ -155,40 +155,25 @@ def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
     """A pair of Table 1 ("r1", "qwen3") on a data set, in units of a target step of one
     token.
 
-    alpha1 is printed. c1 and v are fitted to Table 1, b and the correlation of siblings
-    to Table 3. alpha2 is the rate at which 8 free draft tokens give the printed SD
-    speedup."""
+    alpha1 is printed. c1 and v are fitted to Table 1, the cost of a further row to Table
+    3. alpha2 is the rate at which 8 free draft tokens give the printed SD speedup."""
     if pair not in TABLE_1:
         raise DomainError("pair", pair, " or ".join(TABLE_1))
     if dataset not in DATASETS:
         raise DomainError("dataset", dataset, f"one of {', '.join(DATASETS)}")
     table, column = TABLE_1[pair], DATASETS.index(dataset)
-    fitted, widths = fit_speedups(table), [fit_width(row) for row in TABLE_3]
-    alpha1, speedup = table.acceptance[column], table.tokens[column]
+    fitted = fit_speedups(table)
+    speedup = table.tokens[column]
     alpha2 = brentq(
         lambda a: float(sd_tokens(a, LOOKUP_TOKENS)) - speedup, 0, 1, xtol=1e-14
     )
-    correlation = fmean(w.p + w.q for w in widths)
-    zero, one = exactly(0.0), exactly(1.0)
     return Calibration(
         name=f"{table.name}, {dataset}, from the paper's tables",
-        alpha1=exactly(alpha1),
-        alpha2=exactly(float(alpha2)),
-        second_chance=exactly(alpha1 * correlation / (correlation + 1)),
-        plain_token=one,
-        target_first=one,
-        target_row=exactly(fmean(w.per_row for w in widths)),
-        target_token=zero,
-        draft_first=exactly(fitted.c),
-        draft_row=zero,
-        draft_token=zero,
-        verdict=exactly(fitted.v),
-        start=zero,
+        alpha1=table.acceptance[column],
+        alpha2=float(alpha2),
+        plain_token=1.0,
+        target=PassCost(1.0, row=fmean(fit_width(row).per_row for row in TABLE_3)),
+        draft=PassCost(fitted.c),
+        verdict=fitted.v,
         lookup=True,
-        conditions={
-            "printed": "alpha1",
-            "fitted": "draft step and verdict to the lookahead speedups, alpha2 to the SD speedup "
-            "with 8 free tokens, a further row and siblings to Table 3",
-            "not known": "what tokens cost (0: prompt lookup), lengths of steps, seconds (1)",
-        },
     )

@@ -27,7 +27,7 @@ from lr.spec import protocol as messages
 from lr.spec.protocol import Emit, Limits, NodeId, SchedulerConfig, Work, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
-from lr.trace import Stats, StepWritten, Trace
+from lr.trace import StepWritten, Trace
 from lr.types import Finish, Origin, Role, Step, Verdict, require
 
 ENDLESS = Limits(max_tokens=10**15)  # no simulated chain reaches it
@@ -38,9 +38,6 @@ WRONGLY = Verdict(aligned=True, why="not equivalent, but the judge erred")
 REJECTED = Verdict(aligned=False, why="rejected")
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
-Control = Callable[[Stats], tuple[int, int | None]]
-"""Called after every step; returns (depth, width) from then on. Width None: that of the
-config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,22 +242,18 @@ def simulate(
     world: World,
     steps: int,
     trace: Trace | None = None,
-    control: Control | None = None,
 ) -> SimulationOutcome:
     """Emit `steps` steps, or fewer if the limits of `config` end the chain.
 
-    `control` acts for a controller: it gets the counts and the time after every step.
     `trace` records all events by the simulated clock, including all work (`WorkSpan`)
     and all emitted steps (`Emit`). Raises `SettingError` for steps < 1."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
-    return _Simulation(config, world, trace, control).run(steps)
+    return _Simulation(config, world, trace).run(steps)
 
 
 def record_event(record: Callable[[Any], None], event: messages.Event) -> None:
     """Record an event for a scheduler without models, after the finished step that it
-    reports.
-
-    A model records its own steps."""
+    reports."""
     match event:
         case messages.Drafted(node, Step() as step):
             record(StepWritten(Role.DRAFT, node.index - 1, step, node))
@@ -271,29 +264,22 @@ def record_event(record: Callable[[Any], None], event: messages.Event) -> None:
 
 class _Simulation:
     def __init__(
-        self,
-        config: SchedulerConfig,
-        world: World,
-        trace: Trace | None,
-        control: Control | None,
+        self, config: SchedulerConfig, world: World, trace: Trace | None
     ) -> None:
-        self.scheduler, self.control = LookaheadScheduler(config), control
-        self.most, self.width, self.world = config.depth, config.width, world
-        self.widths: dict[int, int | None] = {}  # by index of the new root
-        self.declined: dict[
-            NodeId, None
-        ] = {}  # alternatives beyond the controller's width
+        self.scheduler = LookaheadScheduler(config)
+        self.width = config.width
+        self.world = world
+        self.stream = Stream.root(world.seed)
+        self.now = 0.0
+        self.stage_began = 0.0
+        self.stage_accepted = 0
         self.record: Callable[[Any], None] = lambda event: None
         if trace is not None:
             self.record = trace.record
             trace.clock, trace.start = lambda: self.now, 0.0
-        self.now = self.stage_began = 0.0
-        self.stage_accepted = 0
         draft = Workers(world.draft_workers, world.draft_overhead)
-        target, judge = (
-            Workers(None, world.target_overhead),
-            Workers(world.judge_workers),
-        )
+        target = Workers(None, world.target_overhead)
+        judge = Workers(world.judge_workers)
         # among simultaneous completions, those that make room for others come first
         self.outcome = SimulationOutcome(
             workers={
@@ -302,27 +288,21 @@ class _Simulation:
                 WorkKind.DRAFT: draft,
             }
         )
-        alone = (
-            not config.needs_target_step
-        )  # drafts are judged by a prefill of the target
+        judging = (judge, world.judge)
+        if not config.needs_target_step:  # a draft is judged by a prefill of the target
+            judging = (target, world.score)
         self.kinds = {
             WorkKind.DRAFT: (draft, world.draft),
             WorkKind.TARGET: (target, world.target),
-            WorkKind.JUDGE: (target, world.score) if alone else (judge, world.judge),
+            WorkKind.JUDGE: judging,
         }
-        self.stream = Stream.root(world.seed)
 
     def run(self, steps: int) -> SimulationOutcome:
         self._obey(self.scheduler.start(), steps)
         while self.outcome.steps < steps and not self.scheduler.done:
-            if self.declined:
-                first = next(iter(self.declined))
-                del self.declined[first]
-                event: messages.Event = messages.Drafted(first, None)
-            else:
-                span = self._next()
-                self.record(span)
-                event = self._event(span.work)
+            span = self._next()
+            self.record(span)
+            event = self._event(span.work)
             record_event(self.record, event)
             self._obey(self.scheduler.handle(event), steps)
         for worker in self.outcome.workers.values():
@@ -346,22 +326,13 @@ class _Simulation:
                 continue  # one event can emit more steps than requested
             self.record(command)
             match command:
-                case messages.Draft(parent, children):
-                    # as in `Request`: the controller's last answer before this node
-                    # could begin
-                    width = self.widths.get(
-                        max(parent.stem, parent.index - self.most + 1)
-                    )
-                    self._submit(
-                        *(Work(WorkKind.DRAFT, child) for child in children[:width])
-                    )
-                    self.declined |= dict.fromkeys(children[width:] if width else ())
+                case messages.Draft(_, children):
+                    self._submit(*(Work(WorkKind.DRAFT, child) for child in children))
                 case messages.Target(node):
                     self._submit(Work(WorkKind.TARGET, node))
                 case messages.Judge(node):
                     self._submit(Work(WorkKind.JUDGE, node))
                 case messages.Cancel(work):
-                    self.declined.pop(work.node, None)
                     if span := self.kinds[work.kind][0].cancel(self.now, work):
                         self.record(span)
                 case Emit():
@@ -416,12 +387,3 @@ class _Simulation:
                 Stage(self.stage_accepted, self.now - self.stage_began)
             )
             self.stage_began, self.stage_accepted = self.now, 0
-        if self.control is not None:
-            counts = (
-                outcome.steps,
-                outcome.steps,
-                outcome.origins[Origin.ACCEPTED],
-                outcome.judged,
-            )
-            depth, self.widths[outcome.steps] = self.control(Stats(self.now, *counts))
-            self.scheduler.set_depth(depth)

@@ -24,7 +24,7 @@ from lr.measure.bench.synthetic import Synthetic
 from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
-from lr.theory.trace_metrics import Answers
+from lr.theory.cost import Answers
 from lr.types import Role
 
 SMALL = (

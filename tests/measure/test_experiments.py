@@ -14,10 +14,15 @@ import pytest
 from lr.commands.cli import main
 from lr.measure.datasets import load_items
 from lr.measure.experiment import ArmAnswers, Finding, Lab, Outcome, write_finding
-from lr.measure.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits
+from lr.measure.experiments import (
+    BUDGETS,
+    EXPERIMENTS,
+    budget_arm,
+    covered,
+    splits,
+)
 from lr.measure.report import RunResults, cell, make_row
 from lr.measure.store import AnswerKey
-from lr.theory.trace_metrics import covered
 from lr.watch.figures.plots import Bars
 
 

@@ -117,9 +117,9 @@ sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import gpu_times, torch
 from functools import partial
 from lr.measure.bench import gpu
-from lr.theory import predicted
+from lr.theory import cost
 gpu.measure_peaks = partial(gpu.measure_peaks, small=True)
-predicted.seconds_per_step = partial(predicted.seconds_per_step, steps=200)
+cost.SIMULATED_STEPS = 200
 print(*gpu_times.timings(torch.device("cpu"), gpu_times.Sizes.small()))
 """
     done = subprocess.run(

@@ -35,7 +35,6 @@ from lr.result import Result
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
 from lr.spec.token_sd import Context
-from lr.theory.calibration import Calibration, exactly
 from lr.theory.distributions import Constant, Resampled
 from lr.theory.paper import paper_calibration
 from lr.types import Origin, Role
@@ -248,14 +247,7 @@ def test_synthetices_from_the_paper_and_from_a_calibration() -> None:
     assert paper.alpha1 == 0.50 and 0 < paper.alpha2 < 1
     assert "assumed" in str(paper.facts()["target_lengths"])
     found = paper_calibration("r1", "AIME24")
-    measured = Calibration(
-        **{
-            **vars(found),
-            "alpha1": exactly(0.25),
-            "target_lengths": (3, 5),
-            "draft_lengths": (2,),
-        }
-    )
+    measured = replace(found, alpha1=0.25, target_lengths=(3, 5), draft_lengths=(2,))
     synthetic = Synthetic.of_calibration(measured)
     assert (synthetic.alpha1, synthetic.target, synthetic.draft) == (
         0.25,

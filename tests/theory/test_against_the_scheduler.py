@@ -28,7 +28,6 @@ from lr.theory.acceptance import (
 )
 from lr.theory.asynchronous import (
     async_parallelism,
-    async_work,
     crowded_step_time,
     lr_async_limit,
     lr_async_speedup,
@@ -86,17 +85,6 @@ def test_stage_times_and_speedups_exactly(window) -> None:
             )
 
 
-def test_the_window_repeats_itself() -> None:
-    """So what was seen for short stages holds for all: one more period of the window
-    adds 1 (P, k steps) or 1 + c (D, D + 1 steps).
-    """
-    for x, c in product(range(14), (0.1, 0.2)):
-        more, less = (stage(Schedule.PAPER, 3, y, c).seconds for y in (x + 3, x))
-        assert more - less == pytest.approx(1, abs=1e-12)
-        more, less = (stage(Schedule.DEPTH, 3, y, c).seconds for y in (x + 4, x))
-        assert more - less == pytest.approx(1 + c, abs=1e-12)
-
-
 def test_the_synchronous_scheduler_obeys_algorithm_1_and_not_the_text() -> None:
     """g drafts, g + 1 target steps in flight (the paper's text: k1 = gamma1), min(X, g)
     + 1 steps: convention B, whatever X is.
@@ -129,17 +117,6 @@ def test_parallel_target_steps_exactly() -> None:
             assert stage(schedule, k, 20, c).workers[
                 WorkKind.TARGET
             ].peak == async_parallelism(k, c, window)
-
-
-def test_work_of_a_stage_exactly() -> None:
-    for c, x in product((0.2, 0.3, 0.45), (0, 1, 4)):
-        target = stage(Schedule.DEPTH, 40, x, c).workers[WorkKind.TARGET]
-        m = math.ceil(1 / c - 1e-9)
-        begun, used = async_work(0.5, c)  # E X = 1
-        assert target.begun - 1 == pytest.approx(
-            begun - 1 + x
-        )  # one belongs to the next stage
-        assert target.busy == pytest.approx(used - 1 + x, abs=1e-12) and m >= 2
 
 
 @pytest.mark.parametrize(
@@ -221,17 +198,6 @@ def test_alternatives(width: int) -> None:
         alike.origins[Origin.ACCEPTED],
         alike.steps,
         beta_width_acceptance(0.35, 0.2, width),
-    )
-
-
-def test_tokens_are_steps_of_one_more_kind() -> None:
-    """A round of token-level speculation is a synchronous cycle whose steps are tokens:
-    the same scheduler, the same formula.
-    """
-    world = World(Bernoulli(0.8), draft=Constant(0.1))
-    rate_is(
-        simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 5), world, 3000),
-        sd_speedup(0.8, 5, 0.1),
     )
 
 

@@ -14,17 +14,15 @@ from hypothesis import strategies as st
 from theory_kit import ACCEPTED as X
 from theory_kit import expected
 
-from lr.errors import SettingError
 from lr.theory import acceptance, asynchronous, synchronous
 from lr.theory.asynchronous import (
     lr_async_limit,
     lr_async_speedup,
     recurrence_speedup,
-    speedup_of_stages,
     stage_times,
 )
 from lr.theory.domain import DomainError, geometric
-from lr.theory.hybrid import best_split, hybrid_speedup
+from lr.theory.hybrid import best_split
 from lr.theory.synchronous import (
     lr_sync_cycle_speedup,
     lr_sync_speedup,
@@ -34,63 +32,6 @@ from lr.theory.synchronous import (
 
 ALPHAS = (0.0, 0.1, 0.35, 0.6, 0.8, 0.95, 1.0)
 CS = (0.02, 0.1, 0.2, 0.25, 1 / 3, 0.7)
-
-
-@pytest.mark.parametrize(
-    ("a", "k", "c", "values"),
-    [
-        (
-            *(0.6, 6, 0.1),
-            (
-                1.5889066667,
-                2.1375272644,
-                2.1523522309,
-                2.0937227673,
-                2.1739130435,
-                1.5187600000,
-                1.4896000000,
-            ),
-        ),
-        (
-            *(0.8, 4, 0.05),
-            (
-                2.5669565217,
-                2.8489808524,
-                3.1448329541,
-                2.6895043732,
-                4.1666666667,
-                2.8013333333,
-                2.4600000000,
-            ),
-        ),
-    ],
-)
-def test_values_to_ten_digits(
-    a: float, k: int, c: float, values: tuple[float, ...]
-) -> None:
-    ours = (
-        lr_sync_speedup(a, k, c),
-        *(lr_async_speedup(a, k, c, window) for window in ("paper", "depth", "cycle")),
-        lr_async_limit(a, c),
-        *(lr_sync_cycle_speedup(a, k, c, convention) for convention in ("B", "N1")),
-    )
-    assert ours == pytest.approx(values, abs=6e-11)
-
-
-def test_more_values_to_ten_digits() -> None:
-    assert sd_tokens(0.8, 5) == pytest.approx(3.68928, abs=1e-12)
-    assert sd_speedup(0.8, 5, 0.1) == pytest.approx(2.45952, abs=1e-12)
-    assert lr_async_speedup(0.6, 3, 0.1, verifier_latency=0.1) == pytest.approx(
-        1.7002081888, abs=6e-11
-    )
-    assert acceptance.width_acceptance(0.5, 2) == 0.75
-    assert acceptance.tree_sync_speedup(0.75, 2, 2, 0.1, 0.01, 0.02) == pytest.approx(
-        1.8237381703, abs=6e-11
-    )
-    split = best_split(0.6, 0.6, 0.2, 0.1, 16, "async")
-    assert (split.k1, split.k2) == (4, 4)
-    found = (split.token_only_speedup, split.step_only_speedup, split.speedup)
-    assert found == pytest.approx((1.6738461538, 1.9230769231, 3.1468492801), abs=6e-11)
 
 
 def test_the_printed_formulas_as_they_are_printed() -> None:
@@ -155,20 +96,6 @@ def test_cycles_by_enumeration() -> None:
         )
 
 
-def test_both_readings_of_the_paper() -> None:
-    """The printed f_sync(k) is Algorithm 1 with k - 1 drafts (B), or k drafts of which
-    the last is hidden (N2); k drafts of B it is not.
-    """
-    for a, k, c in product((0.3, 0.6, 0.9), (2, 3, 6), CS):
-        printed = lr_sync_speedup(a, k, c)
-        assert lr_sync_cycle_speedup(a, k - 1, c, "B") == pytest.approx(
-            printed, rel=1e-14
-        )
-        assert lr_sync_cycle_speedup(a, k, c, "N2") == pytest.approx(printed, rel=1e-14)
-        assert abs(lr_sync_cycle_speedup(a, k, c, "B") - printed) > 1e-4
-        assert lr_sync_cycle_speedup(a, k, c, "N1") < printed
-
-
 def test_windows_by_enumeration_of_the_recurrences() -> None:
     """E[X + 1] / E V_X with V from the recurrences: every window, every judge latency,
     late drafts too.
@@ -187,18 +114,6 @@ def test_windows_by_enumeration_of_the_recurrences() -> None:
             k,
             c,
             v,
-        )
-
-
-def test_long_stages_of_late_drafts_are_summed_whole() -> None:
-    """The same as term by term: stages of 5,000 steps are as good as endless at
-    0.99."""
-    for window, k, c, v in product(
-        ("paper", "depth"), (1, 2, 3), (0.1, 0.7), (0.0, 0.6, 1.5)
-    ):
-        whole = speedup_of_stages(0.99, stage_times(window, k, c, 5_000, v))
-        assert recurrence_speedup(window, 0.99, k, c, v) == pytest.approx(
-            whole, rel=1e-11
         )
 
 
@@ -298,23 +213,6 @@ def test_lemma_2_the_asynchronous_speedup_grows_to_ceil_1_c() -> None:
         assert asynchronous.async_parallelism(100, c) == enough
 
 
-def test_arrays_broadcast_and_numbers_stay_numbers() -> None:
-    alphas, ks = np.linspace(0, 0.9, 7)[:, None], np.arange(1, 6)[None, :]
-    for window in ("paper", "depth", "cycle"):
-        table = lr_async_speedup(alphas, ks, 0.15, window, 0.3)
-        assert table.shape == (7, 5)
-        assert table[3, 2] == lr_async_speedup(
-            float(alphas[3, 0]), 3, 0.15, window, 0.3
-        )
-    assert isinstance(lr_async_speedup(0.5, 3, 0.1), float) and isinstance(
-        sd_tokens(0.5, 3), float
-    )
-    assert hybrid_speedup(alphas, 0.5, 0.2, 0.1, 3, ks).shape == (7, 5)
-    assert acceptance.beta_width_acceptance(
-        0.35, 0.2, np.array([1, 2, 4])
-    ) == pytest.approx([0.636, 0.718, 0.781], abs=1e-3)
-
-
 def test_siblings() -> None:
     """Beta with large parameters is independence; with small ones siblings agree; the
     product is E[1 - (1 - A)^W].
@@ -342,59 +240,50 @@ def test_siblings() -> None:
     ) and not acceptance.width_pays_async(0.5, 0.55, 0.1, 1.3, 0.2)
 
 
-def test_the_product_when_the_target_alone_speculates() -> None:
-    """c1 grows by g: less than the product, and equal to it where the draft is free."""
-    product_, alone = (
-        hybrid_speedup(0.6, 0.6, 0.1, 0.05, 4, 4, "async", inner)
-        for inner in ("both", "target")
+def test_published_values_to_ten_digits() -> None:
+    """Found by an independent program."""
+    a, k, c = 0.6, 6, 0.1
+    values = (
+        (lr_sync_speedup(a, k, c), 1.5889066667),
+        (lr_async_speedup(a, k, c), 2.1375272644),
+        (lr_async_speedup(a, k, c, "depth"), 2.1523522309),
+        (lr_async_speedup(a, k, c, "cycle"), 2.0937227673),
+        (lr_async_limit(a, c), 2.1739130435),
+        (lr_sync_cycle_speedup(a, k, c), 1.5187600000),
+        (lr_sync_cycle_speedup(a, k, c, "N1"), 1.4896000000),
+        (sd_tokens(0.8, 5), 3.68928),
+        (sd_speedup(0.8, 5, 0.1), 2.45952),
+        (lr_async_speedup(0.6, 3, 0.1, verifier_latency=0.1), 1.7002081888),
+        (acceptance.tree_sync_speedup(0.75, 2, 2, 0.1, 0.01, 0.02), 1.8237381703),
+        (best_split(0.6, 0.6, 0.2, 0.1, 16, "async").speedup, 3.1468492801),
     )
-    assert alone < product_
-    assert hybrid_speedup(
-        0.6, 0.6, 0.0, 0.05, 4, 4, "async", "target"
-    ) == pytest.approx(hybrid_speedup(0.6, 0.6, 0.0, 0.05, 4, 4, "async"))
+    for ours, published in values:
+        assert ours == pytest.approx(published, abs=6e-11)
 
 
-def test_token_acceptance_of_two_laws() -> None:
-    assert synchronous.token_acceptance(
-        np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
-    ) == pytest.approx(0.7)
+def test_arrays_broadcast_and_numbers_stay_numbers() -> None:
+    alphas, ks = np.linspace(0, 0.9, 7)[:, None], np.arange(1, 6)[None, :]
+    table = lr_async_speedup(alphas, ks, 0.15, "depth", 0.3)
+    assert table.shape == (7, 5)
+    assert table[3, 2] == lr_async_speedup(float(alphas[3, 0]), 3, 0.15, "depth", 0.3)
+    assert isinstance(lr_async_speedup(0.5, 3, 0.1), float)
 
 
 @pytest.mark.parametrize(
     ("call", "value"),
     [
         (lambda: sd_tokens(1.2, 3), 1.2),
-        (lambda: sd_tokens(math.nan, 3), None),
         (lambda: sd_tokens(0.5, 2.5), 2.5),
-        (lambda: sd_tokens(0.5, -1), -1),
         (lambda: sd_tokens("half", 1), "half"),
-        (lambda: lr_sync_speedup(0.5, 0, 0.1), 0),
         (lambda: lr_sync_speedup([0.5, -0.1], 2, 0.1), -0.1),
-        (lambda: lr_sync_cycle_speedup(0.5, 0, 0.1, "N1"), 0),
         (lambda: lr_sync_cycle_speedup(0.5, 1, 0.1, "N3"), "N3"),
         (lambda: lr_async_speedup(0.5, 2, 1.0), 1.0),
-        (lambda: lr_async_speedup(0.5, 2, 0.1, "window"), "window"),
-        (lambda: lr_async_speedup(0.5, 2, 0.1, "paper", -1.0), -1.0),
         (lambda: lr_async_limit(1.0, 0.0), 1.0),
         (lambda: asynchronous.crowded_step_time(0.2, 0.1), 0.2),
-        (lambda: asynchronous.async_work(1.0, 0.1), 1.0),
-        (lambda: acceptance.beta_width_acceptance(0.0, 1.0, 2), 0.0),
-        (lambda: hybrid_speedup(0.5, 0.5, 0.1, 0.1, 2, 2, "both"), "both"),
-        (lambda: hybrid_speedup(0.5, 0.5, 0.1, 0.1, 2, 2, "sync", "draft"), "draft"),
         (lambda: best_split(0.5, 0.5, 0.1, 0.1, 0), 0),
-        (lambda: best_split([0.5, 0.6], 0.5, 0.1, 0.1, 8), [0.5, 0.6]),
-        (
-            lambda: synchronous.token_acceptance(
-                np.array([0.5, 0.6]), np.array([0.5, 0.5])
-            ),
-            [0.5, 0.6],
-        ),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_value(call, value) -> None:
+def test_outside_of_its_domain_a_formula_names_the_value(call, value) -> None:
     with pytest.raises(DomainError) as caught:
         call()
-    assert isinstance(caught.value, SettingError)
-    if value is not None:
-        assert caught.value.value == value
-        assert repr(caught.value.value) in str(caught.value)
+    assert caught.value.value == value

@@ -38,7 +38,7 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS
-from lr.theory.trace_metrics import Answers, Passes
+from lr.theory.cost import Answers, Passes
 from lr.trace import ForwardPass, Stats
 from lr.types import Finish, Role, SamplingParams
 

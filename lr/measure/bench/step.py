@@ -3,7 +3,7 @@ both.
 
 A repeat answers every problem in every way, with its own seed, and gives one rate per
 way in tokens per second; accuracy and counts are over all repeats. Next to each rate is
-the prediction of `lr/theory/predicted.py`, with pass costs fitted to the same run."""
+the prediction of `lr/theory/cost.py`, with pass costs fitted to the same run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.protocol import Schedule
-from lr.theory import predicted
-from lr.theory.trace_metrics import Answers, Load, PassCost
+from lr.theory.cost import Answers, Load, PassCost, Way, seconds_per_step
 from lr.tiny.language import Problem
 from lr.trace import Stats
 from lr.types import Role
@@ -196,7 +195,7 @@ def rows(
         rate, emitted = None, tally.answers.emitted
         if emitted and tally.way.variant is None:  # the load of a variant is unknown
             work = modelled(tally, costs, depth, forwards)
-            rate = fmean(emitted) / predicted.seconds_per_step(*work)
+            rate = fmean(emitted) / seconds_per_step(*work)
         speedup = Spread.of_ratios(tally.rates, plain)
         made.append(StepRow(tally, Spread.of(tally.rates), speedup, rate))
     return made
@@ -204,23 +203,12 @@ def rows(
 
 def modelled(
     tally: BenchTally, costs: Costs, depth: int, forwards: int
-) -> tuple[predicted.Way, Load, Costs, int | None]:
-    """The arguments of `predicted.seconds_per_step`: way, load of its answers, costs,
+) -> tuple[Way, Load, Costs, int | None]:
+    """The arguments of `seconds_per_step`: way, load of its answers, costs,
     forwards."""
     way, settings = tally.way, tally.way.settings
     schedule = Schedule(settings.get("schedule", "depth"))
     ahead = settings.get("depth", depth) if way.mode in LOOKAHEAD else 0
-    plain = predicted.Way(schedule, ahead)
+    plain = Way(schedule, ahead)
     load = tally.answers.load(lookup=settings.get("drafter", "draft") != "draft")
     return plain, load, costs, None if way.overlapped else forwards
-
-
-def what_if(
-    tally: BenchTally, costs: Costs, depth: int, forwards: int
-) -> dict[str, float]:
-    """Predicted tokens per second if one thing were different, and if all of them
-    were."""
-    cases = predicted.what_if(*modelled(tally, costs, depth, forwards))
-    return {
-        name: fmean(tally.answers.emitted) / seconds for name, seconds in cases.items()
-    }

@@ -47,7 +47,7 @@ from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Role, Verdict, require
 
 if TYPE_CHECKING:
-    from lr.theory.calibration import Calibration
+    from lr.theory.cost import Calibration
 
 ASSUMED_LENGTH = Lognormal(
     32.0, 0.5
@@ -105,7 +105,7 @@ class Synthetic:
             Resampled(tuple(map(float, seen))) if seen else lengths
             for seen in (found.target_lengths, found.draft_lengths)
         )
-        return cls(found.alpha1.value, found.alpha2.value, target, draft, found.name)
+        return cls(found.alpha1, found.alpha2, target, draft, found.name)
 
     def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
         """A factory of the role's segmenters that can be sent to the draft's

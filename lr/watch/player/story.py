@@ -92,7 +92,7 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
     fewest = min(one["branches"] for one in passes)
     alone = median(one["seconds"] for one in passes if one["branches"] == fewest)
     costs = paper_calibration(PAIR, DATASET)
-    c, v = costs.draft_first.value, costs.verdict.value * fmean(lengths)
+    c, v = costs.draft.first, costs.verdict * fmean(lengths)
     rows = f"{fewest} row{'s' * (fewest > 1)}"
     total = list(accumulate(lengths))
     return [

@@ -1,0 +1,297 @@
+"""From traces to a cost line to predictions: invented runs whose parameters are known."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from lr.engine.page import emission
+from lr.spec.protocol import Emit, Schedule
+from lr.theory.cost import (
+    Answers,
+    Calibration,
+    CalibrationError,
+    Load,
+    PassCost,
+    ProblemRuns,
+    Timed,
+    Way,
+    calibrate,
+    draw_rounds,
+    plain_seconds,
+    predicted_speedup,
+    ratio_with_error,
+    seconds_per_step,
+)
+from lr.theory.synchronous import lr_sync_cycle_speedup
+from lr.trace import ForwardPass, RunEvent, StepWritten, TokenRound, VerifierCall
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+
+TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
+PLAIN, PROMPT, VERDICT = 1.5, 5.0, 0.01
+TARGET, DRAFT = PassCost(2.0, 0.25, 0.125), PassCost(0.3, 0.05, 0.01)
+"""The invented machine, in seconds."""
+
+
+class Tape:
+    """Events with times, written one after the other."""
+
+    def __init__(self) -> None:
+        self.now, self.events = 0.0, list[Timed]()
+
+    def add(self, seconds: float, event: RunEvent) -> None:
+        self.now += seconds
+        self.events.append((self.now, event))
+
+    def forward(
+        self, role: Role, rows: int = 1, extra: int = 0, seconds: float = 0.0
+    ) -> None:
+        cost = TARGET if role is Role.TARGET else DRAFT
+        seconds = seconds or cost.seconds(rows, extra)
+        self.add(seconds, ForwardPass(role, rows, rows + extra, seconds / 2))
+
+    def prompt(self, *roles: Role) -> None:
+        for role in roles:
+            self.forward(role, extra=39, seconds=PROMPT / 2)
+
+
+def step(length: int) -> Step:
+    return Step((1,) * length, Finish.BOUNDARY)
+
+
+def emitted(index: int, length: int) -> Emit:
+    return emission(EmittedStep(index, step(length), Origin.TARGET))
+
+
+def judged(index: int, *aligned: bool) -> Emit:
+    """A step that was decided by verdicts."""
+    origin = Origin.ACCEPTED if aligned[-1] else Origin.CORRECTION
+    verdicts = [Verdict(same, "") for same in aligned]
+    return emission(EmittedStep(index, step(4), origin, verdicts[-1]), *verdicts)
+
+
+def invented(verdicts: tuple[bool, ...] = (True, True, False, True)) -> ProblemRuns:
+    """All runs of one problem: two steps of plain decoding, cycles of two drafts of 10
+    tokens, token rounds, and rows of several tokens."""
+    runs, tapes = ProblemRuns(), [Tape() for _ in range(4)]
+    plain, lookahead, tokens, both = tapes
+    plain.prompt(Role.TARGET)
+    for index, length in enumerate((8, 12)):
+        for _ in range(length - (index == 0)):
+            plain.forward(Role.TARGET, seconds=PLAIN)
+        plain.add(0, emitted(index, length))
+    lookahead.prompt(Role.DRAFT, Role.TARGET)
+    for cycle, aligned in enumerate(verdicts):
+        for _ in range(20):
+            lookahead.forward(Role.DRAFT)
+        for _ in range(2):
+            lookahead.add(0, StepWritten(Role.DRAFT, cycle, step(10)))
+        lookahead.forward(Role.TARGET, extra=9)
+        for rows in (3, 3, 2, 1):
+            lookahead.forward(Role.TARGET, rows=rows)
+        lookahead.add(VERDICT, VerifierCall(1, VERDICT))
+        lookahead.add(0, judged(cycle, aligned))
+    tokens.prompt(Role.DRAFT, Role.TARGET)
+    for accepted in (3, 1, 0):
+        for _ in range(3):
+            tokens.forward(Role.DRAFT, extra=1)
+        tokens.forward(Role.TARGET, extra=3)
+        tokens.add(0, TokenRound(Role.TARGET, 0, 3, 3, accepted, accepted + 1))
+    both.prompt(Role.DRAFT, Role.TARGET)
+    for rows in (2, 2, 1):
+        both.forward(Role.DRAFT, rows=rows)
+    for answers, tape in zip(
+        (runs.plain, runs.lookahead, runs.tokens, runs.both), tapes, strict=True
+    ):
+        answers.add(tape.events)
+    return runs
+
+
+def test_the_parameters_of_an_invented_machine_are_found() -> None:
+    found = calibrate([invented()] * 5, "invented", {"clock": "none"})
+    assert asdict(found.target) == pytest.approx(asdict(TARGET))
+    assert asdict(found.draft) == pytest.approx(asdict(DRAFT))
+    # accepted 3 + 1 + 0 tokens, tried 3 + 2 + 1
+    assert (found.alpha1, found.alpha2) == pytest.approx((3 / 4, 4 / 6))
+    assert (found.plain_token, found.verdict) == pytest.approx((PLAIN, VERDICT))
+    assert found.start == pytest.approx(PROMPT)
+    step_time = 10 * PLAIN
+    assert found.step_seconds == pytest.approx(step_time)
+    assert (found.c1, found.c2) == pytest.approx((3 / step_time, 0.3 / PLAIN))
+    assert (found.b, found.v) == pytest.approx((0.125, VERDICT / step_time))
+    assert found.target_lengths == (8, 12) * 5 and found.chain_lengths == (2,) * 5
+    assert max(found.errors.values()) == pytest.approx(0)  # all problems are alike
+
+
+def test_errors_come_from_the_problems() -> None:
+    """Half accept all, half nothing: of 8 coins, sqrt(1/4 / 7)."""
+    problems = [invented((True,) * 4)] * 4 + [invented((False,) * 4)] * 4
+    found = calibrate(problems, "invented", {})
+    assert found.alpha1 == 0.5
+    assert found.errors["alpha1"] == pytest.approx((0.25 / 7) ** 0.5)
+
+
+def test_the_fit_finds_the_line() -> None:
+    shapes = [(1, 0), (3, 0), (2, 6), (5, 4), (1, 19)]
+    found = PassCost.fit([{shape: (2, 2 * TARGET.seconds(*shape)) for shape in shapes}])
+    assert asdict(found) == pytest.approx(asdict(TARGET))
+    # what does not vary costs nothing, and no part is negative
+    assert PassCost.fit([{(1, 0): (2, 6.0)}]) == PassCost(pytest.approx(3.0))
+    falling = [{(1, 0): (1, 2.0)}, {(2, 0): (1, 1.0)}]
+    assert PassCost.fit(falling) == PassCost(pytest.approx(1.5))
+    assert PassCost.fit([]) == PassCost(0.0)
+
+
+def test_the_time_between_passes_belongs_to_the_pass_that_ends_it() -> None:
+    """Verdicts excepted. Where models run at the same time, each pass has its own."""
+    tape = Tape()
+    tape.prompt(Role.DRAFT, Role.TARGET)
+    tape.forward(Role.TARGET, rows=2, extra=3, seconds=4.0)
+    tape.add(0.5, VerifierCall(1, 0.5))
+    tape.forward(Role.TARGET, seconds=1.0)
+    lockstep, overlapped = Answers(), Answers()
+    lockstep.add(tape.events)
+    overlapped.add(tape.events, alone=False)
+    assert lockstep.start == PROMPT
+    [passes], [apart] = lockstep.passes, overlapped.passes
+    assert passes[Role.TARGET] == {(2, 3): (1, 4.0), (1, 0): (1, 1.0)}
+    assert not passes[Role.DRAFT]
+    assert apart[Role.TARGET] == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
+
+
+def test_the_work_of_answers() -> None:
+    """The draft's 4 tokens against the target's 3, accepted; then the target's own
+    5."""
+    tape = Tape()
+    for role, index, length in (
+        (Role.DRAFT, 0, 4),
+        (Role.TARGET, 0, 3),
+        (Role.TARGET, 1, 5),
+    ):
+        tape.add(1.0, StepWritten(role, index, step(length)))
+    tape.add(0, VerifierCall(2, 0.5))
+    tape.add(0, TokenRound(Role.TARGET, 0, 3, 3, 1, 2))
+    tape.add(0, judged(0, True))
+    tape.add(0, emitted(1, 5))
+    answers = Answers()
+    answers.add(tape.events)
+    expected = Load(1.0, [1.5, 2.5], [4], [2], 3.0, 3.0, verdict=0.25)
+    assert answers.load(lookup=False) == expected
+    assert answers.load(lookup=True).draft_passes == 0
+
+
+def test_the_acceptance_is_that_of_first_alternatives() -> None:
+    tape = Tape()
+    for index, aligned in enumerate([(True,), (False, True), (False, False)]):
+        tape.add(0, judged(index, *aligned))
+    answers = Answers()
+    answers.add(tape.events)
+    assert answers.load(lookup=False).acceptance == 1 / 3
+
+
+def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
+    found = calibrate([invented()] * 4, "invented", {"clock": "none"})
+    path = tmp_path / "calibration.json"
+    path.write_text(found.to_json(), encoding="utf-8")
+    assert Calibration.load(path) == found
+    assert Calibration.load(TINY).name == "tiny-target / tiny-draft"
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": 2}, {"alpha1": 1.5}, {"draft": "fast"}, None]
+)
+def test_broken_files_are_refused_by_name(change, tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    if change is not None:
+        path.write_text(json.dumps(json.loads(TINY.read_text()) | change))
+    with pytest.raises(CalibrationError, match=path.name):
+        Calibration.load(path)
+
+
+COST, CHEAP = PassCost(4.0, 0.5), PassCost(1.0)
+
+
+def load(acceptance: float, steps: int, **more: float) -> Load:
+    return Load(acceptance, [20], [10], [steps], **more)
+
+
+def test_nothing_accepted_costs_all_drafts_and_all_rows() -> None:
+    """Lockstep, sync 1, all rejected: 10 draft passes, 20 passes of two rows, a verdict
+    a step. The last step of an answer is written alone."""
+    work, way = load(0.0, 7, verdict=3.0), Way(Schedule.SYNC, 1)
+    seconds = seconds_per_step(way, work, (COST, CHEAP), 8, steps=7)
+    step_seconds = 10 * 1.0 + 20 * COST.seconds(2) + 3.0
+    assert 6 * step_seconds < 7 * seconds <= 7 * step_seconds + 1e-9
+
+
+def test_everything_accepted_in_one_cycle() -> None:
+    """Three steps an answer, sync 2: two drafts, then three rows side by side, one read
+    alone."""
+    way = Way(Schedule.SYNC, 2)
+    seconds = 3 * seconds_per_step(way, load(1.0, 3), (COST, CHEAP), 5, steps=3)
+    drafts = 2 * 10
+    assert (
+        drafts + 20 * COST.seconds(3) <= seconds <= drafts + 21 * COST.seconds(3) + 1e-9
+    )
+
+
+def test_overlapped_hides_the_draft() -> None:
+    """Window of the paper, k = 1, nothing accepted: one row, and a draft that is
+    faster."""
+    way = Way(Schedule.PAPER, 1)
+    seconds = seconds_per_step(way, load(0.0, 5), (COST, CHEAP), draft_forwards=None)
+    assert seconds == pytest.approx(20 * COST.first)
+
+
+@pytest.mark.parametrize("draft_passes", [3, 0])
+def test_token_rounds_without_lookahead(draft_passes: int) -> None:
+    """4 rounds of 3 drafted tokens a step, each drafted by a pass or looked up; two
+    steps and a prompt of 8."""
+    work = Load(0.0, [4], [10], [2], 3, draft_passes, start=8.0)
+    costs = PassCost(4.0, 0.5, 0.25), CHEAP
+    expected = 4 * (4 + 3 * 0.25 + draft_passes) + 4
+    assert seconds_per_step(Way(tokens=3), work, costs) == expected
+
+
+def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
+    """Free rows and verdicts, endless chains, equal steps: 6 standard errors are about
+    8 %."""
+    found = Calibration("free", 0.83, 0.5, 1.0, PassCost(1.0), PassCost(0.2))
+    for depth in (1, 3):
+        formula = float(lr_sync_cycle_speedup(0.83, depth, 0.2))
+        way = Way(Schedule.SYNC, depth)
+        assert way.formula(found) == pytest.approx(formula)
+        assert predicted_speedup(way, found, None) == pytest.approx(formula, rel=0.08)
+    assert plain_seconds(found) == 1.0 and Way().formula(found) == 1.0
+    names = [way.name for way in (Way(), Way(tokens=2), Way(Schedule.SYNC, 4, 2))]
+    assert names == ["ar", "sd 2", "sync 4 + sd 2"]
+
+
+def test_rounds_of_a_step() -> None:
+    chance = random.Random(0)
+    assert draw_rounds(1.0, 3, 9, chance) == 3 and draw_rounds(0.0, 3, 9, chance) == 9
+    # rounds of 1 or 2 tokens, each half of the time: 3 tokens need 2, 2 or 3 rounds
+    rounds = [draw_rounds(0.5, 1, 3, chance) for _ in range(4000)]
+    assert set(rounds) == {2, 3}
+    assert sum(rounds) / 4000 == pytest.approx(2.25, abs=0.05)  # 7 standard errors
+
+
+def test_a_measured_rate_predicts_a_recorded_calibration() -> None:
+    """Synchronous lookahead on one thread gains little on the tiny models, and the
+    closed form, which knows no costs of rows, promises more."""
+    found = replace(Calibration.load(TINY), lookup=False)
+    way = Way(Schedule.SYNC, 2)
+    assert 0.8 < predicted_speedup(way, found) < 1.2 < way.formula(found)
+
+
+def test_ratio_with_error() -> None:
+    """sum / sum; leaving out each of (2, 1), (4, 2), (9, 3): 13/5, 11/4, 6/3."""
+    value, error = ratio_with_error([2.0, 4.0, 9.0], [1.0, 2.0, 3.0])
+    parts = [13 / 5, 11 / 4, 6 / 3]
+    mean = sum(parts) / 3
+    assert value == 2.5
+    assert error == pytest.approx((2 / 3 * sum((p - mean) ** 2 for p in parts)) ** 0.5)
