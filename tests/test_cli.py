@@ -321,42 +321,6 @@ def test_a_tiny_model_says_what_it_understands(
     )
 
 
-def test_the_demo_shows_a_problem_and_says_what_the_table_means(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Into a pipe: plain text, no bar. The time is up after the first problem."""
-    words = [
-        "--problems",
-        "2",
-        "--show",
-        "1",
-        "--dataset",
-        "tiny",
-        "--seconds",
-        "0.001",
-    ]
-    assert main(["demo", *words, "--driver", "lockstep"]) == 0
-    said = capsys.readouterr()
-    story, _, end = said.out.partition("1 held-out problem\n")
-    story = " ".join(story.split())
-    assert (
-        "problem 1" in story and "problem 2" not in story and "nothing is lost" in story
-    )
-    assert "rejected" in story and "accepted" in story and ", expected " in story
-    table, _, conclusion = end.partition(
-        "1 of 2 problems in 0 seconds; --seconds 0 solves all."
-    )
-    assert [line.split()[0] for line in table.splitlines() if "/1" in line] == [
-        "ar", "sd", "lr", "lr+sd"
-    ]  # fmt: skip
-    for part in (
-        "fewer passes of the target",
-        "times as fast as ar",
-    ):
-        assert part in " ".join(conclusion.split())
-    assert "\x1b" not in said.out + said.err and "solving" not in said.out + said.err
-
-
 def test_a_progress_bar_keeps_off_the_text_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -119,7 +119,7 @@ def test_small_documented_commands_run(
 
 
 RUN = {
-    "demo": ["DEMO=--problems 1 --dataset tiny"],
+    "demo": ["DEMO=--problems 1 --max_tokens 60"],
     "grade": ["EX=residual"],
     "slides": [],
     "test": ["PYTEST=--version"],

@@ -1,36 +1,30 @@
-"""`lr generate` answers one question with any checkpoint. `lr demo` answers held-out
-problems in every mode, side by side and offline."""
+"""`lr generate` answers one question with any checkpoint. `lr demo` races plain
+decoding against lookahead, shows one rejection, and compares the modes."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
-from lr.measure.bench.report import BenchWay, Spread, in_turn
 from lr.measure.speed_reason import speed_reason
-from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
+from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
+from lr.registry import CHECKPOINTS
 from lr.result import Result
-from lr.spec.protocol import Emit
-from lr.tiny.language import Problem, Split, problem
-from lr.tiny.stories import DATASETS
-from lr.watch.figures.style import ORIGINS
+from lr.tiny.language import Problem, Split
+from lr.tiny.stories import story
 from lr.watch.trace.file import require_writable
 
 if TYPE_CHECKING:
     from lr.engine.engine import Run
-    from lr.measure.bench.step import BenchTally
     from lr.reasoner import Reasoner
 
 
@@ -51,10 +45,26 @@ def saving(path: Path | None, run: Run) -> Iterator[None]:
             save_trace(path, run, why)
 
 
+def picked(reasoner: Reasoner, options: GenerateOptions) -> str:
+    """What answers, in one line: mode, models, verifier, precision, threads."""
+    import torch
+
+    models = reasoner.models
+    parts = [f"mode {options.mode}", f"target {models.names.get('target')}"]
+    if options.needs_draft:
+        parts.append(f"draft {models.names.get('draft')}")
+    if options.looks_ahead:
+        parts.append(f"verifier {models.names.get('verifier')}")
+    dtype = str(models.target.dtype).removeprefix("torch.")
+    parts.append(f"{dtype} on {models.target.device}")
+    parts.append(f"{torch.get_num_threads()} CPU threads")
+    return ", ".join(parts)
+
+
 @dataclass(frozen=True)
 class Generate:
     """Answer one question. Prints each step of the answer to standard output as soon as
-    it is decided, and the statistics to standard error."""
+    it is decided, on a terminal with its sign, and the statistics to standard error."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask; the checkpoint's chat template wraps it. Left out: a sample
@@ -77,196 +87,166 @@ class Generate:
             options = replace(options, depth=self.max_depth)
         if self.trace is not None:
             require_writable(self.trace)
-        out, notes = show.console(), show.console(stderr=True)
+        out = show.console()
+        notes = show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
-        asked = (self.models.question(self.question), options, self.own.load(reasoner))
         run = Run(
-            reasoner.engine, reasoner.verifier, *asked, detailed=self.trace is not None
+            reasoner.engine,
+            reasoner.verifier,
+            self.models.question(self.question),
+            options,
+            self.own.load(reasoner),
+            detailed=self.trace is not None,
         )
+        notes.print(picked(reasoner, run.options), style="dim")
+        tiny = self.models.model in CHECKPOINTS
         with saving(self.trace, run):
             for step in run:
-                out.print(step.text, style=ORIGINS[step.origin.value].style, end="")
+                if out.is_terminal:
+                    out.print(show.step_line(step, tiny=tiny), soft_wrap=False)
+                else:
+                    out.print(step.text, end="")
         result = run.finish()
-        if not result.text.endswith("\n"):
+        if not out.is_terminal and not result.text.endswith("\n"):
             out.print()
-        stats = result.stats
-        coupling = "" if options.mode == "ar" else f", coupling {result.coupling}"
-        said = [show.summary(stats) + coupling]
-        if stats.judged and not stats.accepted:
-            emits = (
-                event for _, event in result.trace.events if isinstance(event, Emit)
-            )
-            reasons = Counter(v.why for emit in emits for v in emit.verdicts)
-            said += [
-                f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"
-            ]
-        elif reason := speed_reason(
-            result.trace, overlapped=options.driver == "overlapped"
-        ):
-            said.append(reason)
+        notes.print(show.summary(result.stats), style="dim")
         if not result.finished:
-            said += [
-                "the answer was cut at the token budget (--max_tokens) or the context length"
-            ]
-        notes.print(*said, sep="\n", style="dim")
+            notes.print(
+                "the answer was cut (--max_tokens, or the context)", style="dim"
+            )
+        overlapped = run.options.driver == "overlapped"
+        reason = speed_reason(result.trace, overlapped=overlapped)
+        if reason:
+            notes.print(reason, style="dim")
 
 
-COLUMNS = (
-    "mode", "right", "tokens\n/ s:.0f", "steps\nkept", "tokens\nkept", "target\npasses",
-    "tokens\n/ pass", "speedup", "middle\nhalf",
-)  # fmt: skip
-NOTES = (
-    "ar: plain decoding. sd: tokens drafted ahead. lr: steps drafted ahead (Lookahead Reasoning). "
-    "lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the draft "
-    "tokens. speedup: tokens per second against ar, with the modes alternating on every problem; "
-    "middle half: its quartiles over the problems. In lr and lr+sd a second process writes the "
-    "draft's steps (--driver lockstep: draft and target alternate on one core)."
+RACE = 197  # The test story of the race: 43 steps, one of them corrected at seed 0.
+WORDS = (
+    "ar: plain decoding. sd: tokens drafted ahead. lr: steps drafted ahead. lr+sd: both. "
+    "Draft and target work at the same time. kept: accepted of the judged draft steps. "
+    "faster: tokens per second, compared with ar on this machine."
 )
-PACE = 0.2  # Seconds between two steps on a terminal: the pace of a reader.
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Watch the tiny models reason through held-out problems: which draft steps are
-    kept, what replaces the rest, how much time is saved."""
+    """Watch plain decoding and lookahead answer the same question in real time; then
+    one rejection in slow motion, and all modes in one table."""
 
-    problems: int = 6  # How many problems to solve, each in every mode.
-    seconds: float = (
-        75.0  # Begin no problem after this many seconds; 0: solve all of them.
-    )
-    show: int = 2  # How many problems to show step by step.
-    dataset: Literal["stories", "tiny"] = "stories"
-    """stories: long problems; tiny: short ones. None: stories, or the models' own
-    language."""
-    depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = (
-        6  # Draft steps to write ahead.
-    )
-    width: int = 1  # How many alternative draft steps per position.
-    schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
-    num_speculative_tokens: int = 4  # How many tokens to draft ahead, in sd and lr+sd.
-    driver: Driver = "overlapped"
-    """overlapped: a second process writes the draft's steps. lockstep: the models
-    alternate."""
-    temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
+    question: tyro.conf.Positional[str | None] = None
+    """What to ask. Left out: a long problem for the tiny models, a short one for any
+    others."""
+    problems: int = 2  # How many held-out problems the table compares (tiny models).
+    seconds: float = 40.0  # Begin no further answer for the table after this time.
+    max_tokens: int | None = None
+    """Longest answer in tokens; None: no limit for the tiny models, 80 for others."""
+    depth: int = 6  # Draft steps to write ahead.
     seed: int = 0  # Same seed, same answers.
-    trace: Path | None = None
-    """Write every event of the first problem's answer in mode lr to this file, as JSON
-    lines."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        show.at_least(self, problems=1, seconds=0)
-        if self.trace is not None:
-            require_writable(self.trace)
-        from lr.measure.bench.step import BenchTally
+        from lr.watch.race import Race
 
-        ways = [BenchWay(mode, mode, self._options(mode)) for mode in MODES]
-        out, tallies = show.console(), {way.name: BenchTally(way) for way in ways}
+        show.at_least(self, problems=1, seconds=0, depth=1)
+        out = show.console()
+        tiny = self.models.model in CHECKPOINTS
         with self.models.load(needs_draft=True) as reasoner:
-            draw = DATASETS[self.dataset]
-            out.print(show.legend(), "", soft_wrap=False)
-            warm_up = problem(Split.TEST, 0, 0).question
-            for way in ways:  # the first call allocates, and starts the second process
-                reasoner.generate(warm_up, max_tokens=40, **way.settings)
-            began = time.monotonic()
-            with show.progress("solving", self.problems, beside=out) as advance:
-                for index in range(self.problems):
-                    if index and 0 < self.seconds < time.monotonic() - began:
-                        break
-                    task = draw(Split.TEST, index, 0)
-                    if index < self.show:
-                        head = Text(f"problem {index + 1}", "bold")
-                        out.print(head, "", task.question, soft_wrap=False)
-                    result = self._solve(reasoner, task, index, tallies)
-                    if index < self.show:
-                        _tell(task, result, out)
-                    advance()
-        out.print(_comparison(tallies))
-        out.print(NOTES, "", style="dim", soft_wrap=False)
-        if (done := len(tallies["ar"].seconds)) < self.problems:
-            said = f"{done} of {self.problems} problems in {self.seconds:.0f} seconds"
-            out.print(f"{said}; --seconds 0 solves all.", style="dim")
-        out.print(self._conclusion(tallies), style="bold", soft_wrap=False)
+            question = self.question
+            if question is None and tiny:
+                question = story(Split.TEST, RACE, 0).question
+            question = self.models.question(question)
+            out.print(picked(reasoner, GenerateOptions(mode="lr")), style="dim")
+            # The first call allocates, and starts the draft's process.
+            for mode in MODES:
+                reasoner.generate(question, **self._options(mode) | {"max_tokens": 4})
+            out.print("", question, "", soft_wrap=False)
+            race = Race(
+                reasoner.run(question, detailed=True, **self._options("ar")),
+                reasoner.run(question, detailed=True, **self._options("lr")),
+            )
+            race.show(out)
+            tasks: list[Problem | str] = [question]
+            if tiny and self.question is None:
+                tasks = [story(Split.TEST, n, 0) for n in range(self.problems)]
+            tallies = self._compare(reasoner, tasks)
+        out.print("", table_of(tallies), soft_wrap=False)
+        out.print(WORDS, style="dim", soft_wrap=False)
+        reason = tallies["lr"].reason
+        if reason:
+            out.print(f"lr was {reason}.", style="bold", soft_wrap=False)
 
     def _options(self, mode: Mode) -> dict[str, Any]:
-        """The options of one mode. Mode sd has nothing to overlap."""
-        names = (
-            "depth",
-            "width",
-            "schedule",
-            "num_speculative_tokens",
-            "temperature",
-            "seed",
-        )
-        driver = self.driver if mode in LOOKAHEAD else "lockstep"
-        return {name: getattr(self, name) for name in names} | {
+        """The options of one mode. A real pair gets short answers of short steps."""
+        tiny = self.models.model in CHECKPOINTS
+        overlapped = mode in LOOKAHEAD
+        return {
             "mode": mode,
-            "driver": driver,
+            "depth": self.depth,
+            "seed": self.seed,
+            "driver": "overlapped" if overlapped else "lockstep",
+            "segmenter": "blank_line" if tiny else "sentence",
+            "max_tokens": self.max_tokens or (None if tiny else 80),
         }
 
-    def _solve(
-        self,
-        reasoner: Reasoner,
-        task: Problem,
-        index: int,
-        tallies: Mapping[str, BenchTally],
-    ) -> Result:
-        """Solve one problem in every mode; returns the answer of mode lr. A different
-        mode begins each time, so that drifts of the machine's speed cancel."""
-        results = {}
-        for mode in in_turn(MODES, index):
-            path, tally = (
-                self.trace if index == 0 and mode == "lr" else None,
-                tallies[mode],
-            )
-            run = reasoner.run(
-                task.question, detailed=path is not None, **tally.way.settings
-            )
-            with saving(path, run):
-                results[mode] = result = run.finish()
-            tally.seconds.append(0.0)
-            tally.tokens.append(0)
-            tally.take(result, result.stats.seconds, result.answer == str(task.answer))
-        return results["lr"]
+    def _compare(
+        self, reasoner: Reasoner, tasks: list[Problem | str]
+    ) -> dict[Mode, Tally]:
+        """Answer the questions in every mode, the modes alternating."""
+        tallies = {mode: Tally() for mode in MODES}
+        started = time.monotonic()
+        with show.progress("comparing", len(tasks) * len(MODES)) as advance:
+            for task in tasks:
+                if tallies["ar"].answers and time.monotonic() - started > self.seconds:
+                    break
+                for mode, tally in tallies.items():
+                    question = task if isinstance(task, str) else task.question
+                    tally.add(reasoner.generate(question, **self._options(mode)), task)
+                    advance()
+        return tallies
 
-    def _conclusion(self, tallies: Mapping[str, BenchTally]) -> str:
-        """The table in words."""
-        plain, both = tallies["ar"], tallies["lr+sd"]
-        per_pass, plain_per_pass = (
-            one.stats.tokens_per_target_pass for one in (both, plain)
+
+@dataclass
+class Tally:
+    """The answers of one mode, added up."""
+
+    answers: int = 0
+    right: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    passes: int = 0
+    judged: int = 0
+    accepted: int = 0
+    reason: str = ""  # why the last one was or was not faster
+
+    def add(self, result: Result, task: Problem | str) -> None:
+        stats = result.stats
+        self.answers += 1
+        self.right += not isinstance(task, str) and result.answer == str(task.answer)
+        self.tokens += stats.tokens
+        self.seconds += stats.seconds
+        self.passes += stats.target_passes
+        self.judged += stats.judged
+        self.accepted += stats.accepted
+        self.reason = speed_reason(result.trace, overlapped=result.mode in LOOKAHEAD)
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+def table_of(tallies: dict[Mode, Tally]) -> Table:
+    """The modes beside each other."""
+    plain = tallies["ar"]
+    rows = [
+        (
+            mode,
+            f"{tally.right}/{tally.answers}" if plain.right else "",
+            tally.accepted / tally.judged if tally.judged else None,
+            tally.tokens / tally.passes,
+            tally.speed,
+            tally.speed / plain.speed,
         )
-        said = (
-            f"lr+sd: {both.right} of {len(both.seconds)} answers right (ar: {plain.right}), "
-            f"{1 - (plain_per_pass or 1) / (per_pass or 1):.0%} fewer passes of the target per "
-            f"token, {_rate(both) / _rate(plain):.2f} times as fast as ar on this machine."
-        )
-        return said
-
-
-def _tell(task: Problem, result: Result, out: Console) -> None:
-    """Show the steps of an answer; on a terminal at a reader's pace."""
-    for step in result.steps:
-        out.print(show.step_line(step, tiny=True), soft_wrap=False)
-        if out.is_terminal:
-            time.sleep(PACE)
-    out.print(f"  answer {result.answer}, expected {task.answer}\n")
-
-
-def _rate(tally: BenchTally) -> float:
-    return tally.stats.tokens_per_second or 0.0
-
-
-def _comparison(tallies: Mapping[str, BenchTally]) -> Table:
-    plain, rows = tallies["ar"], []
-    count = len(plain.seconds)
-    for mode, one in tallies.items():
-        stats, rate, half = one.stats, _rate(one), ""
-        if count >= 4 and one is not plain:
-            half = Spread.of_ratios(one.rates, plain.rates).middle_half
-        kept = stats.step_acceptance, stats.token_acceptance
-        passes = stats.target_passes, stats.tokens_per_target_pass or 0.0
-        right = f"{one.right}/{count}"
-        rows.append((mode, right, rate, *kept, *passes, rate / _rate(plain), half))
-    return show.table(
-        COLUMNS, rows, title=f"{count} held-out problem{'s' if count > 1 else ''}"
-    )
+        for mode, tally in tallies.items()
+    ]
+    heads = ("mode", "right", "kept", "tokens / pass", "tokens / s:.0f", "faster")
+    return show.table(heads, rows)

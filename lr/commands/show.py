@@ -148,20 +148,6 @@ def step_line(step: AnswerStep, *, tiny: bool = False) -> Text:
     return line
 
 
-def legend() -> Text:
-    """What the signs and colours of steps mean."""
-    words = {
-        "accepted": "draft step kept",
-        "correction": "target's step, written before the draft's was rejected: nothing is lost",
-        "bonus": "target's step after a fully accepted cycle",
-    }
-    parts = [
-        Text(f"{ORIGINS[origin].typed} {origin}: {said}", ORIGINS[origin].style)
-        for origin, said in words.items()
-    ]
-    return Text("   ").join(parts)
-
-
 def summary(stats: Stats) -> str:
     """One line of statistics."""
     parts = [f"{stats.tokens} tokens", f"{stats.seconds:.2f} s"]

@@ -1,0 +1,196 @@
+"""Plain decoding and lookahead on the same question, side by side and in real time.
+
+    race = Race(reasoner.run(question, mode="ar", detailed=True),
+                reasoner.run(question, mode="lr", detailed=True))
+    race.show(console)
+
+Plain decoding writes first, then lookahead, so that each has the whole machine. While
+lookahead writes, the left column shows again what plain decoding had written by that
+time. Nothing is sped up or slowed down."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lr.engine.engine import Run
+from lr.tiny.oracle import differing
+from lr.watch.figures.style import ORIGINS
+from lr.watch.figures.tree import words_of
+from lr.watch.stepper.words import quoted
+from lr.watch.trace.file import Record
+from lr.watch.trace.replay import header_of
+from lr.watch.trace.state import CACHE_EVENTS, EmittedState, State, apply_event
+
+FRAMES = 12  # Per second.
+PAUSE = 1.5  # Seconds between two lines of the slow motion.
+
+
+class Racer:
+    """One answer, and how far its column has got."""
+
+    def __init__(self, title: str, answer: Run) -> None:
+        self.title = title
+        self.answer = answer
+        self.rewind()
+
+        self.total: float | None = None  # its seconds, once it is complete
+
+    def rewind(self) -> None:
+        """Show it from its beginning."""
+        self.seconds = 0.0
+        self.state = State.begin(header_of(self.answer))
+        self.taken = 0  # events that the state contains
+
+    @property
+    def done(self) -> bool:
+        """Whether the column shows the whole answer."""
+        return self.total is not None and self.seconds >= self.total
+
+    def follow(self, seconds: float) -> None:
+        """Show what had happened by then."""
+        self.seconds = seconds if self.total is None else min(seconds, self.total)
+        events = self.answer.trace.events
+        token_bytes = self.answer.models.codec.token_bytes
+        while self.taken < len(events) and events[self.taken][0] <= seconds:
+            when, event = events[self.taken]
+            record = Record(self.taken, when, event, token_bytes)
+            self.taken += 1
+            if record.kind not in CACHE_EVENTS:
+                apply_event(self.state, record)
+
+    def rejection(self) -> EmittedState | None:
+        """The first correction, with the draft step that it replaced."""
+        corrections = (step for step in self.state.emitted if step.rejected is not None)
+        return next(corrections, None)
+
+
+class Race:
+    """Two answers to the same question, neither of them begun."""
+
+    def __init__(self, plain: Run, lookahead: Run) -> None:
+        self.plain = Racer("plain decoding", plain)
+        self.lookahead = Racer("lookahead", lookahead)
+        self.running: list[Racer] = []
+        self.started = 0.0
+
+    def show(self, out: Console) -> None:
+        """Run both, live on a terminal; then print how it ended, and one rejection in
+        slow motion."""
+        height = max(4, out.height - 4)  # rows of a column while it is live
+        live = Live(
+            get_renderable=lambda: self._frame(height),
+            console=out,
+            refresh_per_second=FRAMES,
+            transient=True,
+        )
+        with live if out.is_terminal else NoLive():
+            self._run(self.plain)
+            self.plain.rewind()
+            self._run(self.lookahead)
+        self.plain.follow(math.inf)
+        self.lookahead.follow(math.inf)
+        out.print(self.columns(max(4, height - 8) if out.is_terminal else None))
+        rejection = self.lookahead.rejection()
+        if rejection is not None:
+            out.print()
+            for line in slow_motion(rejection):
+                out.print(line, soft_wrap=False)
+                if out.is_terminal:
+                    time.sleep(PAUSE)
+
+    def _run(self, racer: Racer) -> None:
+        self.started = time.perf_counter()
+        self.running.append(racer)
+        racer.total = racer.answer.finish().stats.seconds
+
+    def _frame(self, height: int) -> RenderableType:
+        """What the screen shows now; the display asks for it in a thread of its own."""
+        elapsed = time.perf_counter() - self.started
+        for racer in self.running:
+            racer.follow(elapsed)
+        return self.columns(height)
+
+    def columns(self, height: int | None) -> RenderableType:
+        """Both answers beside each other; with `height` only the last rows of each."""
+        table = Table(box=None, expand=True, padding=(0, 1, 0, 0))
+        cells = []
+        for racer in (self.plain, self.lookahead):
+            passes = racer.state.forwards.get("target", 0)
+            clock = f"{racer.seconds:.2f} s, {passes} target passes"
+            clock += ", done" if racer.done else ""
+            table.add_column(f"{racer.title}\n{clock}", ratio=1)
+            text = answer_text(racer.state, ahead=not racer.done)
+            if racer not in self.running:
+                text = Text("begins when the other is done", "dim")
+            cells.append(Tail(text, height))
+        table.add_row(*cells)
+        return table
+
+
+class NoLive:
+    """In place of a live display where there is no terminal."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The last rows of a text, after its lines were wrapped."""
+
+    text: Text
+    height: int | None
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        lines = self.text.wrap(console, options.max_width)
+        yield from lines if self.height is None else lines[-self.height :]
+
+
+def answer_text(state: State, *, ahead: bool) -> Text:
+    """The steps of an answer so far. `ahead`: and what is being written after them: the
+    target's own step after the last decision, and the draft's steps."""
+    text = Text()
+    for step in state.emitted:
+        origin = ORIGINS[step.origin]
+        text.append(f"{origin.typed} {words_of(step.step)}\n", origin.style)
+    node = state.nodes.get(state.root)
+    if node is None or not ahead:
+        return text
+    if node.target is not None:
+        text.append(f"… {words_of(node.target)}\n", "yellow dim")
+    while node is not None:
+        children = [state.nodes[name] for name in node.children]
+        node = next((child for child in children if child.gone is None), None)
+        if node is not None and node.draft is not None:
+            text.append(f"… {words_of(node.draft)}\n", "bright_blue dim")
+    return text
+
+
+def slow_motion(step: EmittedState) -> list[Text]:
+    """A rejection, line by line: the draft's words, the target's, the verdict."""
+    assert step.rejected is not None
+    why = differing(step.rejected.text, step.step.text)  # in the tiny language
+    if not why and step.verdict is not None:
+        why = step.verdict["why"]
+    return [
+        Text(f"the draft wrote   {quoted(step.rejected.text)}", "bright_blue"),
+        Text(f"the target wrote  {quoted(step.step.text)}", "yellow"),
+        Text(f"the verdict       not aligned: {why}", "magenta"),
+        Text(
+            "The target had written its own step while the draft ran ahead. So it takes "
+            "the place of the draft's at once, and nothing is computed again."
+        ),
+    ]
