@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,30 +22,14 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 then attend."""
 
 
+# NOTE: In a tiny model, half of the time of a forward is Python's. `self.weight` is a
+# search in nn.Module, and a call looks for eight kinds of hooks: both together would
+# cost a fifth of the speed. So a forward looks parts up where nn.Module keeps them.
+
+
 class Module(nn.Module):
-    """An `nn.Module` that calls `forward` directly if it has no hooks, and whose
-    parameters and submodules are also ordinary attributes.
-
-    Without both, a forward of the tiny models takes 15 to 27 % longer
-    (docs/results/step.md). Hooks of one module run, hooks for all modules
-    (`register_module_forward_hook`) do not.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name in self._parameters or name in self._modules:
-            self.__dict__[name] = value
-
-    def __delattr__(self, name: str) -> None:
-        if name in self._parameters or name in self._modules:
-            self.__dict__.pop(name, None)
-        super().__delattr__(name)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """`to` and `to_empty` call this; it may replace parameters."""
-        super()._apply(fn, recurse)
-        self.__dict__.update(self._parameters)
-        return self
+    """An `nn.Module` whose call is its `forward`, unless somebody has put a hook on it.
+    Hooks for all modules at once (`register_module_forward_hook`) do not run."""
 
     def __call__(self, *args: Any) -> Any:
         hooks = self._forward_hooks or self._forward_pre_hooks
@@ -57,6 +41,10 @@ class Module(nn.Module):
 class Linear(Module, nn.Linear):
     """y = W x (+ b)."""
 
+    def forward(self, x: Tensor) -> Tensor:
+        weights: dict[str, Any] = self._parameters
+        return F.linear(x, weights["weight"], weights["bias"])
+
 
 class Embedding(Module, nn.Embedding):
     """Rows of a table, by index."""
@@ -67,32 +55,33 @@ class RMSNorm(Module):
     1910.07467).
 
     The mean is in fp32 for every dtype, as in Hugging Face, so that an fp64 model
-    agrees with it to 1e-12. For fp32 on a CPU the formula is written out, which is
-    faster for few tokens.
+    agrees with it to 1e-12.
     """
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
-        self.share = torch.tensor(eps / size, dtype=torch.float32, device="cpu")
+        self.eps_share = torch.tensor(eps / size, dtype=torch.float32, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> [..., size]."""
-        return self.scaled(x, self.weight)
+        weights: dict[str, Any] = self._parameters
+        return self.scaled(x, weights["weight"])
 
     def scaled(self, x: Tensor, weight: Tensor) -> Tensor:
         """The formula with this weight [..., size]."""
-        if (
-            x.dtype is torch.float32 and x.is_cpu
-        ):  # eps + mean(x^2) = sum(eps / size + x^2 / size)
-            shares = torch.addcmul(self.share, x, x, value=1 / x.shape[-1])
+        size = x.shape[-1]
+        if x.dtype is torch.float32 and x.is_cpu:
+            # Written out, which is quicker for few tokens:
+            # eps + mean(x^2) = sum(eps / size + x^2 / size)
+            shares = torch.addcmul(self.eps_share, x, x, value=1 / size)
             return (x * shares.sum(-1, keepdim=True).rsqrt_()).mul_(weight)
         if x.dtype is torch.float64:
-            return weight * F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).double()
+            return weight * F.rms_norm(x.float(), (size,), eps=self.eps).double()
         if weight.dim() == 1:  # one kernel on CUDA
-            return F.rms_norm(x, weight.shape, weight, self.eps)
-        return weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
+            return F.rms_norm(x, (size,), weight, self.eps)
+        return weight * F.rms_norm(x, (size,), eps=self.eps)
 
 
 class HeadNorm(RMSNorm):
@@ -102,29 +91,25 @@ class HeadNorm(RMSNorm):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.head_dim, config.rms_norm_eps)
         self.weight = nn.Parameter(torch.ones(2 * config.head_dim))
-        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
-        self.kept: tuple[Tensor, int, Tensor] | None = None
+        # Which numbers of `weight` each head takes: [h + k, d]
+        queries, keys = torch.arange(2 * config.head_dim, device="cpu").chunk(2)
+        heads = [queries] * config.num_heads + [keys] * config.num_kv_heads
+        self.register_buffer("places", torch.stack(heads), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [n, h + k, d] -> the same. In inference mode `rows` is kept until `weight`
-        changes."""
-        weight, kept = self.weight, self.kept
-        if weight.is_inference() or not torch.is_inference_mode_enabled():
-            return self.scaled(
-                x, self.rows()
-            )  # an inference tensor does not count its changes
-        if kept is None or kept[0] is not weight or kept[1] != weight._version:
-            kept = self.kept = (weight, weight._version, self.rows())
-        return self.scaled(x, kept[2])
+        """x [n, h + k, d] -> the same."""
+        return self.scaled(x, self.rows())
 
     def rows(self) -> Tensor:
         """The weight of every head, [h + k, d]."""
-        query, key = self.weight.chunk(2)
-        return torch.stack((query,) * self.num_heads + (key,) * self.num_kv_heads)
+        weights: dict[str, Any] = self._parameters
+        buffers: dict[str, Any] = self._buffers
+        return weights["weight"].take(buffers["places"])
 
 
 class Attention(Module):
-    """Attention with its projections; q, k, v are one matrix: [q heads | k heads | v heads]."""
+    """Attention with its projections; q, k, v are one matrix:
+    [q heads | k heads | v heads]."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -139,20 +124,20 @@ class Attention(Module):
     def forward(
         self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
     ) -> Tensor:
-        return self.out(self.mix(self.qkv(x), cos, signed_sin, attend))
-
-    def mix(
-        self, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
-    ) -> Tensor:
-        """Everything between the projections: [n, (h + 2 k) d] -> [n, h d]."""
-        n, h, k = qkv.shape[0], self.num_heads, self.num_kv_heads
-        heads = qkv.view(n, h + 2 * k, self.head_dim)
+        """x [n, e] -> [n, e]."""
+        parts: dict[str, Any] = self._modules
+        n = x.shape[0]
+        h = self.num_heads
+        k = self.num_kv_heads
+        heads = parts["qkv"](x).view(n, h + 2 * k, self.head_dim)
         rotated, values = heads.split_with_sizes((h + k, k), dim=1)
-        if self.qk_norm is not None:
-            rotated = self.qk_norm(rotated)
+        norm = parts.get("qk_norm")
+        if norm is not None:
+            rotated = norm(rotated)
         rotated = rotate(rotated, cos, signed_sin)
         queries, keys = rotated.split_with_sizes((h, k), dim=1)
-        return attend(self.layer, queries, keys, values).reshape(n, h * self.head_dim)
+        mixed = attend(self.layer, queries, keys, values)
+        return parts["out"](mixed.reshape(n, h * self.head_dim))
 
 
 class MLP(Module):
@@ -161,14 +146,15 @@ class MLP(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = Linear(
-            config.hidden_size, 2 * config.intermediate_size, bias=False
-        )
-        self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
+        width = config.intermediate_size
+        self.gate_up = Linear(config.hidden_size, 2 * width, bias=False)
+        self.down = Linear(width, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        """x [n, e] -> [n, e]."""
+        parts: dict[str, Any] = self._modules
+        gate, up = parts["gate_up"](x).chunk(2, dim=-1)  # [n, width] each
+        return parts["down"](F.silu(gate) * up)
 
 
 class DecoderLayer(Module):
@@ -184,8 +170,11 @@ class DecoderLayer(Module):
     def forward(
         self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
     ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, signed_sin, attend)
-        return x + self.mlp(self.mlp_norm(x))
+        """x [n, e] -> [n, e]."""
+        parts: dict[str, Any] = self._modules
+        normed = parts["attention_norm"](x)
+        x = x + parts["attention"](normed, cos, signed_sin, attend)
+        return x + parts["mlp"](parts["mlp_norm"](x))
 
 
 # Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the

@@ -20,7 +20,15 @@ from torch.nn import functional as F
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import SDPA, AttentionKind, RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.layers import Attend, DecoderLayer, Embedding, Module, RMSNorm, Rotary
+from lr.model.layers import (
+    Attend,
+    DecoderLayer,
+    Embedding,
+    Linear,
+    Module,
+    RMSNorm,
+    Rotary,
+)
 
 Network = TypeVar("Network", bound="CausalLM")
 Replay = Callable[[RaggedBatch], Tensor | None]
@@ -49,20 +57,13 @@ class CausalLM(Module):
         self.config = self.part = config
         self.asked = Askers()
         v, e = config.vocab_size, config.hidden_size
-        table = torch.empty(v, e)
-        if (
-            not table.is_meta
-        ):  # there it would import PyTorch's compiler, which takes seconds
-            nn.init.normal_(table)
-        self.embedding = Embedding(v, e, _weight=table)
+        self.embedding = Embedding(v, e)
         self.layers = nn.ModuleList(
             DecoderLayer(config, l) for l in range(config.num_layers)
         )
         self.norm = RMSNorm(e, config.rms_norm_eps)
-        self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
-        with torch.device(
-            "cpu"
-        ):  # no checkpoint has it, so it needs values in a "meta" model too
+        self.head = None if config.tie_word_embeddings else Linear(e, v, bias=False)
+        with torch.device("cpu"):  # no checkpoint has it: never "meta"
             self.rotary = Rotary(config)
 
     @classmethod
@@ -70,11 +71,22 @@ class CausalLM(Module):
         cls, make: Callable[[], Network], dtype: torch.dtype, device: torch.device
     ) -> Network:
         """The model that `make` returns, frozen, in eval mode, with uninitialised
-        weights."""
+        weights in the order in memory that is quickest to multiply by."""
         with torch.device("meta"):  # no storage until the dtype is right
             model = make().to(dtype)
-        # `to_empty` would import PyTorch's compiler
-        model._apply(lambda one: torch.empty(one.shape, dtype=one.dtype, device=device))
+        # On a CPU, a matrix of float32 or float64 is read quicker by columns, one of
+        # bfloat16 or float16 by rows (docs/results/real.md has the measurements).
+        by_columns = device.type == "cpu" and dtype in (torch.float32, torch.float64)
+
+        def fill(tensor: Tensor) -> Tensor:
+            if not tensor.is_meta:
+                return tensor.to(device)
+            shape = tuple(tensor.shape)
+            if by_columns and len(shape) == 2:
+                return torch.empty(shape[::-1], dtype=dtype, device=device).t()
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        model._apply(fill)  # `to_empty` would import PyTorch's compiler
         return model.requires_grad_(False).eval()
 
     @property
@@ -99,11 +111,12 @@ class CausalLM(Module):
 
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """The final hidden states [n, e] of tokens [n] at positions [n]."""
-        cos, signed_sin = self.rotary(positions, self.dtype)
+        parts: dict[str, Any] = self._modules
         x = self.embed(tokens)
-        for layer in self.layers:
+        cos, signed_sin = self.rotary(positions, x.dtype)
+        for layer in parts["layers"]:
             x = layer(x, cos, signed_sin, attend)
-        return self.norm(x)
+        return parts["norm"](x)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The embeddings [n, e] of tokens [n]."""
@@ -112,9 +125,10 @@ class CausalLM(Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [m, v] of the token after each hidden state
         [m, e]."""
-        return F.linear(
-            hidden, self.embedding.weight if self.head is None else self.head.weight
-        )
+        head = self.head
+        if head is not None:
+            return head(hidden)
+        return F.linear(hidden, self.embedding.weight)
 
     def forward(
         self,

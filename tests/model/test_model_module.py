@@ -2,89 +2,78 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from model_kit import KINDS, hf_model, our_logits, random_tokens
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from lr.engine.runner import ModelRunner
-from lr.model.layers import DecoderLayer, Linear, RMSNorm
-from lr.model.weights import load_model
-
-
-def test_forward_hooks_see_the_hidden_states() -> None:
-    model = load_model("tiny-draft", dtype=torch.float64)
-    runner = ModelRunner(model, num_blocks=8)
-    seen: dict[str, list[Tensor]] = {"norm": [], "layer": [], "projection": []}
-    first = model.layers[0]
-    assert isinstance(first, DecoderLayer)
-    hooks = [
-        module.register_forward_hook(
-            lambda _, given, made, name=name: seen[name].append(made)
-        )
-        for name, module in (
-            ("norm", model.norm),
-            ("layer", first),
-            ("projection", first.attention.qkv),
-        )
-    ]
-    branch = runner.open([1, 2, 3])
-    [logits] = runner.forward([branch], logits="all")
-    for hook in hooks:
-        hook.remove()
-    e = model.config.hidden_size
-    assert {
-        name: [tuple(x.shape[:1]) for x in found] for name, found in seen.items()
-    } == {name: [(3,)] for name in seen}
-    assert seen["norm"][0].shape == seen["layer"][0].shape == (3, e)
-    torch.testing.assert_close(
-        model.logits(seen["norm"][0]), logits, rtol=0, atol=1e-12
-    )
-    runner.forward([_with(branch, 4)])
-    assert len(seen["norm"]) == 1
-    runner.close(branch)
+from lr.model.config import read_config
+from lr.model.layers import RMSNorm
+from lr.model.qwen import CausalLM
 
 
-def test_a_hook_can_change_what_the_model_says() -> None:
-    model = load_model("tiny-draft", dtype=torch.float64)
-    runner = ModelRunner(model, num_blocks=8)
-    plain, changed = runner.open([1, 2]), runner.open([1, 2])
-    [before] = runner.forward([plain])
-    with model.layers[-1].register_forward_hook(lambda _, given, made: made * 0):
-        [after] = runner.forward([changed])
-    assert not torch.allclose(before, after)
-    for branch in (plain, changed):
-        runner.close(branch)
+def random_model(kind: str = "qwen3") -> CausalLM:
+    config = {**hf_model(kind).config.to_dict(), "architectures": None}
+    return CausalLM(read_config(config)).double()
 
 
-def test_gradients_can_be_watched_and_weights_computed() -> None:
-    """Hooks on gradients, and a weight that is a function of others (`parametrize`)."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hook_on_any_module_fires_once_in_a_forward(kind: str) -> None:
+    model = random_model(kind)
+    fired: dict[str, list[str]] = {"before": [], "after": []}
+    expected = []
+    for name, module in model.named_modules():
+        if name and not isinstance(module, nn.ModuleList):
+            expected.append(name)
+            module.register_forward_pre_hook(
+                lambda *_, name=name: fired["before"].append(name)
+            )
+            module.register_forward_hook(
+                lambda *_, name=name: fired["after"].append(name)
+            )
+    our_logits(model, random_tokens(3))
+    for names in fired.values():
+        assert sorted(names) == sorted(expected)
+
+
+def test_hooks_see_and_change_hidden_states() -> None:
+    model, tokens = random_model(), random_tokens(3)
+    before = our_logits(model, tokens)
+    seen: list[Tensor] = []
+    with model.norm.register_forward_hook(lambda _, x, y: seen.append(y)):
+        assert torch.equal(our_logits(model, tokens), before)
+    assert torch.equal(model.logits(seen[0]), before)
+    with model.layers[-1].register_forward_hook(lambda _, x, y: y * 0):
+        assert not torch.allclose(our_logits(model, tokens), before)
+    assert torch.equal(our_logits(model, tokens), before)
+
+
+def test_gradients_can_be_watched() -> None:
     norm, seen = RMSNorm(8, 1e-6), []
     norm.register_full_backward_pre_hook(lambda _, gradients: seen.append(gradients))
     norm(torch.ones(2, 8, requires_grad=True)).sum().backward()
     assert len(seen) == 1
 
-    linear = Linear(4, 3, bias=False)
-    plain = linear.weight.detach().clone()
-    parametrize.register_parametrization(linear, "weight", Doubled())
-    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(linear(x), x @ (2 * plain).t())
-    parametrize.remove_parametrizations(linear, "weight")
-    torch.testing.assert_close(linear(x), x @ (2 * plain).t())
-    del linear.weight
-    assert not hasattr(linear, "weight")
 
+def test_a_part_can_be_replaced() -> None:
+    """As adapters and quantised weights do."""
 
-class Doubled(nn.Module):
-    """Twice the parameter."""
+    class Twice(nn.Module):
+        def __init__(self, matrix: Any) -> None:
+            super().__init__()
+            self.matrix = matrix
 
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * x
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * self.matrix(x)
 
-
-def _with(branch, token):  # type: ignore[no-untyped-def]
-    branch.append(token)
-    return branch
+    model, tokens = random_model(), random_tokens(3)
+    doubled = random_model()
+    doubled.load_state_dict(model.state_dict())
+    doubled.layers[0].mlp.down.weight.data *= 2
+    model.layers[0].mlp.down = Twice(model.layers[0].mlp.down)
+    assert torch.equal(our_logits(model, tokens), our_logits(doubled, tokens))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
