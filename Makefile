@@ -28,7 +28,7 @@ demo: $(VENV)/package.stamp ## plain decoding and lookahead race live; then all 
 grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hint)
 	@test -n "$(EX)" || { echo "Which exercise? For example: make grade EX=residual" \
 		"(notebooks/exercises/README.md lists them)"; exit 2; }
-	@$(BIN)/python notebooks/exercises/grade.py $(EX) $(if $(HINT),--hint) || true
+	@$(BIN)/python notebooks/exercises/grade.py $(EX) $(if $(HINT),--hint) || test $$? -eq 1
 
 notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab (JUPYTER="--no-browser")
 	@$(BIN)/jupyter lab --notebook-dir=notebooks $(JUPYTER)

@@ -19,37 +19,19 @@ MISTAKES = sorted(path.stem for path in (FOLDER / "mistakes").glob("*.py"))
 NAMES = sorted(path.stem for path in (FOLDER / "solutions").glob("*.py"))
 
 WRONG: list[tuple[str, str, str, str]] = [
-    # exercise, the mistake that is to be named, and a change of the solution that makes
-    # it
+    # exercise, the mistake to be named, and a change of the solution that makes it
     ("residual", "redraws from p", "due / total if total > 0 else p", "p.clone()"),
-    ("residual", "takes the distance", "(p - q).clamp(min=0)", "(q - p).abs()"),
-    ("residual", "upside down", "min(1.0, p / q)", "1.0 if q >= p else q / p"),
     ("block_verification", "plain residual",
      "        found.append((left * cut, due / surplus if surplus > 0 else p_rows[i]))",
      "        law = (p_rows[i] - q_rows[i]).relu()\n"
      "        found.append((left * cut, law / law.sum() if law.any() else p_rows[i]))"),
-    ("block_verification", "keeps with the weight",
-     "surplus / whole if whole > 0 else 0.0", "min(1, weights[i])"),
-    ("block_verification", "capped at the end",
-     "    found = [(weights[n], p_rows[n])]",
-     "    for i in range(n):\n        weights[i + 1] = 1.0\n        for j in range(i + 1):\n"
-     "            weights[i + 1] *= float(p_rows[j, tokens[j]] / q_rows[j, tokens[j]])\n"
-     "    weights = [w if w < 1 else 1.0 for w in weights]\n    found = [(weights[n], p_rows[n])]"),
     ("copy_on_write", "never copies", "must_copy = count > 0 and", "must_copy = count < 0 and"),
-    ("copy_on_write", "copies full blocks", "count > 0 and table.room > 0 and pool",
-     "bool(table.blocks) and pool"),
-    ("copy_on_write", "forgets to leave", "        pool.drop(old)\n", ""),
     ("accept_rule", "first in time", "            return Decide.WAIT\n        if aligned",
      "            if True in verdicts:\n                return verdicts.index(True)\n"
      "            return Decide.WAIT\n        if aligned"),
-    ("accept_rule", "waits for all", "    for number,",
-     "    if any(one is None for one in verdicts):\n        return Decide.WAIT\n    for number,"),
     ("accept_rule", "gives up early", " and not drafts_to_come", ""),
     ("at_the_root", "compares when the target is late", "[number] if self.target else []", "[]"),
     ("at_the_root", "decides twice", "        if self.over:\n", "        if False:\n"),
-    ("at_the_root", "asks about the form", "if draft.ends != target.ends or draft.cut or",
-     "if False and"),
-    ("controller", "always one", "max(1, sync_best_k(rate, COST) - 1)", "len([rate])"),
     ("controller", "gives up", "max(1, sync_best_k(rate, COST) - 1)",
      "sync_best_k(rate, COST) - 1"),
     ("controller", "never forgets", "MEMORY**judged", "1.0"),
@@ -57,7 +39,6 @@ WRONG: list[tuple[str, str, str, str]] = [
      "return tuple(numbers)"),
     ("verifier", "roles forgotten", "    if GETS & set(words):\n        names.reverse()\n",
      "    names.sort()\n"),
-    ("verifier", "always accepts", "meaning(draft) == meaning(target)", "draft != '' != target"),
 ]  # fmt: skip
 
 
@@ -72,29 +53,22 @@ def grader() -> Iterator[ModuleType]:
     sys.path[:] = before
 
 
-def said(grader: ModuleType, name: str, path: Path, *, hint: bool = False) -> str:
+def report(grader: ModuleType, name: str, path: Path, *, hint: bool = False) -> str:
     """All that the grader says."""
     return "\n".join(grader.grade(name, path, hint=hint))
-
-
-def words(mistake: str, name: str) -> str:
-    """A mistake's name as the grader says it."""
-    return mistake.removeprefix(f"{name}_").replace("_", " ")
 
 
 def test_every_exercise_has_all_that_belongs_to_it(grader: ModuleType) -> None:
     assert sorted(grader.EXERCISES) == NAMES
     for name in NAMES:
-        assert (FOLDER / f"{name}.py").is_file() and (
-            FOLDER / "graders" / f"{name}.py"
-        ).is_file()
-        assert len(grader.known_mistakes(name)) >= 4, f"few mistakes to make in {name}"
-        assert sum(wrong[0] == name for wrong in WRONG) >= 3
+        assert (FOLDER / f"{name}.py").is_file()
+        assert (FOLDER / "graders" / f"{name}.py").is_file()
+        assert len(grader.known_mistakes(name)) == 2
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_is_praised_and_leads_on(grader: ModuleType, name: str) -> None:
-    lines = said(grader, name, FOLDER / "solutions" / f"{name}.py")
+    lines = report(grader, name, FOLDER / "solutions" / f"{name}.py")
     assert "✗" not in lines and "Well done!" in lines
     place = grader.EXERCISES.index(name) + 1
     following = [*grader.EXERCISES, "07_prototype_a_variant"][place]
@@ -103,16 +77,17 @@ def test_a_solution_is_praised_and_leads_on(grader: ModuleType, name: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_exercise_says_what_to_write(grader: ModuleType, name: str) -> None:
-    lines = said(grader, name, FOLDER / f"{name}.py")
+    lines = report(grader, name, FOLDER / f"{name}.py")
     assert f"in notebooks/exercises/{name}.py" in lines and "behaves like" not in lines
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_known_mistake_fails_and_is_named(grader: ModuleType, mistake: str) -> None:
     name = max((one for one in NAMES if mistake.startswith(f"{one}_")), key=len)
-    lines = said(grader, name, FOLDER / "mistakes" / f"{mistake}.py")
+    lines = report(grader, name, FOLDER / "mistakes" / f"{mistake}.py")
     assert lines.count("✗") == 1 and len(lines.splitlines()) <= 12
-    assert f"Your answer behaves like: {words(mistake, name)} — " in lines
+    words = mistake.removeprefix(f"{name}_").replace("_", " ")
+    assert f"Your answer behaves like: {words} — " in lines
 
 
 @pytest.mark.parametrize(("name", "mistake", "old", "new"), WRONG)
@@ -123,7 +98,7 @@ def test_a_students_wrong_answer_is_named(
     assert solution.count(old) == 1, f"the solution of {name} has no {old!r}"
     path = tmp_path / f"{name}.py"
     path.write_text(solution.replace(old, new), "utf-8")
-    lines = said(grader, name, path, hint=True)
+    lines = report(grader, name, path, hint=True)
     assert lines.count("✗") == 1
     [named] = [line for line in lines.splitlines() if "behaves like" in line]
     assert f": {mistake} — " in named
@@ -145,7 +120,7 @@ def test_an_error_is_a_sentence(
 ) -> None:
     path = tmp_path / "residual.py"
     path.write_text(source, "utf-8")
-    assert sentence in said(grader, "residual", path)
+    assert sentence in report(grader, "residual", path)
 
 
 def test_an_endless_loop_is_a_sentence(
@@ -154,21 +129,18 @@ def test_an_endless_loop_is_a_sentence(
     monkeypatch.setattr(grader, "SECONDS", 1)
     path = tmp_path / "residual.py"
     path.write_text("def accept_prob(p, q):\n    while True:\n        pass\n", "utf-8")
-    assert "It took more than 1 seconds" in said(grader, "residual", path)
+    assert "It took more than 1 seconds" in report(grader, "residual", path)
 
 
-def test_the_command_line_has_no_traceback(tmp_path: Path) -> None:
-    path = tmp_path / "residual.py"
+def test_the_command_line_has_no_traceback_and_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
     path.write_text("def accept_prob(p, q):\n    return [][0]\n", "utf-8")
-    command = [
-        sys.executable,
-        str(FOLDER / "grade.py"),
-        "residual",
-        "--file",
-        str(path),
-    ]
+    script = str(FOLDER / "grade.py")
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, script, "residual", "--file", str(path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
-    assert "IndexError in line 2" in done.stdout
+    assert "IndexError in line 2" in done.stdout and "--file mine.py" in done.stdout

@@ -61,7 +61,7 @@ class WorkSpan:
 
 
 @dataclass(slots=True)
-class _Row:
+class _RunningRow:
     """A running row. `left`: how much longer it would take alone."""
 
     start: float
@@ -95,7 +95,7 @@ class Workers:
             deque()
         )  # waiting jobs: rows with their lengths
         self._rows: dict[
-            Work, _Row
+            Work, _RunningRow
         ] = {}  # running rows, in the order in which they began
         self._number = 0
 
@@ -166,7 +166,7 @@ class Workers:
         ):
             self._number += 1
             for work, length in self._queue.popleft().items():
-                self._rows[work] = _Row(now, length, self._number)
+                self._rows[work] = _RunningRow(now, length, self._number)
                 self.begun += 1
             self.peak = max(self.peak, len(self._rows))
 

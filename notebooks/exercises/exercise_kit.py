@@ -3,7 +3,7 @@ models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -13,14 +13,57 @@ import torch
 from torch import Tensor
 
 from lr.rng import Stream
-from lr.spec.acceptance import ROOT
-from lr.theory.exact import Model
+from lr.spec.acceptance import ROOT, AcceptanceRule, Outcome, Proposal
+from lr.theory.exact import (
+    Model,
+    drawn_drafts,
+    plain_distribution,
+    round_distribution,
+)
 
 EXACT = 1e-12
 WORDS = 3
 CHAINS = ((ROOT,), (ROOT, 0), (ROOT, 0, 1))
 """Chains of one, two and three draft tokens, by their parents."""
+Outcomes = Iterable[tuple[float, int, Callable[[], Tensor]]]
 KINDS = ("random", "zeros", "equal", "disjoint", "sure target")
+
+
+class Rule(AcceptanceRule):
+    """The rule that a student's functions describe. `outcomes_of(p_rows, proposal)` gives
+    its outcomes as (probability, number of draft tokens kept, distribution of the next
+    token)."""
+
+    name, lossless, trees, needs_fresh_noise = "taught", True, False, True
+
+    def __init__(self, outcomes_of: Callable[[Tensor, Proposal], Outcomes]) -> None:
+        self.outcomes_of = outcomes_of
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """The outcomes as the package's exact tools want them."""
+        return [
+            Outcome(float(chance), tuple(range(kept)), after, untouched=False)
+            for chance, kept, after in self.outcomes_of(p_rows, proposal)
+        ]
+
+
+def check_output(rule: Rule) -> None:
+    """`Wrong` if any text comes out with another probability than under the target
+    alone; adds up every case."""
+    for kind in KINDS:
+        for chain in CHAINS:
+            target, draft = models(kind, seed=1)
+            length = len(chain) + 1
+            drafts = drawn_drafts(draft, chain)
+            output = round_distribution(rule, target, drafts, length)
+            gap = float((output - plain_distribution(target, length)).abs().max())
+            if not gap < EXACT:
+                plural = "s" * (len(chain) > 1)
+                raise Wrong(
+                    f"With {len(chain)} draft token{plural} the texts of {length} words are not "
+                    f"distributed as the target alone would write (worlds of the kind “{kind}”).",
+                    gap,
+                )
 
 
 class Wrong(Exception):

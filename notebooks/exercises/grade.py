@@ -40,7 +40,7 @@ EXERCISES = (
 )  # fmt: skip
 SECONDS = 60
 """What a check may take: an endless loop gets a sentence too."""
-ALIKE = 0.5
+ALIKE = 0.9
 """From this share of the examples on an answer is said to behave like a mistake."""
 
 
@@ -138,12 +138,9 @@ def known_mistakes(name: str) -> list[Path]:
     return [path for path in found if path.stem.startswith(f"{name}_")]
 
 
-def likeness(
-    name: str, grader: ModuleType, answer: ModuleType
-) -> tuple[Path, float] | None:
-    """The known mistake that does most nearly the same, and on what share of the
-    examples on which one of the two is wrong they agree; None where none is near.
-    """
+def likeness(name: str, grader: ModuleType, answer: ModuleType) -> Path | None:
+    """The known mistake that does the same on nearly all of the examples on which one of
+    the two is wrong; None if there is none."""
     right = known_behaviour(grader, HERE / "solutions" / f"{name}.py")
     mine = behaviour(grader, answer)
     best: tuple[float, str, Path] | None = None
@@ -161,7 +158,7 @@ def likeness(
         share = agree / len(places) if places else 0.0
         if best is None or share > best[0]:
             best = (share, path.stem, path)
-    return (best[2], best[0]) if best and best[0] >= ALIKE else None
+    return best[2] if best and best[0] >= ALIKE else None
 
 
 def about(path: Path, name: str) -> str:
@@ -216,18 +213,15 @@ def grade(name: str, path: Path, *, hint: bool = False) -> Iterator[str]:
         far = "" if bias is None else f"{bias:.2f}" if bias >= 0.01 else f"{bias:.1g}"
         off = f" (biased by {far} on this example)" if bias and bias > 1e-9 else ""
         if alike:
-            how = (
-                "behaves like"
-                if alike[1] > 0.999
-                else f"mostly behaves like ({alike[1]:.0%})"
-            )
-            yield f"Your answer {how}: {about(alike[0], name)}{off}"
+            yield f"Your answer behaves like: {about(alike, name)}{off}"
         else:
-            yield f"Your answer is none of the mistakes that we know{off}."
+            yield f"Your answer is none of the known mistakes{off}."
     if hint:
         yield f"Hint: {failed.hint}"
-    elif answer:
+    elif answer and path == HERE / f"{name}.py":
         yield f"For a hint: make grade EX={name} HINT=1"
+    elif answer:
+        yield f"For a hint: python notebooks/exercises/grade.py {name} --file {path.name} --hint"
 
 
 def main() -> int:

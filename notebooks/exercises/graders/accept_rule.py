@@ -52,6 +52,8 @@ def expect(
 ) -> None:
     """`Wrong` if decide says something else."""
     said = answer.decide(list(verdicts), ready, more)
+    if said is None:
+        raise Wrong("decide returned None: does every path end with a return?")
     if said is not right and not (type(said) is int and said == right):
         listed = ", ".join(NAMES[verdict] for verdict in verdicts) or "no alternative"
         step = "is there" if ready else "is not there yet"
@@ -124,8 +126,8 @@ def beside_the_scheduler(answer: ModuleType) -> None:
 
 
 CHECKS = (
-    Check("one alternative, or none", "None is not False: not known is not rejected.",
-          certain_cases),
+    Check("one alternative, or none",
+          "A verdict that is None is not known yet; only False rejects.", certain_cases),
     Check("a fast target and a draft that has not begun",
           "An empty list can mean “none will come” or “none has come yet”; `drafts_to_come` says "
           "which.", drafts_to_come),

@@ -13,7 +13,7 @@ def accept_prob(p: float, q: float) -> float:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """What is still due, p - min(p, q) = (p - q)+, scaled to a law."""
+    """What is still due, p - min(p, q) = (p - q)+, scaled to a distribution."""
     due = (p - q).clamp(min=0)
     total = due.sum()
     return due / total if total > 0 else p
