@@ -109,13 +109,13 @@ class Reasoner:
             dtype = torch.float32
 
         if verifier is None:
-            verifier = find("lr.spec.verifiers.named:usual_verifier")(codec, judge)
+            verifier = find("lr.engine.verifiers:usual_verifier")(codec, judge)
         choice = None
         if not isinstance(verifier, str):
             verifier = check_verifier(verifier)
         elif draft is not None or judge is not None:
             how = (devices.judge, dtype, num_blocks, attention, graphs)
-            choice = find("lr.spec.verifiers.named:VerifierChoice")(
+            choice = find("lr.engine.verifiers:VerifierChoice")(
                 verifier, codec, judge, *how
             )
         used = verifier if isinstance(verifier, str) else verifier.name

@@ -23,6 +23,7 @@ from spec_kit import EOS, PIECES, PROMPT, random_model, tokens_of
 
 from lr import lookahead as page
 from lr.engine.runner import ModelRunner
+from lr.engine.verifiers import VerifierChoice
 from lr.errors import OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch
 from lr.lookahead import Lookahead, Writer, Writing, algorithm_1
@@ -33,7 +34,6 @@ from lr.spec.drafters import LookupDrafter, StepDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
-from lr.spec.verifiers.named import VerifierChoice
 from lr.spec.write import BlankLineSegmenter
 from lr.types import (
     Coupling,

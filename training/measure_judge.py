@@ -21,12 +21,13 @@ import torch
 from tiny_training.judge import PairSource, as_pair
 from tiny_training.pairs import TextPair, grammar_pair, kind_of_difference
 
+from lr.engine.verifiers import asked_model, load_encoder
 from lr.measure.verifier_eval import auc, replay, swapped
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.judge import JudgeVerifier, asked_model
-from lr.spec.verifiers.named import EmbeddingVerifier, load_encoder
+from lr.spec.verifiers.judge import JudgeVerifier
+from lr.spec.verifiers.named import EmbeddingVerifier
 from lr.tiny.language import Split
 from lr.tiny.stories import DATASETS
 

@@ -28,6 +28,7 @@ from tiny_training.trainer import Recipe, Trainer, start, token_losses
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.spec.verifiers.judge import BARE_PROMPT
 from lr.tiny.language import Split
 from lr.tiny.vocabulary import build_tokenizer, export
 
@@ -157,7 +158,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
     if rank == 0:
         right = accuracy(trainer.model, rows, args.check)
         say(f"held-out grammar pairs: {right:.4f} right")
-        export(trainer.model, args.out / "hf")
+        export(trainer.model, args.out / "hf", judge_prompt=BARE_PROMPT.question)
 
 
 if __name__ == "__main__":

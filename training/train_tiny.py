@@ -156,11 +156,11 @@ def work(rank: int, args: argparse.Namespace) -> None:
                 f"        held-out: {solved}/{problems} solved, {right}/{steps} steps right, "
                 f"{hard_right}/{hard} operation steps right"
             )
-            export(trainer.model, args.out / "hf")
+            export(trainer.model, args.out / "hf", judge="tiny-judge")
 
     trainer.train(state, say, args.steps, check, args.eval_every)
     if rank == 0:
-        export(trainer.model, args.out / "hf")
+        export(trainer.model, args.out / "hf", judge="tiny-judge")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure import report
 from lr.measure.datasets import Item, fingerprint
@@ -28,7 +29,6 @@ from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.named import VerifierChoice
 from lr.tiny.names import speaks_tiny
 from lr.watch.figures.plots import Panel, draw
 

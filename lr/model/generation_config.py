@@ -16,6 +16,7 @@ HEEDED = frozenset((
     *("compile_config", "disable_compile", "low_memory", "num_return_sequences", "is_assistant"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
     *("return_dict_in_generate", "remove_invalid_values", "renormalize_logits"),
+    *("judge", "judge_prompt"),  # ours: a target's judge, a judge's prompt
 ))  # fmt: skip
 """Supported entries of generation_config.json, and entries that do not affect the
 output."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from lr.errors import CheckpointError
 from lr.model.config import ModelConfig
 from lr.registry import CHECKPOINTS
+from lr.tiny.oracle import OracleVerifier
+from lr.types import require
 
 if TYPE_CHECKING:
     from lr.model.codec import Codec
@@ -39,6 +41,13 @@ def speaks_tiny(codec: Codec) -> bool:
     )
 
     return codec.tokenizer.get_vocab() == ids_by_word()
+
+
+def oracle_for(codec: Codec) -> OracleVerifier:
+    """The oracle for a target. Raises `SettingError` if it speaks another language."""
+    expected = "a checkpoint of the tiny language, which is all that the oracle knows"
+    require(speaks_tiny(codec), "the target", codec.name, expected)
+    return OracleVerifier(codec.decode)
 
 
 def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:

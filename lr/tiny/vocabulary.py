@@ -92,9 +92,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def export(model: CausalLM, folder: Path) -> None:
+def export(model: CausalLM, folder: Path, **about: str) -> None:
     """Write a bf16 copy of a model, and its tokenizer, as a checkpoint for
-    `transformers`."""
+    `transformers`. `about`: further entries of its generation_config.json."""
     tokenizer = build_tokenizer()
     ids = {
         "eos_token_id": tokenizer.convert_tokens_to_ids(END),
@@ -102,9 +102,8 @@ def export(model: CausalLM, folder: Path) -> None:
     }
     save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
     (folder / "model.safetensors").chmod(0o644)
-    (folder / "generation_config.json").write_text(
-        json.dumps(SAMPLING | ids, indent=2) + "\n"
-    )
+    about = SAMPLING | ids | about
+    (folder / "generation_config.json").write_text(json.dumps(about, indent=2) + "\n")
     tokenizer.save_pretrained(folder)
 
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 
+from lr.engine.verifiers import asked_model
 from lr.reasoner import Reasoner
 from lr.spec.protocol import WAIT, Choice, Place
 from lr.spec.variant import Variant
-from lr.spec.verifiers.judge import asked_model
 from lr.spec.verifiers.named import LikelihoodVerifier
 
 

@@ -13,11 +13,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lr.engine.verifiers import asked_model
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import asked_model
 from lr.spec.verifiers.named import LikelihoodVerifier, ScoreVerifier
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer

@@ -21,13 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lr.engine.verifiers import asked_model
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.sampling import distribution, step_logprobs
 from lr.spec.variant import Correction, Corrector, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import PrefixCache, PromptRow, asked_model
+from lr.spec.verifiers.judge import PrefixCache, PromptRow
 from lr.types import Finish, SamplingParams, Step, Verdict
 
 

@@ -6,29 +6,22 @@
 | digits | the digit with which the target rates the step (SpecReason) | 0 to 9, 7 |
 | likelihood | the target's mean log-probability per token | nats, -1 |
 
-`None` means the judge if the target's tiny language has one, else `likelihood` for a
-tiny target and `digits` for a real checkpoint. The tiny targets have not learnt to rate
-with a digit, so with `digits` no step of theirs is accepted."""
+`None` means the judge if the target names one, else `digits`. The tiny targets have not
+learnt to rate with a digit, so with `digits` no step of theirs is accepted."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from lr.engine.deferred import ThreadedVerifier
-from lr.engine.runner import ModelRunner
+from lr.engine.verifiers import VerifierChoice, asked_model, own_judge
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import JudgeVerifier, asked_model
+from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.named import (
     LikelihoodVerifier,
     NormalisedMatch,
     ScoreReading,
     ScoreVerifier,
-    VerifierChoice,
-    own_judge,
 )
-from lr.tiny.names import speaks_tiny
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 
@@ -38,10 +31,10 @@ def make_scorer(
 ) -> Verifier:
     """A verifier whose verdicts have scores, aligned from `threshold` on (None: the
     default)."""
-    codec, target = reasoner.codec, reasoner.models.target
+    codec = reasoner.codec
+    target = reasoner.models.target
     if kind is None:
-        tiny = "judge" if own_judge(codec) is not None else "likelihood"
-        kind = tiny if speaks_tiny(codec) else "digits"
+        kind = "digits" if own_judge(codec) is None else "judge"
     if kind not in THRESHOLDS:
         raise SettingError(
             f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}."
@@ -52,28 +45,27 @@ def make_scorer(
     if kind == "digits":
         asked = asked_model(target, codec)
         return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
-    own = reasoner.verifier
-    threaded = isinstance(
-        own, ThreadedVerifier
-    )  # then the judge's runner belongs to its thread
-    judge: object = own.verifier if isinstance(own, ThreadedVerifier) else own
-    if not (
-        isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
-    ):
-        choice = VerifierChoice(
-            "judge", codec, device=target.device, dtype=target.dtype
-        )
-        judge = choice.build(target)
-    assert isinstance(judge, NormalisedMatch) and isinstance(
-        judge.verifier, JudgeVerifier
+    loaded = judge_of(reasoner)
+    judge = JudgeVerifier(
+        loaded.model, loaded.decode, threshold=least, prompt=loaded.prompt
     )
-    loaded = judge.verifier
-    asked, runner = loaded.model, loaded.model.runner
-    if threaded and isinstance(runner, ModelRunner):
-        blocks, size = runner.cache.pool.num_blocks, runner.vocab_size
-        own_runner = ModelRunner(runner.model, num_blocks=blocks, vocab_size=size)
-        asked = replace(asked, runner=own_runner)
-    made = JudgeVerifier(asked, loaded.decode, threshold=least, prompt=loaded.prompt)
-    if not threaded:
-        made.prefixes = loaded.prefixes  # share the cached prompts
-    return made
+    judge.prefixes = loaded.prefixes  # share the cached prompts
+    return judge
+
+
+def judge_of(reasoner: Reasoner) -> JudgeVerifier:
+    """The reasoner's judge; if its verifier is another, the one that the target
+    names."""
+    verifier: object = reasoner.verifier
+    if not (
+        isinstance(verifier, NormalisedMatch)
+        and isinstance(verifier.verifier, JudgeVerifier)
+    ):
+        target = reasoner.models.target
+        choice = VerifierChoice(
+            "judge", reasoner.codec, device=target.device, dtype=target.dtype
+        )
+        verifier = choice.build(target)
+    assert isinstance(verifier, NormalisedMatch)
+    assert isinstance(verifier.verifier, JudgeVerifier)
+    return verifier.verifier

@@ -19,6 +19,7 @@ from spec_kit import random_model
 from lr import Reasoner
 from lr.engine.engine import Models, Run
 from lr.engine.runner import ModelRunner
+from lr.engine.verifiers import VerifierChoice
 from lr.engine.worker import DraftWorker
 from lr.errors import SettingError
 from lr.model.codec import Codec
@@ -31,7 +32,6 @@ from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
 from lr.spec.drafters import ModelDrafter
 from lr.spec.token_sd import Context, Speculation, speculate
-from lr.spec.verifiers.named import VerifierChoice
 from lr.spec.write import StepWriter
 from lr.types import SamplingParams
 
@@ -236,7 +236,7 @@ def placed(
             {"judge": judge, "dtype": torch.float64},
         )
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("lr.reasoner", "lr.spec.verifiers.named"):
+            for module in ("lr.reasoner", "lr.engine.verifiers"):
                 patch.setattr(f"{module}.load_model", loaded)
             reasoner = Reasoner(*names, device=where, **how)
         assert [model.device for model in models].count(ELSEWHERE) == (role is not None)

@@ -489,7 +489,7 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
         return load_model(name, device="cpu", dtype=dtype)
 
     monkeypatch.setattr("lr.reasoner.load_model", load)
-    monkeypatch.setattr("lr.spec.verifiers.named.load_model", load)
+    monkeypatch.setattr("lr.engine.verifiers.load_model", load)
     monkeypatch.setattr("lr.model.device.find_device", torch.device)
     monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))
     models, _ = RunModels(placement=Placement(dtype="float32")).chosen("tiny:1")

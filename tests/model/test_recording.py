@@ -17,12 +17,12 @@ from torch import Tensor
 
 from lr.commands.info import recorded
 from lr.engine.runner import Runners
+from lr.engine.verifiers import asked_model
 from lr.model.attention import SDPA
 from lr.model.device import DeviceMap
 from lr.model.graphs import ROWS, Recorder, recorder_for
 from lr.model.qwen import CausalLM
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.judge import asked_model
 from lr.trace import Warned
 
 QUESTION = (
@@ -144,7 +144,7 @@ def test_an_answer_says_whose_graphs_were_not_recorded(
 
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: fails)
     monkeypatch.setattr(CausalLM, "replayable", True)
-    monkeypatch.setattr("lr.spec.verifiers.named.equip", equipped)
+    monkeypatch.setattr("lr.engine.verifiers.equip", equipped)
     warned = pytest.warns(RuntimeWarning, match="decoding will be slower")
     with warned, small_reasoner("judge", "tiny-judge") as reasoner:
         trace = reasoner.generate(QUESTION, max_tokens=12, **how).trace
@@ -270,7 +270,7 @@ def test_close_gives_up_all_graphs(
     def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
         model.attention = KIT
 
-    for module in ("lr.spec.verifiers.named", "lr.reasoner"):
+    for module in ("lr.engine.verifiers", "lr.reasoner"):
         monkeypatch.setattr(f"{module}.equip", equipped)
     judge = "tiny-judge" if verifier == "judge" else None
     how: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}

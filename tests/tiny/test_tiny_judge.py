@@ -16,8 +16,9 @@ from tiny_training.pairs import (
 )
 from tiny_training.trainer import fresh_model
 
+from lr.engine.verifiers import asked_model
 from lr.model.codec import Codec
-from lr.spec.verifiers.judge import JudgeVerifier, asked_model
+from lr.spec.verifiers.judge import BARE_PROMPT, JudgeVerifier
 from lr.tiny.grammar import Style, render, unglue
 from lr.tiny.language import Split, problem
 from lr.tiny.names import tiny_config
@@ -65,7 +66,8 @@ def test_a_change_changes_the_meaning_and_stays_in_the_language() -> None:
 def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
     codec = Codec(TOKENIZER, name="tiny")
     model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
-    verifier = JudgeVerifier(asked_model(model, codec, 100), codec.decode)
+    asked = asked_model(model, codec, 100)
+    verifier = JudgeVerifier(asked, codec.decode, prompt=BARE_PROMPT)
     rows = JudgeRows(TOKENIZER, seed=0)
     for pair in PAIRS[:40]:
         ids, weights, labels = rows.pair_row(pair)

@@ -27,7 +27,7 @@ from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.rng import Stream
 from lr.spec.verifiers.base import Pair
-from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, AnswerTokens
+from lr.spec.verifiers.judge import BARE_PROMPT, AnswerTokens
 from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Problem, Split
 from lr.tiny.oracle import parse, same_meaning
@@ -58,7 +58,7 @@ class JudgeRows(RowMaker):
             [pair for pair in real if pair.same is same] for same in (True, False)
         ]
         self.real_share = real_share if all(self.real) else 0.0
-        prompt = TINY_JUDGE_PROMPT
+        prompt = BARE_PROMPT
         answers = AnswerTokens.of(
             [self.encode(prompt.aligned), self.encode(prompt.unaligned)]
         )
@@ -73,7 +73,7 @@ class JudgeRows(RowMaker):
         """The prompt about a pair with the right answer; its own weight is 1, that of
         the running answers `RUNNING_WEIGHT`."""
         ids = [
-            *self.prompt(TINY_JUDGE_PROMPT.about(pair.first, pair.second)),
+            *self.prompt(BARE_PROMPT.about(pair.first, pair.second)),
             *self.begun,
         ]
         labels, weights = list(ids), [0.0] * len(ids)

@@ -7,27 +7,27 @@ prompt ends with their common beginning, and one row of logits gives the probabi
 each continuation (`AnswerTokens`). Prompts share a long prefix, which is computed once
 and forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that
 does not fit the model's context or cache is rejected alone, with that reason.
-`verifiers.py` has further verifiers that ask a model."""
+
+The model is known by two protocols, a `Runner` and a `TextCodec`. `named.py` has
+further verifiers that ask a model.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
-from lr.kvcache.branch import BLOCK_SIZE, Branch, common_length
+from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.cache import integers
-from lr.model.codec import Codec
-from lr.model.qwen import CausalLM
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.tiny.names import speaks_tiny
 from lr.types import Verdict, require
 
 JUDGE_TOKENS = 8192
@@ -36,27 +36,25 @@ parts."""
 Decode = Callable[[Sequence[int]], str]  # token ids to text
 
 
+class TextCodec(Protocol):
+    """A tokenizer, as verifiers use it. `generation_config`: what the checkpoint says
+    about itself."""
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, tokens: Sequence[int]) -> str: ...
+    def chat(
+        self, question: str, *, enable_thinking: bool | None = None
+    ) -> list[int]: ...
+
+
 @dataclass(frozen=True)
 class PromptedModel:
     """A model that a verifier asks, and its tokenizer."""
 
     runner: Runner
-    codec: Codec
-
-
-def asked_model(
-    model: CausalLM, codec: Codec, num_blocks: int | None = None
-) -> PromptedModel:
-    """A model for verifiers, on its own runner with `num_blocks` blocks of 16 tokens.
-
-    None: room for the longest answer and the questions about its steps."""
-    if num_blocks is None:
-        num_blocks = -(
-            -(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE
-        )
-    runner = ModelRunner(model, num_blocks=num_blocks, vocab_size=codec.vocab_size)
-    model.asked.add(runner)  # counts its forwards
-    return PromptedModel(runner, codec)
+    codec: TextCodec
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,8 @@ class AnswerTokens:
         )
         if len(set(tokens)) < len(tokens):
             raise SettingError(
-                f"the possible answers are the token ids {[list(answer) for answer in answers]}, "
-                "which one token does not tell apart. Choose answers that begin differently, or a "
+                f"the possible answers are the token ids {[list(a) for a in answers]}, which "
+                "one token does not tell apart. Choose answers that begin differently, or a "
                 "model with another tokenizer."
             )
         return cls(tuple(answers[0][:place]), tokens)
@@ -94,22 +92,20 @@ class AnswerTokens:
 
         `logits` [b, v] are those after the common tokens. An answer that ends there
         gets the remaining probability. Waits for the device once."""
-        going_on = integers(
-            [token for token in self.tokens if token is not None], logits.device
-        )
-        log_p = torch.log_softmax(logits.double(), -1).index_select(-1, going_on)
+        going_on = [token for token in self.tokens if token is not None]
+        log_p = torch.log_softmax(logits.double(), -1)
+        log_p = log_p.index_select(
+            -1, integers(going_on, logits.device)
+        )  # [b, answers]
         if None not in self.tokens:
             mass = log_p.logsumexp(-1, keepdim=True).exp()
-            return [
-                (p, held)
-                for *p, held in torch.cat((log_p.softmax(-1), mass), -1).tolist()
-            ]
-        p, place = log_p.exp(), self.tokens.index(None)
-        rest = (1.0 - p.sum(-1, keepdim=True)).clamp(min=0.0)
-        return [
-            (row, 1.0)
-            for row in torch.cat((p[:, :place], rest, p[:, place:]), -1).tolist()
-        ]
+            table = torch.cat((log_p.softmax(-1), mass), -1).tolist()
+            return [(p, mass) for *p, mass in table]
+        p = log_p.exp()
+        place = self.tokens.index(None)
+        remaining = (1.0 - p.sum(-1, keepdim=True)).clamp(min=0.0)
+        table = torch.cat((p[:, :place], remaining, p[:, place:]), -1).tolist()
+        return [(row, 1.0) for row in table]
 
 
 @dataclass(frozen=True)
@@ -132,8 +128,10 @@ class PrefixCache:
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
         require(slots > 0, "slots", slots, "a whole number > 0")
-        self.runner, self.slots, self.passes = runner, slots, 0
-        self.kept: list[Branch] = []
+        self.runner = runner
+        self.slots = slots
+        self.passes = 0
+        self.kept: list[Branch] = []  # the most recently used last
 
     def logits(self, rows: Sequence[PromptRow]) -> list[Tensor | LRError]:
         """The logits [wanted, v] after the last tokens of each row, by one ragged
@@ -147,17 +145,7 @@ class PrefixCache:
         branches: list[Branch] = []
         try:
             for row in rows:
-                # of branches of this batch, all but the tokens that their rows want can
-                # be shared
-                ready = [
-                    b
-                    for b, other in zip(branches, rows, strict=False)
-                    if other.wanted == 1
-                ]
-                known = [*self.kept, *ready] if row.keep else self.kept
-                branches.append(
-                    fork_longest(self.runner, known, row.tokens, row.wanted)
-                )
+                branches.append(self._fork(row, branches, rows))
             self.passes += 1
             logits = self.runner.forward(branches, [row.wanted for row in rows])
         except BaseException as error:
@@ -178,9 +166,8 @@ class PrefixCache:
 
     def warm(self, tokens: list[int]) -> None:
         """Cache `tokens` (at least one) for rows that begin with them."""
-        if all(
-            common_length(branch.tokens, tokens) < len(tokens) for branch in self.kept
-        ):
+        lengths = [common_length(branch.tokens, tokens) for branch in self.kept]
+        if len(tokens) not in lengths:
             self.logits([PromptRow(tokens, keep=len(tokens))])
 
     def close(self) -> None:
@@ -189,6 +176,17 @@ class PrefixCache:
             self.runner.close(branch)
         self.kept = []
 
+    def _fork(
+        self, row: PromptRow, branches: Sequence[Branch], rows: Sequence[PromptRow]
+    ) -> Branch:
+        """A branch for a row. Branches of this batch that want one row of logits can be
+        shared, too."""
+        known = list(self.kept)
+        if row.keep:
+            pairs = zip(branches, rows, strict=False)
+            known += [branch for branch, earlier in pairs if earlier.wanted == 1]
+        return fork_longest(self.runner, known, row.tokens, row.wanted)
+
     def _keep(self, row: PromptRow, branch: Branch) -> None:
         """Keep the first tokens of a finished row. They replace kept branches that they
         extend."""
@@ -196,20 +194,71 @@ class PrefixCache:
             self.runner.close(branch)
             return
         self.runner.rewind(branch, min(row.keep, len(branch)))
-        shared = {one: common_length(one.tokens, branch.tokens) for one in self.kept}
-        covering = [one for one in self.kept if shared[one] == len(branch)]
-        if covering:  # already kept, and now the most recently used
-            self.runner.close(branch)
-            branch = covering[0]
-        extended = [
-            one for one in self.kept if shared[one] == len(one) and one is not branch
-        ]
-        staying = [one for one in self.kept if one not in (branch, *extended)] + [
-            branch
-        ]
-        for old in [*extended, *staying[: -self.slots]]:
+        staying: list[Branch] = []
+        for kept in self.kept:
+            shared = common_length(kept.tokens, branch.tokens)
+            if shared == len(branch):  # it holds these tokens already
+                self.runner.close(branch)
+                branch = kept
+            elif shared == len(kept):  # these tokens extend it
+                self.runner.close(kept)
+            else:
+                staying.append(kept)
+        staying.append(branch)
+        for old in staying[: -self.slots]:
             self.runner.close(old)
         self.kept = staying[-self.slots :]
+
+
+class AskingVerifier(Verifier):
+    """Runs one row per pair and reads the verdict from the logits of the `answers`.
+
+    `head`: the common first tokens of all rows."""
+
+    prefixes: PrefixCache
+    answers: AnswerTokens
+    head: Sequence[int] = ()
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        if not pairs:
+            return []
+        if self.head:
+            self.prefixes.warm(list(self.head))
+        rows = self.prefixes.logits([self.row_of(pair) for pair in pairs])
+        ran = [(p, row) for p, row in zip(pairs, rows, strict=True) if isinstance(row, Tensor)]  # fmt: skip
+        verdicts = iter(self.read(ran) if ran else ())
+        return [
+            Verdict(aligned=False, why=f"not judged: {row}", failed=True)
+            if isinstance(row, LRError)
+            else next(verdicts)
+            for row in rows
+        ]
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        """Forwards of the asked model."""
+        return self.prefixes.passes
+
+    @abstractmethod
+    def row_of(self, pair: Pair) -> PromptRow:
+        """The row that the model reads for a pair."""
+
+    def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
+        """The verdicts from the logits [wanted, v] of each pair's row."""
+        logits = torch.cat([row for _, row in ran])
+        return [self.verdict(p, mass) for p, mass in self.answers.read(logits)]
+
+    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
+        """The verdict from relative probabilities and total, as `AnswerTokens.read`
+        gives them."""
+        raise NotImplementedError
+
+
+def at_least(threshold: float, score: float, why: str) -> Verdict:
+    """Aligned iff the score is at least the threshold. NaN rejects."""
+    if math.isnan(score):
+        return Verdict(aligned=False, why="the scores are not numbers")
+    return Verdict(score >= threshold, why=why, score=score)
 
 
 @dataclass(frozen=True)
@@ -248,66 +297,15 @@ not or if you cannot tell.
 </version B>"""
 )
 
-TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
-"""For a judge trained only for this (`training/train_judge.py`): two steps, no
-instructions."""
+BARE_PROMPT = JudgePrompt("{first}\n\n{second}")
+"""For a judge trained for nothing else: two steps, no instructions."""
 
 
-class AskingVerifier(Verifier):
-    """Runs one row per pair and reads the verdict from the logits of the `answers`.
-
-    `head`: the common first tokens of all rows."""
-
-    prefixes: PrefixCache
-    answers: AnswerTokens
-    head: Sequence[int] = ()
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if not pairs:
-            return []
-        if self.head:
-            self.prefixes.warm(list(self.head))
-        rows = self.prefixes.logits([self.row_of(pair) for pair in pairs])
-        ran = [
-            (p, row)
-            for p, row in zip(pairs, rows, strict=True)
-            if isinstance(row, Tensor)
-        ]
-        said = iter(self.read(ran) if ran else ())
-        return [
-            Verdict(aligned=False, why=f"not judged: {row}", failed=True)
-            if isinstance(row, LRError)
-            else next(said)
-            for row in rows
-        ]
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        """Forwards of the asked model."""
-        return self.prefixes.passes
-
-    @abstractmethod
-    def row_of(self, pair: Pair) -> PromptRow:
-        """The row that the model reads for a pair."""
-
-    def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
-        """The verdicts from the logits [wanted, v] of each pair's row."""
-        return [
-            self.verdict(*one)
-            for one in self.answers.read(torch.cat([row for _, row in ran]))
-        ]
-
-    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
-        """The verdict from relative probabilities and total, as `AnswerTokens.read`
-        gives them."""
-        raise NotImplementedError
-
-
-def at_least(threshold: float, score: float, why: str) -> Verdict:
-    """Aligned iff the score is at least the threshold. NaN rejects."""
-    if math.isnan(score):
-        return Verdict(aligned=False, why="the scores are not numbers")
-    return Verdict(score >= threshold, why=why, score=score)
+def prompt_of(codec: TextCodec) -> JudgePrompt:
+    """The prompt that a judge was trained for, as "judge_prompt" in its
+    generation_config.json, else `JUDGE_PROMPT`."""
+    question = codec.generation_config.get("judge_prompt")
+    return JUDGE_PROMPT if question is None else JudgePrompt(str(question))
 
 
 class JudgeVerifier(AskingVerifier):
@@ -330,19 +328,18 @@ class JudgeVerifier(AskingVerifier):
     ) -> None:
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
-        self.model, self.decode = judge, decode
-        self.threshold, self.least_mass = threshold, least_mass
-        self.prompt = prompt or (
-            TINY_JUDGE_PROMPT if speaks_tiny(judge.codec) else JUDGE_PROMPT
-        )
+        self.model = judge
+        self.decode = decode
+        self.threshold = threshold
+        self.least_mass = least_mass
+        self.prompt = prompt or prompt_of(judge.codec)
         ends = (self.prompt.aligned, self.prompt.unaligned)
         self.answers = AnswerTokens.of([judge.codec.encode(end) for end in ends])
         self.begun = [*judge.codec.encode(self.prompt.prefill), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)
-        one, other = self.row("0", "0"), self.row("Then", "Then")
-        self.head = one[
-            : common_length(one, other)
-        ]  # the instructions, equal in all prompts
+        # The instructions are what two prompts about different texts share.
+        first, second = self.row("0", "0"), self.row("Then", "Then")
+        self.head = first[: common_length(first, second)]
 
     def row(self, first: str, second: str) -> list[int]:
         """The token ids of the prompt about two texts, without thinking, with the
@@ -351,10 +348,9 @@ class JudgeVerifier(AskingVerifier):
         return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
 
     def row_of(self, pair: Pair) -> PromptRow:
-        steps = (pair.target_step, pair.draft)
-        return PromptRow(
-            self.row(*(self.decode(step.tokens).strip() for step in steps))
-        )
+        target = self.decode(pair.target_step.tokens).strip()
+        draft = self.decode(pair.draft.tokens).strip()
+        return PromptRow(self.row(target, draft))
 
     def verdict(self, p: Sequence[float], mass: float) -> Verdict:
         if mass < self.least_mass:

