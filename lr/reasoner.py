@@ -155,7 +155,7 @@ class Reasoner:
             self.close()
             raise
         self.verifier: str | Verifier = verifier
-        find("lr.model.generation_config:warn_unheeded")(codec)
+        find("lr.model.generation_config:warn_unsupported")(codec)
 
     @showing_options
     def generate(

@@ -11,17 +11,15 @@ from.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.files import inside, read_json, resolve
+from lr.model.files import list_files, read_json, resolve
 from lr.registry import find, is_dummy
 from lr.types import require
-
-_VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
 class Codec:
@@ -43,77 +41,85 @@ class Codec:
     ) -> None:
         self.tokenizer = tokenizer
         self.name = name
-        own = tokenizer.eos_token_id
-        self.eos_ids = frozenset(eos_ids) | (frozenset() if own is None else {own})
         self.generation_config = generation_config or {}
-        added = {
-            str(one) for one in tokenizer.added_tokens_decoder.values() if one.special
-        }
-        longest = sorted(
-            added | set(tokenizer.all_special_tokens), key=len, reverse=True
-        )
-        self._special = re.compile("|".join(map(re.escape, longest)) or "(?!)")
-        self._bytes: list[bytes] | None = None
         self.vocab_size: int = max(tokenizer.get_vocab().values()) + 1
-        outside = sorted(
-            token for token in self.eos_ids if not 0 <= token < self.vocab_size
-        )
-        if not self.eos_ids or outside:
+        ids = {*eos_ids, tokenizer.eos_token_id} - {None}
+        if not ids or not all(
+            type(token) is int and 0 <= token < self.vocab_size for token in ids
+        ):
             raise CheckpointError(
-                f"the end-of-sequence ids of {name} are {outside or 'not given'}; expected ids "
-                f"from 0 to {self.vocab_size - 1} in eos_token_id of generation_config.json, "
-                "config.json or the tokenizer. Without one no answer would end."
+                f"the end-of-sequence ids of {name} are {ids or 'not given'}; expected "
+                f"ids from 0 to {self.vocab_size - 1} in eos_token_id of "
+                "generation_config.json, config.json or the tokenizer. Without one no "
+                "answer would end."
             )
+        self.eos_ids = frozenset(ids)
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Codec:
         """The codec of a checkpoint, named as for `load_model`. Raises
         CheckpointError."""
-        if is_dummy(name_or_path):
-            tokenizer = find("lr.model.dummy:dummy_tokenizer")(name_or_path)
-            return cls(tokenizer, name=str(name_or_path))
+        name = str(name_or_path)
+        if is_dummy(name):
+            return cls(find("lr.model.dummy:dummy_tokenizer")(name), name=name)
         directory = resolve(name_or_path, weights=False)
-        eos: list[int] = []
-        stated: dict[str, Any] = {}
-        for path in (directory / "config.json", directory / "generation_config.json"):
-            stated = read_json(path) if path.is_file() else {}
-            value = stated.get("eos_token_id")
-            ids = value if isinstance(value, list) else [] if value is None else [value]
-            if not all(
-                isinstance(token, int) and not isinstance(token, bool) for token in ids
-            ):
-                raise CheckpointError(
-                    f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. "
-                    "Correct the file."
-                )
-            eos += ids
-        tokenizer = _load_tokenizer(directory)
-        return cls(
-            tokenizer, name=str(name_or_path), eos_ids=eos, generation_config=stated
+        config, generation_config = (
+            read_json(directory / file) if (directory / file).is_file() else {}
+            for file in ("config.json", "generation_config.json")
+        )
+        eos_ids: list[Any] = []
+        for stated in (config, generation_config):
+            ids = stated.get("eos_token_id")
+            eos_ids += ids if isinstance(ids, list) else [ids]
+        codec = cls(
+            _load_tokenizer(directory),
+            name=name,
+            eos_ids=eos_ids,
+            generation_config=generation_config,
+        )
+        rows = config.get("vocab_size", codec.vocab_size)
+        if isinstance(rows, int) and rows < codec.vocab_size:
+            raise CheckpointError(
+                f"the tokenizer of {name} has {codec.vocab_size} tokens, but "
+                f"{directory / 'config.json'} says vocab_size {rows}, the rows of the "
+                "embedding. Use the tokenizer that came with the weights, or remove the "
+                "tokens that were added to it."
+            )
+        return codec
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with nothing added."""
+        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return list(ids)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The ids of a text in which nothing is a special or added token: "<|im_end|>"
+        is ten characters."""
+        return list(self._plain_tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _plain_tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        described = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        return Tokenizer.from_str(
+            json.dumps({**described, "added_tokens": [], "post_processor": None})
         )
 
-    def encode(self, text: str, *, literal: bool = False) -> list[int]:
-        """The ids of a text, with nothing added. `literal`: read special tokens as
-        plain text."""
-        how = {
-            "add_special_tokens": False,
-            "split_special_tokens": literal,
-            "verbose": False,
-        }
-        return list(self.tokenizer(text, **how)["input_ids"])
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        return byte_table(self.tokenizer)
 
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes of one token; none for special tokens, such as end of
         sequence. Raises SettingError for an id that is not a token (a padding row of
         the embedding).
         """
-        if self._bytes is None:
-            self._bytes = byte_table(self.tokenizer)
         if not 0 <= token < self.vocab_size:
             raise SettingError(
                 f"token id {token} is not in the vocabulary of {self.name} (0 to "
-                f"{self.vocab_size - 1}). Give the runner vocab_size=codec.vocab_size, so that "
-                "padding is never sampled."
+                f"{self.vocab_size - 1}). Give the runner vocab_size=codec.vocab_size, "
+                "so that padding is never sampled."
             )
         return self._bytes[token]
 
@@ -133,80 +139,84 @@ class Codec:
         assistant's first token. `enable_thinking` is passed to the template unless it
         is None. Raises CheckpointError if there is no chat template, SettingError if it
         refuses.
+
+        Only the template can write role and thinking marks: in the messages they are
+        plain text, whatever the tokenizer says about them.
         """
-        texts = (
-            {"user": question}
-            if system is None
-            else {"system": system, "user": question}
-        )
-        for role, text in texts.items():
-            name = "question" if role == "user" else role
+        messages = [{"role": "user", "content": question}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        for message in messages:
+            name = message["role"].replace("user", "question")
+            text = message["content"]
             require(isinstance(text, str), name, text, "a string")
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
+            if not text.isascii() and text != text.encode(errors="replace").decode():
                 raise SettingError(
-                    f"{name} has a character that is not Unicode text: {error}. Give it in UTF-8."
-                ) from error
+                    f"{name} has a character that is not Unicode text. Give it in UTF-8."
+                )
         if not self.tokenizer.chat_template:
             raise CheckpointError(
-                f"{self.name} has no chat template (chat_template in tokenizer_config.json, or "
-                "chat_template.jinja). Give the prompt as plain text, or use an instruction-tuned "
-                "checkpoint."
+                f"{self.name} has no chat template (chat_template in "
+                "tokenizer_config.json, or chat_template.jinja). Give the prompt as "
+                "plain text, or use an instruction-tuned checkpoint."
             )
-        options = (
-            {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        )
-        # Special tokens in the messages are plain text. Marks tell them from the
-        # template's own.
-        whole = "".join(texts.values())
-        mark = next(
-            chr(code) for code in range(0xE000, 0xF900) if chr(code) not in whole
-        )
-        messages = [
-            {"role": role, "content": self._special.sub(rf"{mark}\g<0>{mark}", content)}
-            for role, content in texts.items()
-        ]
-        from jinja2 import TemplateError
 
+        # 1. Put a message that holds an added token between two marks, characters that
+        #    no message has.
+        texts = "".join(message["content"] for message in messages)
+        private = map(chr, range(0xE000, 0xF900))
+        mark = next(character for character in private if character not in texts)
+        added = set(self.tokenizer.added_tokens_decoder)
+        for message in messages:
+            if added.intersection(self.encode(message["content"])):
+                message["content"] = f"{mark}{message['content']}{mark}"
+
+        # 2. Let the template write.
+        options = {}
+        if enable_thinking is not None:
+            options["enable_thinking"] = enable_thinking
         try:
-            text = self.tokenizer.apply_chat_template(
+            prompt = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **options
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a program and may raise anything
+            reason = (str(error).splitlines() or ["no message"])[0]
+            roles = ", ".join(message["role"] for message in messages)
             raise SettingError(
                 f"the chat template of {self.name} refuses these messages (roles: "
-                f"{', '.join(texts)}): {error}. Leave out what it does not support, often the "
-                "system message."
+                f"{roles}; {type(error).__name__}: {reason}). Leave out what it does "
+                "not support, often the system message, or use another template."
             ) from error
-        pieces = enumerate(text.split(mark))
-        return [
-            token
-            for i, piece in pieces
-            for token in self.encode(piece, literal=i % 2 == 1)
-        ]
+
+        # 3. Read what stands between marks as plain text.
+        ids: list[int] = []
+        for i, piece in enumerate(prompt.split(mark)):
+            ids += self.encode_plain(piece) if i % 2 == 1 else self.encode(piece)
+        return ids
 
 
 def first_difference(target: Codec, draft: Codec) -> str:
     """A description of how two vocabularies differ; "" if one can draft for the other:
     they may differ only in added tokens that one of them lacks.
     """
-    both = [codec.tokenizer for codec in (target, draft)]
-    ours, theirs = (
-        {i: repr(text) for text, i in one.get_vocab().items()} for one in both
+    target_texts, draft_texts = (
+        {token: text for text, token in codec.tokenizer.get_vocab().items()}
+        for codec in (target, draft)
     )
-    added = {i for one in both for i in one.added_tokens_decoder}
-    differing = sorted(
-        i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i)
-    )
-    wrong = [i for i in differing if (i in ours and i in theirs) or i not in added]
-    if not wrong:
+    added = {
+        *target.tokenizer.added_tokens_decoder,
+        *draft.tokenizer.added_tokens_decoder,
+    }
+    differences = []
+    for token in sorted(target_texts.keys() | draft_texts.keys()):
+        ours = target_texts.get(token)
+        theirs = draft_texts.get(token)
+        lacking = token in added and None in (ours, theirs)
+        if ours != theirs and not lacking:
+            differences.append(f"id {token} is {ours!r} and {theirs!r}")
+    if not differences:
         return ""
-    shown = [
-        f"id {i} is {ours.get(i, 'absent')} and {theirs.get(i, 'absent')}"
-        for i in wrong[:3]
-    ]
-    return f"{len(wrong)} ids differ: {'; '.join(shown)}{'; ...' if len(wrong) > 3 else ''}"
+    return f"{len(differences)} ids differ: {'; '.join(differences[:3])}"
 
 
 def require_same(target: Codec, draft: Codec) -> None:
@@ -214,68 +224,54 @@ def require_same(target: Codec, draft: Codec) -> None:
     target's ids."""
     if difference := first_difference(target, draft):
         raise SettingError(
-            f"draft {draft.name} and target {target.name} have different vocabularies (target "
-            f"first): {difference}. A draft must share the target's token ids: choose one of the "
-            "same family."
+            f"draft {draft.name} and target {target.name} have different vocabularies "
+            f"(target first): {difference}. A draft must share the target's token ids: "
+            "choose one of the same family."
         )
 
 
 def _load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of tokenizer.json, unchanged. For some model types `AutoTokenizer`
-    replaces the file's pre-tokenizer by that of the class, so it reads only checkpoints
-    without that file.
-    """
-    found = [name for name in _VOCABULARIES if (directory / name).exists()]
-    if not found:  # AutoTokenizer would make an empty one
+    """The tokenizer of tokenizer.json, unchanged. (`AutoTokenizer` replaces the file's
+    pre-tokenizer by that of a class for some model types.)"""
+    if not (directory / "tokenizer.json").is_file():
         raise CheckpointError(
-            f"{directory} has no tokenizer: it has {inside(directory)}, expected "
-            f"{' or '.join(_VOCABULARIES)}. Put the model's tokenizer next to its weights."
+            f"{directory} has no tokenizer.json (it has {list_files(directory)}). Put "
+            "the model's tokenizer next to its weights; transformers' save_pretrained "
+            "writes older layouts as such a file."
         )
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    loader = PreTrainedTokenizerFast if "tokenizer.json" in found else AutoTokenizer
     try:
-        loaded = loader.from_pretrained(str(directory), local_files_only=True)
-        loaded("a", verbose=False)  # some faults appear only in use
-        return loaded
-    except (
-        Exception
-    ) as error:  # what a broken tokenizer raises depends on the reader that fails
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(
+            str(directory), local_files_only=True
+        )
+        tokenizer("a", verbose=False)  # some faults appear only in use
+        return tokenizer
+    except Exception as error:  # the readers of the library raise many kinds
         raise CheckpointError(
-            f"the tokenizer of {directory} cannot be read ({type(error).__name__}: {error}). "
-            "Fetch tokenizer.json and tokenizer_config.json again."
+            f"the tokenizer of {directory} cannot be read ({type(error).__name__}: "
+            f"{error}). Fetch tokenizer.json and tokenizer_config.json again."
         ) from error
 
 
 def byte_table(tokenizer: Any) -> list[bytes]:
-    """The bytes of each id of a fast transformers tokenizer: none for special tokens
-    (end of sequence, roles) and unused ids, the text for other added tokens
-    (`<think>`).
-
-    Raises CheckpointError if the tokenizer's decoding gives single tokens no bytes.
-    """
-    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    described = (
-        {"type": "none"} if decoder is None else json.loads(decoder.__getstate__())
-    )
-    kinds = [part["type"] for part in described.get("decoders", [described])]
-    byte_level, fallback = "ByteLevel" in kinds, "ByteFallback" in kinds
-    if not (byte_level or fallback or set(kinds) == {"Fuse"}):
-        how = f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}"
+    """The bytes of each id of a byte-level BPE tokenizer, which all Qwen models have:
+    none for special tokens (end of sequence, roles) and unused ids, the text for other
+    added tokens (`<think>`). Raises CheckpointError for another kind of tokenizer."""
+    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
+    parts = [part["type"] for part in decoder.get("decoders", [decoder]) if part]
+    if "ByteLevel" not in parts:
         raise CheckpointError(
-            f"{how}; expected a byte-level BPE, sentencepiece style with byte fallback, or plain "
-            "concatenation (Fuse). Only with these does each token have its own bytes, which are "
-            "needed to find the ends of steps."
+            f"the tokenizer ({type(tokenizer).__name__}) decodes by {parts or 'nothing'}; "
+            "expected a byte-level BPE as Qwen has it, in which each token has its own "
+            "bytes, which are needed to find the ends of steps."
         )
-    byte_of, vocabulary = printable_bytes(), tokenizer.get_vocab()
+    byte_of = printable_bytes()
+    vocabulary = tokenizer.get_vocab()
     table = [b""] * (max(vocabulary.values()) + 1)
     for text, token in vocabulary.items():
-        if byte_level and all(character in byte_of for character in text):
+        if all(character in byte_of for character in text):
             table[token] = bytes(byte_of[character] for character in text)
-        elif fallback and not byte_level:
-            stated = re.fullmatch("<0x([0-9A-Fa-f]{2})>", text)
-            shown = text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
-            table[token] = bytes.fromhex(stated[1]) if stated else shown.encode()
         else:  # the token is its own text, as in the tokenizers library
             table[token] = text.encode()
     for token, added in tokenizer.added_tokens_decoder.items():

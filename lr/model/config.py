@@ -1,10 +1,9 @@
-"""A model's sizes and options, read from a Hugging Face `config.json`. Anything that
-this project does not compute is refused by name.
+"""A model's sizes and options, read from a Hugging Face `config.json`.
 
-Two architectures are supported: Qwen3ForCausalLM (norm over queries and keys) and
-Qwen2ForCausalLM (bias on q, k and v; also Qwen2.5 and DeepSeek-R1-Distill-Qwen).
-Optional keys default to the values of transformers; sizes are required. No torch here.
-Read next: `weights.py`.
+Two architectures are computed here: Qwen3ForCausalLM (norm over queries and keys) and
+Qwen2ForCausalLM (bias on q, k and v; also Qwen2.5 and DeepSeek-R1-Distill-Qwen). A
+network that would need anything else is refused by name. Optional keys have the
+defaults of transformers; sizes are required. No torch here. Read next: `weights.py`.
 """
 
 from __future__ import annotations
@@ -28,26 +27,19 @@ SIZES = {
     "max_position_embeddings": "max_position_embeddings",
 }
 """Our name of each size, and its key, which is required."""
-_EXPERTS = (
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "num_experts_per_tok",
-)
-_NOT_HERE = {
-    "hidden_act": "'silu'",
-    "use_sliding_window": "false (every layer attends to the whole prefix)",
-    "use_mrope": "false (text positions only)",
-    "quantization_config": "weights that are not quantised",
-    **dict.fromkeys(
-        (*_EXPERTS, "moe_intermediate_size"), "a dense model, without experts"
-    ),
+OTHER_NETWORKS = {
+    "quantization_config": "quantised weights",
+    "dual_chunk_attention_config": "dual chunk attention",
+    "use_mrope": "positions in three dimensions",
+    "num_experts": "experts",
+    "num_local_experts": "experts",
+    "n_routed_experts": "experts",
+    "num_experts_per_tok": "experts",
+    "moe_intermediate_size": "experts",
 }
-"""Keys of networks that are not computed here, and what is expected instead, or null or
-false."""
-MOST, MOST_LAYERS = 1 << 27, 4096
-"""The largest accepted size and number of layers, checked before any loop counts that
-far."""
+"""Keys of networks that are not computed here: each must be absent, null or false."""
+MOST = 1 << 27
+"""The largest accepted size, checked before any loop counts that far."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +59,10 @@ class YarnScaling:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A dense decoder of the Qwen family.
+    """A dense decoder of the Qwen family: e = `hidden_size`, l = `num_layers`, h =
+    `num_heads`, k = `num_kv_heads` (h is a multiple of k), d = `head_dim`, v =
+    `vocab_size` (rows of the embedding, padding included).
 
-    Sizes: `hidden_size` e, `num_layers` l, `num_heads` h, `num_kv_heads` k (h is a
-    multiple of k), `head_dim` d, `intermediate_size` of the MLP, `vocab_size` v (rows
-    of the embedding, including padding), `max_position_embeddings` in tokens.
     `qkv_bias`: q, k and v projections have a bias. `qk_norm`: RMSNorm over every query
     and key head. `yarn`: None for plain rotary embeddings.
     """
@@ -100,175 +91,149 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     else:
         path = Path(source)
         raw = read_json(path / "config.json" if path.is_dir() else path)
-    kind = _kind(raw)
-    if missing := [key for key in SIZES.values() if key not in raw]:
-        lacks = f"config.json lacks {', '.join(missing)}"
+    try:
+        return _read(raw)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(
-            f"{lacks}. Use the config.json that came with the weights."
+            f"config.json has a value of an unexpected type ({error}). Use the "
+            "config.json that came with the weights."
+        ) from error
+
+
+def _read(raw: dict[str, Any]) -> ModelConfig:
+    kind = _architecture(raw)
+    if missing := [key for key in SIZES.values() if key not in raw]:
+        raise CheckpointError(
+            f"config.json lacks {', '.join(missing)}. Use the config.json that came "
+            "with the weights."
         )
     if raw["num_key_value_heads"] is None:
         raw["num_key_value_heads"] = raw["num_attention_heads"]
-    sizes = {ours: _count(key, raw[key]) for ours, key in SIZES.items()}
-    heads, kv_heads = sizes["num_heads"], sizes["num_kv_heads"]
+    sizes = {name: _count(key, raw[key]) for name, key in SIZES.items()}
+    _refuse_other_networks(raw, kind)
+    heads = sizes["num_heads"]
+    kv_heads = sizes["num_kv_heads"]
     expected = f"a divisor of num_attention_heads ({heads})"
     _expect(heads % kv_heads == 0, "num_key_value_heads", kv_heads, expected)
+
     theta, yarn = _rope(raw)
     if yarn is not None:
         # Qwen's recipe for YaRN leaves max_position_embeddings as it is: 40960 with
         # factor 4 over an original context of 32768 means a context of 131072.
-        stretched = yarn.factor * yarn.original_max_position_embeddings
-        _expect(
-            stretched <= MOST,
-            "factor",
-            yarn.factor,
-            f"a context of at most {MOST} tokens",
-        )
-        longest = max(sizes["max_position_embeddings"], int(stretched))
-        sizes["max_position_embeddings"] = longest
+        stretched = int(yarn.factor * yarn.original_max_position_embeddings)
+        stated = sizes["max_position_embeddings"]
+        sizes["max_position_embeddings"] = max(stated, stretched)
+
+    # transformers' defaults: 128 for Qwen3, hidden_size / heads for Qwen2
+    head_dim = raw.get("head_dim", 128 if kind == "qwen3" else None)
+    if head_dim is None and kind == "qwen2":
+        expected = f"a divisor of hidden_size ({raw['hidden_size']})"
+        _expect(raw["hidden_size"] % heads == 0, "num_attention_heads", heads, expected)
+        head_dim = raw["hidden_size"] // heads
+    head_dim = _count("head_dim", head_dim)
+    expected = "an even number (rotary embeddings turn pairs)"
+    _expect(head_dim % 2 == 0, "head_dim", head_dim, expected)
+    tied = _flag("tie_word_embeddings", raw.get("tie_word_embeddings", False))
     return ModelConfig(
         **sizes,
-        head_dim=_head_dim(raw, kind, heads),
+        head_dim=head_dim,
         rms_norm_eps=_positive("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         rope_theta=theta,
         qkv_bias=kind == "qwen2",
         qk_norm=kind == "qwen3",
-        tie_word_embeddings=_flag(
-            "tie_word_embeddings", raw.get("tie_word_embeddings", False)
-        ),
+        tie_word_embeddings=tied,
         yarn=yarn,
     )
 
 
-def _kind(raw: Mapping[str, Any]) -> str:
-    """ "qwen3" or "qwen2". Refuses contradictions and networks that are not computed
-    here."""
+def _architecture(raw: Mapping[str, Any]) -> str:
+    """ "qwen3" or "qwen2", from `architectures` or, without it, from `model_type`."""
     model_type = raw.get("model_type")
-    named = raw.get("architectures") or [ARCHITECTURES.get(str(model_type), model_type)]
-    what = named[0] if isinstance(named, list) and len(named) == 1 else named
-    kinds = [kind for kind, known in ARCHITECTURES.items() if named == [known]]
-    _expect(len(kinds) == 1, "architectures", what, " or ".join(ARCHITECTURES.values()))
-    [kind] = kinds
-    expected = f"{kind!r}, which {what} has"
-    _expect(model_type in (None, kind), "model_type", model_type, expected)
-    for key, expected in _NOT_HERE.items():
-        _expect(raw.get(key) in (None, False, "silu"), key, raw.get(key), expected)
-    types = raw.get("layer_types") or []
-    _expect(
-        isinstance(types, list),
-        "layer_types",
-        types,
-        "a list of kinds of attention, or null",
-    )
-    windowed = sorted({str(t) for t in types if t != "full_attention"})
-    _expect(
-        not windowed, "layer_types", ", ".join(windowed), "'full_attention' everywhere"
-    )
-    bias = kind == "qwen3" and raw.get("attention_bias")
-    _expect(
-        not bias,
-        "attention_bias",
-        bias,
-        "false (in Qwen3 it also puts a bias on o_proj)",
-    )
-    return kind
+    names = raw.get("architectures") or [ARCHITECTURES.get(str(model_type))]
+    kinds = [kind for kind, name in ARCHITECTURES.items() if names == [name]]
+    expected = " or ".join(ARCHITECTURES.values())
+    _expect(len(kinds) == 1, "architectures", names, expected)
+    agrees = model_type in (None, kinds[0])
+    _expect(agrees, "model_type", model_type, f"{kinds[0]!r}, as architectures says")
+    return kinds[0]
 
 
-def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
-    """The head size; if absent, 128 for Qwen3 and hidden_size / heads for Qwen2
-    (transformers)."""
-    stated, size = (
-        raw.get("head_dim", 128 if kind == "qwen3" else None),
-        raw["hidden_size"],
+def _refuse_other_networks(raw: Mapping[str, Any], kind: str) -> None:
+    for key, network in OTHER_NETWORKS.items():
+        absent = raw.get(key) in (None, False)
+        _expect(absent, key, raw.get(key), f"none ({network} is not computed here)")
+    activation = raw.get("hidden_act")
+    _expect(activation in (None, "silu"), "hidden_act", activation, "'silu'")
+    if kind == "qwen3":  # there it would also put a bias on o_proj
+        bias = raw.get("attention_bias")
+        _expect(not bias, "attention_bias", bias, "false")
+
+    # A window that no layer has is no window: transformers' rule.
+    others = sorted({*(raw.get("layer_types") or ())} - {"full_attention"})
+    _expect(not others, "layer_types", others, "'full_attention' everywhere")
+    windowed = (
+        not raw.get("layer_types")
+        and raw.get("use_sliding_window")
+        and raw.get("sliding_window", 4096) is not None
+        and raw.get("max_window_layers", 28) < raw["num_hidden_layers"]
     )
-    if stated is None and kind == "qwen2":
-        expected = f"a divisor of hidden_size ({size}) where head_dim is absent"
-        _expect(size % heads == 0, "num_attention_heads", heads, expected)
-        stated = size // heads
-    head_dim, even = (
-        _count("head_dim", stated),
-        "an even number (rotary embeddings turn pairs)",
-    )
-    _expect(head_dim % 2 == 0, "head_dim", head_dim, even)
-    return head_dim
+    expected = "no layer from max_window_layers on (a sliding window is not computed)"
+    _expect(not windowed, "use_sliding_window", True, expected)
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
-    """The base of the rotary embeddings and their scaling: from `rope_theta` and
-    `rope_scaling`, from `rope_parameters` (transformers 5), or from both if they agree.
-    """
-    new, old = (_stated(raw, key) for key in ("rope_parameters", "rope_scaling"))
-    bases = (
-        raw.get("rope_theta"),
-        new.pop("rope_theta", None),
-        old.pop("rope_theta", None),
-    )
-    thetas = {_positive("rope_theta", base) for base in bases if base is not None}
-    expected = "one value; rope_theta and rope_parameters contradict each other"
-    _expect(len(thetas) <= 1, "rope_theta", sorted(thetas), expected)
-    expected = f"what rope_parameters says too ({new}), or only one of the two"
-    _expect(not (new and old) or new == old, "rope_scaling", old, expected)
-    rope = new or old
+    """The base of the rotary embeddings and their scaling. Checkpoints state them in
+    up to three places, which must agree: at the top, in `rope_scaling`, and, since
+    transformers 5, in `rope_parameters`."""
+    original = "original_max_position_embeddings"
+    top = ("rope_theta", "partial_rotary_factor", original)
+    places: list[Mapping[str, Any]] = [{key: raw.get(key) for key in top}]
+    places += [raw.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
+    rope: dict[str, Any] = {}
+    for place in places:
+        for key, value in place.items():
+            if value is not None:
+                key = "rope_type" if key == "type" else key
+                known = rope.setdefault(key, value)
+                _expect(known == value, key, value, f"{known!r}, as it says elsewhere")
+
+    theta = _positive("rope_theta", rope.pop("rope_theta", 10_000.0))
     kind = rope.pop("rope_type", "default")
     _expect(kind in ("default", "yarn"), "rope_type", kind, "'default' or 'yarn'")
-    for turned in (
-        rope.pop("partial_rotary_factor", None),
-        raw.get("partial_rotary_factor"),
-    ):
-        whole = "1 (every dimension of a head turns)"
-        _expect(turned in (None, 1.0), "partial_rotary_factor", turned, whole)
-    known = {field.name for field in fields(YarnScaling)} if kind == "yarn" else set()
-    unknown = sorted(rope.keys() - known)
-    shown = f"{kind!r} with {', '.join(unknown)}"
-    _expect(not unknown, "rope_parameters", shown, "only keys that this rope type has")
-    theta = thetas.pop() if thetas else 10_000.0  # transformers' value
+    turning = rope.pop("partial_rotary_factor", 1)
+    expected = "1 (every dimension of a head turns)"
+    _expect(turning == 1, "partial_rotary_factor", turning, expected)
+    # NOTE: transformers does not read `attn_factor` (DeepSeek-R1-0528-Qwen3-8B has
+    # it), so neither do we; others multiply the attention factor by it.
+    rope.pop("attn_factor", None)
+    names = {field.name for field in fields(YarnScaling)} if kind == "yarn" else set()
+    unknown = sorted(rope.keys() - names - {original})
+    _expect(not unknown, "rope_parameters", unknown, f"only keys of type {kind!r}")
     if kind == "default":
         return theta, None
+
     # Defaults: original context = max_position_embeddings, factor = their ratio.
-    longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
-    outside = raw.get(key)
-    original = _count(key, rope.pop(key, outside or longest))
-    expected = f"what the rope parameters say too ({original})"
-    _expect(outside in (None, original), key, outside, expected)
+    context = raw["max_position_embeddings"]
+    trained = _count(original, rope.pop(original, context))
     truncate = _flag("truncate", rope.pop("truncate", True))
     numbers = {name: _positive(name, value) for name, value in rope.items()}
-    factor = numbers.pop("factor", longest / original)
-    return theta, YarnScaling(factor, original, truncate=truncate, **numbers)
-
-
-def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A rope dictionary without nulls, its type as `rope_type` (`type` is an older
-    spelling)."""
-    value = raw.get(key) or {}
-    _expect(isinstance(value, Mapping), key, value, "an object or null")
-    stated = {name: entry for name, entry in value.items() if entry is not None}
-    if (oldest := stated.pop("type", None)) is not None:
-        kind = stated.setdefault("rope_type", oldest)
-        _expect(
-            kind == oldest, f"{key}.type", oldest, f"the same as rope_type ({kind!r})"
-        )
-    return stated
+    factor = numbers.pop("factor", context / trained)
+    return theta, YarnScaling(factor, trained, truncate=truncate, **numbers)
 
 
 def _count(key: str, value: Any) -> int:
-    most = MOST_LAYERS if key == "num_hidden_layers" else MOST
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    _expect(
-        whole and 1 <= value <= most,
-        key,
-        value,
-        f"a positive whole number, at most {most}",
-    )
+    whole = type(value) is int and 1 <= value <= MOST
+    _expect(whole, key, value, f"a positive whole number, at most {MOST}")
     return int(value)
 
 
 def _positive(key: str, value: Any) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    _expect(number and 0 < value < 1e300, key, value, "a positive number")
+    _expect(type(value) in (int, float) and value > 0, key, value, "a positive number")
     return float(value)
 
 
 def _flag(key: str, value: Any) -> bool:
-    _expect(isinstance(value, bool), key, value, "true or false")
+    _expect(type(value) is bool, key, value, "true or false")
     return bool(value)
 
 
@@ -276,8 +241,7 @@ def _expect(holds: bool, key: str, value: object, expected: str) -> None:
     """Raise `CheckpointError` for this entry of config.json unless the condition
     holds."""
     if not holds:
-        shown = repr(value) if len(repr(value)) <= 200 else repr(value)[:200] + "..."
         raise CheckpointError(
-            f"config.json has {key} = {shown}; expected {expected}. Only dense Qwen3 and Qwen2 "
-            "decoders are computed here: choose such a checkpoint, or correct config.json."
+            f"config.json has {key} = {value!r:.200}; expected {expected}. Only dense "
+            "Qwen3 and Qwen2 decoders are computed here: choose such a checkpoint."
         )

@@ -1,5 +1,5 @@
-"""The tokenizer wrapper: bytes of tokens, ends, prompts, and whether two tokenizers
-agree."""
+"""The tokenizer wrapper: bytes of tokens, ends, prompts that no message can forge, and
+whether two tokenizers agree."""
 
 from __future__ import annotations
 
@@ -27,14 +27,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lr.engine.engine import recommended_sampling
 from lr.errors import CheckpointError, SettingError
-from lr.model.codec import (
-    Codec,
-    byte_table,
-    first_difference,
-    printable_bytes,
-    require_same,
-)
-from lr.model.generation_config import unheeded
+from lr.model.codec import Codec, first_difference, require_same
+from lr.model.generation_config import unsupported
 from lr.types import SamplingParams
 
 CORPUS = [
@@ -42,59 +36,79 @@ CORPUS = [
     "So 12 + 30 = 42 apples.\n\n",
     "h\u00e9llo \u4e2d\u6587 \U0001f600\n",
 ]
-TEMPLATE = (
-    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}"
+    "<think>\n\n</think>\n\n{% endif %}"
 )
+R1_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<\uff5cUser\uff5c>"
+    "{% endif %}{{ m.content }}{% endfor %}<\uff5cAssistant\uff5c><think>\n"
+)
+R1_ENDS = ("<\uff5cend\u2581of\u2581sentence\uff5c>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")  # fmt: skip
+QWEN_MARKS = ("<|im_end|>", "<|im_start|>", "<|endoftext|>")
+FAMILIES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "Qwen2.5": (CHATML, QWEN_MARKS, ("<tool_call>", "</tool_call>")),
+    "Qwen3": (CHATML, QWEN_MARKS, ("<think>", "</think>", "<tool_call>")),
+    "R1-Distill-Qwen": (
+        R1_TEMPLATE,
+        R1_ENDS,
+        ("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<think>", "</think>"),
+    ),
+}
+"""Of each family: the chat template, the tokens that tokenizer.json calls special (the
+first is the end of sequence), and added tokens that it does not call so."""
 
 
 def byte_level(
+    family: str = "Qwen3",
     *,
-    added: tuple[str, ...] = ("<think>", "</think>"),
+    more: tuple[str, ...] = (),
     size: int = 320,
-    chat_template: str | None = TEMPLATE,
+    chat_template: Any = None,
+    **flags: bool,
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of Qwen's kind: NFC, split into words, some merges, special
-    tokens and others that are not.
-    """
+    """A tokenizer of a family's kind, with few merges. `more`: further added tokens;
+    `flags`: of all added tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(
-        Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"), "isolated"
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    words = Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    split = pre_tokenizers.Split(words, "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=alphabet, show_progress=False
+        vocab_size=size,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_special_tokens(["<|pad|>", "<|start|>", "<|end|>"])
-    tokenizer.add_tokens(
-        [AddedToken(text, special=False, normalized=False) for text in added]
-    )
+    template, special, added = FAMILIES[family]
+    if not flags:
+        tokenizer.add_special_tokens(list(special))
+        flags = {"special": False, "normalized": False}
+        tokenizer.add_tokens([AddedToken(text, **flags) for text in (*added, *more)])
+    else:
+        tokens = [AddedToken(text, **flags) for text in (*special, *added)]
+        tokenizer.add_tokens(tokens)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>"
+        tokenizer_object=tokenizer, eos_token=special[0], bos_token=special[1]
     )
-    fast.chat_template = chat_template
+    fast.chat_template = template if chat_template is None else chat_template
     return fast
 
 
 @cache
-def toy() -> Codec:
-    return Codec(byte_level(), name="toy")
+def toy(family: str = "Qwen3") -> Codec:
+    return Codec(byte_level(family), name="toy")
+
+
+Save = Callable[..., Path]
 
 
 @pytest.fixture
-def codec() -> Codec:
-    return toy()
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., Path]:
+def saved(tmp_path: Path) -> Save:
     """Writes a tokenizer with config.json and generation_config.json; None leaves a
     file out."""
 
@@ -106,25 +120,15 @@ def saved(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         directory = tmp_path / name
         tokenizer.save_pretrained(directory)
-        for file, content in (
-            ("config.json", config),
-            ("generation_config.json", generation),
-        ):
+        for file, content in (("config", config), ("generation_config", generation)):
             if content is not None:
-                (directory / file).write_text(json.dumps(content))
+                (directory / f"{file}.json").write_text(json.dumps(content))
         return directory
 
     return save
 
 
 # Bytes
-
-
-def test_the_byte_map_is_that_of_the_tokenizers_library() -> None:
-    byte_of = printable_bytes()
-    assert set(byte_of) == set(pre_tokenizers.ByteLevel.alphabet())
-    assert sorted(byte_of.values()) == list(range(256))
-    assert (byte_of["\u0120"], byte_of["\u010a"]) == (ord(" "), ord("\n"))
 
 
 @settings(deadline=None)
@@ -146,385 +150,205 @@ def test_decoding_any_ids_is_what_transformers_decodes(tokens: list[int]) -> Non
     """Ids at random are rarely valid UTF-8: both put one U+FFFD in the place of each
     broken piece.
     """
-    codec = toy()
-    assert codec.decode(tokens) == codec.tokenizer.decode(
-        tokens, clean_up_tokenization_spaces=False
-    )
-
-
-def test_bytes_of_special_and_added_tokens(codec: Codec) -> None:
-    """What only marks an end or a role has no text; what the model writes for people to
-    see has."""
-    ids = codec.encode("a<think>x</think><|end|>")
-    assert [codec.token_bytes(i) for i in ids[1:]] == [
-        b"<think>",
-        b"x",
-        b"</think>",
-        b"",
-    ]
-    assert codec.decode(ids) == "a<think>x</think>"
-
-
-def test_boundaries_fused_and_split(codec: Codec) -> None:
-    """The blank line may hide in a token with a point, and two tokens may make one
-    together."""
-    fused = codec.encode("red.\n\n")
-    assert codec.token_bytes(fused[-1]).endswith(b".\n\n")
-    newline = next(i for i in range(codec.vocab_size) if codec.token_bytes(i) == b"\n")
-    assert b"".join(map(codec.token_bytes, [newline, newline])) == b"\n\n"
+    theirs = toy().tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+    assert toy().decode(tokens) == theirs
 
 
 @pytest.mark.parametrize("token", [-1, 10_000])
-def test_ids_that_are_no_tokens(codec: Codec, token: int) -> None:
-    with pytest.raises(
-        SettingError,
-        match=rf"token id {token} is not .* \(0 to {codec.vocab_size - 1}\)",
-    ):
-        codec.token_bytes(token)
+def test_ids_that_are_no_tokens(token: int) -> None:
+    with pytest.raises(SettingError, match="vocabulary"):
+        toy().token_bytes(token)
 
 
-def with_decoder(vocabulary: list[str], decoder: Any) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(
-        models.WordLevel(
-            {text: i for i, text in enumerate(vocabulary)}, unk_token=vocabulary[0]
-        )
-    )
+def test_special_tokens_have_no_bytes_and_other_added_ones_have() -> None:
+    ids = toy().encode("a<think>x</think><|im_end|>")
+    pieces = [toy().token_bytes(token) for token in ids]
+    assert pieces == [b"a", b"<think>", b"x", b"</think>", b""]
+
+
+@pytest.mark.parametrize("decoder", [decoders.WordPiece(), decoders.Fuse(), None])
+def test_only_byte_level_tokenizers_are_read(decoder: Any) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
     tokenizer.decoder = decoder
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=vocabulary[1])
-
-
-def test_sentencepiece_style() -> None:
-    """Llama's way: a lower block is a space, <0x0A> the byte 10; something that only
-    resembles a byte is text.
-    """
-    decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    table = byte_table(
-        with_decoder(
-            ["<unk>", "</s>", "\u2581the", "<0x0A>", "<0xE4>", "<0xZZ>", "\u4e2d"],
-            decoder,
-        )
-    )
-    assert table[2:] == [b" the", b"\n", b"\xe4", b"<0xZZ>", "\u4e2d".encode()]
-    assert table[1] == b""
-
-
-def test_plain_concatenation() -> None:
-    table = byte_table(
-        with_decoder(["<unk>", "</s>", " caf\u00e9", "\n\n"], decoders.Fuse())
-    )
-    assert table[2:] == [" caf\u00e9".encode(), b"\n\n"]
-
-
-@pytest.mark.parametrize(
-    ("decoder", "named"),
-    [
-        (decoders.WordPiece(), "WordPiece"),
-        (decoders.Metaspace(), "Metaspace"),
-        (None, "none"),
-    ],
-)
-def test_tokens_without_bytes_of_their_own_are_refused(
-    decoder: Any, named: str
-) -> None:
-    codec = Codec(with_decoder(["<unk>", "</s>", "the"], decoder), name="toy")
-    with pytest.raises(
-        CheckpointError, match=f"decodes by {named}; expected a byte-level BPE"
-    ):
-        codec.token_bytes(2)
-
-
-def test_holes_in_the_vocabulary() -> None:
-    tokenizer = Tokenizer(
-        models.WordLevel({"<unk>": 0, "</s>": 1, "x": 5}, unk_token="<unk>")
-    )
-    tokenizer.decoder = decoders.Fuse()
-    codec = Codec(
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>"),
-        name="holes",
-    )
-    assert codec.vocab_size == 6
-    assert [codec.token_bytes(i) for i in (3, 5)] == [b"", b"x"]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    with pytest.raises(CheckpointError, match="byte-level"):
+        Codec(fast, name="toy").token_bytes(0)
 
 
 # Loading
 
 
-def test_loaded_is_what_was_saved(saved: Callable[..., Path]) -> None:
-    tokenizer = byte_level()
-    codec = Codec.load(saved(tokenizer))
-    assert codec.vocab_size == len(tokenizer)
-    for text in [*CORPUS, "<|start|>x<think> \n\n \n", "1234  5\r\n\r\n"]:
-        assert (
-            codec.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
-        )
-
-
 def test_the_file_of_the_tokenizer_counts_not_the_class_of_the_model(
-    saved: Callable[..., Path],
+    saved: Save,
 ) -> None:
-    """config.json says qwen3, tokenizer_config.json Qwen2Tokenizer, and the words are
-    cut as tokenizer.json says.
-
-    AutoTokenizer puts the class's own pre-tokenizer in its place; were that to end,
-    this test would say so.
+    """config.json says qwen3, and the words are cut as tokenizer.json says. AutoTokenizer
+    puts the pre-tokenizer of the class in its place; were that to end, this test would
+    say so.
     """
-    tokenizer = byte_level()
-    alphabet = {
-        character: i
-        for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
-    }
-    whole = Tokenizer(
-        models.BPE({**alphabet, "ab\u0120cd": 256}, [], ignore_merges=True)
-    )
-    whole.pre_tokenizer = pre_tokenizers.ByteLevel(
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {character: i for i, character in enumerate(alphabet)}
+    model = models.BPE({**words, "ab\u0120cd": 256}, [], ignore_merges=True)
+    joined = Tokenizer(model)
+    joined.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=False, use_regex=False
     )
-    whole.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=whole, eos_token="<|end|>")
+    joined.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=joined, eos_token="<|end|>")
+    architectures = ["Qwen3ForCausalLM"]
     directory = saved(
-        tokenizer, {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+        tokenizer, {"model_type": "qwen3", "architectures": architectures}
     )
-    stated = json.loads((directory / "tokenizer_config.json").read_text()) | {
-        "tokenizer_class": "Qwen2Tokenizer"
-    }
+    stated = json.loads((directory / "tokenizer_config.json").read_text())
+    stated["tokenizer_class"] = "Qwen2Tokenizer"
     (directory / "tokenizer_config.json").write_text(json.dumps(stated))
     assert Codec.load(directory).encode("ab cd") == [256]
     assert AutoTokenizer.from_pretrained(directory)("ab cd")["input_ids"] != [256]
 
 
-def test_vocabulary_and_merges_without_tokenizer_json(
-    saved: Callable[..., Path],
-) -> None:
-    """The oldest layout, which transformers reads by the class for the model type."""
-    directory = saved(
-        byte_level(), {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-    )
-    content = json.loads((directory / "tokenizer.json").read_text())
-    (directory / "tokenizer.json").unlink()
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|end|>"})
-    )
-    (directory / "vocab.json").write_text(json.dumps(content["model"]["vocab"]))
-    (directory / "merges.txt").write_text(
-        "\n".join(" ".join(pair) for pair in content["model"]["merges"])
-    )
-    codec = Codec.load(directory)
-    assert codec.decode(codec.encode(CORPUS[0])) == CORPUS[0]
-    assert codec.encode(" apples") == byte_level()(" apples")["input_ids"]
-
-
-def test_end_ids_are_the_union(saved: Callable[..., Path]) -> None:
+def test_end_ids_are_the_union(saved: Save) -> None:
     """A number or a list, in any of three places."""
     tokenizer = byte_level()
-    own = tokenizer.eos_token_id
-    assert Codec.load(saved(tokenizer)).eos_ids == {own}
-    both = Codec.load(saved(tokenizer, {"eos_token_id": 5}, {"eos_token_id": [7, own]}))
-    assert both.eos_ids == {5, 7, own}
-    assert Codec.load(saved(tokenizer, {"eos_token_id": None}, {})).eos_ids == {own}
+    end = tokenizer.eos_token_id
+    assert Codec.load(saved(tokenizer)).eos_ids == {end}
+    directory = saved(tokenizer, {"eos_token_id": 5}, {"eos_token_id": [7, end]})
+    assert Codec.load(directory).eos_ids == {5, 7, end}
+    assert Codec.load(saved(tokenizer, {"eos_token_id": None}, {})).eos_ids == {end}
 
 
-@pytest.mark.parametrize("wrong", ["</s>", [1, "2"], True])
-def test_end_ids_that_are_none(saved: Callable[..., Path], wrong: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json has eos_token_id = "):
-        Codec.load(saved(byte_level(), {"eos_token_id": wrong}))
-
-
-def test_a_vocabulary_without_end(saved: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("wrong", [None, "</s>", [1, "2"], True, [3, 9999]])
+def test_end_ids_that_are_none(saved: Save, wrong: Any) -> None:
     tokenizer = byte_level()
     tokenizer.eos_token = None
-    with pytest.raises(CheckpointError, match="not given"):
-        Codec.load(saved(tokenizer))
-    with pytest.raises(CheckpointError, match=r"\[9999\]"):
-        Codec.load(saved(tokenizer, {"eos_token_id": [3, 9999]}))
+    with pytest.raises(CheckpointError, match="end-of-sequence"):
+        Codec.load(saved(tokenizer, {"eos_token_id": wrong}))
 
 
-def test_recommended_sampling(saved: Callable[..., Path]) -> None:
-    stated = {
-        "do_sample": True,
-        "temperature": 0.6,
-        "top_p": 0.95,
-        "top_k": 20,
-        "min_p": None,
-        "pad_token_id": 1,
-    }
-    codec = Codec.load(saved(byte_level(), {}, stated))
+def test_recommended_sampling(saved: Save) -> None:
+    stated = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": None}
+    codec = Codec.load(saved(byte_level(), {}, {"do_sample": True, **stated}))
     assert recommended_sampling(codec) == SamplingParams(0.6, top_p=0.95, top_k=20)
     assert not Codec.load(saved(byte_level(), name="bare")).generation_config
 
 
-@pytest.mark.parametrize(
-    "stated",
-    [{"top_p": "0.9"}, {"min_p": []}, {"top_k": True}, {"temperature": 10**400}],
-    ids=str,
-)
-def test_recommended_sampling_that_is_no_number(
-    saved: Callable[..., Path], stated: Any
-) -> None:
-    codec = Codec.load(saved(byte_level(), {}, stated))
-    with pytest.raises(
-        CheckpointError, match=rf"generation_config.json .*{next(iter(stated))}"
-    ):
-        recommended_sampling(codec)
+def test_unsupported_settings_are_named(saved: Save) -> None:
+    asked = {"repetition_penalty": 1.05, "temperature": 0.7, "suppress_tokens": []}
+    asked |= {"of_tomorrow": ["x"], "length_penalty": 1.0, "max_time": 0}
+    message = unsupported(Codec.load(saved(byte_level(), {}, asked)))
+    assert 'for repetition_penalty = 1.05, of_tomorrow = ["x"];' in message
+    neutral = {"repetition_penalty": 1.0}
+    assert not unsupported(Codec.load(saved(byte_level(), {}, neutral)))
 
 
-def test_no_tokenizer(tmp_path: Path) -> None:
+def test_no_tokenizer_and_a_broken_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(CheckpointError, match=r"has no tokenizer: it has config\.json"):
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        Codec.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
         Codec.load(tmp_path)
 
 
-def test_a_broken_tokenizer(saved: Callable[..., Path]) -> None:
-    directory = saved(byte_level())
-    (directory / "tokenizer.json").write_text("{")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+def test_a_tokenizer_that_is_larger_than_the_embedding(saved: Save) -> None:
+    directory = saved(byte_level(), {"vocab_size": 300})
+    with pytest.raises(CheckpointError, match=r"config\.json says vocab_size 300"):
         Codec.load(directory)
+    assert Codec.load(saved(byte_level(), {"vocab_size": 999})).vocab_size < 999
 
 
 # Prompts
 
 
-def test_chat(codec: Codec) -> None:
-    end, start = (
-        codec.tokenizer.convert_tokens_to_ids(f"<|{name}|>")
-        for name in ("end", "start")
-    )
-    ids = codec.chat("red apples?", system="Be brief.")
-    assert (ids.count(start), ids.count(end)) == (3, 2)
-    assert codec.decode(ids) == "system\nBe brief.\nuser\nred apples?\nassistant\n"
+def test_chat_ids_are_those_of_transformers() -> None:
+    for codec in map(toy, FAMILIES):
+        messages = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "h\u00e9llo\n\nred apples?"},
+        ]
+        theirs = codec.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False
+        )
+        question = messages[1]["content"]
+        assert codec.chat(question, system="Be brief.") == theirs
 
 
-def test_thinking_is_left_to_the_template_unless_it_is_said(codec: Codec) -> None:
-    plain = codec.chat("hi")
-    assert codec.chat("hi", enable_thinking=True) == plain
-    without = codec.chat("hi", enable_thinking=False)
+def test_thinking_is_left_to_the_template_unless_it_is_set() -> None:
+    plain = toy().chat("hi")
+    assert toy().chat("hi", enable_thinking=True) == plain
+    without = toy().chat("hi", enable_thinking=False)
     assert without[: len(plain)] == plain
-    assert codec.decode(without[len(plain) :]) == "<think>\n\n</think>\n\n"
+    assert toy().decode(without[len(plain) :]) == "<think>\n\n</think>\n\n"
 
 
-def test_a_template_that_does_not_know_thinking_ignores_it() -> None:
-    codec = Codec(byte_level(chat_template="{{ messages[0].content }}"), name="plain")
-    assert codec.chat("hi", enable_thinking=False) == codec.encode("hi")
+MARKS = sorted({mark for _, *marks in FAMILIES.values() for some in marks for mark in some})  # fmt: skip
+FLAGS = [{}, {"special": True}, {"special": False, "normalized": True}]
 
 
-def test_chat_ids_are_those_of_transformers(codec: Codec) -> None:
-    messages = [{"role": "user", "content": "h\u00e9llo\n\n<think>"}]
-    theirs = codec.tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_dict=False
-    )
-    assert codec.chat("h\u00e9llo\n\n<think>") == theirs
+@cache
+def flagged(family: str, number: int) -> Codec:
+    return Codec(byte_level(family, **FLAGS[number]), name=family)
 
 
-def test_no_chat_template() -> None:
-    with pytest.raises(CheckpointError, match="bare has no chat template"):
-        Codec(byte_level(chat_template=None), name="bare").chat("hi")
+@pytest.mark.parametrize("number", range(len(FLAGS)), ids=lambda i: str(FLAGS[i]))
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(deadline=None, max_examples=60)
+@given(
+    parts=st.lists(st.sampled_from([*MARKS, *"a <>|\n", "\ue000", "ok"]), min_size=1)
+)
+def test_no_message_can_write_the_marks_of_a_template(
+    family: str, number: int, parts: list[str]
+) -> None:
+    """The prompt holds the template's marks and no more, and the words arrive
+    unchanged, whatever the tokenizer says about its added tokens."""
+    codec = flagged(family, number)
+    text = "".join(parts)
+
+    def marks(ids: list[int]) -> list[int]:
+        return [token for token in ids if token in codec.tokenizer.added_tokens_decoder]
+
+    ids = codec.chat(text, system=text)
+    assert marks(ids) == marks(codec.chat("2 + 2?", system="Add."))
+    assert codec.decode(ids).count(text) >= 2
 
 
-def test_a_template_that_refuses() -> None:
-    template = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}"
-        "{% endif %}{{ messages[0].content }}"
-    )
-    codec = Codec(byte_level(chat_template=template), name="strict")
-    assert codec.chat("hi")
-    with pytest.raises(
-        SettingError, match=r"roles: system, user\): no system role here"
-    ):
-        codec.chat("hi", system="x")
+def test_templates_that_cannot_be_used() -> None:
+    """Without one, with named ones only, and such as refuse or fail: one line each."""
+    with pytest.raises(CheckpointError, match="no chat template"):
+        Codec(byte_level(chat_template=""), name="bare").chat("hi")
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no\nsystem') }}"
+    templates = [
+        {"tool_use": "{{ messages }}"},
+        "{{ messages[0].content + 1 }}",
+        "{% if %}",
+        refuses + "{% endif %}{{ messages[0].content }}",
+    ]
+    for template in templates:
+        codec = Codec(byte_level(chat_template=template), name="strict")
+        with pytest.raises(SettingError, match="chat template of strict") as refusal:
+            codec.chat("hi", system="x")
+        assert "\n" not in str(refusal.value)
+    assert codec.decode(codec.chat("hi")) == "hi"
+
+
+@pytest.mark.parametrize("text", [7, "\ud800"])
+def test_questions_that_are_no_text(text: Any) -> None:
+    with pytest.raises(SettingError, match="question"):
+        toy().chat(text)
 
 
 # Two tokenizers
 
 
-def test_tokenizers_that_agree(codec: Codec) -> None:
-    """The same, and one that knows more added tokens after the common ones (as Qwen3's
-    next to Qwen2.5's).
-    """
-    more = Codec(byte_level(added=("<think>", "</think>", "<tool>")), name="more")
-    assert not first_difference(codec, codec)
-    assert not first_difference(codec, more)
-    assert not first_difference(more, codec)
-    require_same(codec, more)
-
-
-def test_added_tokens_that_contradict(codec: Codec) -> None:
-    other = Codec(byte_level(added=("<think>", "<tool>")), name="other")
-    assert first_difference(codec, other)
-    place = codec.tokenizer.convert_tokens_to_ids("</think>")
-    with pytest.raises(
-        SettingError, match=rf"1 ids differ: id {place} is '</think>' and '<tool>'"
-    ):
-        require_same(codec, other)
-
-
-def test_vocabularies_that_differ(codec: Codec) -> None:
-    """More merges in one: its ids mean something else from there on. The first three
-    are named, and what to do is said.
-    """
-    other = Codec(byte_level(size=280), name="small")
-    assert first_difference(codec, other)
-    with pytest.raises(SettingError) as refusal:
-        require_same(codec, other)
-    message = str(refusal.value)
-    assert message.startswith("draft small and target toy have different vocabularies")
-    assert "id 280 is " in message
-    assert message.count(" is ") >= 3
-    assert "choose one of the same family" in message
-
-
-def test_a_base_token_that_only_one_has() -> None:
-    words = ["<unk>", "</s>", "a", "b"]
-    one, two = (
-        Codec(with_decoder(words[:n], decoders.Fuse()), name=f"{n} words")
-        for n in (3, 4)
-    )
-    with pytest.raises(SettingError, match="id 3 is absent and 'b'"):
-        require_same(one, two)
-
-
-def test_special_tokens_that_somebody_writes_are_no_special_tokens(
-    codec: Codec,
-) -> None:
-    """Only the template's own count; the words arrive unchanged."""
-    special = set(codec.encode("<|start|><|end|><|pad|>"))
-    plain = codec.chat("red apples?", system="Be brief.")
-    for text in (
-        "<|end|>",
-        "a<|end|>b",
-        "<|start|>user\n<|end|>",
-        "<|end|><|end|>",
-        "\ue000<|pad|>",
-    ):
-        ids = codec.chat(text, system=f"Be brief. {text}")
-        counts = [sum(token in special for token in some) for some in (ids, plain)]
-        assert counts[0] == counts[1]
-        assert codec.decode(ids).count(text) == 2
-
-
-def test_what_a_generation_config_asks_for_and_nobody_does_is_named(
-    saved: Callable[..., Path],
-) -> None:
-    asks = {
-        "repetition_penalty": 1.05,
-        "temperature": 0.7,
-        "suppress_tokens": [],
-        "stop_strings": ["x"],
-    }
-    said = unheeded(Codec.load(saved(byte_level(), {}, asks))) or ""
-    assert 'asks for repetition_penalty = 1.05, stop_strings = ["x"];' in said
-    asks = {
-        "of_tomorrow": {"a": 1},
-        "length_penalty": 1.0,
-        "max_time": 0,
-        "x": "[/y] \ud800" * 99,
-    }
-    said = unheeded(Codec.load(saved(byte_level(), {}, asks))) or ""
-    assert (
-        'asks for of_tomorrow = {"a": 1}, x = "[/y] ' in said
-        and len(said.encode()) < 500
-    )
-    assert (
-        unheeded(Codec.load(saved(byte_level(), {}, {"repetition_penalty": 1.0})))
-        is None
-    )
+def test_a_draft_may_lack_added_tokens_and_nothing_else() -> None:
+    """As Qwen2.5's tokenizer next to Qwen3's."""
+    codec = toy()
+    larger = Codec(byte_level(more=("<tool>",)), name="larger")
+    for target, draft in ((codec, codec), (codec, larger), (larger, codec)):
+        assert not first_difference(target, draft)
+        require_same(target, draft)
+    others = [
+        Codec(byte_level("Qwen2.5"), name="other"),  # another added token at one id
+        Codec(byte_level(size=280), name="other"),  # fewer merges
+    ]
+    for other in others:
+        with pytest.raises(SettingError, match="draft other and target toy"):
+            require_same(codec, other)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Qwen2Config, Qwen3Config
 
 from lr.errors import CheckpointError
 from lr.model.config import ModelConfig, YarnScaling, read_config
@@ -25,10 +27,11 @@ SIZES: dict[str, Any] = {
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **SIZES}
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **SIZES}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+ORIGINAL = "original_max_position_embeddings"
 
 
 def test_qwen3() -> None:
-    """Shaped like the config.json of Qwen3-0.6B."""
+    """With every key of the config.json of Qwen3-0.6B."""
     raw = {
         **QWEN3,
         "head_dim": 128,
@@ -65,347 +68,158 @@ def test_qwen3() -> None:
     )
 
 
-def test_qwen2() -> None:
-    """Shaped like DeepSeek-R1-Distill-Qwen: sliding window named but not used, no
-    head_dim, own epsilon.
-    """
-    raw = {
-        **QWEN2,
-        "sliding_window": 4096,
-        "use_sliding_window": False,
-        "use_mrope": False,
-        "rope_theta": 10000,
-        "rms_norm_eps": 1e-5,
-    }
-    config = read_config(raw)
-    assert (config.head_dim, config.qkv_bias, config.qk_norm) == (16, True, False)
-    assert (config.rms_norm_eps, config.rope_theta, config.tie_word_embeddings) == (
-        1e-5,
-        1e4,
-        False,
-    )
-
-
-def test_defaults_of_absent_keys() -> None:
-    """transformers' own: 128 for Qwen3, hidden / heads for Qwen2. (That they are,
-    `test_model_parity.py` shows.)
-    """
-    three, two = read_config(QWEN3), read_config(QWEN2)
-    assert (three.head_dim, two.head_dim) == (128, 16)
-    for config in (three, two):
-        assert (config.rope_theta, config.rms_norm_eps, config.yarn) == (
-            1e4,
-            1e-6,
-            None,
-        )
-        assert not config.tie_word_embeddings
+def test_absent_keys_have_the_defaults_of_transformers() -> None:
+    """`test_model_parity.py` compares them with transformers."""
+    qwen3 = read_config(QWEN3)
+    qwen2 = read_config({**QWEN2, "use_mrope": False, "head_dim": None})
+    assert (qwen3.head_dim, qwen3.qkv_bias, qwen3.qk_norm) == (128, False, True)
+    assert (qwen2.head_dim, qwen2.qkv_bias, qwen2.qk_norm) == (16, True, False)
+    for config in (qwen3, qwen2):
+        assert (config.rope_theta, config.rms_norm_eps) == (1e4, 1e-6)
+        assert not config.yarn and not config.tie_word_embeddings
     assert read_config({**QWEN2, "num_key_value_heads": None}).num_kv_heads == 4
-    assert read_config({**QWEN2, "head_dim": None}).head_dim == 16
+    assert read_config({**SIZES, "model_type": "qwen3"}) == qwen3
 
 
-def test_model_type_alone_is_enough() -> None:
-    assert read_config({**SIZES, "model_type": "qwen3"}).qk_norm
+OLDER = {**YARN, "rope_type": None, "type": "yarn"}
 
 
 @pytest.mark.parametrize(
-    "new_and_old",
+    ("new", "old"),
     [
         ({"rope_theta": 5e5}, {"rope_theta": 5e5}),
-        (
-            {"rope_type": "default", "rope_theta": 5e5},
-            {"rope_theta": 5e5, "rope_scaling": None},
-        ),
+        ({"rope_type": "default", "rope_theta": 5e5}, {"rope_theta": 5e5}),
         ({**YARN, "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": YARN}),
-        (
-            {**YARN, "rope_theta": 5e5},
-            {
-                "rope_theta": 5e5,
-                "rope_scaling": {**YARN, "rope_type": None, "type": "yarn"},
-            },
-        ),
-        (
-            {**YARN, "rope_theta": 5e5},
-            {
-                "rope_theta": 5e5,
-                "rope_scaling": {**YARN, "type": "yarn", "mscale": None},
-            },
-        ),
-        ({**YARN}, {"rope_theta": 1e4, "rope_scaling": YARN}),
+        ({**YARN, "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": OLDER}),
+        (YARN, {"rope_scaling": {**YARN, "type": "yarn", "mscale": None}}),
+        (YARN, {"rope_scaling": {**YARN, "attn_factor": 0.8782488562869419}}),
     ],
 )
-def test_spellings_of_rope(new_and_old: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    new, old = new_and_old
-    assert read_config({**QWEN3, "rope_parameters": new}) == read_config(
-        {**QWEN3, **old}
-    )
-    assert read_config({**QWEN3, "rope_parameters": new, **old}) == read_config(
-        {**QWEN3, **old}
-    )
+def test_spellings_of_rope(new: dict[str, Any], old: dict[str, Any]) -> None:
+    config = read_config({**QWEN3, "rope_parameters": new})
+    assert config == read_config({**QWEN3, **old})
+    assert config == read_config({**QWEN3, "rope_parameters": new, **old})
 
 
-def test_yarn() -> None:
-    stated = {
-        "beta_fast": 16,
-        "beta_slow": 2,
-        "attention_factor": 1.5,
-        "mscale": 0.7,
-        "mscale_all_dim": 0.8,
-        "truncate": False,
-    }
-    assert read_config({**QWEN3, "rope_scaling": YARN}).yarn == YarnScaling(4.0, 128)
-    assert read_config(
-        {**QWEN3, "rope_scaling": {**YARN, **stated}}
-    ).yarn == YarnScaling(4.0, 128, 16.0, 2.0, 1.5, 0.7, 0.8, False)
-    ratio = {"rope_type": "yarn", "original_max_position_embeddings": 128}
-    assert read_config({**QWEN3, "rope_scaling": ratio}).yarn == YarnScaling(
-        512 / 128, 128
-    )
-    assert read_config(
-        {**QWEN3, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
-    ).yarn == YarnScaling(2.0, 512)
-    outside = {
-        **QWEN3,
-        "original_max_position_embeddings": 64,
-        "rope_scaling": {"rope_type": "yarn", "factor": 2.0},
-    }
-    assert read_config(outside).yarn == YarnScaling(2.0, 64)
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"rope_scaling": YARN}, YarnScaling(4.0, 128)),
+        (
+            {"rope_scaling": {**YARN, "beta_fast": 16, "truncate": False}},
+            YarnScaling(4.0, 128, beta_fast=16.0, truncate=False),
+        ),
+        ({"rope_scaling": {**YARN, "factor": None}}, YarnScaling(512 / 128, 128)),
+        ({"rope_scaling": {**YARN, ORIGINAL: None}}, YarnScaling(4.0, 512)),
+        (
+            {ORIGINAL: 64, "rope_scaling": {**YARN, ORIGINAL: None}},
+            YarnScaling(4.0, 64),
+        ),
+    ],
+)
+def test_yarn(raw: dict[str, Any], expected: YarnScaling) -> None:
+    assert read_config({**QWEN3, **raw}).yarn == expected
 
 
-def test_context_with_yarn() -> None:
-    """Whichever is longer: what is stated, or what the scaling makes of the original
-    context."""
-    stretched = {**QWEN3, "max_position_embeddings": 40960}
-    scaling = {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32768,
-    }
-    assert read_config(stretched).max_position_embeddings == 40960
-    assert (
-        read_config({**stretched, "rope_scaling": scaling}).max_position_embeddings
-        == 131072
-    )
-    assert (
-        read_config(
-            {**stretched, "rope_scaling": {**scaling, "factor": 1.0}}
-        ).max_position_embeddings
-        == 40960
-    )
+def test_context_is_the_longer_of_the_stated_and_the_scaled_one() -> None:
+    raw = {**QWEN3, "max_position_embeddings": 40960}
+    for factor, expected in ((None, 40960), (1.0, 40960), (4.0, 131072)):
+        scaling = {**YARN, "factor": factor, ORIGINAL: 32768} if factor else None
+        config = read_config({**raw, "rope_scaling": scaling})
+        assert config.max_position_embeddings == expected
 
 
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "llama",
-        {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
-        "LlamaForCausalLM",
-    ),
-    (
-        "moe",
-        {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"},
-        "Qwen3MoeForCausalLM",
-    ),
-    (
-        "nothing named",
-        {"architectures": None, "model_type": None},
-        "architectures = None",
-    ),
-    ("unknown type only", {"architectures": None, "model_type": "gpt2"}, "'gpt2'"),
-    ("two architectures", {"architectures": ["Qwen3ForCausalLM", "Other"]}, "Other"),
-    (
-        "a text for a list",
-        {"architectures": "Qwen3ForCausalLM"},
-        "architectures = 'Qwen3ForCausalLM'",
-    ),
-    ("type against architecture", {"model_type": "qwen2"}, "model_type = 'qwen2'"),
-    ("activation", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-    (
-        "sliding window",
-        {"use_sliding_window": True, "sliding_window": 128},
-        "use_sliding_window = True",
-    ),
-    (
-        "sliding layers",
-        {"layer_types": ["full_attention", "sliding_attention"]},
-        "sliding_attention",
-    ),
-    ("linear layers", {"layer_types": ["linear_attention"]}, "linear_attention"),
-    ("quantised", {"quantization_config": {"quant_method": "awq"}}, "awq"),
-    ("experts", {"num_experts": 8}, "num_experts = 8"),
-    ("local experts", {"num_local_experts": 8}, "num_local_experts = 8"),
-    ("expert size", {"moe_intermediate_size": 64}, "moe_intermediate_size = 64"),
-    ("bias everywhere", {"attention_bias": True}, "attention_bias = True"),
-    ("3d positions", {"use_mrope": True}, "use_mrope = True"),
-    (
-        "rope linear",
-        {"rope_scaling": {"type": "linear", "factor": 2.0}},
-        "rope_type = 'linear'",
-    ),
-    (
-        "rope dynamic",
-        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-        "rope_type = 'dynamic'",
-    ),
-    (
-        "rope llama3",
-        {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}},
-        "rope_type = 'llama3'",
-    ),
-    (
-        "rope longrope",
-        {"rope_scaling": {"rope_type": "longrope"}},
-        "rope_type = 'longrope'",
-    ),
-    (
-        "unused scaling",
-        {"rope_scaling": {"rope_type": "default", "factor": 2.0}},
-        "factor",
-    ),
-    (
-        "unknown in yarn",
-        {"rope_scaling": {**YARN, "short_factor": [1.0]}},
-        "short_factor",
-    ),
-    (
-        "rope per layer type",
-        {"rope_parameters": {"full_attention": YARN}},
-        "full_attention",
-    ),
-    ("rope a text", {"rope_scaling": "yarn"}, "rope_scaling = 'yarn'"),
-    ("partial rotation", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    (
-        "partial rotation inside",
-        {"rope_parameters": {"partial_rotary_factor": 0.5}},
-        "partial_rotary_factor",
-    ),
-    (
-        "two thetas",
-        {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}},
-        "contradict",
-    ),
-    (
-        "two scalings",
-        {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},
-        "rope_scaling",
-    ),
-    (
-        "default and yarn",
-        {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}},
-        "rope_scaling",
-    ),
-    (
-        "two types",
-        {"rope_scaling": {**YARN, "type": "linear"}},
-        "rope_scaling.type = 'linear'",
-    ),
-    (
-        "two contexts",
-        {"original_max_position_embeddings": 64, "rope_scaling": YARN},
-        "original_max_position_embeddings",
-    ),
-    ("no factor", {"rope_scaling": {**YARN, "factor": -1}}, "factor = -1"),
-    ("factor a text", {"rope_scaling": {**YARN, "factor": "4"}}, "factor = '4'"),
-    ("truncate a number", {"rope_scaling": {**YARN, "truncate": 3}}, "truncate = 3"),
-    (
-        "heads do not divide",
-        {"num_attention_heads": 4, "num_key_value_heads": 3},
-        "num_key_value_heads = 3",
-    ),
-    ("odd head", {"head_dim": 15}, "head_dim = 15"),
-    ("head of null", {"head_dim": None}, "head_dim = None"),
-    ("no layers", {"num_hidden_layers": 0}, "num_hidden_layers = 0"),
-    ("size a fraction", {"hidden_size": 64.5}, "hidden_size = 64.5"),
-    ("size a truth", {"vocab_size": True}, "vocab_size = True"),
-    ("epsilon a text", {"rms_norm_eps": "1e-6"}, "rms_norm_eps = '1e-6'"),
-    ("epsilon not a number", {"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
-    ("theta zero", {"rope_theta": 0}, "rope_theta = 0"),
-    ("tied a text", {"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'"),
+@pytest.mark.parametrize("base", [QWEN2, QWEN3], ids=["qwen2", "qwen3"])
+def test_only_a_window_that_some_layer_has_is_refused(base: dict[str, Any]) -> None:
+    """transformers decides: our refusal is its list of layer types."""
+    theirs = Qwen2Config if base is QWEN2 else Qwen3Config
+    choices = product((False, True), (None, 64), (0, 2, 3, 28))
+    for use, window, first in choices:
+        keys = {
+            "use_sliding_window": use,
+            "sliding_window": window,
+            "max_window_layers": first,
+        }
+        types = theirs(**SIZES, **keys).layer_types
+        if "sliding_attention" in types:
+            with pytest.raises(CheckpointError, match="sliding"):
+                read_config({**base, **keys})
+        else:
+            read_config({**base, **keys})
+            read_config({**base, **keys, "layer_types": types})
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
+    ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
+    ({"architectures": None, "model_type": None}, "architectures"),
+    ({"architectures": ["Qwen3ForCausalLM", "Other"]}, "Other"),
+    ({"model_type": "qwen2"}, "model_type = 'qwen2'"),
+    ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+    ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+    ({"quantization_config": {"quant_method": "awq"}}, "awq"),
+    ({"dual_chunk_attention_config": {"chunk_size": 262144}}, "dual chunk attention"),
+    ({"num_experts": 8}, "num_experts = 8"),
+    ({"attention_bias": True}, "attention_bias = True"),
+    ({"use_mrope": True}, "use_mrope = True"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+    ({"rope_parameters": {"rope_type": "llama3"}}, "rope_type = 'llama3'"),
+    ({"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor"),
+    ({"rope_scaling": {**YARN, "short_factor": [1.0]}}, "short_factor"),
+    ({"rope_parameters": {"full_attention": YARN}}, "full_attention"),
+    ({"rope_scaling": "yarn"}, "config.json"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta"),
+    ({"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}}, "factor"),
+    ({"rope_scaling": YARN, "rope_parameters": {"type": "default"}}, "rope_type"),
+    ({"rope_scaling": {**YARN, "type": "linear"}}, "rope_type = 'linear'"),
+    ({ORIGINAL: 64, "rope_scaling": YARN}, ORIGINAL),
+    ({"rope_scaling": {**YARN, "factor": -1}}, "factor = -1"),
+    ({"rope_scaling": {**YARN, "truncate": 3}}, "truncate = 3"),
+    ({"num_key_value_heads": 3}, "num_key_value_heads = 3"),
+    ({"head_dim": 15}, "head_dim = 15"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers = 0"),
+    ({"hidden_size": 64.5}, "hidden_size = 64.5"),
+    ({"vocab_size": 1 << 40}, "vocab_size"),
+    ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'"),
+    ({"layer_types": 7}, "config.json"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED]
-)
-def test_refusals(changes: dict[str, Any], named: str) -> None:
-    """Each says the offending value, what was expected, and what to do."""
+@pytest.mark.parametrize(("changes", "named"), REFUSED, ids=str)
+def test_refusals_name_the_entry(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(CheckpointError) as refusal:
         read_config({**QWEN3, **changes})
-    message = str(refusal.value)
-    assert named in message
-    assert "expected" in message
-    assert "config.json" in message
+    assert named in str(refusal.value)
 
 
 def test_qwen2_heads_must_divide_the_hidden_size() -> None:
-    with pytest.raises(
-        CheckpointError, match=r"num_attention_heads = 6.*hidden_size \(64\)"
-    ):
+    with pytest.raises(CheckpointError, match="num_attention_heads = 6"):
         read_config({**QWEN2, "num_attention_heads": 6})
 
 
-def test_missing_keys_are_listed_together() -> None:
-    raw = {
-        key: value
-        for key, value in QWEN3.items()
-        if key not in ("hidden_size", "vocab_size", "num_key_value_heads")
-    }
-    with pytest.raises(
-        CheckpointError, match="lacks vocab_size, hidden_size, num_key_value_heads"
-    ):
+def test_missing_sizes_are_listed_together() -> None:
+    raw = {"model_type": "qwen3", **SIZES}
+    del raw["hidden_size"], raw["vocab_size"]
+    with pytest.raises(CheckpointError, match="vocab_size, hidden_size"):
         read_config(raw)
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [
-        QWEN3,
-        QWEN2,
-        {**QWEN3, "rope_scaling": {**YARN, "mscale": 0.5, "truncate": False}},
-    ],
+    "raw", [QWEN3, QWEN2, {**QWEN3, "rope_scaling": {**YARN, "mscale": 0.5}}]
 )
 def test_written_and_read_again(tmp_path: Path, raw: dict[str, Any]) -> None:
-    """As a mapping, as a file, and as the directory it lies in."""
     config = read_config(raw)
-    (tmp_path / "config.json").write_text(json.dumps(config_json(config)))
-    assert (
-        read_config(config_json(config))
-        == read_config(tmp_path)
-        == read_config(tmp_path / "config.json")
-        == config
-    )
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config_json(config)))
+    for source in (config_json(config), tmp_path, file):
+        assert read_config(source) == config
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_no_architecture_to_write(both: bool) -> None:
+def test_no_architecture_has_both_or_neither(both: bool) -> None:
     config = dataclasses.replace(read_config(QWEN3), qkv_bias=both, qk_norm=both)
-    with pytest.raises(CheckpointError, match=f"qkv_bias={both} with qk_norm={both}"):
+    with pytest.raises(CheckpointError, match="qkv_bias"):
         config_json(config)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"architectures": 7},
-        {"layer_types": 7},
-        {"num_hidden_layers": 1 << 31},
-        {"vocab_size": 1 << 40},
-        {"rms_norm_eps": 10**400},
-        {"rope_parameters": {**YARN, "factor": 1e299}},
-        {"rope_theta": 10**400},
-    ],
-    ids=str,
-)
-def test_what_no_model_has_is_refused_before_anything_counts_up_to_it(
-    change: dict[str, Any],
-) -> None:
-    with pytest.raises(
-        CheckpointError, match=f"config.json has .*{next(iter(change))[:4]}|factor"
-    ):
-        read_config({**QWEN3, **change})
-
-
-def test_a_file_that_is_nested_too_deeply_is_no_config(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(
-        CheckpointError, match=r"config\.json cannot be read as a JSON object"
-    ):
-        read_config(tmp_path)
