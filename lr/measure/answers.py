@@ -20,7 +20,7 @@ _SYMBOLS = str.maketrans(
         "−": "-", "–": "-", "－": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/",
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ",
         "∞": r"\infty ", "π": r"\pi ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
-        "∅": r"\emptyset ", "°": r"^\circ ", "²": "^2", "³": "^3", "\r": "",
+        "∅": r"\emptyset ", "°": r"^\circ ", "²": "^2", "³": "^3", "\r": "", "⁄": "/",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "~": " ",
     }
 )  # fmt: skip
@@ -56,8 +56,8 @@ _EXPRESSION = re.compile(  # no word but the names of functions
 )
 _LEFT_SIDE = re.compile(r"(?:[^a-zA-Z\\]*|[a-zA-Z](?:_\w|\(\w\))?\s*)=\s*(?=\S)")
 _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
-    r"\b(?:(?:answer|result)s?\b(?:[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:)|\s*$)"
-    r"|solutions? (?:is|are)\b):?",
+    r"\b(?:answer|result)s?\b[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:):?"
+    r"|\bsolutions? (?:is|are)\b:?|^[\s#]*(?:final )?answer\s*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _FINAL = re.compile(r"final answer|^[\s*#]*answer\s*[:=]", re.IGNORECASE | re.MULTILINE)

@@ -36,7 +36,7 @@ _REWRITES = [
     for pattern, replacement in (
         (r"\\\\\[[^\[\]]{1,9}\]", r"\\\\ "),  # the space in `1 \\[2pt] 2`
         (
-            r"\\?\$|(?<!\\)\\[()\[\]]|\\+\s*$",
+            r"\\?[$€£]|(?<!\\)\\[()\[\]]|\\+\s*$",
             "",
         ),  # delimiters, money, a blank at the end
         (r"\\left\s*\\langle|\\langle", "("),
@@ -53,10 +53,11 @@ _REWRITES = [
             r"^\s*\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}\s*$",
             r"\1",
         ),
+        (r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*", ""),
         (r"^\s*\\boxed\s*\{(.*)\}\s*$", r"\1"),
     )
 ]
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
+_REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
 _PLAIN = re.compile(
     r"([+-]?)((?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)?|\.\d+)"
     r"(?:[eE]([+-]?\d{1,3})|\s*\\(?:times|cdot)\s*10\^(?:(\d)|\{([+-]?\d+)\})"
@@ -65,14 +66,15 @@ _PLAIN = re.compile(
 )
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
-    r"(\S*[\d}])\s+(?!.*\b(?:and|or|per ?cent(?:age)?|pct|mod|to|over|dozen|hundred"
-    r"|thousand|million|billion|trillion)\b)[a-zA-Z]{2,}(?:[ .-]+[a-zA-Z]+)*\.?"
+    r"(\S*?[\d}])(?:\s|\\[,; ])+(?!.*\b(?:and|or|per ?cent(?:age)?|pct|mod|to|over|dozen|hundred"
+    r"|thousand|million|billion|trillion)\b)[a-zA-Z]{2,}(?:[ ./-]+[a-zA-Z]+)*\.?"
 )
 # math-verify leaves these aside: the base in 6_7, the unit in 70 \text{cm}
 _NOTE = re.compile(
     r"(?<=[0-9A-Za-z])_\{?(\d+)\}?$"
     r"|\\(?:text|mathrm|mbox)\s*\{\s*((?:[mcdk]?m|in|ft|yd|mi|[mk]?g|lb|oz)\b)"
 )
+_NO_SIGN = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\\text\b|[{}]")
 _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 # math-verify reads "8 \text{ hours } 30 \text{ minutes}" as 8
 _TWO_UNITS = re.compile(
@@ -83,7 +85,7 @@ _TWO_UNITS = re.compile(
 
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
-    text = _REPEATING.sub(_repeating_decimal, as_latex(text.strip().rstrip(".")))
+    text = _REPEATING.sub(_repeating_decimal, as_latex(text.strip(" \n*`").rstrip(".")))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = text.strip().rstrip(".,;")
@@ -138,7 +140,7 @@ class MathChecker:
         if None not in numbers:
             equal = numbers[0] == numbers[1]
             return equal, "equal numbers" if equal else "different numbers"
-        texts = [re.sub(r"\s+|\\text\b|[{}]", "", t).casefold() for t in (gold, answer)]
+        texts = [_NO_SIGN.sub("", text).casefold() for text in (gold, answer)]
         if texts[0] and texts[0] == texts[1]:
             return True, "the same text"
         if _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer):
@@ -251,11 +253,10 @@ class Grader(AbstractContextManager["Grader"]):
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:
     """Grade the stored answers of an earlier start that ran no programs."""
-    by_number = {item.number: item for item in items if item.check}
-    for key, record in store.results():
-        item = by_number.get(key.number)
-        if grader.code_limits and item and record.get("right") is None:
-            grade = grader.grade(item, record["generation_text"])
+    tested = {item.number: item for item in items if item.check}
+    for key, record in store.results() if grader.code_limits else ():
+        if key.number in tested and record["right"] is None:
+            grade = grader.grade(tested[key.number], record["generation_text"])
             store.write(key.file, record | asdict(grade))
 
 

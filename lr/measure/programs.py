@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +61,11 @@ def code_block(text: str, defines: str = "") -> str | None:
     blocks: dict[str, list[str]] = {}
     for fence in fences:
         language = re.split(r"[\s:,={}]+", fence.info.strip("{. "), maxsplit=1)[0]
-        if fence.content.strip() and language.lower() in PYTHON:
-            blocks.setdefault("python" if language else "", []).append(fence.content)
+        code = fence.content.removesuffix("```\n").removesuffix(
+            "```"
+        )  # `x = 1```` at its end
+        if code.strip() and language.lower() in PYTHON:
+            blocks.setdefault("python" if language else "", []).append(code)
     if defines:
         pattern = rf"^(?:async )?(?:def|class) {re.escape(defines)}\b|^{re.escape(defines)} ?="
         definition = re.compile(pattern, re.MULTILINE)
@@ -94,33 +97,33 @@ def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
     """Write the programs of a run as its benchmark's own grader reads them; the file,
     or None where the problems ask for no programs."""
     by_number = {item.number: item for item in items if item.task is Task.CODE}
-    answers: list[tuple[Item, str]] = []
+    programs: dict[Item, list[str]] = {}
     for key, record in store.results():
         if item := by_number.get(key.number):
             code = code_block(reply(record["generation_text"]), item.entry_point)
-            answers.append((item, code or ""))
-    if not answers:
+            programs.setdefault(item, []).append(code or "")
+    if not programs:
         return None
-    if answers[0][0].check:
-        name, lines = "samples.jsonl", list(_human_eval(answers))
-    else:
-        name, lines = "samples.json", [json.dumps(_live_code_bench(answers), indent=1)]
+    if next(iter(programs)).check:  # evaluate_functional_correctness of human-eval
+        name = "samples.jsonl"
+        lines = [
+            json.dumps({"task_id": item.name, "completion": completion(item, code)})
+            for item, codes in programs.items()
+            for code in codes
+        ]
+    else:  # custom_evaluator --custom_output_file of LiveCodeBench
+        name = "samples.json"
+        lines = [
+            json.dumps(
+                [
+                    {"question_id": item.name, "code_list": codes}
+                    for item, codes in programs.items()
+                ],
+                indent=1,
+            )
+        ]
     store.write_lines(name, lines)
     return store.path / name
-
-
-def _human_eval(answers: Sequence[tuple[Item, str]]) -> Iterator[str]:
-    """The lines that `evaluate_functional_correctness` of openai/human-eval reads."""
-    for item, code in answers:
-        yield json.dumps({"task_id": item.name, "completion": completion(item, code)})
-
-
-def _live_code_bench(answers: Sequence[tuple[Item, str]]) -> list[dict[str, Any]]:
-    """What `--custom_output_file` of LiveCodeBench reads: all samples of a question."""
-    codes: dict[str, list[str]] = {}
-    for item, code in answers:
-        codes.setdefault(item.name, []).append(code)
-    return [{"question_id": name, "code_list": codes[name]} for name in codes]
 
 
 @dataclass(frozen=True)

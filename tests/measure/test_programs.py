@@ -12,7 +12,7 @@ import pytest
 
 from lr.errors import SettingError
 from lr.measure.datasets import Item, Task, read_row
-from lr.measure.grading import Grader, grade_programs
+from lr.measure.grading import Grader
 from lr.measure.programs import (
     CodeLimits,
     code_block,
@@ -130,7 +130,7 @@ def store_with(path: Path, texts: list[str]) -> Store:
     return store
 
 
-def test_samples_of_human_eval_and_grading_them_later(tmp_path: Path) -> None:
+def test_samples_of_human_eval_are_for_its_own_grader(tmp_path: Path) -> None:
     store = store_with(tmp_path, [fenced(PROGRAMS["all of it"][0]), "I cannot."])
     path = write_samples(store, [ITEM])
     assert path is not None and path.name == "samples.jsonl"
@@ -138,10 +138,6 @@ def test_samples_of_human_eval_and_grading_them_later(tmp_path: Path) -> None:
     assert first["task_id"] == "T/7" and second["completion"] == ""
     program = f"{PROMPT}{first['completion']}\n{ROW['test']}\ncheck(half)"
     exec(program, {})  # as openai/human-eval puts it together
-    grade_programs(store, [ITEM], Grader())
-    assert [record["right"] for _, record in store.results()] == [None, None]
-    grade_programs(store, [ITEM], Grader(LIMITS))
-    assert [record["right"] for _, record in store.results()] == [True, False]
 
 
 def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path: Path) -> None:
