@@ -85,18 +85,7 @@ def draw() -> None:
     """Make the trace, the page and the pictures."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "answer.jsonl"
-        # This seed has accepted steps and a correction.
-        settings = [
-            "--mode",
-            "lr",
-            "--depth",
-            "3",
-            "--driver",
-            "overlapped",
-            "--seed",
-            "8",
-        ]
-        run(["generate", QUESTION, *settings, "--trace", str(trace)])
+        run(["generate", QUESTION, "--trace", str(trace)])
         run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
         run(["draw", str(trace), "-o", str(FIGURES / "answer")])
         stops = range(1, 1 + len(tour_of(read_trace(trace))))

@@ -36,11 +36,12 @@ ROOT_PAGES = (
     ),
 )
 PLAYERS = {
-    "lookahead": ["--mode", "lr", "--depth", "4", "--driver", "overlapped"],
+    "lookahead": ["--mode", "lr", "--depth", "4"],
     "tokens": ["--mode", "lr+sd", "--depth", "4"],
-    "width": ["--mode", "lr", "--depth", "2", "--width", "3"],
+    "width": ["--mode", "lr", "--depth", "2", "--width", "2"],
 }
-"""By name: how the answer of a player in the site is made."""
+"""By name: how the answer of a player in the site is made, in lockstep, so that no other
+work on the machine changes what is shown."""
 FORMULA = re.compile(
     r"<(?:span|div) class=\"arithmatex\">\\[(\[](.+?)\\[)\]]</(?:span|div)>", re.DOTALL
 )
@@ -153,16 +154,14 @@ def write_player(name: str, path: Path) -> None:
     """Answer a problem in the way of a name, and write its player. One with a
     rejection: then its tour has every stop."""
     from lr.commands.cli import main
-    from lr.tiny.language import Split, problem
+    from lr.lookahead import QUESTION
     from lr.watch.player.story import CAPTIONS, tour_of
     from lr.watch.trace.file import read_trace
-
-    question = problem(Split.TEST, 20).question
 
     with tempfile.TemporaryDirectory() as place:
         trace = str(Path(place) / "answer.jsonl")
         for command in (
-            ["generate", question, *PLAYERS[name], "--seed", "1", "--trace", trace],
+            ["generate", QUESTION, *PLAYERS[name], "--trace", trace],
             ["play", trace, "-o", str(path)],
         ):
             with redirect_stdout(io.StringIO()):

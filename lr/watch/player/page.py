@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -26,7 +27,13 @@ from lr.watch.figures.tree import Standing, cards_of
 from lr.watch.player.story import race_of, tour_of
 from lr.watch.stepper.words import quoted, say, says_aligned
 from lr.watch.trace.file import Header, Record, TraceFile
-from lr.watch.trace.state import CACHE_EVENTS, State, StepState, apply_event
+from lr.watch.trace.state import (
+    CACHE_EVENTS,
+    EmittedState,
+    State,
+    StepState,
+    apply_event,
+)
 
 SCRIPTS = "states page tree answer clock cache story player controls".split()
 MODES = {
@@ -35,97 +42,29 @@ MODES = {
     "lr": "Lookahead Reasoning",
     "lr+sd": "Lookahead Reasoning with token-level speculation",
 }
-EVERY, TOKENS, STEPS = (
-    0,
-    1,
-    2,
-)  # The coarsest setting of "stops" that still stops at an event.
+EVERY, TOKENS, STEPS = range(3)
+"""The coarsest setting of "stops" that still stops at an event."""
 KINDS = {
-    "draft": (
-        "draft",
-        "►",
-        STEPS,
-        "The draft writes from the same prefix as the target.",
-    ),
-    "target": (
-        "target",
-        "►",
-        STEPS,
-        "One more row in the target's batch, from the same prefix.",
-    ),
-    "judge": (
-        "verifier",
-        "►",
-        STEPS,
-        "Does the draft's step mean the same as the target's?",
-    ),
-    "drafted": (
-        "draft",
-        "■",
-        STEPS,
-        "The draft goes on from it without waiting for a verdict.",
-    ),
-    "targeted": (
-        "target",
-        "■",
-        STEPS,
-        "It is compared with every draft step from this prefix.",
-    ),
-    "judged": (
-        "verifier",
-        "?",
-        STEPS,
-        "It counts once everything before it is decided.",
-    ),
-    "emit": (
-        "accepted",
-        "→",
-        STEPS,
-        "The root moves on; nothing is computed or copied for it.",
-    ),
-    "cancel": (
-        "rejected",
-        "×",
-        STEPS,
-        "After a rejected step, or beside an accepted one.",
-    ),
-    "release": (
-        "rejected",
-        "○",
-        TOKENS,
-        "Blocks that no other branch holds are free again.",
-    ),
+    "draft": ("draft", "►", STEPS, "The draft writes from the same prefix as the target."),
+    "target": ("target", "►", STEPS, "One more row in the target's batch, from the same prefix."),
+    "judge": ("verifier", "►", STEPS, "Does the draft's step mean the same as the target's?"),
+    "drafted": ("draft", "■", STEPS, "The draft goes on from it without waiting for a verdict."),
+    "targeted": ("target", "■", STEPS, "It is compared with every draft step from this prefix."),
+    "judged": ("verifier", "?", STEPS, "It counts once everything before it is decided."),
+    "emit": ("accepted", "→", STEPS, "The root moves on; nothing is computed or copied for it."),
+    "cancel": ("rejected", "×", STEPS, "After a rejected step, or beside an accepted one."),
+    "release": ("rejected", "○", TOKENS, "Blocks that no other branch holds are free again."),
     "token": ("", "·", TOKENS, "One token from one pass."),
     "round": ("", "≡", TOKENS, "Draft tokens are checked together in one pass."),
-    "written": (
-        "",
-        "■",
-        TOKENS,
-        "A step ends at a blank line, at the end, or at its limit.",
-    ),
+    "written": ("", "■", TOKENS, "A step ends at a blank line, at the end, or at its limit."),
     "forward": ("", "▪", EVERY, "All rows pass through the model together."),
     "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
     "span": ("", "▪", EVERY, "A simulated worker is free again."),
-    "draw": (
-        "rejected",
-        "#",
-        EVERY,
-        "Drawn by a key, so the order of work does not matter.",
-    ),
-    "note": (
-        "verifier",
-        "*",
-        TOKENS,
-        "A part of the variant reports what it saw or decided.",
-    ),
-    "warn": (
-        "rejected",
-        "!",
-        STEPS,
-        "The answer is right, and slower than it should be.",
-    ),
+    "draw": ("rejected", "#", EVERY, "Drawn by a key, so the order of work does not matter."),
+    "note": ("verifier", "*", TOKENS, "A part of the variant reports what it saw or decided."),
+    "warn": ("rejected", "!", STEPS, "The answer is right, and slower than it should be."),
     "end": ("accepted", "■", STEPS, ""),
-}
+}  # fmt: skip
 """By kind of event: whose colour ("": its role's), its sign, where the arrows stop, the
 idea."""
 WASTED = "It was judged aligned and is dropped all the same, because it follows a rejected step."
@@ -150,16 +89,12 @@ def player_page(trace: TraceFile) -> str:
 
 def page_data(trace: TraceFile) -> dict[str, Any]:
     """Everything that the page's program reads."""
-    header, records = trace.header, trace.records
-    rounds = [one for one in records if one.kind == "round" and one.data["detail"]]
-    refused = [one for one in records if says_aligned(one) is False]
-    if not refused:  # without draft steps, stop at rejected draft tokens
-        kept = [
-            [token["kept"] for token in one.data["detail"]["draft_tokens"]]
-            for one in rounds
-        ]
-        refused = [one for one, each in zip(rounds, kept, strict=True) if False in each]
+    header = trace.header
+    records = trace.records
     prompt = "".join(header.prompt["pieces"]).strip()
+    has_drafts = any(record.kind == "draft" for record in records)
+    ideas = {kind: idea for kind, (_, _, _, idea) in KINDS.items()}
+    ideas |= dict.fromkeys(sorted(CACHE_EVENTS), SHARING)
     return {
         "title": title_of(header),
         "setting": " · ".join([setting_of(header), *trace.notes]),
@@ -167,21 +102,37 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "question": header.question or prompt,
         "unit": header.unit,
         "depth": header.depth,
-        "plain": header.driver == "plain"
-        or not any(one.kind == "draft" for one in records),
-        "events": [_event(one) for one in records],
+        "plain": not has_drafts,
+        "events": [_event(record) for record in records],
         "stops": {kind: grain for kind, (_, _, grain, _) in KINDS.items()},
-        "ideas": {kind: idea for kind, (_, _, _, idea) in KINDS.items()}
-        | dict.fromkeys(sorted(CACHE_EVENTS), SHARING),
-        "decisions": [one.number + 1 for one in records if one.kind == "emit"],
-        "rejections": [one.number + 1 for one in refused],
-        "speculates": bool(rounds),
+        "ideas": ideas,
+        "decisions": [r.number + 1 for r in records if r.kind == "emit"],
+        "rejections": [r.number + 1 for r in _rejections(records)],
+        "speculates": any(_draft_tokens(record) for record in records),
         "standings": {one.name: (one.sign, one.label, one.means) for one in Standing},
         "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),
         "tour": tour_of(trace),
         "race": race_of(trace),
     }
+
+
+def _draft_tokens(record: Record) -> list[dict[str, Any]]:
+    """The draft tokens of a round; none for all other events."""
+    detail = record.data["detail"] if record.kind == "round" else None
+    return [] if detail is None else list(detail["draft_tokens"])
+
+
+def _rejections(records: Sequence[Record]) -> list[Record]:
+    """The events that reject a draft step; without draft steps, those that reject a
+    draft token."""
+    steps = [record for record in records if says_aligned(record) is False]
+    tokens = [
+        record
+        for record in records
+        if any(token["kept"] is False for token in _draft_tokens(record))
+    ]
+    return steps or tokens
 
 
 def title_of(header: Header) -> str:
@@ -212,169 +163,184 @@ def setting_of(header: Header) -> str:
 def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
     """The measured statistics at the head of the page, as in reports: name, number,
     meaning."""
-    stats, header = trace.stats, trace.header
-    wall, per_pass = header.unit == "second", stats.tokens_per_target_pass
+    stats = trace.stats
+    header = trace.header
+    wall = header.unit == "second"
     time = f"{stats.seconds:.2f} s" if wall else f"{stats.seconds:.4g} {header.unit}s"
-    tokens = None if header.driver == "simulated" else stats.tokens
     decided = f"{stats.accepted} of {stats.judged} draft steps decided on"
-    kept = f"{stats.rounds.accepted} of {stats.rounds.drafted} draft tokens"
-    found: list[tuple[str, Any, str, str]] = [
+    rounds = f"{stats.rounds.accepted} of {stats.rounds.drafted} draft tokens"
+    rows: list[tuple[str, Any, str, str]] = [
         ("steps", stats.steps, "", "steps of the answer"),
-        ("tokens", tokens, "", "tokens of the answer"),
+        ("tokens", stats.tokens or None, "", "tokens of the answer"),
         ("time", time, "", f"from the start to the last event, in {header.unit}s"),
-        ("tokens/s", stats.tokens_per_second if wall else None, ".1f",
-         "tokens of the answer per second"),
-        ("target passes", stats.target_passes or None, "", "forward passes of the target"),
-        ("tokens/pass", per_pass, ".2f", "tokens of the answer per forward pass of the target"),
+        ("target passes", stats.target_passes or None, "", "passes of the target"),
         ("α₁", stats.step_acceptance, ".2f", f"step acceptance: {decided}"),
-        ("accepted draft tokens", stats.token_acceptance, ".2f", f"token acceptance: {kept}"),
-    ]  # fmt: skip
+        ("α₂", stats.token_acceptance, ".2f", f"token acceptance: {rounds}"),
+    ]
+    if wall:
+        per_second = stats.tokens_per_second
+        rows.append(("tokens/s", per_second, ".1f", "tokens of the answer per second"))
     return [
-        (name, format(n, form), means)
-        for name, n, form, means in found
-        if n is not None
+        (name, format(number, form), meaning)
+        for name, number, form, meaning in rows
+        if number is not None
     ]
 
 
 def states_of(trace: TraceFile) -> dict[str, Any]:
-    """The states of a trace (`lab/trace/state.py`) as histories. The history of a value is [[n,
-    value], ...]: the value from the n-th event on. The history of a list is [[n, place, items],
-    ...]: from the n-th event on, `items` replaces everything from `place` on.
+    """The states of a trace (`trace/state.py`) as histories. The history of a value is
+    [[n, value], ...]: the value from the n-th event on. The history of a list is [[n,
+    place, items], ...]: from the n-th event on, `items` replaces everything from `place`
+    on.
 
     Example: a list that is ["a"] after event 3 and ["a", "b"] after event 5: [[3, 0,
     ["a"]], [5, 1, ["b"]]]."""
-    state = State.begin(trace.header)
-    roots: list[Any] = []
-    nodes: dict[str, dict[str, Any]] = {}
-    emitted: list[dict[str, Any]] = []
-    caches: dict[str, dict[str, Any]] = {}
-    notes: dict[int, str] = {}
-    now: dict[int, list[Any]] = {}  # by the id of a list's history, its latest content
-
-    def change(history: list[Any], new: list[Any]) -> None:
-        old = now.get(id(history), [])
-        if old != new:
-            same = common_length(old, new)
-            history.append([state.number, same, new[same:]])
-            now[id(history)] = new
-
-    def note(history: list[Any], value: Any) -> None:
-        if not history or history[-1][1] != value:
-            history.append([state.number, value])
-
-    def look(name: str) -> None:
-        node = state.nodes[name]
-        made = nodes.setdefault(
-            name, {"index": node.index, "born": [state.number, state.time]}
-        )
-        made["parent"] = node.parent
-        cards = cards_of(state, node)
-        shown = [[one.by, (one.child or node).name, one.standing.name] for one in cards]
-        note(made.setdefault("cards", []), shown)
-        for by, step in (("draft", node.draft), ("target", node.target)):
-            if step is not None:
-                life = made.setdefault(by, {"tokens": [], "done": []})
-                change(life["tokens"], _tokens(step))
-                note(life["done"], step.finish != "")
-        made["kept"] = node.accepted
-        if node.verdict is not None:
-            made["why"] = node.verdict["why"]
-        if node.gone is not None and "gone" not in made:
-            made["gone"] = [state.number, node.gone]
-
-    def look_at_cache(name: str, data: dict[str, Any]) -> None:
-        cache = state.caches[name]
-        first: dict[str, Any] = {"total": cache.total, "size": cache.block_size}
-        made = caches.setdefault(name, first | {"branches": {}, "copies": []})
-        for number, branch in cache.branches.items():
-            first = {
-                "born": state.number,
-                "source": data.get("source"),
-                "facts": [],
-                "blocks": [],
-            }
-            life = made["branches"].setdefault(str(number), first)
-            note(life["facts"], [branch.length, branch.node])
-            change(life["blocks"], list(branch.blocks))
-        for number, life in made["branches"].items():
-            if "gone" not in life and int(number) not in cache.branches:
-                life["gone"] = state.number
-        if data.get("copies"):
-            made["copies"].append([state.number, data["copies"]])
-
-    look(state.root)
-    note(roots, state.root)
-    for name in state.caches:
-        look_at_cache(name, {})
+    histories = Histories(State.begin(trace.header))
     for record in trace.records:
+        histories.add(record)
+    return {
+        "roots": histories.roots,
+        "nodes": histories.nodes,
+        "emitted": histories.emitted,
+        "caches": histories.caches,
+        "notes": histories.notes,
+    }
+
+
+class Histories:
+    """What changed at which event, in the form that states.js reads."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.roots: list[Any] = []
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.emitted: list[dict[str, Any]] = []
+        self.caches: dict[str, dict[str, Any]] = {}
+        self.notes: dict[int, str] = {}
+        self._latest: dict[int, list[Any]] = {}  # by the id of a list's history
+        self._look_at_node(state.root)
+        self._note(self.roots, state.root)
+        for name in state.caches:
+            self._look_at_cache(name, {})
+
+    def add(self, record: Record) -> None:
+        state = self.state
         apply_event(state, record)
         data = record.data
         if record.kind in CACHE_EVENTS:
-            look_at_cache(data["cache"], data)
-            continue
-        left = state.nodes.get(data["node"]) if record.kind == "release" else None
-        if left and left.verdict and left.verdict["aligned"] and not left.accepted:
-            notes[state.number] = WASTED
+            self._look_at_cache(data["cache"], data)
+            return
+        if record.kind == "release":
+            node = state.nodes[data["node"]]
+            if node.verdict and node.verdict["aligned"] and not node.accepted:
+                self.notes[state.number] = WASTED
         names = {
             name for name in (*state.touched, data.get("node")) if name in state.nodes
         }
-        for name in sorted(
-            names | {state.nodes[name].parent or name for name in names}
-        ):
-            look(name)
-        over = state.root not in state.nodes or state.nodes[state.root].gone is not None
-        note(roots, None if over or state.done else state.root)
-        for one in state.emitted[len(emitted) :]:
-            by, how = (
-                "draft" if one.origin == "accepted" else "target",
-                ORIGINS[one.origin],
+        parents = {state.nodes[name].parent or name for name in names}
+        for name in sorted(names | parents):
+            self._look_at_node(name)
+        root = state.nodes.get(state.root)
+        is_over = state.done or root is None or root.gone is not None
+        self._note(self.roots, None if is_over else state.root)
+        for step in state.emitted[len(self.emitted) :]:
+            self.emitted.append(self._emitted(step))
+
+    def _note(self, history: list[Any], value: Any) -> None:
+        if not history or history[-1][1] != value:
+            history.append([self.state.number, value])
+
+    def _note_list(self, history: list[Any], items: list[Any]) -> None:
+        before = self._latest.get(id(history), [])
+        if before != items:
+            same = common_length(before, items)
+            history.append([self.state.number, same, items[same:]])
+            self._latest[id(history)] = items
+
+    def _look_at_node(self, name: str) -> None:
+        state = self.state
+        node = state.nodes[name]
+        new = {"index": node.index, "born": [state.number, state.time], "cards": []}
+        life: dict[str, Any] = self.nodes.setdefault(name, new)
+        life["parent"] = node.parent
+        life["kept"] = node.accepted
+        cards = [
+            [card.by, (card.child or node).name, card.standing.name]
+            for card in cards_of(state, node)
+        ]
+        self._note(life["cards"], cards)
+        for by, step in (("draft", node.draft), ("target", node.target)):
+            if step is not None:
+                written = life.setdefault(by, {"tokens": [], "done": []})
+                self._note_list(written["tokens"], _tokens(step))
+                self._note(written["done"], step.finish != "")
+        if node.verdict is not None:
+            life["why"] = node.verdict["why"]
+        if node.gone is not None:
+            life.setdefault("gone", [state.number, node.gone])
+
+    def _look_at_cache(self, name: str, data: dict[str, Any]) -> None:
+        cache = self.state.caches[name]
+        number = self.state.number
+        new = {"total": cache.total, "size": cache.block_size}
+        life: dict[str, Any] = self.caches.setdefault(
+            name, new | {"branches": {}, "copies": []}
+        )
+        for branch in cache.branches.values():
+            born = {"born": number, "source": data.get("source")}
+            row = life["branches"].setdefault(
+                str(branch.number), born | {"facts": [], "blocks": []}
             )
-            why = one.verdict["why"] if one.verdict else None
-            told = {
-                "at": state.number,
-                "index": one.index,
-                "origin": one.origin,
-                "why": why,
-            }
-            told |= {"colour": how.role, "mark": how.mark, "by": by}
-            told |= {"tokens": _tokens(one.step)}
-            emitted.append(
-                told | {"rejected": one.rejected and one.rejected.text.strip()}
-            )
-    return {
-        "roots": roots,
-        "nodes": nodes,
-        "emitted": emitted,
-        "caches": caches,
-        "notes": notes,
-    }
+            self._note(row["facts"], [branch.length, branch.node])
+            self._note_list(row["blocks"], list(branch.blocks))
+        for branch_number, row in life["branches"].items():
+            if int(branch_number) not in cache.branches:
+                row.setdefault("gone", number)
+        if data.get("copies"):
+            life["copies"].append([number, data["copies"]])
+
+    def _emitted(self, step: EmittedState) -> dict[str, Any]:
+        origin = ORIGINS[step.origin]
+        return {
+            "at": self.state.number,
+            "index": step.index,
+            "origin": step.origin,
+            "why": step.verdict["why"] if step.verdict else None,
+            "colour": origin.role,
+            "mark": origin.mark,
+            "by": "draft" if step.origin == "accepted" else "target",
+            "tokens": _tokens(step.step),
+            "rejected": step.rejected and step.rejected.text.strip(),
+        }
 
 
 def _tokens(step: StepState) -> list[Any]:
     """Every token as in the trace, with the draft tokens that were rejected before
     it."""
-    return [
-        [t.token, t.piece, t.source, t.p,
-         [[quoted(one["piece"]), one["p"], one["q"], one["accept"]] for one in t.refused]]
-        for t in step.tokens
-    ]  # fmt: skip
+    tokens = []
+    for token in step.tokens:
+        refused = [
+            [quoted(draft["piece"]), draft["p"], draft["q"], draft["accept"]]
+            for draft in token.refused
+        ]
+        tokens.append([token.token, token.piece, token.source, token.p, refused])
+    return tokens
 
 
 def _event(record: Record) -> list[Any]:
     """The time, kind, role (for the colour), sign and sentence of an event."""
-    kind, data = record.kind, record.data
-    who, mark, _, _ = KINDS.get(
-        kind, ("cache" if kind in CACHE_EVENTS else "rejected", "▫", 0, "")
-    )
-    if (aligned := says_aligned(record)) is not None:
+    kind = record.kind
+    data = record.data
+    other = ("cache" if kind in CACHE_EVENTS else "rejected", "▫", EVERY, "")
+    role, mark, _, _ = KINDS.get(kind, other)
+    aligned = says_aligned(record)
+    if aligned is not None:
         mark = "✓" if aligned else "✗"
     if kind == "emit":
-        mark, who, *_ = ORIGINS[data["origin"]]
-    role, said = (
-        who or data.get("role") or LANE_OF.get(data.get("work", "")),
-        say(record),
-    )
-    return [record.time, kind, role, mark, said[0].upper() + said[1:]]
+        mark, role, *_ = ORIGINS[data["origin"]]
+    who = role or data.get("role") or LANE_OF.get(data.get("work", ""))
+    sentence = say(record)
+    return [record.time, kind, who, mark, sentence[0].upper() + sentence[1:]]
 
 
 def as_script_data(data: Any) -> str:

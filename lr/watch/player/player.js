@@ -75,8 +75,9 @@ class Player {
   say(n) {
     const start = [0, "", "soft", "▶", "Before the first event"];
     const [, kind, who, mark, text] = n ? this.states.events[n - 1] : start;
-    const idea = n ? this.states.notes[n] || this.data.ideas[kind] || ""
-      : "Press play, step with the arrow keys, or take the tour (T).";
+    const invitation = "Press play (space) to begin at the beginning, or take the tour (T).";
+    const idea = this.fresh || !n ? invitation
+      : this.states.notes[n] || this.data.ideas[kind] || "";
     const [head, more] = this.tour.caption() || [text, idea];
     byId("now").className = who;
     byId("now-mark").textContent = mark;
@@ -126,13 +127,14 @@ class Player {
 
   toggle() {
     if (this.playing) return this.pause();
-    if (this.n >= this.count) this.go(0);
+    if (this.fresh || this.n >= this.count) this.rest(0);
     this.last = null;
     this.setPlaying(true);
     requestAnimationFrame((now) => this.frame(now));
   }
 
   pause() {
+    this.fresh = false;
     if (!this.playing) return;
     this.setPlaying(false);
     this.say(this.n);
@@ -159,7 +161,14 @@ class Player {
     const [, kind, number] = /(?:^|[#&])(event|tour)=(\d+)/.exec(location.hash) || [];
     this.pause();
     if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.states.tour.length - 1));
-    return this.go(kind ? +number : 0);
+    this.fresh = !kind;
+    return this.go(kind ? +number : this.firstSight());
+  }
+
+  // Where there is something to see: the first rejection, or the first decision.
+  firstSight() {
+    const { rejections, decisions } = this.data;
+    return rejections[0] || decisions[0] || 0;
   }
 
   toAddress() {

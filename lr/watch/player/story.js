@@ -16,7 +16,9 @@ class Tour {
     if (!stop) return this.player.redraw();
     this.player.pause();
     this.player.redraw(stop.event);
-    if (innerWidth < 1000) byId(`${stop.panel}-panel`).scrollIntoView({ block: "nearest" });
+    // Only this window scrolls: scrollIntoView would move a page around this one, too.
+    const { offsetTop } = byId(`${stop.panel}-panel`), { offsetHeight } = byId("now");
+    if (innerWidth < 1000) scrollTo({ top: offsetTop - offsetHeight - 12 });
   }
 
   // The caption of the stop that the player is at, or nothing.
@@ -53,7 +55,7 @@ class Race {
     const clock = this.states.race[this.chosen];
     this.button.hidden = this.box.hidden = !clock;
     if (!clock) return;
-    const { name, costs, run, plain } = clock, last = run.length - 1;
+    const { name, says, costs, run, plain } = clock, last = run.length - 1;
     const now = this.placeOnClock(n, time, run), ratio = plain[last] / run[last];
     if (this.drawn !== clock) this.draw(clock, Math.max(run[last], plain[last]));
     for (const [at, piece] of this.pieces) piece.classList.toggle("ran", at <= now);
@@ -63,9 +65,9 @@ class Race {
     const tip = `The race's clock. ${name}: ${costs}. Press for the other one (G).`;
     this.button.textContent = `race: ${name}`;
     this.button.dataset.tip = this.head.dataset.tip = tip;
-    this.head.textContent = n < this.states.count
+    this.head.textContent = `${says}: ${n < this.states.count
       ? `${plural(count(run), "step")} here, ${count(plain)} in plain decoding`
-      : `in the end ${factor} times as ${ratio < 1 ? "slow" : "fast"} as plain decoding`;
+      : `in the end ${factor} times as ${ratio < 1 ? "slow" : "fast"} as plain decoding`}`;
   }
 
   draw(clock, whole) {

@@ -40,97 +40,111 @@ CAPTIONS = {
 
 
 def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
-    """The stops of the tour that occur in this trace: event, panel, title, words."""
+    """The stops of the tour that occur in this trace, in the order of their events:
+    event, panel, title, words."""
     records = trace.records
 
-    def found(kind: str, **wanted: str) -> list[int]:
-        fits = (one for one in records if one.kind == kind)
-        return [one.number + 1 for one in fits if wanted.items() <= one.data.items()]
+    def after(kind: str, **fields: str) -> list[int]:
+        """The numbers of events after which such an event has happened."""
+        return [
+            record.number + 1
+            for record in records
+            if record.kind == kind and fields.items() <= record.data.items()
+        ]
 
-    drafts, corrections = found("draft"), found("emit", origin="correction")
+    drafts = after("draft")
+    corrections = after("emit", origin="correction")
     correction = min(corrections, default=len(records) + 1)
-    refused = [
-        one.number + 1 for one in records[:correction] if says_aligned(one) is False
-    ]
-    grown = found("grow", cache="target")  # the page shows this cache first
+    refused = [r.number + 1 for r in records[:correction] if says_aligned(r) is False]
+    grown = after("grow", cache="target")  # the page shows this cache first
     copies = [event for event in grown if records[event - 1].data["copies"]]
-    copied = [event for event in copies if event > correction]
+    late_copies = [event for event in copies if event > correction]
     stops = {
         "ahead": drafts[1:],
-        "target": found("target"),
-        "verdict": found("judged"),
-        "slide": found("emit", origin="accepted"),
+        "target": after("target"),
+        "verdict": after("judged"),
+        "slide": after("emit", origin="accepted"),
         "rejection": refused[-1:],
         "correction": corrections,
-        "copy": copied or copies or found("fork", cache="target"),
+        "copy": late_copies or copies or after("fork", cache="target"),
         "end": [len(records)],
     }
-    keys = ("panel", "title", "words")
-    return [
-        {"event": events[0], "key": key} | dict(zip(keys, CAPTIONS[key], strict=True))
-        for key, events in stops.items()
-        if events and drafts
-    ]
+    tour = []
+    for key, events in stops.items():
+        if events and drafts:
+            panel, title, words = CAPTIONS[key]
+            stop = {"event": events[0], "key": key, "panel": panel}
+            tour.append(stop | {"title": title, "words": words})
+    return sorted(tour, key=lambda stop: int(stop["event"]))
 
 
 def race_of(trace: TraceFile) -> list[dict[str, Any]]:
-    """By clock: its name, its unit, and when each step joins the answer, here and in
-    plain decoding. Empty for a trace without tokens or without lookahead."""
-    records, emits = trace.records, [one for one in trace.records if one.kind == "emit"]
-    lengths = [len(one.data["step"]["tokens"]) for one in emits]
+    """The clocks of the race, each with the times at which the steps join the answer
+    here and in plain decoding. No clock without target passes and draft steps."""
+    emits = [record for record in trace.records if record.kind == "emit"]
+    lengths = [len(emit.data["step"]["tokens"]) for emit in emits]
     passes = [
-        one.data
-        for one in records
-        if one.kind == "forward" and one.data["role"] == "target"
+        record.data
+        for record in trace.records
+        if record.kind == "forward" and record.data["role"] == "target"
     ]
-    if (
-        not passes
-        or not sum(lengths)
-        or not any(one.kind == "draft" for one in records)
-    ):
+    has_drafts = any(record.kind == "draft" for record in trace.records)
+    if not passes or not sum(lengths) or not has_drafts:
         return []
-    fewest = min(one["branches"] for one in passes)
-    alone = median(one["seconds"] for one in passes if one["branches"] == fewest)
-    costs = paper_calibration(PAIR, DATASET)
-    c, v = costs.draft.first, costs.verdict * fmean(lengths)
-    rows = f"{fewest} row{'s' * (fewest > 1)}"
     total = list(accumulate(lengths))
-    return [
-        {"name": "this machine", "unit": "second",
-         "costs": f"plain decoding: one pass of the target per token, {alone * 1000:.1f} ms each, "
-                  f"the median of this run's passes with {rows}",
-         "run": [one.time - records[0].time for one in emits],
-         "plain": [alone * tokens for tokens in total]},
-        {"name": "rows are free", "unit": "pass",
-         "costs": f"estimated: a target pass 1 however many rows, a draft pass {c:.2f}, a verdict "
-                  f"{v:.1f}, each on its own GPU (fitted to the paper's tables, "
-                  f"{costs.name})",
-         "run": _free(trace, c, v), "plain": [float(tokens) for tokens in total]},
-    ]  # fmt: skip
+    costs = paper_calibration(PAIR, DATASET)
+    draft_pass = costs.draft.first
+    verdict = costs.verdict * fmean(lengths)
+    free_rows = {
+        "name": "rows are free",
+        "says": "On a large model, where rows are free",
+        "unit": "pass",
+        "costs": "estimated: a target pass 1 however many rows, a draft pass "
+        f"{draft_pass:.2f}, a verdict {verdict:.1f}, each on its own GPU (fitted to the "
+        f"paper's tables, {costs.name})",
+        "run": _free(trace, draft_pass, verdict),
+        "plain": [float(tokens) for tokens in total],
+    }
+    fewest = min(data["branches"] for data in passes)
+    alone = median(data["seconds"] for data in passes if data["branches"] == fewest)
+    machine = {
+        "name": "this machine",
+        "says": "On the machine that made this recording",
+        "unit": "second",
+        "costs": f"plain decoding: one pass of the target per token, {alone * 1000:.1f} ms "
+        f"each, the median of this run's passes with the fewest rows ({fewest})",
+        "run": [emit.time - trace.records[0].time for emit in emits],
+        "plain": [alone * tokens for tokens in total],
+    }
+    return [free_rows, machine]
 
 
-def _free(trace: TraceFile, c: float, v: float) -> list[float]:
+def _free(trace: TraceFile, draft_pass: float, verdict: float) -> list[float]:
     """The times at which the steps join the answer if rows are free."""
-    written = [one for one in trace.records if one.kind in ("token", "round")]
-    passes = Counter((one.kind, one.data["role"], one.data["node"]) for one in written)
+    written = [r for r in trace.records if r.kind in ("token", "round")]
+    passes = Counter((r.kind, r.data["role"], r.data["node"]) for r in written)
     began: dict[tuple[str, str], float] = {}
     done: dict[tuple[str, str], float] = {}
-    now, emitted = 0.0, [0.0]
+    now = 0.0
+    emitted = [0.0]
     for record in trace.records:
-        kind, data = record.kind, record.data
-        match kind:
-            case "draft":
-                began |= {("draft", child): now for child in data["children"]}
-            case "target" | "judge":
-                began[kind, data["node"]] = now
-            case "drafted" | "targeted" | "judged":
-                work, node = key = ENDS[kind], data["node"]
-                count = passes["round", work, node] or passes["token", work, node]
-                cost = {"draft": c * count, "target": float(count), "judge": v}[work]
-                now = done[key] = began.get(key, now) + cost
-            case "emit":
-                kept = data["origin"] == "accepted"
-                own = done.get(("judge" if kept else "target", data["node"]), now)
-                now = max(now, own, emitted[-1])
-                emitted.append(now)
+        kind = record.kind
+        node = str(record.data.get("node"))
+        if kind == "draft":
+            for child in record.data["children"]:
+                began["draft", child] = now
+        elif kind in ("target", "judge"):
+            began[kind, node] = now
+        elif kind in ENDS:
+            work = ENDS[kind]
+            count = passes["round", work, node] or passes["token", work, node]
+            cost = {"draft": draft_pass * count, "target": count, "judge": verdict}[
+                work
+            ]
+            now = began.get((work, node), now) + cost
+            done[work, node] = now
+        elif kind == "emit":
+            work = "judge" if record.data["origin"] == "accepted" else "target"
+            now = max(now, done.get((work, node), now), emitted[-1])
+            emitted.append(now)
     return emitted[1:]

@@ -111,7 +111,8 @@ class Tree {
     for (const [size, split, lines] of this.states.silent ? [[1, 1, 1]] : DENSITIES) {
       const pack = split > 1, gap = (pack ? 0.8 : 1.9) * unit, bottoms = [0];
       if (pack && !crowd) break;
-      wide = pack ? 6.4 * unit : clamp(clientWidth / room - gap, 9.6 * unit, 19 * unit);
+      wide = pack ? clamp(clientWidth / boxes.length - gap, 6.4 * unit, 12 * unit)
+        : clamp(clientWidth / room - gap, 9.6 * unit, 19 * unit);
       this.field.style.setProperty("--column", `${wide}px`);
       this.field.style.setProperty("--words", `${size}em`);
       this.field.style.setProperty("--lines", lines);
