@@ -16,7 +16,7 @@ TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]
 AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
-SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
+SegmenterName = Literal["blank_line", "sentence", "fixed"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
@@ -111,8 +111,7 @@ class GenerateOptions:
     accepted."""
     segmenter: SegmenterName = "blank_line"
     """Where a step ends. blank_line: at a blank line, as in the paper. sentence: at the
-    white space after a sentence. fixed: after `segment_tokens` tokens. discourse: at a
-    cue such as "Wait" or "So", or at a paragraph that is long enough."""
+    white space after a sentence. fixed: after `segment_tokens` tokens."""
     segment_tokens: int = 32
     """Tokens per step of segmenter fixed."""
     ignore_half_sentence: bool = True

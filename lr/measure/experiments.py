@@ -280,7 +280,6 @@ SEGMENTERS: dict[str, dict[str, Any]] = {
     "fixed 8": {"segmenter": "fixed", "segment_tokens": 8},
     "fixed 16": {"segmenter": "fixed", "segment_tokens": 16},
     "fixed 32": {"segmenter": "fixed", "segment_tokens": 32},
-    "discourse": {"segmenter": "discourse"},
 }
 
 

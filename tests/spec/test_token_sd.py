@@ -27,8 +27,7 @@ from spec_kit import (
 
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
-from lr.spec.acceptance import MatchRule, Proposal
-from lr.spec.block_rule import BlockRule
+from lr.spec.acceptance import BlockRule, MatchRule, Proposal
 from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
