@@ -67,15 +67,13 @@ def test_what_cannot_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in error
 
 
-def test_the_plan_carries_the_attention_to_wherever_the_model_is() -> None:
-    with Reasoner() as reasoner:
-        expected = reasoner.generate(QUESTION, seed=3)
-        for name, kind in (("reference", REFERENCE), ("sdpa", SDPA)):
-            reasoner.use_attention(name)
-            run = reasoner.run(QUESTION, seed=3)
-            models = reasoner.models
-            assert models.draft is not None
-            assert models.target.attention is models.draft.attention is kind
-            assert run.finish().text == expected.text
-        with pytest.raises(SettingError, match="attention is 'quick', expected auto"):
-            reasoner.use_attention("quick")
+def test_the_attention_is_chosen_for_both_models() -> None:
+    tokens = set()
+    for name, kind in (("reference", REFERENCE), ("sdpa", SDPA)):
+        with Reasoner(attention=name) as reasoner:
+            for model in reasoner.engine.models.values():
+                assert model.attention is kind
+            tokens.add(reasoner.generate(QUESTION, seed=3).tokens)
+    assert len(tokens) == 1
+    with pytest.raises(SettingError, match="attention"):
+        Reasoner(attention="quick")

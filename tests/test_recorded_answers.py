@@ -222,7 +222,7 @@ def answers(
         if case["verifier"] in ("likelihood", "score")
         or case["options"].get("driver") == "overlapped"
     }
-    loaded = [reasoner.models for reasoner in reasoners.values()]
+    loaded = [reasoner.engine for reasoner in reasoners.values()]
     models = {model for each in loaded for model in (each.target, each.draft) if model}
     shared = {name: job for name, job in jobs.items() if name not in alone}
     made = dict(

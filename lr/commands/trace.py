@@ -125,18 +125,17 @@ class Play(Shown):
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
         else:
-            from lr.engine.engine import Run
             from lr.watch.trace.replay import trace_of
 
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
-                asked = (
+                answer = reasoner.run(
                     self.models.question(self.what),
                     self.generation,
-                    self.own.load(reasoner),
+                    variant=self.own.load(reasoner),
+                    detailed=True,
                 )
-                run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=True)
-                run.finish()
-            trace, output = trace_of(run), self.output or Path("answer.html")
+                answer.finish()
+            trace, output = trace_of(answer), self.output or Path("answer.html")
         page = player_page(trace)
         write_lines(output, [page])
         for note in trace.notes:

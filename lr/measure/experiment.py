@@ -172,7 +172,7 @@ class Lab:
                 )
             reasoner, where = self.reasoner(), (self.device, self.dtype)
             choice = VerifierChoice(name, reasoner.codec, extra.get(kind), *where)
-            self._verifiers[name] = choice.build(reasoner.models.target)
+            self._verifiers[name] = choice.build(reasoner.engine.target)
         return self._verifiers[name]
 
     def decode(self, tokens: Sequence[int]) -> str:

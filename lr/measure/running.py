@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from lr.engine.engine import Run
+from lr.engine.answer import Answer
 from lr.errors import ContextError
 from lr.measure.datasets import Item, ask
 from lr.measure.grading import Grade, Grader
@@ -83,8 +83,8 @@ def family_sampling(name: str) -> dict[str, float | int]:
     return dict(next(known, {}))
 
 
-Waiting = tuple[AnswerKey, Run, dict[str, Any] | None, Future[Grade]]
-"""A complete answer that is not written yet: its key, run, pairs (if kept) and
+Waiting = tuple[AnswerKey, Answer, dict[str, Any] | None, Future[Grade]]
+"""A complete answer that is not written yet: its key, the answer, pairs (if kept) and
 grade."""
 
 
@@ -133,7 +133,7 @@ class Evaluation:
         """Answer, grade, write and yield what is missing. Raises `StorageError` on a
         full disk."""
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
-        variant, asked = self.variant, dict[Run, AnswerKey]()
+        variant, asked = self.variant, dict[Answer, AnswerKey]()
         recorder: PairRecorder | None = None
         if self.pairs:
             variant = variant or Variant()
@@ -187,9 +187,9 @@ class Evaluation:
                         waiting.popleft()
                 raise
 
-    def _request(self, item: Item, sample: int, variant: Variant | None) -> Run:
-        """The run of one answer. Raises `ContextError` if the prompt does not fit."""
-        engine, codec = self.reasoner.engine, self.reasoner.codec
+    def _request(self, item: Item, sample: int, variant: Variant | None) -> Answer:
+        """One answer, not begun. Raises `ContextError` if the prompt does not fit."""
+        codec = self.reasoner.codec
         question = ask(item, bare=speaks_tiny(codec))
         options = replace(self.options, sample=sample)
         if (total := self.total_tokens) is not None:
@@ -205,25 +205,18 @@ class Evaluation:
                 raise ContextError(f"the prompt has {prompt} tokens, and {allowed}.")
             options = replace(options, max_tokens=min(left, options.max_tokens or left))
         detailed = self.traces and self.details
-        return Run(
-            engine,
-            self.reasoner.verifier,
-            question,
-            options,
-            variant,
-            detailed=detailed,
-        )
+        return self.reasoner.run(question, options, variant=variant, detailed=detailed)
 
-    def _warm_up(self, asked: Sequence[Run]) -> None:
+    def _warm_up(self, asked: Sequence[Answer]) -> None:
         """Write a few tokens of the first answer and discard them: the first forwards
         are slow, because they set things up and start the draft's process."""
         for one in asked[:1]:
             options = replace(
                 one.options, max_tokens=min(WARM_UP, one.limits.max_tokens)
             )
-            again = Run(one.engine, one.verifier, one.question, options, self.variant)
+            again = self.reasoner.run(one.question, options, variant=self.variant)
             if (
-                one.models.num_blocks is None
+                one.engine.num_blocks is None
             ):  # with the cache that the answers will need
                 at_once = min(self.concurrency, len(asked))
                 again.blocks = at_once * max(run.blocks for run in asked)

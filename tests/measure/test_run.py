@@ -23,8 +23,8 @@ from tests_root import ROOT
 from lr.commands.cli import main
 from lr.commands.options import Placement
 from lr.commands.run import OFFICIAL, TINY, RunCommand, RunModels, RunTally
+from lr.engine.answer import Answer
 from lr.engine.engine import Engine
-from lr.engine.engine import Run as Answer
 from lr.errors import LRError, SettingError
 from lr.measure.datasets import Item
 from lr.measure.grading import Grade, Grader

@@ -300,7 +300,7 @@ def test_the_trace_says_that_decoding_is_slower(
     monkeypatch.setattr("lr.model.graphs.recorder_for", fails)
     with Reasoner(draft=None, dtype=torch.float64) as reasoner:
         expected = reasoner.generate(question, mode="ar", max_tokens=9)
-        reasoner.models.target.attention = ROWS
+        reasoner.engine.target.attention = ROWS
         reasoner.engine.forget_caches()
         monkeypatch.setattr(CausalLM, "replayable", True)
         with pytest.warns(RuntimeWarning, match="decoding will be slower"):

@@ -66,7 +66,7 @@ def small_reasoner(verifier: str, judge: str | None = None) -> Reasoner:
         patched.setattr(DeviceMap, "shares_gpu", True)
         how = {"judge": judge, "dtype": torch.float64}
         made = Reasoner("tiny-draft", "tiny-draft", verifier, **how)  # type: ignore[arg-type]
-    for model in made.models.here.values():
+    for model in made.engine.models.values():
         model.attention = KIT
     return made
 
@@ -81,7 +81,7 @@ def test_graphs_are_recorded_once_for_a_runner(
     reasoner: Reasoner, diary: Diary
 ) -> None:
     """A runner that is lent again has its graphs; a larger one records anew."""
-    model = reasoner.models.target
+    model = reasoner.engine.target
     runners = Runners(model)
     runner = runners.lend(4)
     assert len(diary.seen) == 2 * len(ROWS)
@@ -157,7 +157,7 @@ def test_an_answer_says_whose_graphs_were_not_recorded(
 def test_info_records_a_graph(
     reasoner: Reasoner, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = reasoner.models.target
+    model = reasoner.engine.target
     assert recorded(lambda: model) == "recorded for 1 to 64 rows"
     assert diary.seen.count("forward") == 1
 
@@ -275,7 +275,7 @@ def test_close_gives_up_all_graphs(
     judge = "tiny-judge" if verifier == "judge" else None
     how: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
     with small_reasoner(verifier, judge) as reasoner:
-        models, worker = reasoner.models, reasoner.models.worker
+        engine, worker = reasoner.engine, reasoner.engine.worker
         assert worker is not None
         first = reasoner.generate(QUESTION, **how)
         late = time.monotonic() + 10
@@ -283,11 +283,9 @@ def test_close_gives_up_all_graphs(
             not worker.load()[0].idle and time.monotonic() < late
         ):  # the thread hears it soon
             time.sleep(0.01)
-        asker = models.judge or models.target
+        asker = engine.judge or engine.target
         runners = [*asker.asked, *worker.load()[0].idle]
-        runners += [
-            one for each in reasoner.engine.runners.values() for one in each.idle
-        ]
+        runners += [one for each in engine.runners.values() for one in each.idle]
         graphs = [runner.graphs for runner in runners]
         assert len(graphs) == 3 and all(one.recorded for one in graphs)
         reasoner.close()

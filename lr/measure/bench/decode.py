@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lr.engine.engine import recommended_sampling
+from lr.engine.answer import recommended_sampling
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.measure.bench.report import Spread, wait_for

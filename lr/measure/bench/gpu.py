@@ -20,14 +20,13 @@ from typing import Any
 
 import torch
 
-from lr.engine.deferred import ThreadedVerifier
-from lr.engine.engine import Run
+from lr.engine.answer import Answer
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.measure.bench import step
 from lr.measure.bench.decode import runner_for, written_steps
 from lr.measure.bench.report import BenchWay, Spread, acceptance_of, conditions, timed
-from lr.measure.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
+from lr.measure.bench.synthetic import Synthetic, SyntheticAnswer, SyntheticVerifier
 from lr.measure.report import cell, table
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
@@ -247,8 +246,7 @@ def time_modes(
     """Run every way `plan.repeats` times, each repeat with other draws; one more does
     not count.
 
-    `peaks`: of target's and draft's device. A way keeps its caches from answer to
-    answer."""
+    `peaks`: of target's and draft's device."""
     same = {"depth": plan.options.depth, "drafter": plan.options.drafter}
     rows = [ModeRow(replace(way, settings=same | way.settings)) for way in plan.ways]
     lanes = [_answers(reasoner, row.way, plan) for row in rows]
@@ -275,33 +273,30 @@ def time_modes(
 
 def _answers(
     reasoner: Reasoner, way: BenchWay, plan: GpuPlan
-) -> Generator[Run, None, None]:
-    """Answers in one way, one after the other, on the same caches. Step draws continue
-    from answer to answer; the warm-up answer and steps that were cut, always rejected,
+) -> Generator[Answer, None, None]:
+    """Answers in one way, one after the other. Step draws continue from answer to
+    answer; the warm-up answer and steps that were cut, always rejected,
     use up none."""
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
-    engine, asked_for, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
-    verifier = (
-        asked_for.verifier if isinstance(asked_for, ThreadedVerifier) else asked_for
-    )
+    engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     assert isinstance(verifier, SyntheticVerifier)
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
-    asked = [SyntheticRun(engine, asked_for, prompt, one) for one in samples]
-    first = verifier.first = 0
-    for run, _ in engine.serve(asked):
-        if run.done:
-            if run is not asked[0]:
-                first += sum(one.finish is not Finish.LENGTH for one in run.steps)
-            yield run
-            verifier.first = first  # meanwhile others were answered
+    first = 0
+    for number, each in enumerate(samples):
+        verifier.first = first
+        answer = SyntheticAnswer(engine, prompt, each, verifier)
+        answer.finish()
+        if number:
+            first += sum(step.finish is not Finish.LENGTH for step in answer.steps)
+        yield answer
 
 
 def _limit(
-    asked: Run, stats: Stats, plan: GpuPlan, peaks: tuple[Peaks, Peaks]
+    asked: Answer, stats: Stats, plan: GpuPlan, peaks: tuple[Peaks, Peaks]
 ) -> float:
     """Seconds that all passes of an answer take at least; sequences count at their mean
     length."""
-    target, draft = asked.models.target, asked.models.draft
+    target, draft = asked.engine.target, asked.engine.draft
     assert draft is not None
     length = plan.prompt + stats.tokens / 2
     sides = {Role.TARGET: (target, peaks[0]), Role.DRAFT: (draft, peaks[1])}
@@ -342,11 +337,9 @@ def bench(
         equip(judge)
         reads = ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // BLOCK_SIZE))
     verifier: Verifier = SyntheticVerifier(plan.synthetic, reads)
-    if reads is not None and layout.judge.type == "cuda":
-        verifier = ThreadedVerifier(verifier, layout.judge)
     target, draft = (f"dummy:{name}" for name in names[:2])
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
-        models = reasoner.models
+        models = reasoner.engine
         assert models.draft is not None
         writers = zip(names, (models.target, models.draft), both, strict=False)
         passes = [

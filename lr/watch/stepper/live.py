@@ -2,16 +2,16 @@
 time, and forks of the whole run.
 
     source = LiveSource(reasoner, question, {"mode": "lr", "depth": 4})
-    source.advance()              # one forward of the draft, one of the target, or one verdict
+    source.advance()              # one forward of the draft, one of the target, or the verdicts due
     other = source.fork()         # a second run from here on, with the same blocks and keys
 
-A fork copies the scheduler, the request and the unfinished steps, and forks the
+A fork copies the scheduler, the answer and the unfinished steps, and forks the
 branches of the cache. It runs no forward and copies no block. Draws are keyed, so A and
 B continue alike until a verdict differs. They share models and caches. Each has its own
 trace, which the models write while that side works. The trace of B begins as a copy of
 A's, forks B's branches from A's and closes A's (in this trace only; A keeps its
-blocks): each trace adds up to the branches of its own side. Only driver lockstep with
-models of this process can be stopped. Read next: `session.py`."""
+blocks): each trace adds up to the branches of its own side. Only driver lockstep can be
+stopped. Read next: `session.py`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,27 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from lr.engine.engine import Run, Serving
+from lr.engine.answer import Answer
+from lr.engine.engine import Loop
 from lr.engine.recorder import CacheRecorder
-from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
+from lr.spec.protocol import NodeId
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import DeferredVerifier
 from lr.trace import Ended, Trace
-from lr.types import Role
+from lr.types import Role, Verdict
 from lr.watch.stepper.sources import Source, StepperError
 from lr.watch.trace.file import Record
 from lr.watch.trace.replay import header_of
+
+
+class SteppedAnswer(Answer):
+    """An answer whose verdicts can be forced by hand."""
+
+    source: LiveSource
+
+    def take_verdict(self, node: NodeId, verdict: Verdict | None) -> None:
+        super().take_verdict(node, self.source.verdict(str(node), verdict))
 
 
 class LiveSource(Source):
@@ -47,43 +56,40 @@ class LiveSource(Source):
         variant: Variant | None = None,
     ) -> None:
         self._begin = (reasoner, question, options, variant)
-        self.asked = asked = _asked(reasoner, question, options, variant)
-        super().__init__(header_of(asked), [])
+        self.answer = _answer(reasoner, question, options, variant)
+        self.answer.source = self
+        super().__init__(header_of(self.answer), [])
         self._stack = ExitStack()
         self._sides = [self]  # all sources that share the caches
         self._rested = 0.0  # the time at which the last piece of work ended
-        serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
-        self.loop, self.request = serving.loop, serving.request(asked)
-        self.runners = [  # both sides use the same ones, each side with its own recorders
-            (
-                Role.TARGET if name == "target" else Role.DRAFT,
-                one,
-                CacheRecorder(asked.trace, name),
-            )
-            for name, one in serving.borrowed.items()
-        ]
-        self.others = serving.asked
-        self._watch()
-        self.loop.add(self.request)
+        blocks = self.answer.blocks
+        self.loop = Loop(reasoner.engine, self.answer, blocks, self._stack, alone=True)
+        self.loop.add(self.answer)
+        # Both sides use the same runners, each side with its own recorders.
+        self.runners = []
+        for name, runner in self.loop.borrowed.items():
+            role = Role.TARGET if name == "target" else Role.DRAFT
+            recorder = runner.cache.observer
+            assert isinstance(recorder, CacheRecorder), "the trace is detailed"
+            self.runners.append((role, runner, recorder))
         self._look()
 
     @property
     def waiting(self) -> list[str]:
-        loop, asked = self.loop, self.request.asked
-        told = [one.node for one in loop.judgements if one.node in asked]
-        return [str(node) for node in (told if loop.judgements else asked)]
+        return [str(node) for node in self.answer.pairs]
 
     def advance(self) -> bool:
-        """One forward of one model, or one verdict. Raises what the forward raises."""
+        """One forward of one model, or the verdicts that are due. Raises what the
+        forward raises."""
         if self.trace.complete:
             return False
         self._watch()
         self._resume()
         try:
-            self._piece()
-            if self.request.done and not self.loop.judgements:
+            self.loop.step()
+            if self.answer.scheduler.done:
                 self.loop.close()
-                self.request.trace.record(Ended(done=True))
+                self.answer.trace.record(Ended(done=True))
         finally:
             self._look()
         return True
@@ -92,10 +98,10 @@ class LiveSource(Source):
         """Runs no forward and copies no block: it forks the branches and copies the
         bookkeeping."""
         self._resume()
-        made, own_trace = copy.copy(self), self.request.trace
+        made, own_trace = copy.copy(self), self.answer.trace
         trace = Trace(own_trace.clock, list(own_trace.events), detailed=True)
         trace.start = own_trace.start
-        memo: dict[int, Any] = {id(own_trace): trace}
+        memo: dict[int, Any] = {id(own_trace): trace, id(self): made}
         made.runners = []
         for role, runner, own in self.runners:
             recorder, forks = own.beside(runner.cache, trace)
@@ -103,13 +109,12 @@ class LiveSource(Source):
             memo |= {id(table): fork for table, fork in forks.items()} | {
                 id(runner): runner
             }
-        for same in (
-            self.asked.models.codec,
-            self.loop.verifier,
-            *self.request.asked.values(),
-        ):
-            memo[id(same)] = same
-        made.loop, made.request = copy.deepcopy((self.loop, self.request), memo)
+        answer, loop = self.answer, self.loop
+        shared = [answer.engine, answer.engine.codec, answer.variant, loop.verifier]
+        shared += [loop.stack, *answer.pairs.values()]
+        shared += [runner for _, runner in loop.asked]
+        memo |= {id(one): one for one in shared}
+        made.loop, made.answer = copy.deepcopy((loop, answer), memo)
         Source.__init__(made, self.header, list(self.records))
         made.forced = dict(self.forced)
         made._sides.append(made)
@@ -131,70 +136,48 @@ class LiveSource(Source):
         if not self._sides:
             self._stack.close()
 
-    def _piece(self) -> None:
-        """One step of the loop. Verdicts are handed over one by one, with forced ones
-        replaced."""
-        loop = self.loop
-        if not loop.judgements:
-            loop.step()
-            if not loop.judgements:
-                return
-        told = loop.judgements[0]
-        if told.node in self.request.asked:
-            loop.judgements[0] = told._replace(
-                verdict=self.verdict(str(told.node), told.verdict)
-            )
-        loop.step()
-
     def _watch(self) -> None:
         """Record what the models do in this side's trace from now on."""
         for _, runner, recorder in self.runners:
             runner.cache.observer = recorder
         for role, runner in [
             (role, runner) for role, runner, _ in self.runners
-        ] + self.others:
+        ] + self.loop.asked:
             runner.observer = partial(self.loop.passed, role)
 
     def _resume(self) -> None:
         """Do not count the time since the last piece of work: nothing was done in
         it."""
-        now = self.request.trace.clock()
-        self.request.trace.start += now - self._rested
+        now = self.answer.trace.clock()
+        self.answer.trace.start += now - self._rested
         self._rested = now
 
     def _look(self) -> None:
-        start, trace = len(self.records), self.request.trace
+        start, trace = len(self.records), self.answer.trace
         for number, (when, event) in enumerate(trace.events[start:], start):
             self.records.append(
-                Record(number, when, event, self.asked.models.codec.token_bytes)
+                Record(number, when, event, self.answer.engine.codec.token_bytes)
             )
         self._rested = trace.clock()
 
 
-def _asked(
+def _answer(
     reasoner: Reasoner,
     question: str,
     options: Mapping[str, Any],
     variant: Variant | None,
-) -> Run:
-    """A run of the question, not yet begun, with cache space for two sides."""
-    made = make_options(**options)
-    models, cannot = reasoner.models, None
+) -> SteppedAnswer:
+    """An answer, not yet begun, with cache space for two sides."""
+    made, cannot = make_options(**options), None
     if not made.looks_ahead:
         cannot = f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork"
     elif made.driver != "lockstep":
         cannot = f"driver is {made.driver!r}; only 'lockstep' stops between two pieces of work"
-    elif isinstance(reasoner.verifier, DeferredVerifier) and not reasoner.verifier.here:
-        cannot = "a judge behind a server cannot be stopped in the middle"
-    elif not all(
-        isinstance(model, CausalLM) for model in (models.target, models.draft)
-    ):
-        cannot = "a model behind a server cannot be stopped in the middle"
     if cannot is not None:
         record = f"Record it (lr generate --mode {made.mode} --trace FILE) and step through that."
         raise StepperError(f"{cannot}. {record}")
-    run = Run(
-        reasoner.engine, reasoner.verifier, question, made, variant, detailed=True
+    answer = SteppedAnswer(
+        reasoner.engine, question, made, reasoner.verifier, variant, detailed=True
     )
-    run.blocks *= 2
-    return run
+    answer.blocks *= 2
+    return answer
