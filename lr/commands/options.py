@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lr.spec.verifiers.base import Verifier
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
-AttentionName = Literal["auto", "triton", "sdpa", "reference"]
+AttentionName = Literal["auto", "flash", "triton", "sdpa", "reference"]
 KEY = "LR_API_KEY"
 
 
