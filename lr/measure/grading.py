@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import SettingError
-from lr.measure.answers import as_latex, chosen_letter, final_answer
+from lr.measure.answers import as_latex, boxed_answer, chosen_letter, final_answer
 from lr.measure.datasets import LETTERS, Item, Task
 from lr.measure.programs import CodeLimits, code_block, passes
 from lr.measure.store import Store
@@ -30,15 +30,13 @@ NOT_FOUND = "no answer was found"
 WORKER = Path(__file__).with_name("math_worker.py")
 LONGEST = 2000  # Characters of an answer that is worth comparing.
 
-# what math-verify does not read, or misreads; each has a pair in tests/measure/pairs.jsonl
+# what math-verify does not read, or misreads; each has a pair in answers.jsonl
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\\\\[[^\[\]]{1,9}\]", r"\\\\ "),  # the space in `1 \\[2pt] 2`
-        (
-            r"\\?[$€£]|(?<!\\)\\[()\[\]]|\\+\s*$",
-            "",
-        ),  # delimiters, money, a blank at the end
+        # delimiters, money, a blank at the end
+        (r"\\?[$€£]|(?<!\\)\\[()\[\]]|\\+\s*$", ""),
         (r"\\left\s*\\langle|\\langle", "("),
         (r"\\right\s*\\rangle|\\rangle", ")"),
         (r"\^\s*\{?\s*(?:\\(?:text|mathrm)\s*)?\{?(?:st|nd|rd|th)\b\}*", ""),  # 7^{th}
@@ -54,7 +52,6 @@ _REWRITES = [
             r"\1",
         ),
         (r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*", ""),
-        (r"^\s*\\boxed\s*\{(.*)\}\s*$", r"\1"),
     )
 ]
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
@@ -85,7 +82,8 @@ _TWO_UNITS = re.compile(
 
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
-    text = _REPEATING.sub(_repeating_decimal, as_latex(text.strip(" \n*`").rstrip(".")))
+    text = as_latex((boxed_answer(text) or text).strip(" \n*`").rstrip("."))
+    text = _REPEATING.sub(_repeating_decimal, text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = text.strip().rstrip(".,;")
@@ -95,9 +93,9 @@ def clean(text: str) -> str:
 
 def _repeating_decimal(match: re.Match[str]) -> str:
     """0.1\\overline{6} as a fraction: 16 - 1 over 90."""
-    whole, fixed, repeated = match[1] or "0", match[2], match[3]
-    top = int(whole + fixed + repeated) - int(whole + fixed)
-    bottom = (10 ** len(repeated) - 1) * 10 ** len(fixed)
+    fixed, repeated = (match[1] or "0") + match[2], match[3]
+    top = int(fixed + repeated) - int(fixed)
+    bottom = (10 ** len(repeated) - 1) * 10 ** len(match[2])
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
