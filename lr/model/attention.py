@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lr.kvcache.branch import BLOCK_SIZE, BlockTable, block_rows
+from lr.kvcache.branch import BlockTable, block_rows
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.layers import Attend, RMSNorm
 
@@ -142,15 +142,14 @@ def cut_tiles(counts: Sequence[int], most: int) -> tuple[list[int], list[int]]:
 class AttentionKind:
     """One way to compute attention over the cache. `ragged` takes any batch. `tiles`, if
     given, runs only kernels that a CUDA graph can record; recorded tiles have at most
-    `tile` rows. `block_size`: the pages that the kind can read. `install`: makes a
-    model's layers and last norm run on the kernels that go with it.
+    `tile` rows. `install`: makes a model's layers and last norm run on the kernels that
+    go with it.
     """
 
     name: str
     ragged: Callable[[RaggedBatch, PagedKVCache], Attend]
     tiles: Callable[[Tiles, PagedKVCache], Attend] | None = None
     tile: int = 8
-    block_size: int = BLOCK_SIZE
     install: Callable[[nn.ModuleList, RMSNorm], None] | None = None
 
 

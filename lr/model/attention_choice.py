@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import SettingError
+from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.graphs import StepGraphs
@@ -139,7 +140,7 @@ def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
     """The logits of a prompt, of it and its fork together, and of a single token, with
     this attention; recorded if the kind can be."""
     model.attention = kind
-    cache = model.make_cache(12, kind.block_size)
+    cache = model.make_cache(12, BLOCK_SIZE)
     replay = None
     if kind.tiles is not None:
         with warnings.catch_warnings():
