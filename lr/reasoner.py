@@ -23,7 +23,6 @@ import torch
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
-from lr.engine.page import serve_page
 from lr.engine.verifiers import VerifierChoice, usual_verifier
 from lr.engine.worker import DraftCheckpoint, DraftWorker
 from lr.errors import SettingError
@@ -34,6 +33,7 @@ from lr.model.generation_config import warn_unsupported
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions, make_options
+from lr.page_engine import serve_page
 from lr.result import Result
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier, check_verifier

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from lr.engine.page import emission
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
+from lr.page_engine import emission
 from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.write import StepJob, StepWriter, WriterConfig

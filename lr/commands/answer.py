@@ -17,8 +17,8 @@ from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.measure.speed_reason import speed_reason
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
-from lr.registry import CHECKPOINTS
 from lr.result import Result
+from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Problem, Split
 from lr.tiny.stories import story
 from lr.watch.trace.file import require_writable

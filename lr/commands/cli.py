@@ -11,10 +11,10 @@ import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from lr.errors import LRError
-from lr.registry import find
 
 COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("demo", "answer:Demo", "watch the tiny models reason, and what lookahead saves"),
@@ -41,7 +41,8 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
 
 def command_class(name: tuple[str, ...]) -> Any:
     """The class of a command. Imports its module."""
-    return find(f"lr.commands.{COMMANDS[name][0]}")
+    module, _, member = COMMANDS[name][0].partition(":")
+    return getattr(import_module(f"lr.commands.{module}"), member)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

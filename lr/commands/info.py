@@ -13,9 +13,9 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
 from lr.commands.show import at_least, console, table
+from lr.model.files import resolve
 from lr.options import GenerateOptions, Mode
-from lr.registry import CHECKPOINTS
-from lr.tiny.names import checkpoint_path
+from lr.tiny import CHECKPOINTS
 
 if TYPE_CHECKING:
     import torch
@@ -166,9 +166,7 @@ class Info:
             yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
         yield from attention_lines(device)
         for name in CHECKPOINTS:
-            files = [
-                path for path in checkpoint_path(name).rglob("*") if path.is_file()
-            ]
+            files = [path for path in resolve(name).rglob("*") if path.is_file()]
             yield f"checkpoint {name}: {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
 
 

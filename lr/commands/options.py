@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.model.files import resolve
-from lr.registry import CHECKPOINTS, is_dummy
+from lr.registry import is_dummy
+from lr.tiny import CHECKPOINTS
 from lr.tiny.stories import asks
 from lr.types import require
 

@@ -33,7 +33,7 @@ from lr.options import (
     ScheduleName,
     TokenDrafter,
 )
-from lr.registry import CHECKPOINTS
+from lr.tiny import CHECKPOINTS
 from lr.trace import Stats
 from lr.types import require
 

@@ -25,7 +25,7 @@ from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.registry import find, load_file
+from lr.registry import load_file, verifiers
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
 from lr.spec.verifiers.named import VERIFIERS, Embed, Named, VerifierModels
@@ -114,8 +114,7 @@ class VerifierChoice:
         return load_encoder(self.checkpoint, device=str(self.device))
 
     def oracle(self) -> Verifier:
-        verifier: Verifier = find("lr.tiny.names:oracle_for")(self.codec)
-        return verifier
+        return verifiers["oracle"](self.codec)
 
 
 def _named(name: str) -> tuple[Named, float]:

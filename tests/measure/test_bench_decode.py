@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lr import registry
 from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
-from lr.errors import CheckpointError
 from lr.measure.bench.decode import (
     SAMPLED,
     BareLoop,
@@ -33,6 +33,7 @@ from lr.measure.bench.decode import (
 from lr.measure.bench.report import Spread, write_json
 from lr.model.dummy import shape
 from lr.model.qwen import CausalLM
+from lr.tiny import CHECKPOINTS
 from lr.tiny.names import tiny_config
 from lr.types import SamplingParams
 
@@ -183,10 +184,8 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def gone(name: str) -> Path:
-        raise CheckpointError(f"the files of {name} are missing")
-
-    monkeypatch.setattr("lr.tiny.names.checkpoint_path", gone)
+    for name in CHECKPOINTS:
+        monkeypatch.setitem(registry.checkpoints, name, tmp_path)
     target = tmp_path / "figures.json"
     flags = [
         "--models",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lr.engine.page import emission
 from lr.measure.speed_reason import longest_rejection, speed_reason
+from lr.page_engine import emission
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass, RunEvent, Trace, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict

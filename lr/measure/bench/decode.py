@@ -30,7 +30,8 @@ from lr.model.weights import load_model, pieces
 from lr.rng import Stream
 from lr.spec.segmenters import FixedSegmenter
 from lr.spec.write import StepJob, StepWriter, WriterConfig
-from lr.tiny.names import CHECKPOINTS, tiny_config
+from lr.tiny import CHECKPOINTS
+from lr.tiny.names import tiny_config
 from lr.tiny.saving import config_json
 from lr.types import Role, SamplingParams
 
