@@ -72,6 +72,10 @@ _NOTE = re.compile(
     r"|\\(?:text|mathrm|mbox)\s*\{\s*((?:[mcdk]?m|in|ft|yd|mi|[mk]?g|lb|oz)\b)"
 )
 _NO_SIGN = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\\text\b|[{}]")
+_SET = re.compile(r"\\(?:left\\)?\{[^{}]*\\(?:right\\)?\}$")
+_TUPLE = re.compile(r"(?:\\left)?[(\[][^()\[\]]*[)\]]$")
+_ASSIGNMENTS = re.compile(r"[a-zA-Z]\s*=[^=,;(]+(?:,\s*[a-zA-Z]\s*=[^=,;(]+)+$")
+_NAMES = re.compile(r"[a-zA-Z]\s*=")
 _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 # math-verify reads "8 \text{ hours } 30 \text{ minutes}" as 8
 _TWO_UNITS = re.compile(
@@ -138,14 +142,18 @@ class MathChecker:
         if None not in numbers:
             equal = numbers[0] == numbers[1]
             return equal, "equal numbers" if equal else "different numbers"
-        texts = [_NO_SIGN.sub("", text).casefold() for text in (gold, answer)]
+        texts = _NO_SIGN.sub("", gold), _NO_SIGN.sub("", answer)
         if texts[0] and texts[0] == texts[1]:
             return True, "the same text"
         if _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer):
-            return (
-                False,
-                "different words",
-            )  # to math-verify "no" and "on" are n times o
+            # to math-verify "no" and "on" are n times o
+            equal = texts[0].casefold() == texts[1].casefold()
+            return equal, "the same words" if equal else "different words"
+        if _TUPLE.match(answer):  # the order of its entries counts
+            if _SET.match(gold):
+                return False, "a tuple, not a set"
+            if _ASSIGNMENTS.match(gold):
+                gold = f"({_NAMES.sub('', gold)})"
         notes = _NOTE.findall(gold), _NOTE.findall(answer)
         if notes[0] and notes[1] and notes[0] != notes[1]:
             return False, "different bases or units"
