@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError
-from lr.registry import checkpoints
+from lr.registry import CHECKPOINTS, find
 
 _TEXT_FILES = [
     "config.json",
@@ -33,13 +33,8 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     only). Raises CheckpointError.
     """
     name = str(name_or_path)
-    if name in checkpoints:
-        if (checkpoints[name] / "config.json").is_file():
-            return checkpoints[name]
-        raise CheckpointError(
-            f"the files of {name} are missing from this installation ({checkpoints[name]}). "
-            "Install the package from its wheel."
-        )
+    if name in CHECKPOINTS:
+        return find("lr.tiny.names:checkpoint_path")(name)
     path = Path(name).expanduser()
     try:
         if path.is_dir():
@@ -55,7 +50,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         raise CheckpointError(
             f"there is no checkpoint {name!r:.100}: no such directory, and not a name on "
             "the Hugging Face hub (owner/model). Give a directory, a hub name such as "
-            f"Qwen/Qwen3-0.6B, or one of {', '.join(checkpoints)}."
+            f"Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
         )
     from huggingface_hub import snapshot_download
 

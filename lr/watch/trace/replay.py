@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from lr import __version__
-from lr.engine.answer import Answer
+from lr.engine.engine import Run
 from lr.kvcache.branch import BLOCK_SIZE
+from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Emit
@@ -40,22 +41,23 @@ from lr.watch.trace.file import (
 # From an answer to its trace
 
 
-def header_of(answer: Answer) -> Header:
+def header_of(run: Run) -> Header:
     """The header of an answer's trace."""
-    options = answer.options
-    engine = answer.engine
-    variant = answer.variant
+    options = run.options
+    models = run.models
+    variant = run.given
     ahead = options.looks_ahead
     cached = ["target"]
     cached += ["draft"] * ahead
     cached += ["drafter"] * options.drafts_tokens
-    size = {"blocks": engine.num_blocks or answer.blocks, "block_size": BLOCK_SIZE}
+    size = {"blocks": models.num_blocks or run.blocks, "block_size": BLOCK_SIZE}
     names: dict[str, str | None] = {
-        role: engine.names.get(role) for role in ("target", "draft", "judge")
+        role: models.names.get(role) for role in ("target", "draft", "judge")
     }
-    names["device"] = str(engine.target.device)
-    names["dtype"] = str(engine.target.dtype).removeprefix("torch.")
-    verifier = engine.names.get("verifier")
+    if isinstance(models.target, CausalLM):
+        names["device"] = str(models.target.device)
+        names["dtype"] = str(models.target.dtype).removeprefix("torch.")
+    verifier = models.names.get("verifier")
     if variant.verifier is not None and variant.name is None:
         verifier = variant.verifier.name
     return Header(
@@ -69,15 +71,15 @@ def header_of(answer: Answer) -> Header:
         verifier=verifier if ahead else None,
         variant=variant.name or _parts_of(variant),
         options=asdict(options),
-        question=answer.question,
+        question=run.question,
         prompt={
-            "tokens": list(answer.prompt),
-            "pieces": pieces_of(answer.prompt, engine.codec.token_bytes),
+            "tokens": list(run.prompt),
+            "pieces": pieces_of(run.prompt, models.codec.token_bytes),
         },
-        eos=sorted(engine.codec.eos_ids),
+        eos=sorted(models.codec.eos_ids),
         caches=dict.fromkeys(cached, size),
-        alone=answer.alone,
-        detailed=answer.trace.detailed,
+        alone=run.alone,
+        detailed=run.detailed,
         lr=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
@@ -93,20 +95,18 @@ def _parts_of(variant: Variant) -> str | None:
     return ", ".join(parts) or None
 
 
-def trace_of(answer: Answer, why: str = "") -> TraceFile:
+def trace_of(run: Run, why: str = "") -> TraceFile:
     """The trace of an answer, as read from its file. `why`: what ended the run early,
     else ""."""
-    events = list(answer.trace.events)
+    events = list(run.trace.events)
     last = max((time for time, _ in events), default=0.0)
     events.append((last, Ended(done=not why, why=why)))
-    return TraceFile(
-        header_of(answer), records_of(events, answer.engine.codec.token_bytes)
-    )
+    return TraceFile(header_of(run), records_of(events, run.models.codec.token_bytes))
 
 
-def save_trace(path: str | Path, answer: Answer, why: str = "") -> None:
+def save_trace(path: str | Path, run: Run, why: str = "") -> None:
     """Write the trace of an answer. Raises `TraceError` if that is impossible."""
-    trace = trace_of(answer, why)
+    trace = trace_of(run, why)
     write_trace(path, trace.header, trace.records)
 
 

@@ -23,7 +23,8 @@ from exercise_kit import (
 )
 from torch import Tensor
 
-from lr.spec.acceptance import BlockRule, Proposal
+from lr.spec.acceptance import Proposal
+from lr.spec.block_rule import BlockRule
 from lr.theory.exact import (
     drawn_drafts,
     expected_accepted,
