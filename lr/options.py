@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
 from lr.types import SamplingParams, require, require_whole
@@ -16,7 +16,7 @@ TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]
 AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
-SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
+SegmenterName = Literal["blank_line", "sentence", "fixed"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
@@ -111,8 +111,7 @@ class GenerateOptions:
     accepted."""
     segmenter: SegmenterName = "blank_line"
     """Where a step ends. blank_line: at a blank line, as in the paper. sentence: at the
-    white space after a sentence. fixed: after `segment_tokens` tokens. discourse: at a
-    cue such as "Wait" or "So", or at a paragraph that is long enough."""
+    white space after a sentence. fixed: after `segment_tokens` tokens."""
     segment_tokens: int = 32
     """Tokens per step of segmenter fixed."""
     ignore_half_sentence: bool = True
@@ -200,53 +199,19 @@ class GenerateOptions:
         )
 
 
-class OptionArguments(TypedDict, total=False):
-    """The fields of `GenerateOptions` as keyword arguments, for an editor to complete.
-    mypy checks their types in `make_options`; a test checks that the two lists are
-    equal.
-    """
-
-    drafter: TokenDrafter
-    num_speculative_tokens: int
-    prompt_lookup_max: int
-    prompt_lookup_min: int
-    min_confidence: float
-    branching: tuple[int, ...]
-    acceptance: AcceptanceName
-    coupling: CouplingName
-    mode: Mode
-    depth: int
-    width: int
-    schedule: ScheduleName
-    max_target_rows: int | None
-    late_drafts: Late
-    driver: Driver
-    draft_forwards: int
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    min_p: float | None
-    seed: int
-    sample: int
-    max_tokens: int | None
-    max_step_tokens: int
-    segmenter: SegmenterName
-    segment_tokens: int
-    ignore_half_sentence: bool
-    system: str | None
-    enable_thinking: bool | None
-
-
-def make_options(**changes: Unpack[OptionArguments]) -> GenerateOptions:
-    """Options from keyword arguments. The `SettingError` for an unknown name lists all
-    names."""
+def make_options(
+    options: GenerateOptions | None = None, **changes: Any
+) -> GenerateOptions:
+    """The options, with some of their fields changed. The `SettingError` for an unknown
+    name lists all names."""
     known = [field.name for field in dataclasses.fields(GenerateOptions)]
-    if unknown := ", ".join(sorted(set(changes) - set(known))):
+    unknown = ", ".join(sorted(set(changes) - set(known)))
+    if unknown:
         raise SettingError(
             f"there is no option {unknown}; the options are {', '.join(known)}."
         )
     try:
-        return GenerateOptions(**changes)
+        return dataclasses.replace(options or GenerateOptions(), **changes)
     except TypeError as error:
         raise SettingError(
             f"an option has a value of the wrong type ({error}); the options given are {changes}."

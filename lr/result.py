@@ -4,6 +4,7 @@ its author and its verdict; the trace; and the statistics computed from the trac
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,6 +76,16 @@ class Result:
     @property
     def stats(self) -> Stats:
         return stats_of(self.trace.events)
+
+
+def whole_characters(data: bytes, *, last: bool) -> tuple[str, bytes]:
+    """The text of UTF-8 bytes, and the bytes at the end that begin a character. `last`:
+    no more bytes follow, so none are held back. U+FFFD stands for what is no
+    character. Example: b"a\\xc3" gives "a" and b"\\xc3", the beginning of "é"."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = decoder.decode(data, final=last)
+    held, _ = decoder.getstate()
+    return text, held
 
 
 def reply(text: str) -> str:

@@ -21,15 +21,10 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
+from lr.measure.bench.decode import random_model
 from lr.measure.bench.report import timed
-from lr.model.attention_choice import (
-    ROUNDINGS,
-    AttentionNeeds,
-    candidates,
-    distances,
-    equip,
-)
-from lr.model.dummy import SHAPES, random_model
+from lr.model.attention_choice import equip
+from lr.model.dummy import SHAPES
 from lr.model.qwen import CausalLM
 from lr.model.ranks import load_parallel, spread_over
 from lr.reasoner import Reasoner
@@ -119,29 +114,6 @@ class Sizes:
 
 
 Answer = tuple[bool | None, str]
-
-
-def attention_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """Every kind of attention that works here, in every scene, row by row against
-    fp64."""
-    needs, said, fine = AttentionNeeds(device, sizes.attention, 32, 8, 128), [], True
-    bound = ROUNDINGS * torch.finfo(sizes.attention).eps
-    for name, found in candidates(needs):
-        if isinstance(found, str):
-            said.append(f"no {name}: {found}")
-            continue
-        off = [
-            one
-            for scene in sizes.scenes
-            for one in distances(
-                found, needs, scene.cached, scene.new, scene.forks
-            ).values()
-        ]
-        worst = max(off)
-        fine &= all(one <= bound for one in off)  # NaN is not
-        said.append(f"{name} {worst / bound:.2f} of its bound")
-        tell(said[-1])
-    return fine, f"{len(sizes.scenes)} scenes; {'; '.join(said)}"
 
 
 def graphs_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:

@@ -21,7 +21,6 @@ from gpu_checks import (
     Scene,
     Sizes,
     Tell,
-    attention_equal,
     graphs_equal,
     model_equal,
     modes_equal,
@@ -45,8 +44,8 @@ from lr.measure.bench.gpu import (
 from lr.measure.bench.report import BenchWay, timed, wait_for
 from lr.measure.bench.synthetic import Synthetic
 from lr.measure.report import table
-from lr.model.attention import AttentionKind, RaggedBatch, RowPages
-from lr.model.attention_choice import AttentionNeeds, candidates, equip, find_kernels
+from lr.model.attention import AttentionKind, RaggedBatch, Tiles
+from lr.model.attention_choice import AttentionNeeds, candidates, equip
 from lr.model.device import DeviceMap
 from lr.model.graphs import ROWS, recorder_for
 from lr.model.layers import Attend
@@ -86,7 +85,7 @@ def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     for name, found in candidates(needs):
         tell(f"attention {name}: {found if isinstance(found, str) else 'works'}")
         taken = taken or ("" if isinstance(found, str) else name)
-    said |= {"attention": taken, "fused": find_kernels(needs) or "works"}
+    said |= {"attention": taken}
     return True, ", ".join(f"{name} {value}" for name, value in said.items())
 
 
@@ -160,8 +159,8 @@ def attention_time(
             kernel[:70]
             for kernel, *_ in top_kernels(partial(several, attend), device)[:4]
         ]
-        if kind.rows is not None and len(slots) <= ROWS[-1]:
-            attend = kind.rows(RowPages.of(batch), cache)
+        if kind.tiles is not None and len(slots) <= ROWS[-1]:
+            attend = kind.tiles(Tiles.of(batch, kind.tile), cache)
             replay = recorder_for(device)(partial(several, attend))
             rows = 1e6 * timed(replay, device) / calls
     return first, ragged, rows, kernels
@@ -466,7 +465,6 @@ def room_for(tokens: int) -> int:
 
 CHECKS: Mapping[str, tuple[Callable[..., Answer], int]] = {
     "machine": (machine, 60),
-    "attention": (attention_equal, 60),
     "decoding": (decoding, 120),
     "ladder": (ladder, 60),
     "graphs": (graphs_equal, 60),

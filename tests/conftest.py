@@ -105,23 +105,16 @@ def quick_starts() -> Iterator[None]:
 @pytest.fixture
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer ends after 24 tokens: for commands that have no flag for it."""
-    from lr.engine.engine import Run
+    from lr.engine.answer import Answer
 
-    begin: Any = Run.__init__
+    begin: Any = Answer.__init__
 
-    def cut(run: Run, *asked: Any, **how: Any) -> None:
-        engine, verifier, question, options, *rest = asked
-        begin(
-            run,
-            engine,
-            verifier,
-            question,
-            replace(options, max_tokens=24),
-            *rest,
-            **how,
-        )
+    def cut(
+        answer: Answer, engine: Any, question: str, options: Any, *rest: Any, **how: Any
+    ) -> None:
+        begin(answer, engine, question, replace(options, max_tokens=24), *rest, **how)
 
-    monkeypatch.setattr(Run, "__init__", cut)
+    monkeypatch.setattr(Answer, "__init__", cut)
 
 
 @pytest.fixture

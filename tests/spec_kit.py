@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from lr.engine.loop import Loop
-from lr.engine.page import emission
-from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
+from lr.page_engine import emission
 from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.write import StepJob, StepWriter, WriterConfig
@@ -131,23 +129,3 @@ def rows_per_forward(trace: Trace, role: Role) -> list[tuple[int, int]]:
         for e in events
         if isinstance(e, ForwardPass) and e.role is role
     ]
-
-
-def answered(
-    loop: Loop, requests: Sequence[Request]
-) -> Iterator[tuple[Request, EmittedStep]]:
-    """Every step of every request as it is decided. All is given back at the end,
-    however it comes.
-    """
-    try:
-        for request in requests:
-            loop.add(request)
-        seen = dict.fromkeys(requests, 0)
-        while not all(request.done for request in requests):
-            loop.step()
-            for request in requests:
-                for emitted in request.emitted[seen[request] :]:
-                    seen[request] += 1
-                    yield request, emitted
-    finally:
-        loop.close()

@@ -557,7 +557,7 @@ def test_the_page_emits_what_the_engine_emits(
     how |= {"max_tokens": 45, "max_step_tokens": 20, "num_speculative_tokens": 3}
     reasoner = reasoners[pair]
     choice = VerifierChoice("random:0.7" if pair else verifier, reasoner.codec)
-    reasoner.verifier = choice.build(reasoner.models.target)
+    reasoner.verifier = choice.build(reasoner.engine.target)
     by_page, by_engine = (
         reasoner.generate(QUESTION, engine=engine, **how)
         for engine in ("page", "scheduler")

@@ -14,7 +14,7 @@ import torch
 from random_cases import cases
 from reasoner_kit import write_checkpoint
 
-from lr.engine.engine import Run
+from lr.engine.answer import Answer
 from lr.errors import ContextError
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
@@ -75,12 +75,12 @@ def random_options(rng: Random) -> GenerateOptions:
 
 def answer_together(
     reasoner: Reasoner, questions: list[str], options: GenerateOptions, concurrency: int
-) -> list[Run]:
+) -> list[Answer]:
     runs = []
     for question in questions:
         with suppress(ContextError):
-            runs.append(Run(reasoner.engine, reasoner.verifier, question, options))
-    room = reasoner.models.num_blocks
+            runs.append(reasoner.run(question, options))
+    room = reasoner.engine.num_blocks
     runs = [run for run in runs if room is None or run.blocks <= room]
     for _ in reasoner.engine.serve(runs, concurrency):
         pass

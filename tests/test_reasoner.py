@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 
 from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
-from lr.options import GenerateOptions, OptionArguments
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Origin, Role, Verdict
@@ -256,7 +253,7 @@ def test_what_is_no_question_or_checkpoint_is_refused(
         with pytest.raises(CheckpointError, match="names no checkpoint"):
             Reasoner(name)  # type: ignore[arg-type]
     for verifier in (3, object()):
-        with pytest.raises(SettingError, match="the verifier"):
+        with pytest.raises(LRError, match="verifier"):
             Reasoner(*checkpoints, verifier)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="num_blocks is 0"):
         Reasoner(*checkpoints, "exact", num_blocks=0).generate(QUESTION)
@@ -272,13 +269,3 @@ def test_every_error_of_ours_is_one_kind() -> None:
     assert all(
         issubclass(kind, LRError) for kind in (ContextError, OutOfBlocks, SettingError)
     )
-
-
-def test_the_typed_arguments_are_the_options() -> None:
-    """What an editor completes in `generate` is what `GenerateOptions` has."""
-    names = {one.name for one in fields(GenerateOptions)}
-    assert set(OptionArguments.__annotations__) == names
-    shown = inspect.signature(
-        Reasoner.generate
-    ).parameters  # by `help` and by notebooks
-    assert names < set(shown) and shown["depth"].default == 4 and "options" not in shown

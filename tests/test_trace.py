@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lr.engine.page import emission
+from lr.page_engine import emission
 from lr.trace import (
     ForwardPass,
     RunEvent,

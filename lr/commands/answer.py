@@ -17,19 +17,19 @@ from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.measure.speed_reason import speed_reason
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
-from lr.registry import CHECKPOINTS
 from lr.result import Result
+from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Problem, Split
 from lr.tiny.stories import story
 from lr.watch.trace.file import require_writable
 
 if TYPE_CHECKING:
-    from lr.engine.engine import Run
+    from lr.engine.answer import Answer
     from lr.reasoner import Reasoner
 
 
 @contextmanager
-def saving(path: Path | None, run: Run) -> Iterator[None]:
+def saving(path: Path | None, answer: Answer) -> Iterator[None]:
     """Write the trace of the answer made inside the block to `path`, even if the block
     fails."""
     from lr.watch.trace.replay import save_trace
@@ -42,21 +42,21 @@ def saving(path: Path | None, run: Run) -> Iterator[None]:
         raise
     finally:
         if path is not None:
-            save_trace(path, run, why)
+            save_trace(path, answer, why)
 
 
 def picked(reasoner: Reasoner, options: GenerateOptions) -> str:
     """What answers, in one line: mode, models, verifier, precision, threads."""
     import torch
 
-    models = reasoner.models
-    parts = [f"mode {options.mode}", f"target {models.names.get('target')}"]
+    engine = reasoner.engine
+    parts = [f"mode {options.mode}", f"target {engine.names.get('target')}"]
     if options.needs_draft:
-        parts.append(f"draft {models.names.get('draft')}")
+        parts.append(f"draft {engine.names.get('draft')}")
     if options.looks_ahead:
-        parts.append(f"verifier {models.names.get('verifier')}")
-    dtype = str(models.target.dtype).removeprefix("torch.")
-    parts.append(f"{dtype} on {models.target.device}")
+        parts.append(f"verifier {engine.names.get('verifier')}")
+    dtype = str(engine.target.dtype).removeprefix("torch.")
+    parts.append(f"{dtype} on {engine.target.device}")
     parts.append(f"{torch.get_num_threads()} CPU threads")
     return ", ".join(parts)
 
@@ -80,7 +80,6 @@ class Generate:
     step."""
 
     def run(self) -> None:
-        from lr.engine.engine import Run
 
         options = self.generation
         if self.max_depth is not None:
@@ -90,23 +89,21 @@ class Generate:
         out = show.console()
         notes = show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
-        run = Run(
-            reasoner.engine,
-            reasoner.verifier,
+        answer = reasoner.run(
             self.models.question(self.question),
             options,
-            self.own.load(reasoner),
+            variant=self.own.load(reasoner),
             detailed=self.trace is not None,
         )
-        notes.print(picked(reasoner, run.options), style="dim")
+        notes.print(picked(reasoner, answer.options), style="dim")
         tiny = self.models.model in CHECKPOINTS
-        with saving(self.trace, run):
-            for step in run:
+        with saving(self.trace, answer):
+            for step in answer:
                 if out.is_terminal:
                     out.print(show.step_line(step, tiny=tiny), soft_wrap=False)
                 else:
                     out.print(step.text, end="")
-        result = run.finish()
+        result = answer.result
         if not out.is_terminal and not result.text.endswith("\n"):
             out.print()
         notes.print(show.summary(result.stats), style="dim")
@@ -114,7 +111,7 @@ class Generate:
             notes.print(
                 "the answer was cut (--max_tokens, or the context)", style="dim"
             )
-        overlapped = run.options.driver == "overlapped"
+        overlapped = answer.options.driver == "overlapped"
         reason = speed_reason(result.trace, overlapped=overlapped)
         if reason:
             notes.print(reason, style="dim")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +13,15 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
 from lr.commands.show import at_least, console, table
+from lr.model.files import resolve
 from lr.options import GenerateOptions, Mode
-from lr.registry import CHECKPOINTS
-from lr.tiny.names import checkpoint_path
+from lr.tiny import CHECKPOINTS
 
 if TYPE_CHECKING:
     import torch
 
     from lr.measure.memory import MemoryPlan
     from lr.model.device import DeviceMap
-    from lr.model.qwen import CausalLM
 
 PACKAGES = (
     "torch",
@@ -167,82 +165,27 @@ class Info:
             gpu = torch.cuda.get_device_properties(index)
             yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
         yield from attention_lines(device)
-        yield f"CUDA graphs: {graphs_verdict(device)}"
         for name in CHECKPOINTS:
-            files = [
-                path for path in checkpoint_path(name).rglob("*") if path.is_file()
-            ]
+            files = [path for path in resolve(name).rglob("*") if path.is_file()]
             yield f"checkpoint {name}: {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
 
 
 def attention_lines(device: torch.device) -> list[str]:
     """The kind of attention that models get on a device, after trying each kind, and
-    why."""
+    why. The trial of the first two records CUDA graphs."""
     import torch
 
-    from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
+    from lr.model.attention_choice import AttentionNeeds, candidates
 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
-    needs = AttentionNeeds(device, dtype, 32, 8, 128)
     lines, taken = [f"attention on {device}, {shape}:"], False
-    for name, found in candidates(needs):
-        verdict = f"no: {found}"
-        if not isinstance(found, str):
-            verdict = "works, but another comes first" if taken else "taken"
-            verdict += (
-                ", recorded in a CUDA graph"
-                if found.rows and device.type == "cuda"
-                else ""
-            )
-            taken = True
-        lines.append(f"  {name:<6} {verdict}")
-    if device.type == "cuda":
-        failed = find_kernels(needs)
-        verdict = f"no, plain PyTorch: {failed}" if failed else "taken"
-        lines.append(f"  fused kernels of the layers: {verdict}")
+    for name, kind in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):
+        if isinstance(kind, str):
+            lines.append(f"  {name:<6} no: {kind}")
+            continue
+        verdict = "works, but another comes first" if taken else "taken"
+        graphs = ", with CUDA graphs and fused layers" if kind.tiles else ""
+        lines.append(f"  {name:<6} {verdict}{graphs}")
+        taken = True
     return lines
-
-
-def graphs_verdict(device: torch.device) -> str:
-    """Whether CUDA graphs record the forwards of a small model there, or why not."""
-    import torch
-
-    from lr.model.attention_choice import equip
-    from lr.model.dummy import SHAPES, random_model
-
-    if device.type != "cuda":
-        return f"none, there is no CUDA here (models run on {device})"
-    shape = replace(
-        SHAPES["Qwen3-0.6B"], num_layers=2, vocab_size=2048, hidden_size=256
-    )
-
-    def small() -> CausalLM:
-        model = random_model(shape, torch.bfloat16, device)
-        equip(model)
-        return model
-
-    return recorded(small)
-
-
-def recorded(make: Callable[[], CausalLM]) -> str:
-    """Make a model, record all its graphs and replay one. Raises nothing."""
-    from lr.engine.runner import ModelRunner
-
-    try:
-        model = make()
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # the returned line says the same
-            runner = ModelRunner(model, num_blocks=8)
-        runner.forward([runner.open([1])])[
-            0
-        ].tolist()  # waits, since kernels report faults late
-    except Exception as error:  # a kernel that does not fit may raise anything
-        return f"none, {type(error).__name__}: {error}".splitlines()[0]
-    if runner.graphs is None:
-        return f"none, attention {model.attention.name} cannot be recorded"
-    if runner.failure:
-        return f"none, {runner.failure}"
-    sizes = runner.graphs.recorded
-    return f"recorded for {sizes[0]} to {sizes[-1]} rows"

@@ -213,7 +213,7 @@ class Calibrate:
             del settings[name]
         settings["clock"] = self._clock(reasoner).__name__
         settings["verifier"] = verifier if isinstance(verifier, str) else verifier.name
-        models = f"{self.models.model} / {self.models.draft()}"
+        models = f"{self.models.model} / {self.models.drafting()}"
         return calibrate(runs, models, settings | conditions())
 
     def comparison(
@@ -274,7 +274,7 @@ class Calibrate:
         return run.finish().trace.events
 
     def _clock(self, reasoner: Reasoner) -> Callable[[], float]:
-        on_cpu = reasoner.models.target.device.type == "cpu"
+        on_cpu = reasoner.engine.target.device.type == "cpu"
         alone = self.driver == "lockstep" or not self.compare
         if self.clock == "cpu" or (self.clock == "auto" and on_cpu and alone):
             return time.process_time

@@ -59,13 +59,14 @@ class Shown:
                 return Path(words)
         return None
 
-    def live_sources(self) -> Callable[[str | None], Source]:
-        """Load the models. Returns a function that begins to answer a question."""
+    def live_source(self) -> Source:
+        """Load the models and begin to answer."""
         from lr.watch.stepper.live import LiveSource
 
-        reasoner, options = self.models.load(needs_draft=True), asdict(self.generation)
-        variant, question = self.own.load(reasoner), self.models.question
-        return lambda asked: LiveSource(reasoner, question(asked), options, variant)
+        reasoner = self.models.load(needs_draft=True)
+        question = self.models.question(self.what)
+        variant = self.own.load(reasoner)
+        return LiveSource(reasoner, question, asdict(self.generation), variant)
 
 
 @dataclass(frozen=True)
@@ -125,18 +126,17 @@ class Play(Shown):
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
         else:
-            from lr.engine.engine import Run
             from lr.watch.trace.replay import trace_of
 
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
-                asked = (
+                answer = reasoner.run(
                     self.models.question(self.what),
                     self.generation,
-                    self.own.load(reasoner),
+                    variant=self.own.load(reasoner),
+                    detailed=True,
                 )
-                run = Run(reasoner.engine, reasoner.verifier, *asked, detailed=True)
-                run.finish()
-            trace, output = trace_of(run), self.output or Path("answer.html")
+                answer.finish()
+            trace, output = trace_of(answer), self.output or Path("answer.html")
         page = player_page(trace)
         write_lines(output, [page])
         for note in trace.notes:
@@ -182,9 +182,11 @@ class StepCommand(Shown):
     and cache; force verdicts and fork what-ifs."""
 
     def run(self) -> None:
-        out, file = Console(highlight=False, **AS_IT_IS), self.file()
+        out = Console(highlight=False, **AS_IT_IS)
+        file = self.file()
+        source: Source
         if file is None:  # the first event is made when it is asked for
-            source = self.live_sources()(self.what)
+            source = self.live_source()
         else:
             trace = read_trace(file)
             for note in trace.notes:
@@ -202,14 +204,20 @@ class StepCommand(Shown):
 def remaking(trace: TraceFile) -> Callable[[], Source] | None:
     """A function that begins the run of a trace again; None if the run cannot be
     repeated."""
-    header, question = trace.header, trace.header.question
+    header = trace.header
+    question = header.question
     if header.clock == "virtual" or question is None or header.driver != "lockstep":
         return None
     from lr.watch.stepper.live import LiveSource
     from lr.watch.trace.replay import options_of, reasoner_of, variant_of
 
-    how, reasoner = options_of(header), cache(lambda: reasoner_of(header))
-    return lambda: LiveSource(reasoner(), question, how, variant_of(header, reasoner()))
+    reasoner = cache(lambda: reasoner_of(header))
+
+    def begin() -> Source:
+        variant = variant_of(header, reasoner())
+        return LiveSource(reasoner(), question, options_of(header), variant)
+
+    return begin
 
 
 def _reader(out: Console) -> Callable[[str], str]:
@@ -243,6 +251,9 @@ what if  a / x  the verdict that is due will be: aligned / not aligned
          f  fork: a second side B from here on      d  drop side B
          A / B / AB  which sides move
          w FILE  write the side's trace             q  quit
+nodes    2:5  the node before step 5, in the tree that began at step 2 (after
+         the target's own step 1); 2:5.1 its second alternative. A draft step
+         has the name of the node to which it leads.
 signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
          · target's own   … being written   ■ written   ? with the verifier
          ✕ cancelled   ∅ none came"""
@@ -266,108 +277,113 @@ class StepperPrompt:
     def __init__(
         self, session: Session, read: Callable[[str], str], out: Console
     ) -> None:
-        self.session, self.read, self.out = session, read, out
+        self.session = session
+        self.read = read
+        self.out = out
 
     def run(self) -> None:
         """Obey lines until `q` or the end of the input."""
         self._show()
         self._say(FIRST)
         while True:
-            due = ", ".join(self.session.due(self.session.active))
-            how = "x rejects, a accepts"
-            if len(self.session.sides) == 1:
-                how = f"f forks, then {how}"
             try:
-                words = self.read(
-                    f"verdict due on {due} ({how}) > " if due else "> "
-                ).split()
-                words = words or ["n"]
+                words = self.read(self._prompt()).split() or ["n"]
             except EOFError:
                 return
-            if words in (["q"], ["quit"], ["exit"]):
+            if words[0] in ("q", "quit", "exit"):
                 return
-            before = [side.place for side in self.session.sides]
+            places = [side.place for side in self.session.sides]
             try:
                 self.obey(words[0], words[1:])
             except LRError as error:
-                if before != [side.place for side in self.session.sides]:
+                if places != [side.place for side in self.session.sides]:
                     self._show()  # it moved before it failed
                 self._say(f"! {error}")
 
-    def obey(self, letter: str, rest: list[str]) -> None:
+    def _prompt(self) -> str:
+        due = ", ".join(self.session.due(self.session.active))
+        if not due:
+            return "> "
+        forks = "f forks, then " if len(self.session.sides) == 1 else ""
+        return f"verdict due on {due} ({forks}x rejects, a accepts) > "
+
+    def obey(self, letter: str, words: list[str]) -> None:
         """Obey one line. Raises `StepperError`, without any change, for a line that it
         does not understand, and what the session raises."""
-        session, out, said = self.session, self.out, ""
-        word = rest[0] if rest else None
-        if len(rest) > 1:
-            told = f"there are {len(rest)}: {' '.join(rest)}"
-            raise StepperError(f"one word after the letter is enough; {told}.")
+        if len(words) > 1:
+            raise StepperError(f"one word after {letter} is enough, not {len(words)}.")
+        word = words[0] if words else None
+        session = self.session
         if letter in MOVES:
-            wanted = f"{word!r} is no number of moves; expected 1 to {MOST}."
-            moved, count = 0, _number(word or "1", wanted, 1, MOST)
-            while moved < count and session.go(MOVES[letter]):
-                moved += 1
-            if not moved:
-                end = (
-                    "This is the beginning."
-                    if letter == "b"
-                    else "This is the end; b goes back."
-                )
-                return self._say(end)
-        elif letter == "g":
-            session.to(_number(word, "g takes the number of an event, such as g 120."))
-        elif letter in ("a", "x"):
-            said = session.force(letter == "a", word)
-        elif letter == "f":
-            said = session.fork()
-        elif letter == "d":
-            dropped = "Side B is dropped, its blocks are given back."
-            said = dropped if session.drop() else "There is no side B."
-        elif letter.upper() in ("A", "B", "AB") and not rest:
-            session.move(letter)
-        elif letter == "w":
-            if word is None:
-                raise StepperError(
-                    "w takes the name of a file, such as w what-if.jsonl."
-                )
-            return self._say(session.save(word))
-        elif letter in ("?", "h", "help"):
-            return out.print(HELP, soft_wrap=True)
-        elif letter == "i":
-            return out.print(node_view(session.active, word or _telling(session)))
-        elif letter == "c":
-            wanted = "c takes the number of a block, such as c 3."
-            return out.print(
-                cache_view(session, None if word is None else _number(word, wanted))
-            )
-        elif letter == "t":
-            for side in session.sides:
-                if len(session.sides) > 1:
-                    self._say(f"side {side.name}")
-                out.print(answer_view(side.state.emitted, MOST))
-            return None
-        elif letter != "l":
-            raise StepperError(f"{letter!r} is no letter here. {FIRST}")
-        self._show()
-        return self._say(said) if said else None
+            self._move(letter, word)
+            return
+        match letter:
+            case "g":
+                session.to(_number(word, "g takes the number of an event: g 120."))
+                self._show()
+            case "a" | "x":
+                self._show(session.force(letter == "a", word))
+            case "f":
+                self._show(session.fork())
+            case "d":
+                dropped = session.drop()
+                self._show("Side B is dropped." if dropped else "There is no side B.")
+            case "A" | "B" | "AB" | "ab":
+                session.move(letter)
+                self._show()
+            case "w":
+                if word is None:
+                    raise StepperError("w takes the name of a file: w what-if.jsonl.")
+                self._say(session.save(word))
+            case "?" | "h" | "help":
+                self.out.print(HELP, soft_wrap=True)
+            case "i":
+                self.out.print(node_view(session.active, word or self._telling()))
+            case "c":
+                wanted = "c takes the number of a block: c 3."
+                block = None if word is None else _number(word, wanted)
+                self.out.print(cache_view(session, block))
+            case "t":
+                for side in session.sides:
+                    self.out.print(answer_view(side.state.emitted, MOST))
+            case "l":
+                self._show()
+            case _:
+                raise StepperError(f"{letter!r} is no letter here. {FIRST}")
 
-    def _show(self) -> None:
+    def _move(self, letter: str, word: str | None) -> None:
+        """Move, several times if a number is given."""
+        count = _number(word or "1", f"{word!r} is no number of moves.", 1, MOST)
+        moves = 0
+        while moves < count and self.session.go(MOVES[letter]):
+            moves += 1
+        if not moves:
+            back = letter == "b"
+            self._say("This is the beginning." if back else "The end; b goes back.")
+            return
+        self._show()
+        if letter == "r" and not self.session.at_rejection():
+            self._say("There is no rejection in this answer from there to its end.")
+
+    def _show(self, message: str = "") -> None:
         """Show the screen. A terminal is cleared first, so that changes stand out."""
         if self.out.is_terminal:
             self.out.clear()
         self.out.print(screen(self.session))
         if self.out.is_terminal:
             self._say(LETTERS)
+        if message:
+            self._say(message)
 
     def _say(self, text: str) -> None:
         self.out.print(Text(text, style="dim"))
 
-
-def _telling(session: Session) -> str:
-    """The node of the last event, or the root."""
-    record = session.active.last
-    name = None if record is None else record.data.get("node")
-    return name if name in session.active.state.nodes else session.active.state.root
+    def _telling(self) -> str:
+        """The node of the last event, or the root."""
+        side = self.session.active
+        state = side.state
+        node = None if side.last is None else side.last.data.get("node")
+        return node if node in state.nodes else state.root
 
 
 def _number(

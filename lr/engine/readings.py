@@ -1,25 +1,26 @@
-"""The target's log-probabilities and hidden states for draft steps.
-
-This file is loaded when a verifier requires them (`Requires.TARGET_LOGPROBS`, `HIDDEN`,
-`SAMPLING_LOGPROBS`)."""
+"""The target's log-probabilities and hidden states for draft steps, for verifiers that
+require them (`Requires.TARGET_LOGPROBS`, `HIDDEN`, `SAMPLING_LOGPROBS`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.spec.protocol import NodeId
 from lr.spec.sampling import distribution, step_logprobs
 
+if TYPE_CHECKING:
+    from lr.engine.answer import Answer
+
 
 def read_drafts(
-    waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = False
+    waiting: Sequence[tuple[Answer, NodeId]], *, sampling: bool = False
 ) -> None:
     """Let the target read draft steps that it has not read yet, and store the results
     in the pairs.
@@ -33,49 +34,48 @@ def read_drafts(
     a branch must be uncomputed.
     """
     unread = [
-        (request, node)
-        for request, node in waiting
-        if request.asked[node].logprobs is None
+        (answer, node)
+        for answer, node in waiting
+        if answer.pairs[node].logprobs is None
     ]
     if not unread:
         return
-    runner = unread[0][0].target.runner
-    assert isinstance(runner, ModelRunner), (
-        "a served target has no logits and is refused earlier"
-    )
+    runner = unread[0][0].target.writer.runner
+    assert isinstance(runner, ModelRunner)
     branches: list[Branch] = []
     try:
-        for request, node in unread:
-            parent = request.parent(node)
-            prefix = request.nodes[parent].tokens
-            branches.append(request.fork(parent, len(prefix) - 1))
-            branches[-1].extend((prefix[-1], *request.asked[node].draft.tokens))
+        for answer, node in unread:
+            parent = answer.parent(node)
+            answer.fork_target(parent)
+            prefix = answer.nodes[parent].tokens
+            tokens = (prefix[-1], *answer.pairs[node].draft.tokens)
+            branches.append(answer.target.forked(parent, len(prefix) - 1, tokens))
         readings = read(runner, branches)
     except BaseException:
         for branch in branches:
             runner.close(branch)
         raise
-    for (request, node), branch, (logits, hidden) in zip(
+    for (answer, node), branch, (logits, hidden) in zip(
         unread, branches, readings, strict=True
     ):
-        pair = request.asked[node]
+        pair = answer.pairs[node]
         tokens = pair.draft.tokens
         runner.rewind(branch, len(branch) - 1)
         branch.append(tokens[-1])
-        if (
-            request.nodes[node].target is None
-        ):  # keep the branch: the tokens are computed
-            request.give(node, branch)
-        else:
+        if node in answer.target.branches:
             runner.close(branch)
+        else:  # keep the branch: the tokens are computed
+            answer.target.adopt(node, branch)
         before = logits[-len(tokens) - 1 : -1]  # [t, v]
-        logprobs, drawn = step_logprobs(before, tokens), None
+        target_sampling = None
         if sampling:
-            probs = distribution(before, request.target.config.sampling)  # [t, v]
-            drawn = step_logprobs(probs.log(), tokens)
-        hidden = hidden[-len(tokens) :]
-        request.asked[node] = replace(
-            pair, logprobs=logprobs, hidden=hidden, target_sampling=drawn
+            probs = distribution(before, answer.sampling)  # [t, v]
+            target_sampling = step_logprobs(probs.log(), tokens)
+        answer.pairs[node] = replace(
+            pair,
+            logprobs=step_logprobs(before, tokens),
+            hidden=hidden[-len(tokens) :],  # [t, e]
+            target_sampling=target_sampling,
         )
 
 

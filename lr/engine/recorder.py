@@ -1,20 +1,16 @@
 """The events of a cache in a trace: branches are opened, forked, grown and closed, and
 hold blocks.
 
-The core loads this only for a run that records details (`lr/registry.py`)."""
+An answer with a detailed trace has one recorder per cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from lr.kvcache.branch import BlockTable, CacheObserver
 from lr.spec.protocol import NodeId
 from lr.trace import Trace
-
-if TYPE_CHECKING:
-    from lr.kvcache.cache import PagedKVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +96,26 @@ class CacheRecorder(CacheObserver):
     2),))`. So branch 0 left block 1 to branch 1 and continues in its copy, block 2."""
 
     def __init__(self, trace: Trace, cache: str) -> None:
-        self.trace, self.cache = trace, cache
-        self._numbers: dict[BlockTable, int] = {}
-        self._sizes: dict[BlockTable, int] = {}  # how many of its blocks are recorded
-        self._nodes: dict[
-            BlockTable, tuple[int, int, int]
-        ] = {}  # the node whose prefix it holds
-        self._count = 0
+        self.trace = trace
+        self.cache = cache
+        self.numbers: dict[BlockTable, int] = {}
+        self.sizes: dict[BlockTable, int] = {}  # how many of its blocks are recorded
+        self.nodes: dict[BlockTable, tuple[int, int, int]] = {}  # whose prefix it holds
+        self.count = 0  # of all branches so far
 
     def opened(self, table: BlockTable) -> None:
         self._number(table)
-        self._tell(BranchOpened, table)
+        self.trace.record(BranchOpened(self.cache, self.numbers[table]))
 
     def forked(self, table: BlockTable, source: BlockTable) -> None:
         self._number(table)
-        self._tell(BranchForked, table, self._numbers[source])
+        number = self.numbers[table]
+        self.trace.record(BranchForked(self.cache, number, self.numbers[source]))
+
+    def _number(self, table: BlockTable) -> None:
+        self.numbers[table] = self.count
+        self.sizes[table] = len(table.blocks)
+        self.count += 1
 
     def grew(
         self,
@@ -122,69 +123,54 @@ class CacheRecorder(CacheObserver):
         moved: Sequence[BlockTable],
         copies: Sequence[tuple[int, int]],
     ) -> None:
-        numbers, sizes = self._numbers, self._sizes
-        rows = tuple((numbers[t], t.length) for t in tables)
-        copied = tuple(
-            (numbers[t], *pair) for t, pair in zip(moved, copies, strict=True)
+        rows = [(self.numbers[table], table.length) for table in tables]
+        copied = [
+            (self.numbers[table], old, new)
+            for table, (old, new) in zip(moved, copies, strict=True)
+        ]
+        fresh = [
+            (self.numbers[table], block)
+            for table in tables
+            for block in table.blocks[self.sizes[table] :]
+        ]
+        for table in tables:
+            self.sizes[table] = len(table.blocks)
+        self.trace.record(
+            BranchesGrew(self.cache, tuple(rows), tuple(copied), tuple(fresh))
         )
-        fresh = tuple(
-            (numbers[t], block) for t in tables for block in t.blocks[sizes[t] :]
-        )
-        sizes |= {t: len(t.blocks) for t in tables}
-        self.trace.record(BranchesGrew(self.cache, rows, copied, fresh))
 
     def restored(self, tables: Sequence[BlockTable]) -> None:
         for table in tables:
-            self._sizes[table] = len(table.blocks)
-            self._tell(BranchRestored, table, table.length, tuple(table.blocks))
+            self.sizes[table] = len(table.blocks)
+            number = self.numbers[table]
+            blocks = tuple(table.blocks)
+            event = BranchRestored(self.cache, number, table.length, blocks)
+            self.trace.record(event)
 
     def cut(
         self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
     ) -> None:
-        self._sizes[table] = len(table.blocks)
-        self._tell(BranchCut, table, table.length, tuple(dropped), tuple(freed))
+        self.sizes[table] = len(table.blocks)
+        number = self.numbers[table]
+        self.trace.record(
+            BranchCut(self.cache, number, table.length, tuple(dropped), tuple(freed))
+        )
 
     def closed(
         self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
     ) -> None:
-        self._tell(BranchClosed, table, tuple(dropped), tuple(freed))
-        del self._sizes[table], self._numbers[table]
-        self._nodes.pop(table, None)
+        number = self.numbers.pop(table)
+        del self.sizes[table]
+        self.nodes.pop(table, None)
+        event = BranchClosed(self.cache, number, tuple(dropped), tuple(freed))
+        self.trace.record(event)
 
     def replaced(self, table: BlockTable, successor: BlockTable) -> None:
-        self._tell(BranchReplaced, table, self._numbers[successor])
-        if table in self._nodes:
-            self._nodes[successor] = self._nodes.pop(table)
+        number = self.numbers[table]
+        self.trace.record(BranchReplaced(self.cache, number, self.numbers[successor]))
+        if table in self.nodes:
+            self.nodes[successor] = self.nodes.pop(table)
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
-        self._tell(BranchHolds, table, NodeId(*node))
-        self._nodes[table] = node
-
-    def beside(
-        self, cache: PagedKVCache, trace: Trace
-    ) -> tuple[CacheRecorder, dict[BlockTable, BlockTable]]:
-        """A recorder for a second side, with a fork of every table of this side. It is
-        the cache's observer from now on. `trace`: a copy of this side's trace.
-
-        Example: A holds tables a (blocks 0 1) and b (blocks 0 2). Then B holds a' (0 1)
-        and b' (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2."""
-        other = CacheRecorder(trace, self.cache)
-        other._numbers, other._sizes = dict(self._numbers), dict(self._sizes)
-        other._count = self._count
-        cache.observer = other
-        forks = {table: cache.fork(table) for table in list(self._numbers)}
-        for table, fork in forks.items():
-            if table in self._nodes:
-                other.tag(fork, self._nodes[table])
-        for table in forks:
-            other.closed(table, tuple(table.blocks), ())
-        return other, forks
-
-    def _number(self, table: BlockTable) -> None:
-        self._numbers[table], self._sizes[table] = self._count, len(table.blocks)
-        self._count += 1
-
-    def _tell(
-        self, kind: Callable[..., CacheEvent], table: BlockTable, *what: Any
-    ) -> None:
-        self.trace.record(kind(self.cache, self._numbers[table], *what))
+        self.nodes[table] = node
+        self.trace.record(BranchHolds(self.cache, self.numbers[table], NodeId(*node)))

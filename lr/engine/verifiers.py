@@ -20,12 +20,12 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError, SettingError
 from lr.kvcache.branch import BLOCK_SIZE
-from lr.model.attention import without_cudnn
+from lr.model.attention import flash_or_plain
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.registry import find, load_file
+from lr.registry import load_file, verifiers
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
 from lr.spec.verifiers.named import VERIFIERS, Embed, Named, VerifierModels
@@ -114,8 +114,7 @@ class VerifierChoice:
         return load_encoder(self.checkpoint, device=str(self.device))
 
     def oracle(self) -> Verifier:
-        verifier: Verifier = find("lr.tiny.names:oracle_for")(self.codec)
-        return verifier
+        return verifiers["oracle"](self.codec)
 
 
 def _named(name: str) -> tuple[Named, float]:
@@ -179,7 +178,6 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
             "verifier 'embedding' needs the package sentence-transformers: "
             'install it with pip install "lookahead-reasoning[encoder]".'
         ) from error
-    without_cudnn(torch.device(device))
     try:
         encoder = SentenceTransformer(str(name_or_path), device=device)
     except Exception as error:  # each version raises something different
@@ -191,12 +189,13 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
         ) from error
 
     def embed(texts: Sequence[str]) -> Tensor:
-        rows = encoder.encode(
-            list(texts),
-            convert_to_tensor=True,
-            normalize_embeddings=True,
-            show_progress_bar=False,
-        )
+        with flash_or_plain(torch.device(device)):
+            rows = encoder.encode(
+                list(texts),
+                convert_to_tensor=True,
+                normalize_embeddings=True,
+                show_progress_bar=False,
+            )
         assert isinstance(rows, Tensor)
         return rows
 

@@ -1,21 +1,20 @@
 """The draft's worker: a process or thread that writes draft steps while the target runs
 here.
 
-A run is one loop's use of the worker. In the worker it has a writer, a cache and one
-`LocalDrafts` per request, as the loop has without a worker. Calls go there as tuples
-(run, method, arguments), all calls that one event causes in one message. Finished
-steps, events for the trace and errors come back. The worker also writes steps before
-they are asked for (`LocalDrafts.write_ahead`).
+There, each answer has a `Side` as it has one here without a worker. Here, `RemoteSide`
+has the same methods and posts the calls. Four messages are all that the two say to each
+other: `Begin`, `Call` and `End` there, `News` here. All calls that one event
+causes are sent together: between two of them the worker might begin a step that the
+second one forbids.
 
 An error in the worker is raised here, with its traceback unless it is an `LRError`, and
-ends only its run. A worker that dies, cannot start or is silent for `patience` seconds
-raises `DraftWorkerError` and is killed; the next run starts a new one. No run continues
-with plain decoding: an answer that silently lost its draft would be a wrong
-measurement.
+ends only its loop. A worker that dies raises `DraftWorkerError` with its exit code; the
+next loop starts a new one. No answer goes on with plain decoding: an answer that lost
+its draft without a word would be a wrong measurement.
 
 The worker ends when its connection closes: by `close`, by the garbage collector, at
-exit or, if this process is killed, by the operating system. Several threads must not
-share it.
+exit or, if this process is killed, by the operating system. One loop at a time uses a
+worker. Several threads must not share it.
 """
 
 from __future__ import annotations
@@ -24,110 +23,245 @@ import os
 import pickle
 import signal
 import threading
-import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from lr.engine.drafts import LocalDrafts, RemoteDrafts
+from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import Runners
+from lr.engine.side import Side, Written
 from lr.errors import LRError, SettingError
+from lr.model.attention_choice import equip
 from lr.model.device import own_stream, start_process
-from lr.registry import find, load_file
-from lr.spec.write import StepWriter, TokenBytes, WriterConfig
+from lr.model.weights import load_model
+from lr.registry import load_file
+from lr.rng import Stream
+from lr.spec.protocol import Limits, NodeId
+from lr.spec.write import StepJob, StepWriter, TokenBytes, WriterConfig
 from lr.trace import ForwardPass, Trace
-from lr.types import require
+from lr.types import Finish
 
 GRACE = 2.0  # seconds that a worker has to end by itself before it is killed
-START_PATIENCE = (
-    900.0  # seconds to load the model, or to begin a run with its CUDA graphs
-)
-SIGN_OF_LIFE = (
-    0.2  # seconds after which a busy worker reports even if no step is finished
-)
-Parts = tuple[
-    Runners, TokenBytes
-]  # the draft model's runners, and the bytes of each token
+BEYOND = 2  # steps that a process may write beyond the window of the schedule
+Parts = tuple[Runners, TokenBytes]
+"""The draft model's runners, and the bytes of each token."""
 
 
 class DraftWorkerError(LRError):
-    """The draft's worker could not start, died, fell silent, or met a bug."""
+    """The draft's worker could not start, died, or met a bug."""
+
+
+@dataclass(frozen=True)
+class DraftCheckpoint:
+    """The draft that a process loads for itself, as `Reasoner` has loaded it here.
+    `pieces`: the bytes of each token, by id."""
+
+    name: str | Path
+    device: torch.device
+    dtype: torch.dtype | None
+    pieces: tuple[bytes, ...]
+    known_tokens: int | None
+    num_blocks: int | None
+    attention: str
+    graphs: bool
+
+    def __call__(self) -> Parts:
+        model = load_model(self.name, device=self.device, dtype=self.dtype)
+        equip(model, self.attention, graphs=self.graphs)
+        runners = Runners(model, len(self.pieces), self.known_tokens, self.num_blocks)
+        return runners, self.pieces.__getitem__
+
+
+# The four messages
+
+
+@dataclass(frozen=True)
+class Begin:
+    """To the worker: a loop begins. `config`: a pickled `WriterConfig`, whose parts
+    `plugin`, a file, may define."""
+
+    config: bytes
+    plugin: str | None
+    blocks: int
+    detailed: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """To the worker: call a method of `Side` for an answer. `ahead` comes with the
+    first call if steps may be written before they are asked for."""
+
+    answer: int
+    method: Callable[..., None]
+    arguments: tuple[Any, ...]
+    ahead: StepsAhead | None = None
+
+
+@dataclass(frozen=True)
+class End:
+    """To the worker: the loop is over."""
+
+
+@dataclass(frozen=True)
+class News:
+    """From the worker: steps, each with its answer, and events, each with its answer
+    (None: for all) and its time. `graph_failure`: why CUDA graphs could not be
+    recorded. `error`: the loop is over, or the model could not be loaded."""
+
+    steps: list[tuple[int, Written]] = field(default_factory=list)
+    events: list[tuple[int | None, float, object]] = field(default_factory=list)
+    graph_failure: str | None = None
+    error: Exception | None = None
 
 
 # In the worker
 
 
-class _Run:
-    """One run in the worker: its writer, and its requests by number."""
+@dataclass(frozen=True)
+class StepsAhead:
+    """What is needed to write draft steps before they are asked for: the randomness of
+    the draft's steps in this answer, its limits, and how many steps may be written
+    below the root."""
 
-    def __init__(
-        self, parts: Parts, config: WriterConfig, blocks: int, detailed: bool
-    ) -> None:
-        (self.runners, token_bytes), self.trace = parts, Trace(detailed=detailed)
-        self.runner = self.runners.lend(blocks)
-        self.runner.observer = lambda *seen: self.trace.record(
-            ForwardPass(config.role, *seen)
+    stream: Stream
+    limits: Limits
+    window: int
+
+
+@dataclass(eq=False)
+class AheadWriter:
+    """Writes the step that is asked for next unless a draft is rejected, while nothing
+    else is to be done. Its name, randomness and limit are known, so the draft need not
+    wait for the end of the target's forward."""
+
+    side: Side
+    settings: StepsAhead
+    prompt: int  # tokens before the answer
+    last: NodeId | None = None  # the node to which the last finished step leads
+    unasked: dict[NodeId, StepJob] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Begin the next step, and drop those whose parent has left the tree."""
+        side = self.side
+        for node in [n for n in self.unasked if n.parent(1) not in side.branches]:
+            del self.unasked[node]
+            side.cancel(node)
+            side.close(node)
+        parent = self.last
+        if parent not in side.branches or len(side.branches) > self.settings.window:
+            return
+        node = parent.child(0, 1)
+        length = len(side.branches[parent])
+        limit = self.settings.limits.step_limit(length - self.prompt)
+        if node not in side.branches and limit > 0:
+            side.fork(parent, node, length)
+            stream = self.settings.stream.fold_in(parent.index)
+            side.write(node, parent.index, limit, stream)
+            self.unasked[node] = side.jobs[node]
+            unseen = Trace()  # the answer's trace shows only what was asked for
+            unseen.start = side.trace.start
+            side.jobs[node].trace = unseen
+
+    def is_asked_for(self, node: NodeId) -> None:
+        """From now on the step to `node` is one like any other."""
+        job = self.unasked.pop(node)
+        self.side.trace.events += job.trace.events
+        job.trace = self.side.trace
+
+
+class Drafting:
+    """One loop in the worker: its writer, and a side per answer."""
+
+    def __init__(self, parts: Parts, begin: Begin) -> None:
+        if begin.plugin is not None:
+            load_file(begin.plugin)  # the pickled settings refer to it
+        config: WriterConfig = pickle.loads(begin.config)
+        self.runners, token_bytes = parts
+        self.trace = Trace(detailed=begin.detailed)
+        self.runner = self.runners.lend(begin.blocks)
+        self.runner.observer = lambda *forward: self.trace.record(
+            ForwardPass(config.role, *forward)
         )
-        if detailed:
-            recorder = find("lr.engine.recorder:CacheRecorder")
-            self.runner.cache.observer = recorder(self.trace, config.role.value)
+        if begin.detailed:
+            self.runner.cache.observer = CacheRecorder(self.trace, config.role.value)
         self.writer = StepWriter(config, self.runner, token_bytes)
-        self.requests: dict[int, LocalDrafts] = {}
-        self.reported = time.perf_counter()
+        self.sides: dict[int, Side] = {}
+        self.ahead: dict[int, AheadWriter] = {}
 
-    def call(self, number: int, method: str, *arguments: Any) -> None:
-        """Call a method of a request's `LocalDrafts`."""
-        if number not in self.requests:
+    def carry_out(self, call: Call) -> None:
+        """Call a method of an answer's side, unless what it asks for is done."""
+        answer = call.answer
+        if answer not in self.sides:
             trace = Trace(detailed=self.trace.detailed)
-            self.requests[number] = LocalDrafts(self.writer, trace)
-        getattr(self.requests[number], method)(*arguments)
-        if method == "end":
-            del self.requests[number]
+            self.sides[answer] = Side(self.writer, trace)
+            if call.ahead is not None:
+                prompt = len(call.arguments[1])
+                side = self.sides[answer]
+                self.ahead[answer] = AheadWriter(side, call.ahead, prompt)
+        side, ahead = self.sides[answer], self.ahead.get(answer)
+        if call.method is Side.end:
+            side.end()
+            del self.sides[answer]
+            self.ahead.pop(answer, None)
+        elif ahead is not None and call.method is Side.fork:
+            node = call.arguments[1]
+            if node not in ahead.unasked:
+                side.fork(*call.arguments)
+        elif ahead is not None and call.method is Side.write:
+            node = call.arguments[0]
+            if node in ahead.unasked:
+                ahead.is_asked_for(node)
+            else:
+                side.write(*call.arguments)
+        else:
+            call.method(side, *call.arguments)
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to write. Steps that are not asked for yet come
+        """Whether there is something to write. Steps that nobody has asked for come
         last."""
-        for side in () if self.writer.busy else self.requests.values():
-            side.write_ahead()
+        if not self.writer.busy:
+            for ahead in self.ahead.values():
+                ahead.begin()
         return self.writer.busy
 
-    def write(self) -> tuple[list[Any], list[Any]] | None:
-        """Run one forward. Returns finished steps, each (request, `Written`), and
-        events, each (request, or None for all; time; event); or None if there is
-        nothing to report yet.
-        """
+    def write(self) -> News | None:
+        """Run one forward. None: no step is finished."""
         self.writer.poll()
-        steps = [
-            (number, one)
-            for number, side in self.requests.items()
-            for one in side.take()
-        ]
-        now = time.perf_counter()
-        if not steps and now - self.reported < SIGN_OF_LIFE:
-            return None
-        self.reported, events = now, []
-        traces = [
-            (None, self.trace),
-            *((n, side.trace) for n, side in self.requests.items()),
-        ]
-        for number, trace in traces:
+        steps = []
+        for answer, side in self.sides.items():
+            for written in side.take():
+                steps.append((answer, written))
+                if answer in self.ahead:
+                    goes_on = written.step.finish is Finish.BOUNDARY
+                    self.ahead[answer].last = written.node if goes_on else None
+        return News(steps, self._events()) if steps else None
+
+    def _events(self) -> list[tuple[int | None, float, object]]:
+        """The new events of all traces. One clock serves the whole machine."""
+        traces: list[tuple[int | None, Trace]] = [(None, self.trace)]
+        traces += [(answer, side.trace) for answer, side in self.sides.items()]
+        events = []
+        for answer, trace in traces:
             events += [
-                (number, trace.start + when, event) for when, event in trace.events
+                (answer, trace.start + time, event) for time, event in trace.events
             ]
             trace.events.clear()
-        return steps, events
+        return events
 
-    def finish(self) -> None:
-        for side in self.requests.values():
+    def end(self) -> None:
+        for side in self.sides.values():
             side.end()
         self.runners.take_back(self.runner)
 
@@ -135,46 +269,45 @@ class _Run:
 def serve(connection: Connection, load: Callable[[], Parts]) -> None:
     """The worker's life: load the model, then work until the other end of the
     connection closes."""
-    runs: dict[int, _Run] = {}
-
-    def obey(number: int, method: str, *arguments: Any) -> None:
-        """Carry out a call. An error ends the run, whose cache may be broken and is not
-        reused."""
-        try:
-            if method == "begin":
-                file, config, *how = arguments
-                if file is not None:
-                    load_file(file)  # the pickled config refers to it
-                made = runs[number] = _Run(parts, pickle.loads(config), *how)
-                connection.send((number, "begun", made.runner.failure))
-            elif number in runs:  # otherwise it has failed, and its error is on the way
-                run = runs.pop(number) if method == "finish" else runs[number]
-                if (news := getattr(run, method)(*arguments)) is not None:
-                    connection.send((number, "news", news))
-        except Exception as error:
-            runs.pop(number, None)
-            connection.send((number, "error", presentable(error)))
-
-    with (
-        suppress(EOFError, OSError),
-        closing(connection),
-    ):  # raised if the other end is gone
+    with suppress(EOFError, OSError), closing(connection):
         try:
             parts = load()
-            connection.send((None, "ready", os.getpid()))
-            with own_stream(parts[0].model.device) as stream, stream():
-                while True:
-                    busy = [number for number, run in runs.items() if run.busy]
-                    if connection.poll(0 if busy else None):
-                        for call in connection.recv():
-                            obey(*call)
+        except Exception as error:
+            connection.send(News(error=presentable(error)))
+            return
+        connection.send(News())
+        with own_stream(parts[0].model.device) as stream, stream():
+            work(connection, parts)
+
+
+def work(connection: Connection, parts: Parts) -> None:
+    """Obey messages and, in between, write. Ends by the error that a closed connection
+    raises."""
+    drafting: Drafting | None = None
+    while True:
+        try:
+            if drafting is None or not drafting.busy or connection.poll():
+                for message in connection.recv():
+                    if isinstance(message, Begin):
+                        drafting = Drafting(parts, message)
+                        failure = drafting.runner.failure
+                        connection.send(News(graph_failure=failure))
+                    elif drafting is None:
+                        pass  # its loop has failed already
+                    elif isinstance(message, Call):
+                        drafting.carry_out(message)
                     else:
-                        for number in busy:
-                            obey(number, "write")
-        except (
-            Exception
-        ) as error:  # the model did not load, or a message cannot be unpickled here
-            connection.send((None, "error", presentable(error)))
+                        drafting.end()
+                        drafting = None
+            elif news := drafting.write():
+                connection.send(news)
+        except (EOFError, OSError):
+            if drafting is not None:
+                drafting.end()
+            raise
+        except Exception as error:  # the cache may be broken, so it is not used again
+            drafting = None
+            connection.send(News(error=presentable(error)))
 
 
 def presentable(error: Exception) -> Exception:
@@ -183,7 +316,7 @@ def presentable(error: Exception) -> Exception:
     if isinstance(error, LRError) and type(error).__module__.startswith("lr."):
         return error
     trace = "".join(traceback.format_exception(error))
-    return DraftWorkerError(f"the draft worker failed:\n{trace}")
+    return DraftWorkerError(f"the draft's worker failed:\n{trace}")
 
 
 def process_main(connection: Connection, load: Callable[[], Parts]) -> None:
@@ -192,82 +325,52 @@ def process_main(connection: Connection, load: Callable[[], Parts]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     serve(connection, load)
-    os._exit(
-        0
-    )  # nothing needs saving, and an interpreter with torch takes long to exit
+    os._exit(0)  # nothing needs saving, and an interpreter with torch exits slowly
 
 
 # In this process
 
 
-def launch(
-    load: Callable[[], Parts], *, as_thread: bool
-) -> tuple[Connection, Callable[[], None]]:
-    """Start a worker. Returns this end of the connection and a function that ends the
-    worker."""
-    ours, theirs = Pipe()
-    name, parent = "lr draft", os.getpid()
-    if as_thread:
-        thread = threading.Thread(
-            target=serve, args=(theirs, load), name=name, daemon=True
-        )
-        thread.start()
-    else:
-        process = start_process(process_main, theirs, load, name=name)
-        theirs.close()  # so that each end notices when the other is gone
-
-    def stop() -> None:
-        ours.close()
-        if as_thread:
-            thread.join(GRACE)
-        elif (
-            os.getpid() == parent
-        ):  # not in a fork of the parent, whose child the worker is not
-            process.join(GRACE)
-            process.kill()
-            process.join()
-            process.close()
-
-    return ours, stop
-
-
 class DraftWorker:
-    """A worker that starts with the first run and is then kept: a process, because
+    """A worker that starts with the first loop and is then kept: a process, because
     threads share one interpreter, or a thread if the target is on the same GPU
-    (`DeviceMap.shares_gpu`).
-
-    `load` makes the parts, in the worker. `patience`: the longest silence, in seconds,
-    while a step is awaited. `pid`: the worker's process, once it is ready. `runs`: by
-    number.
+    (`DeviceMap.shares_gpu`). `load` makes its parts. `pid`: its process.
     """
 
-    def __init__(
-        self,
-        load: Callable[[], Parts],
-        *,
-        as_thread: bool = False,
-        patience: float = 120.0,
-    ) -> None:
-        require(patience > 0, "patience", patience, "a number of seconds > 0")
-        self.load, self.as_thread, self.patience = load, as_thread, patience
+    def __init__(self, load: Callable[[], Parts], *, as_thread: bool = False) -> None:
+        self.load = load
+        self.as_thread = as_thread
         self.pid: int | None = None
-        self.runs: dict[int, RemoteRun] = {}
-        self.numbers = count()  # of runs and of requests
+        self.writer: RemoteWriter | None = None  # of the loop that uses the worker
         self._connection: Connection | None = None
-        self._stop: Callable[[], object] = lambda: None
-        self._error: Exception | None = None  # why the last worker was given up
+        self._process: SpawnProcess | None = None
+        self._stop: weakref.finalize[[], DraftWorker] | None = None
 
     def start(self) -> None:
         """Start the worker, if need be, and wait for its model. Raises what loading it
         raises."""
-        if self._connection is None:
-            self._error = None
-            self._connection, stop = launch(self.load, as_thread=self.as_thread)
-            self._stop = weakref.finalize(self, stop)
-        while self.pid is None:
-            self.listen(START_PATIENCE)
-            if self._error is not None:
-                raise self._error
+        if self._connection is not None:
+            return
+        self._connection, theirs = Pipe()
+        if self.as_thread:
+            thread = threading.Thread(
+                target=serve, args=(theirs, self.load), name="lr draft", daemon=True
+            )
+            thread.start()
+            self.pid = os.getpid()
+            stop = partial(stop_thread, self._connection, thread)
+        else:
+            process = start_process(process_main, theirs, self.load, name="lr draft")
+            theirs.close()  # so that each end notices when the other is gone
+            self._process = process
+            self.pid = process.pid
+            stop = partial(stop_process, self._connection, process, os.getpid())
+        self._stop = weakref.finalize(self, stop)
+        try:
+            self.receive(None)
+        except BaseException:
+            self.close()
+            raise
 
     def begin(
         self,
@@ -275,155 +378,201 @@ class DraftWorker:
         blocks: int,
         *,
         detailed: bool = False,
-        file: str | None = None,
-    ) -> RemoteRun:
-        """A new run, with a cache of at least `blocks` blocks of 16 tokens. `file`
-        defines a part of `config`, unless a module does. Raises as `start`, and what
-        fails in the worker.
+        plugin: str | None = None,
+    ) -> RemoteWriter:
+        """The draft's writer for a new loop, with a cache of at least `blocks` blocks
+        of 16 tokens. `plugin` is the file that defines parts of `config`, unless a
+        module does. Raises as `start`, and what fails in the worker.
         """
+        if self.writer is not None:
+            raise SettingError(
+                "the draft's worker is in use by another answer; finish that one first, or use "
+                "driver lockstep."
+            )
         try:
-            sent = pickle.dumps(config)
-            if b"__main__" in sent and not self.as_thread:
-                raise SettingError(
-                    "a part of them is defined in the script that is run"
-                )
+            pickled = pickle.dumps(config)
         except Exception as error:  # what pickle raises depends on the object
             raise SettingError(
                 f"the draft's settings cannot be sent to its process ({error}). Define segmenters "
-                "and drafters at the top level of a module, not as lambdas or inside functions; or "
+                "and rules at the top level of a module, not as lambdas or inside functions; or "
                 "use driver lockstep."
             ) from error
         self.start()
-        number = next(self.numbers)
-        run = self.runs[number] = RemoteRun(self, number)
-        run.calls.append((number, "begin", file, sent, blocks, detailed))
-        while (
-            not run.begun
-        ):  # no graph may be recorded there while the target runs here
-            run.poll(None)
-        return run
+        self.send([Begin(pickled, plugin, blocks, detailed)])
+        # No graph may be recorded there while the target runs here, so wait.
+        begun = self.receive(None)
+        assert begun is not None
+        self.writer = RemoteWriter(self, begun.graph_failure)
+        return self.writer
 
     def close(self) -> None:
-        """End the worker. Unfinished runs raise `DraftWorkerError`; the next run starts
-        another."""
-        self._give_up(
-            DraftWorkerError("the draft worker was closed while a run was using it.")
-        )
+        """End the worker. An unfinished loop raises `DraftWorkerError`; the next one
+        starts another."""
+        self._connection = None
+        self._process = None
+        self.pid = None
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
 
-    def listen(self, wait: float, *, required: bool = True) -> None:
-        """Pass on what arrives within `wait` seconds. If `required`, silence ends the
-        worker."""
-        with self.connected() as connection:
-            while self._connection is not None and connection.poll(wait):
-                run, kind, content = connection.recv()
-                wait, required = 0.0, False
-                if kind == "ready":
-                    self.pid = content
-                elif run is None:
-                    self._give_up(content)
-                elif run in self.runs:
-                    self.runs[run].hear(kind, content)
-            if required:
-                self._lose(f"has been silent for {wait:g} seconds")
+    def send(self, messages: Sequence[Begin | Call | End]) -> None:
+        with self._connected() as connection:
+            connection.send(messages)
+
+    def receive(self, wait: float | None) -> News | None:
+        """What has arrived after at most `wait` seconds (None: however long it takes).
+        Raises the worker's errors."""
+        with self._connected() as connection:
+            message: News | None = None
+            if connection.poll(wait):
+                message = connection.recv()
+        if message is not None and message.error is not None:
+            raise message.error
+        return message
 
     @contextmanager
-    def connected(self) -> Iterator[Connection]:
+    def _connected(self) -> Iterator[Connection]:
         """The connection, for one use. If it breaks, the worker is given up."""
-        assert self._connection is not None, "a run without a worker has an error"
+        # At exit the worker may have been ended before the last answer is.
+        if self._connection is None or self._stop is None or not self._stop.alive:
+            raise DraftWorkerError("the draft's worker was closed while it was in use.")
         try:
             yield self._connection
-        except (EOFError, OSError):
-            self._lose("died")
+        except (EOFError, OSError) as error:
+            code = None
+            if self._process is not None:
+                self._process.join(GRACE)
+                code = self._process.exitcode
+            self.close()
+            raise DraftWorkerError(
+                f"the draft's process ended with exit code {code}. It may have been killed for "
+                "memory; ask again to start a new one, or use driver lockstep."
+            ) from error
         except KeyboardInterrupt:  # a message may be half sent or half read
             self.close()
             raise
 
-    def _lose(self, what: str) -> None:
-        advice = "It may have been killed for memory, or hang; ask again to start a new one, or"
-        if self.pid is None:
-            advice = "It never became ready;"
-        self._give_up(
-            DraftWorkerError(f"the draft worker {what}. {advice} use driver lockstep.")
-        )
 
-    def _give_up(self, error: Exception) -> None:
-        """End the worker. Its runs raise `error` at their next `poll`."""
-        for run in self.runs.values():
-            run.error = error
-        self.runs.clear()
-        self._connection, self.pid, self._error = None, None, error
-        self._stop()
+def stop_thread(connection: Connection, thread: threading.Thread) -> None:
+    """End a worker that is a thread."""
+    connection.close()
+    thread.join(GRACE)
 
 
-@dataclass
-class RemoteRun:
-    """The draft of one loop, in a worker: a `Part` of the loop. `sides`: by number."""
+def stop_process(connection: Connection, process: SpawnProcess, parent: int) -> None:
+    """End a worker that is a process of `parent`."""
+    connection.close()
+    if os.getpid() == parent:  # not in a fork of the parent, whose child it is not
+        process.join(GRACE)
+        process.kill()
+        process.join()
+        process.close()
+
+
+@dataclass(eq=False)
+class RemoteWriter:
+    """The draft's writer of one loop, in a worker. `failure`: why it could not record
+    CUDA graphs."""
 
     worker: DraftWorker
-    number: int
-    error: Exception | None = None
-    begun: bool = False
-    failure: str | None = None  # of its runner
-    sides: dict[int, RemoteDrafts] = field(default_factory=dict)
-    calls: list[tuple[Any, ...]] = field(default_factory=list)  # not sent yet
-    here: ClassVar[bool] = False
+    failure: str | None = None
+    sides: dict[int, RemoteSide] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)  # not sent yet
+    numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def busy(self) -> bool:
+        """Whether a step is awaited."""
         return any(side.awaited - side.arrived.keys() for side in self.sides.values())
 
-    def side(self, trace: Trace) -> RemoteDrafts:
-        """The draft's side of one request, which reports to `trace`."""
-        number = next(self.worker.numbers)
-        side = self.sides[number] = RemoteDrafts(self, number, trace)
-        return side
+    def side(self, trace: Trace, ahead: StepsAhead | None) -> RemoteSide:
+        """The draft's side of one answer. Two processes do not slow each other down, so
+        there the draft may write beyond the window."""
+        if ahead is not None and not self.worker.as_thread:
+            ahead = replace(ahead, window=ahead.window + BEYOND)
+        number = next(self.numbers)
+        self.sides[number] = RemoteSide(self, number, trace, ahead)
+        return self.sides[number]
 
     def flush(self) -> None:
-        """Send the calls in one message: between two, the worker might begin a step
-        that the second forbids. Errors are raised by the next `poll`.
-        """
+        """Send the calls that were not sent yet."""
         calls, self.calls = self.calls, []
-        if calls and self.error is None:
-            with self.worker.connected() as connection:
-                connection.send(calls)
+        if calls:
+            self.worker.send(calls)
 
-    def poll(self, wait: float | None = 0.0) -> None:
-        """Take in what arrives within `wait` seconds (None: something must). Raises its
+    def receive(self, *, wait: bool) -> None:
+        """Take in what has arrived. `wait`: something must. Raises the worker's
         errors."""
         self.flush()
-        if self.error is None:
-            patience = self.worker.patience if self.begun else START_PATIENCE
-            self.worker.listen(
-                patience if wait is None else wait, required=wait is None
-            )
-        if self.error is not None:
-            raise self.error
+        news = self.worker.receive(None if wait else 0.0)
+        while news is not None:
+            self._take_in(news)
+            news = self.worker.receive(0.0)
+
+    def _take_in(self, news: News) -> None:
+        for answer, written in news.steps:
+            if answer in self.sides:
+                self.sides[answer].arrived[written.node] = written
+        for number, time, event in news.events:
+            if isinstance(event, ForwardPass) and self.sides:  # it served all answers
+                event = replace(event, seconds=event.seconds / len(self.sides))
+            for answer, side in self.sides.items():
+                if number is None or number == answer:
+                    side.trace.events.append((time - side.trace.start, event))
 
     def end(self) -> None:
-        """Free what the worker holds for this run. Raises nothing."""
-        self.calls.append((self.number, "finish"))
-        self.flush()
-        self.worker.runs.pop(self.number, None)  # drops what still arrives for it
+        """The loop is over. Raises nothing."""
+        with suppress(DraftWorkerError):
+            self.worker.send([*self.calls, End()])
+        self.worker.writer = None
 
-    def hear(self, kind: str, content: Any) -> None:
-        """Take in a message. A forward served all requests: each trace gets its
-        share."""
-        if kind == "begun":
-            self.begun, self.failure = True, content
-        elif kind == "error":
-            self.error = content
-            del self.worker.runs[self.number]
-        else:
-            steps, events = content
-            for number, written in steps:
-                if number in self.sides:
-                    self.sides[number].arrived[written.node] = written
-            for number, when, event in events:
-                if isinstance(event, ForwardPass) and self.sides:
-                    event = replace(event, seconds=event.seconds / len(self.sides))
-                for side in self.sides.values():
-                    if number in (
-                        None,
-                        side.number,
-                    ):  # one clock serves the whole machine
-                        side.trace.events.append((when - side.trace.start, event))
+
+@dataclass(eq=False)
+class RemoteSide:
+    """As `Side`, but calls go to the worker. `awaited`: nodes whose steps were asked
+    for and not taken. `arrived`: finished steps that were not taken; some of them were
+    not asked for yet.
+    """
+
+    writer: RemoteWriter
+    number: int
+    trace: Trace
+    ahead: StepsAhead | None = None
+    awaited: set[NodeId] = field(default_factory=set)
+    arrived: dict[NodeId, Written] = field(default_factory=dict)
+
+    def _post(self, method: Callable[..., None], *arguments: Any) -> None:
+        ahead = self.ahead if method is Side.open else None
+        self.writer.calls.append(Call(self.number, method, arguments, ahead))
+
+    def open(self, node: NodeId, prompt: Sequence[int]) -> None:
+        self._post(Side.open, node, prompt)
+
+    def fork(
+        self, parent: NodeId, node: NodeId, length: int, tokens: Sequence[int] = ()
+    ) -> None:
+        self._post(Side.fork, parent, node, length, tokens)
+
+    def write(self, node: NodeId, index: int, limit: int, stream: Stream) -> None:
+        self.awaited.add(node)
+        self._post(Side.write, node, index, limit, stream)
+
+    def take(self) -> list[Written]:
+        ready = [node for node in self.arrived if node in self.awaited]
+        self.awaited.difference_update(ready)
+        return [self.arrived.pop(node) for node in ready]
+
+    def cancel(self, node: NodeId) -> None:
+        self.awaited.discard(node)
+        self._post(Side.cancel, node)
+
+    def rename(self, old: NodeId, new: NodeId, tokens: Sequence[int] = ()) -> None:
+        self.arrived.clear()  # a new tree begins
+        self._post(Side.rename, old, new, tokens)
+
+    def close(self, node: NodeId) -> None:
+        self._post(Side.close, node)
+
+    def end(self) -> None:
+        self._post(Side.end)
+        del self.writer.sides[self.number]

@@ -1,8 +1,8 @@
 """Attention that reads pages in place: a Triton kernel for any page size, in bf16, fp16
 and fp32. Triton comes with PyTorch for CUDA.
 
-The queries are cut into *tiles* of a few tokens of one sequence. One program computes
-one tile and KV head over one part of the keys. It reads the keys in pieces of
+The queries are cut into *tiles* of a few tokens of one sequence (`Tiles`). One program
+computes one tile and KV head over one part of the keys. It reads the keys in pieces of
 `BLOCK_S`, looks up their pages in the block table, and keeps a running softmax (Milakov
 and Gimelshein, arXiv 1805.02867). With m the largest score so far, l the sum of
 exp(score - m) and acc the sum of exp(score - m) * value, a new piece with maximum m'
@@ -16,13 +16,12 @@ with the weights exp(m) l.
 
 A tile of 2 tokens with 4 query heads per KV head is a matrix of 8 rows: row r is token
 r // 4 and head r % 4. Axes: n tokens, h query heads, k KV heads, d head size, nb blocks
-of a table.
+of a table, m tiles.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import accumulate
 
 import torch
 import triton
@@ -30,33 +29,36 @@ import triton.language as tl
 from torch import Tensor
 
 from lr.kernels.fused import begin, chained, store
-from lr.kvcache.branch import block_rows
-from lr.kvcache.cache import PagedKVCache, integers
-from lr.model.attention import AttentionKind, RaggedBatch, RowPages, sdpa_attention
+from lr.kernels.install import install
+from lr.kvcache.cache import PagedKVCache
+from lr.model.attention import AttentionKind, RaggedBatch, Tiles, sdpa_attention
 from lr.model.layers import Attend
 
-TILE = 16  # tokens of a tile of a prompt; a decoding tile has one
+TILE = 16  # tokens of a tile of a prompt
 ALONE = 512
 """From this many tokens on, a single sequence is faster in PyTorch's FlashAttention: a
 prompt of 4,096 takes 0.54 ms a layer there and 0.75 here (Qwen3-8B on an H200)."""
-PROGRAMS = (
-    512  # about how many programs fill a GPU; with fewer tiles, the keys are divided
+PROGRAMS = 512  # about how many fill a GPU; with fewer tiles, the keys are divided
+
+
+# These change from batch to batch. For each, Triton would compile several variants.
+@triton.jit(
+    do_not_specialize=["splits", "split_rows", "table_row"],
+    do_not_specialize_on_alignment=["borders", "owners", "positions", "tables"],
 )
-
-
-# These change from batch to batch. For each, Triton would compile up to three variants.
-@triton.jit(do_not_specialize=["num_tiles", "splits", "split_rows", "table_row"])
 def _kernel(  # type: ignore[no-untyped-def]
-    q, keys, values, out, lses, tiles, positions, tables,
-    scale, num_tiles, q_row, q_head, kv_slot, kv_head, splits, split_rows, table_row,
+    q, keys, values, out, lses, borders, owners, positions, tables,
+    scale, q_row, q_head, kv_slot, kv_head, splits, split_rows, table_row,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     begin(EARLY)
     tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first = tl.load(tiles + tile)  # its first row among the n
-    count = tl.load(tiles + num_tiles + tile)  # its tokens
-    table = tables + tl.load(tiles + 2 * num_tiles + tile).to(tl.int64) * table_row
+    first = tl.load(borders + tile)  # its first row among the n
+    count = tl.load(borders + tile + 1) - first  # its tokens
+    if count == 0:
+        return
+    table = tables + tl.load(owners + tile).to(tl.int64) * table_row
 
     r = tl.arange(0, BLOCK_M)
     row, query_head = first + r // GROUP, head * GROUP + r % GROUP
@@ -137,63 +139,51 @@ def _combine(  # type: ignore[no-untyped-def]
 
 
 def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """Tiles of at most `TILE` tokens. Example: counts (1, 20) give tiles of 1, 16 and 4
-    tokens that begin at rows 0, 1 and 17, of sequences 0, 1 and 1. A prompt alone goes
-    to PyTorch.
-    """
+    """Tiles of at most `TILE` tokens. A prompt alone goes to PyTorch."""
     keys, alone = cache.keys, len(batch.counts) == 1 and batch.counts[0] >= ALONE
     recent = not keys.is_cuda or torch.cuda.get_device_capability(keys.device) >= (8, 0)
     if alone and recent and keys.element_size() == 2:  # as FlashAttention needs
         return sdpa_attention(batch, cache)
-    starts, device = [0, *accumulate(batch.counts)], batch.tokens.device
-    cut = [
-        (starts[owner] + first, min(TILE, count - first), owner)
-        for owner, count in enumerate(batch.counts)
-        for first in range(0, count, TILE)
-    ]
-    tiles = integers([*zip(*cut, strict=True)], device, torch.int32)  # [3, tiles]
-    tables = integers(block_rows(batch.tables), device, torch.int32)
-    longest = min(TILE, max(batch.counts))
-    return partial(_attend, cache, batch.slots, batch.positions, tiles, tables, longest)
+    tiles = Tiles.of(batch, TILE)
+    return partial(_attend, cache, tiles, len(tiles.owners))
 
 
-def _rows(rows: RowPages, cache: PagedKVCache) -> Attend:
-    """Every row is a tile with its own table."""
-    n = len(rows.positions)
-    row = torch.arange(n, dtype=torch.int32, device=rows.positions.device)
-    tiles = torch.stack((row, torch.ones_like(row), row))
-    return partial(_attend, cache, rows.slots, rows.positions, tiles, rows.blocks, 1)
+def _tiles(tiles: Tiles, cache: PagedKVCache) -> Attend:
+    """In a recording every row may be a tile of its own, but most are empty."""
+    expected = max(1, len(tiles.owners) // 4)
+    return partial(_attend, cache, tiles, expected)
 
 
 def _attend(
-    cache: PagedKVCache, slots: Tensor, positions: Tensor, tiles: Tensor, tables: Tensor,
-    longest: int, layer: int, q: Tensor, k: Tensor, v: Tensor,
+    cache: PagedKVCache, tiles: Tiles, expected: int,
+    layer: int, q: Tensor, k: Tensor, v: Tensor,
 ) -> Tensor:  # fmt: skip
-    """q [n, h, d], k and v [n, k, d] -> [n, h, d]; `longest`: tokens of the largest
-    tile."""
+    """q [n, h, d], k and v [n, k, d] -> [n, h, d]; `expected`: the number of tiles for
+    which the keys are divided."""
     pages = cache.pages[layer]  # keys and values [nb, block_size, k, d]
-    store(pages, slots, k, v)
+    store(pages, tiles.slots, k, v)
     n, h, d = q.shape
-    num_tiles, kv_heads = tiles.shape[1], k.shape[1]
-    splits = max(1, min(64, PROGRAMS // (num_tiles * kv_heads)))
+    kv_heads = k.shape[1]
+    splits = max(1, min(64, PROGRAMS // (expected * kv_heads)))
     splits = 1 << splits.bit_length() - 1  # a power of two
-    made = torch.float32 if splits > 1 else q.dtype
-    out = torch.empty(splits, n, h, d, dtype=made, device=q.device)
+    partial_dtype = torch.float32 if splits > 1 else q.dtype
+    out = torch.empty(splits, n, h, d, dtype=partial_dtype, device=q.device)
     lses = torch.empty(splits, n, h, dtype=torch.float32, device=q.device)
-    sizes, how = block_sizes(longest * (h // kv_heads), d, q.dtype), chained(q)
+    sizes = block_sizes(tiles.longest * (h // kv_heads), d, q.dtype)
+    early = chained(q)
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        _kernel[num_tiles, kv_heads, splits](
-            q, *pages, out, lses, tiles, positions, tables,
-            d**-0.5, num_tiles, q.stride(0), q.stride(1), *pages[0].stride()[1:3],
-            splits, n * h, tables.stride(0),
-            H=h, GROUP=h // kv_heads, D=d, PAGE=cache.block_size, **sizes, **how,
+        _kernel[len(tiles.owners), kv_heads, splits](
+            q, *pages, out, lses, tiles.borders, tiles.owners, tiles.positions,
+            tiles.blocks, d**-0.5, q.stride(0), q.stride(1), *pages[0].stride()[1:3],
+            splits, n * h, tiles.blocks.stride(0),
+            H=h, GROUP=h // kv_heads, D=d, PAGE=cache.block_size, **sizes, **early,
         )  # fmt: skip
         if splits == 1:
             return out[0]
         mixed = torch.empty(n, h, d, dtype=q.dtype, device=q.device)
         wide = sizes["BLOCK_D"]
         _combine[n * h,](
-            out, lses, mixed, n * h, SPLITS=splits, D=d, BLOCK_D=wide, **how
+            out, lses, mixed, n * h, SPLITS=splits, D=d, BLOCK_D=wide, **early
         )
     return mixed
 
@@ -212,4 +202,4 @@ def block_sizes(rows: int, d: int, dtype: torch.dtype) -> dict[str, int]:
     }  # fmt: skip
 
 
-TRITON = AttentionKind("triton", _ragged, _rows)
+TRITON = AttentionKind("triton", _ragged, _tiles, install=install)

@@ -146,40 +146,56 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 @triton.jit
+def _input(x, norm, i, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x at the places i, times the norm's weight if there is one; and the squares."""
+    value = tl.load(x + i, mask=i < SIZE, other=0.0).to(tl.float32)
+    square = value * value
+    if norm is not None:
+        value *= tl.load(norm + i, mask=i < SIZE, other=0.0).to(tl.float32)
+    return value, square
+
+
+@triton.jit
+def _weight(weight, row, i, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The numbers i of a row of the matrix; none is read twice."""
+    at = weight + row * SIZE + i
+    return tl.load(at, mask=i < SIZE, other=0.0, eviction_policy="evict_first").to(
+        tl.float32
+    )
+
+
+@triton.jit
 def _linear(  # type: ignore[no-untyped-def]
     x, weight, norm, plus, out, n, eps, SIZE: tl.constexpr, GATED: tl.constexpr,
     BLOCK: tl.constexpr, UNROLL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)  # of the matrix
-    total, ups = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    squares = tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, SIZE, BLOCK, loop_unroll_factor=UNROLL):
-        i = start + tl.arange(0, BLOCK)
-        inside = i < SIZE
-        given = tl.load(x + i, mask=inside, other=0.0).to(tl.float32)
-        if norm is not None:
-            squares += given * given
-            given *= tl.load(norm + i, mask=inside, other=0.0).to(tl.float32)
-        at = weight + row * SIZE + i
-        w = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
-        total += w.to(tl.float32) * given
+    i = tl.arange(0, BLOCK)
+    # The weights depend on no earlier kernel: load the first of them before waiting.
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    total = _weight(weight, row, i, SIZE)
+    ups = _weight(weight, row + n, i, SIZE) if GATED else total
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    value, squares = _input(x, norm, i, SIZE)
+    total *= value
+    ups *= value
+    for start in tl.range(BLOCK, SIZE, BLOCK, loop_unroll_factor=UNROLL):
+        value, square = _input(x, norm, start + i, SIZE)
+        squares += square
+        total += _weight(weight, row, start + i, SIZE) * value
         if GATED:
-            w = tl.load(
-                at + n * SIZE, mask=inside, other=0.0, eviction_policy="evict_first"
-            )
-            ups += w.to(tl.float32) * given
-    made, up = tl.sum(total), tl.sum(ups)
-    if (
-        norm is not None
-    ):  # the norm's factor is the same for all of x, so it can come last
+            ups += _weight(weight, row + n, start + i, SIZE) * value
+    result, up = tl.sum(total), tl.sum(ups)
+    if norm is not None:  # its factor is the same for all of x, so it can come last
         scale = tl.rsqrt(tl.sum(squares) / SIZE + eps)
-        made, up = made * scale, up * scale
+        result, up = result * scale, up * scale
     if GATED:
-        made = made / (1.0 + tl.exp(-made)) * up
+        result = result / (1.0 + tl.exp(-result)) * up
     if plus is not None:
-        made += tl.load(plus + row).to(tl.float32)
-    tl.store(out + row, made)
+        result += tl.load(plus + row).to(tl.float32)
+    tl.store(out + row, result)
 
 
 def linear(
@@ -203,7 +219,7 @@ def linear(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def _store(  # type: ignore[no-untyped-def]
     k, v, keys, values, slots, k_row, v_row, kv_slot, kv_head,
     SIZE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,

@@ -1,9 +1,9 @@
 """Runs the layers of a model on the kernels of `fused.py`.
 
-`install` replaces the forward of each decoder layer, and of the last norm, on the
-model itself; `remove` takes the replacements away. `layers.py` knows nothing of it. A
-layer whose parts have hooks, or are of another class than in `layers.py`, runs its own
-forward.
+`install` sets an attribute `forward` on each decoder layer and on the last norm, which
+hides the method of that name; deleting the attribute undoes it. `layers.py` knows
+nothing of it. A layer whose parts have hooks, or are of another class than in
+`layers.py`, runs its own forward.
 """
 
 from __future__ import annotations
@@ -30,12 +30,6 @@ def install(layers: nn.ModuleList, norm: RMSNorm) -> None:
         assert isinstance(layer, DecoderLayer)
         layer.forward = partial(layer_forward, layer)  # type: ignore[method-assign]
     norm.forward = partial(norm_forward, norm)  # type: ignore[method-assign]
-
-
-def remove(layers: nn.ModuleList, norm: RMSNorm) -> None:
-    """Undo `install`."""
-    for module in (*layers, norm):
-        module.__dict__.pop("forward", None)
 
 
 def norm_forward(norm: RMSNorm, x: Tensor) -> Tensor:
@@ -73,7 +67,7 @@ def layer_forward(
 def mix(
     attention: Attention, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
 ) -> Tensor:
-    """`Attention.mix`: everything between the projections, [n, (h + 2 k) d] -> [n, h d]."""
+    """What an attention does between its projections: [n, (h + 2 k) d] -> [n, h d]."""
     n, h, k, d = (
         len(qkv),
         attention.num_heads,

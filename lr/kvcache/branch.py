@@ -137,7 +137,7 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 class CacheObserver:
     """Called after every change of a cache's tables. This class does nothing;
-    `lab/trace/cache.py` has one that records. The calls determine which table holds
+    `engine/recorder.py` has one that records. The calls determine which table holds
     which block.
 
     `moved`: the tables that left a shared block; `copies`: for each, (that block, its

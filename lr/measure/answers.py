@@ -55,6 +55,10 @@ _EXPRESSION = re.compile(  # no word but the names of functions
     r"|[\d\s.,+*/^=<>()\[\]{}_!|%:-])+"
 )
 _LEFT_SIDE = re.compile(r"(?:[^a-zA-Z\\]*|[a-zA-Z](?:_\w|\(\w\))?\s*)=\s*(?=\S)")
+_CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
+    r"^\s*(?:\\text\{[^{}]*\}|[^,;&]*=[^,;&]*)=\s*"
+    r"(?=(?:[^=,;&{}]|\{(?:[^{}]|\{[^{}]*\})*\})+$)"
+)
 _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
     r"\b(?:answer|result)s?\b[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:):?"
     r"|\bsolutions? (?:is|are)\b:?|^[\s#]*(?:final )?answer\s*$",
@@ -155,8 +159,8 @@ def _statements(text: str) -> Iterator[tuple[str, str]]:
     """The sentences that state an answer, from the last: the words that do, and what
     follows them, which may begin on another line."""
     for states in list(_STATES.finditer(text))[: -SENTENCES - 1 : -1]:
-        rest = text[states.end() : states.end() + SENTENCE].lstrip(" \n:*_")
-        yield states[0], next(_sentences(rest), "")
+        following = text[states.end() : states.end() + SENTENCE].lstrip(" \n:*_")
+        yield states[0], next(_sentences(following), "")
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -199,6 +203,7 @@ def _value(sentence: str) -> str | None:
 def _bare(value: str) -> str:
     """A value without delimiters of mathematics or money."""
     value = re.sub(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$", "", value.strip())
+    value = _CHAIN.sub("", value)
     return re.sub(r"^(-?)\\?[$€£]", r"\1", value.strip()).strip(" .,;")
 
 
@@ -239,8 +244,8 @@ def chosen_letter(text: str, letters: str) -> Answer | None:
 
 def _stated_letter(text: str, letters: str) -> str | None:
     for states in list(_CHOOSES.finditer(text))[: -SENTENCES - 1 : -1]:
-        rest = text[states.end() : states.end() + SENTENCE].lstrip(" \n*_")
-        if letter := _letter(rest, letters):
+        following = text[states.end() : states.end() + SENTENCE].lstrip(" \n*_")
+        if letter := _letter(following, letters):
             return letter
     right = [match[0][0] for match in _IS_RIGHT.finditer(text)]
     return right[-1] if right and right[-1] in letters else None

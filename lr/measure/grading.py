@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import SettingError
-from lr.measure.answers import as_latex, chosen_letter, final_answer
+from lr.measure.answers import as_latex, boxed_answer, chosen_letter, final_answer
 from lr.measure.datasets import LETTERS, Item, Task
 from lr.measure.programs import CodeLimits, code_block, passes
 from lr.measure.store import Store
@@ -30,15 +30,13 @@ NOT_FOUND = "no answer was found"
 WORKER = Path(__file__).with_name("math_worker.py")
 LONGEST = 2000  # Characters of an answer that is worth comparing.
 
-# what math-verify does not read, or misreads; each has a pair in tests/measure/pairs.jsonl
+# what math-verify does not read, or misreads; each has a pair in answers.jsonl
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\\\\[[^\[\]]{1,9}\]", r"\\\\ "),  # the space in `1 \\[2pt] 2`
-        (
-            r"\\?[$€£]|(?<!\\)\\[()\[\]]|\\+\s*$",
-            "",
-        ),  # delimiters, money, a blank at the end
+        # delimiters, money, a blank at the end
+        (r"\\?[$€£]|(?<!\\)\\[()\[\]]|\\+\s*$", ""),
         (r"\\left\s*\\langle|\\langle", "("),
         (r"\\right\s*\\rangle|\\rangle", ")"),
         (r"\^\s*\{?\s*(?:\\(?:text|mathrm)\s*)?\{?(?:st|nd|rd|th)\b\}*", ""),  # 7^{th}
@@ -54,7 +52,6 @@ _REWRITES = [
             r"\1",
         ),
         (r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*", ""),
-        (r"^\s*\\boxed\s*\{(.*)\}\s*$", r"\1"),
     )
 ]
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
@@ -75,6 +72,10 @@ _NOTE = re.compile(
     r"|\\(?:text|mathrm|mbox)\s*\{\s*((?:[mcdk]?m|in|ft|yd|mi|[mk]?g|lb|oz)\b)"
 )
 _NO_SIGN = re.compile(r"(?<!\d)\s+|\s+(?!\d)|\\text\b|[{}]")
+_SET = re.compile(r"\\(?:left\\)?\{[^{}]*\\(?:right\\)?\}$")
+_TUPLE = re.compile(r"(?:\\left)?[(\[][^()\[\]]*[)\]]$")
+_ASSIGNMENTS = re.compile(r"[a-zA-Z]\s*=[^=,;(]+(?:,\s*[a-zA-Z]\s*=[^=,;(]+)+$")
+_NAMES = re.compile(r"[a-zA-Z]\s*=")
 _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
 # math-verify reads "8 \text{ hours } 30 \text{ minutes}" as 8
 _TWO_UNITS = re.compile(
@@ -85,7 +86,8 @@ _TWO_UNITS = re.compile(
 
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
-    text = _REPEATING.sub(_repeating_decimal, as_latex(text.strip(" \n*`").rstrip(".")))
+    text = as_latex((boxed_answer(text) or text).strip(" \n*`").rstrip("."))
+    text = _REPEATING.sub(_repeating_decimal, text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = text.strip().rstrip(".,;")
@@ -95,9 +97,9 @@ def clean(text: str) -> str:
 
 def _repeating_decimal(match: re.Match[str]) -> str:
     """0.1\\overline{6} as a fraction: 16 - 1 over 90."""
-    whole, fixed, repeated = match[1] or "0", match[2], match[3]
-    top = int(whole + fixed + repeated) - int(whole + fixed)
-    bottom = (10 ** len(repeated) - 1) * 10 ** len(fixed)
+    fixed, repeated = (match[1] or "0") + match[2], match[3]
+    top = int(fixed + repeated) - int(fixed)
+    bottom = (10 ** len(repeated) - 1) * 10 ** len(match[2])
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
@@ -140,14 +142,18 @@ class MathChecker:
         if None not in numbers:
             equal = numbers[0] == numbers[1]
             return equal, "equal numbers" if equal else "different numbers"
-        texts = [_NO_SIGN.sub("", text).casefold() for text in (gold, answer)]
+        texts = _NO_SIGN.sub("", gold), _NO_SIGN.sub("", answer)
         if texts[0] and texts[0] == texts[1]:
             return True, "the same text"
         if _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer):
-            return (
-                False,
-                "different words",
-            )  # to math-verify "no" and "on" are n times o
+            # to math-verify "no" and "on" are n times o
+            equal = texts[0].casefold() == texts[1].casefold()
+            return equal, "the same words" if equal else "different words"
+        if _TUPLE.match(answer):  # the order of its entries counts
+            if _SET.match(gold):
+                return False, "a tuple, not a set"
+            if _ASSIGNMENTS.match(gold):
+                gold = f"({_NAMES.sub('', gold)})"
         notes = _NOTE.findall(gold), _NOTE.findall(answer)
         if notes[0] and notes[1] and notes[0] != notes[1]:
             return False, "different bases or units"

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
+from lr.model.byte_level import printable_bytes
 from lr.model.files import list_files, read_json, resolve
-from lr.registry import find, is_dummy
+from lr.registry import is_dummy
 from lr.types import require
 
 
@@ -61,7 +62,9 @@ class Codec:
         CheckpointError."""
         name = str(name_or_path)
         if is_dummy(name):
-            return cls(find("lr.model.dummy:dummy_tokenizer")(name), name=name)
+            from lr.model.dummy import dummy_tokenizer
+
+            return cls(dummy_tokenizer(name), name=name)
         directory = resolve(name_or_path, weights=False)
         config, generation_config = (
             read_json(directory / file) if (directory / file).is_file() else {}
@@ -279,19 +282,3 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     for token in tokenizer.all_special_ids:
         table[token] = b""
     return table
-
-
-def printable_bytes() -> dict[str, int]:
-    """GPT-2's map from printable characters back to bytes. The 188 bytes that are
-    printable in Latin-1 map to themselves; the other 68 are numbered from U+0100 on, in
-    order. So the space (32), the 33rd of those, is U+0120, and the newline (10), the
-    11th, is U+010A.
-    """
-    themselves = {
-        *range(ord("!"), ord("~") + 1),
-        *range(0xA1, 0xAC + 1),
-        *range(0xAE, 0xFF + 1),
-    }
-    others = [byte for byte in range(256) if byte not in themselves]
-    numbered = {chr(0x100 + i): byte for i, byte in enumerate(others)}
-    return {chr(byte): byte for byte in themselves} | numbered

@@ -115,10 +115,8 @@ def own_stream(
     if device.type != "cuda":
         yield nullcontext
         return
-    stream, usual = (
-        _stream(device, threading.get_ident()),
-        torch.cuda.current_stream(device),
-    )
+    stream = _stream(device, threading.get_ident())
+    usual = torch.cuda.current_stream(device)
     stream.wait_stream(usual)
     try:
         yield partial(torch.cuda.stream, stream)
@@ -127,8 +125,20 @@ def own_stream(
 
 
 @cache
+def recording_stream(index: int) -> torch.cuda.Stream:
+    """A stream of GPU number `index` on which CUDA graphs are recorded, and no thread
+    works: a recording would contain its work. A recorded kernel keeps this stream's
+    priority, the usual one.
+    """
+    return torch.cuda.Stream(index)
+
+
+@cache
 def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)
+    if stream == recording_stream(_number(device)[1]):  # PyTorch reuses 32 streams
+        stream = torch.cuda.Stream(device)
+    return stream
 
 
 def find_device(name: str | torch.device) -> torch.device:

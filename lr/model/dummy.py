@@ -6,27 +6,23 @@ such a shape, or that of the config.json in a directory, with seeded random weig
 its own tokenizer: byte b is token b, the end of sequence is token 256, a token i above
 that is the word " w<i>". The tokenizer fills the whole vocabulary, so sampling costs
 what it costs with the real one. A prompt is the bytes of the question, without a
-template. The core finds this module through `lr/registry.py`."""
+template."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError
-from lr.model.codec import printable_bytes
+from lr.model.byte_level import printable_bytes
 from lr.model.config import ModelConfig, read_config
-from lr.registry import CHECKPOINTS, DUMMY, is_dummy
+from lr.registry import DUMMY, checkpoints, is_dummy
 from lr.rng import Stream
-from lr.tiny.names import checkpoint_path
 
 if TYPE_CHECKING:
     import torch
-
-    from lr.model.qwen import CausalLM
 
 DUMMY_NOTE = "dummy weights are random: what such a model writes means nothing, what it costs does"
 END, END_ID = "<|end|>", 256
@@ -80,12 +76,12 @@ def shape(name: str | Path) -> ModelConfig:
     path = Path(stated).expanduser()
     if path.is_dir() or path.name == "config.json":
         return read_config(path)
-    if stated in CHECKPOINTS:
-        return read_config(checkpoint_path(stated))
+    if stated in checkpoints:
+        return read_config(checkpoints[stated])
     if (known := published(stated)) is not None:
         return known
     raise CheckpointError(
-        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *CHECKPOINTS])}, or a "
+        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *checkpoints])}, or a "
         "directory with a config.json (a file of a few lines; no weights are needed)."
     )
 
@@ -136,14 +132,3 @@ def fill_dummy(model: torch.nn.Module) -> None:
                 stream.key(number) >> 1
             )
             parameter.uniform_(-spread, spread, generator=noise)
-
-
-def random_model(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> CausalLM:
-    """A model of that shape with fixed random weights."""
-    from lr.model.qwen import CausalLM
-
-    model = CausalLM.materialised(partial(CausalLM, config), dtype, device)
-    fill_dummy(model)
-    return model

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError
-from lr.registry import CHECKPOINTS, find
+from lr.registry import checkpoints
 
 _TEXT_FILES = [
     "config.json",
@@ -33,8 +33,13 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     only). Raises CheckpointError.
     """
     name = str(name_or_path)
-    if name in CHECKPOINTS:
-        return find("lr.tiny.names:checkpoint_path")(name)
+    if name in checkpoints:
+        if (checkpoints[name] / "config.json").is_file():
+            return checkpoints[name]
+        raise CheckpointError(
+            f"the files of {name} are missing from this installation ({checkpoints[name]}). "
+            "Install the package from its wheel."
+        )
     path = Path(name).expanduser()
     try:
         if path.is_dir():
@@ -50,7 +55,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         raise CheckpointError(
             f"there is no checkpoint {name!r:.100}: no such directory, and not a name on "
             "the Hugging Face hub (owner/model). Give a directory, a hub name such as "
-            f"Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
+            f"Qwen/Qwen3-0.6B, or one of {', '.join(checkpoints)}."
         )
     from huggingface_hub import snapshot_download
 

@@ -4,14 +4,14 @@ kernel launches.
 A decoding step of a large model is some thousand kernels of a few microseconds.
 Launching them from Python takes longer than running them; a CUDA graph launches them
 all at once. It replays exactly the recorded kernels on the recorded addresses. So each
-recording has static buffers for a fixed number of rows, and every row has its own pages
-(`RowPages`). A batch runs in the smallest recording that holds its rows. The rest are
-*padding rows*: token 0 at position 0 of a reserved block. A larger batch, such as a
-prompt, is an ordinary forward.
+recording has static buffers for a fixed number of rows. A batch runs in the smallest
+recording that holds its rows. The rest are *padding rows*: token 0 at position 0 of a
+reserved block, in no tile. A larger batch, such as a prompt, is an ordinary forward.
 
-Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions 5 and 2
-in blocks (9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0),
-blocks ((9, 2), (5, x), (0, 0), (0, 0)). x is an old value, which is not read.
+Example, 4 rows, blocks of 4, two sequences that decode at positions 5 and 2 in blocks
+(9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0), tiles of
+one row each with borders (0, 1, 2, 2, 2), blocks ((9, 2), (5, x), x, x). x is an old
+value, which is not read.
 
 The graphs belong to a `ModelRunner` and live as long as it does. They share one memory
 pool: they never run at the same time, and results are copied out before the next
@@ -26,53 +26,70 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from lr.kvcache.branch import blocks_for, common_length
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.model.attention import RaggedBatch, RowPages
+from lr.model.attention import RaggedBatch, Tiles, cut_tiles
+from lr.model.device import recording_stream
 from lr.model.qwen import CausalLM
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """record(compute) -> replay. `replay` does what `compute` does, always into the same
 tensor."""
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 """The recorded numbers of rows. A batch of 5 rows runs as 8; the other three cost
 nothing while reading the weights takes most of the time."""
-WARM_UPS = (
-    3  # forwards before recording, in which libraries choose algorithms and workspaces
-)
+WARM_UPS = 3  # forwards before recording, in which libraries choose algorithms
 _RECORDING = threading.Lock()  # one thread records at a time, on one stream per device
 
 
 @dataclass
 class _Recording:
-    """The forward of a fixed number of rows, on its own buffers."""
+    """The forward of a fixed number of rows, on its own buffers. What the buffers hold
+    is known here, so that only changes are sent."""
 
     rows: Tensor  # [3, n]: tokens, positions and slots
-    blocks: Tensor  # [n, pages]
+    borders: Tensor  # [n + 1] int32
+    blocks: Tensor  # [n, pages] int32: those of tile i in row i
     replay: Callable[[], Tensor]
-    sent: list[list[int]]  # known beginning of each row of `blocks`; empty for padding
+    used: int = 0  # rows of the last batch
+    cut: list[int] = field(default_factory=list)  # the borders
+    sent: dict[int, list[int]] = field(default_factory=dict)  # blocks, by tile
 
-    def send(self, batch: RaggedBatch) -> None:
-        """Send each sequence's blocks to its rows, from the first block that one of
-        them lacks."""
+    def send(self, batch: RaggedBatch, tile: int, padding_row: Tensor) -> None:
+        """Fill the buffers for a batch."""
+        # 1. Tokens, positions and slots. Rows of the last batch become padding again.
+        n, device = len(batch.tokens), self.rows.device
+        self.rows[:, :n].copy_(batch.rows)
+        if self.used > n:
+            self.rows[:, n : self.used].copy_(padding_row)
+        self.used = n
+
+        # 2. The tiles; those that are left over are empty.
+        borders, owners = cut_tiles(batch.counts, tile)
+        cut = borders + [n] * (len(self.borders) - len(borders))
+        if cut != self.cut:
+            self.borders.copy_(integers(cut, device, torch.int32))
+            self.cut = cut
+
+        # 3. Each sequence's blocks, from the first that one of its tiles lacks. Tiles
+        # that got them together share a list.
         first = 0
-        for table, count in zip(batch.tables, batch.counts, strict=True):
-            rows, blocks = slice(first, first + count), table.blocks
-            first += count
-            there = {
-                id(row): row for row in self.sent[rows]
-            }  # rows sent together share a list
-            same = min(common_length(row, blocks) for row in there.values())
-            if same < len(blocks):
-                tail = integers(blocks[same:], self.blocks.device, torch.int32)
-                self.blocks[rows, same : len(blocks)].copy_(tail)
-                self.sent[rows] = [blocks[:]] * count
+        for owner, table in enumerate(batch.tables):
+            tiles = range(first, first + owners.count(owner))
+            first = tiles.stop
+            lists = {id(self.sent.get(i)): self.sent.get(i, []) for i in tiles}
+            same = min(common_length(known, table.blocks) for known in lists.values())
+            if same < len(table.blocks):
+                tail = integers(table.blocks[same:], device, torch.int32)
+                end = len(table.blocks)
+                self.blocks[tiles.start : tiles.stop, same:end].copy_(tail)
+                self.sent.update(dict.fromkeys(tiles, table.blocks[:]))
 
 
 class StepGraphs:
@@ -80,7 +97,7 @@ class StepGraphs:
     and must not run while another model does. One block of the cache is held for
     padding rows until `close`.
 
-    `model.attention` must have a form for rows. If recording fails, a warning and
+    `model.attention` must have a form for tiles. If recording fails, a warning and
     `failure` say why, and all forwards are ordinary ones.
     """
 
@@ -92,47 +109,54 @@ class StepGraphs:
         recorder: Recorder | None = None,
         rows: Sequence[int] = ROWS,
     ) -> None:
-        attend_rows = model.attention.rows
-        assert attend_rows is not None
-        self.cache = cache
+        kind = model.attention
+        attend_tiles = kind.tiles
+        assert attend_tiles is not None
+        self.cache, self.tile = cache, kind.tile
+        self.failure: str | None = None
+        self._recordings: dict[int, _Recording] = {}
+        record = recorder or recorder_for(model.device)
+
+        # 1. A block for the padding rows, which all write to its first slot.
+        self.table = cache.new()
+        with cache.append([self.table], [1]):
+            pass
+        [padding] = self.table.blocks
+        slot = padding * cache.block_size
+        self.padding_row = integers([[0], [0], [slot]], model.device)
         context = min(
             model.config.max_position_embeddings, cache.num_blocks * cache.block_size
         )
         pages = blocks_for(context, cache.block_size)
-        self.failure: str | None = None
-        record = recorder or recorder_for(model.device)
-        self.table = cache.new()
-        with cache.append([self.table], [1]):
-            pass  # the block is zeroed, so padding rows read finite values
-        [padding] = self.table.blocks
-        self.padding = padding
-        self.padding_row = integers(
-            [[0], [0], [padding * cache.block_size]], model.device
-        )
-        self._recordings: dict[int, _Recording] = {}
 
-        def compute(buffer: Tensor, blocks: Tensor) -> Tensor:  # only launches kernels
-            tokens, positions, slots = buffer.unbind(0)
-            attend = attend_rows(RowPages(positions, slots, blocks), cache)
-            return model.logits(model.trunk(tokens, positions, attend))
+        # 2. The forward, which only launches kernels.
+        def compute(rows: Tensor, borders: Tensor, blocks: Tensor) -> Tensor:
+            tokens, positions, slots = rows.unbind(0)
+            size = len(tokens)
+            owners = torch.arange(size, dtype=torch.int32, device=rows.device)
+            longest = min(self.tile, size)
+            tiles = Tiles(positions, slots, borders, owners, blocks, longest)
+            return model.logits(
+                model.trunk(tokens, positions, attend_tiles(tiles, cache))
+            )
 
-        for size in sorted(
-            rows, reverse=True
-        ):  # smaller ones reuse the largest's memory
+        # 3. The recordings; smaller ones reuse the memory of the largest.
+        for size in sorted(rows, reverse=True):
             buffer = self.padding_row.repeat(1, size)  # [3, size]
-            blocks = buffer.new_full((size, pages), padding, dtype=torch.int32)
+            borders = torch.arange(size + 1, dtype=torch.int32, device=model.device)
+            blocks = borders.new_full((size, pages), padding)
             try:
-                replay = record(partial(compute, buffer, blocks))
+                replay = record(partial(compute, buffer, borders, blocks))
             except Exception as error:  # a kernel that does not fit may raise anything
-                why = (str(error) or repr(error)).splitlines()[0]
-                self.failure = f"recording {size} rows failed: {why}"
+                reason = (str(error) or repr(error)).splitlines()[0]
+                self.failure = f"recording {size} rows failed: {reason}"
                 self.forget()
                 message = (
                     f"CUDA graphs are off, decoding will be slower: {self.failure}"
                 )
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
                 break
-            self._recordings[size] = _Recording(buffer, blocks, replay, [[]] * size)
+            self._recordings[size] = _Recording(buffer, borders, blocks, replay)
 
     @property
     def recorded(self) -> list[int]:
@@ -147,12 +171,7 @@ class StepGraphs:
         if size is None:
             return None
         recording = recordings[size]
-        recording.rows[:, :n].copy_(batch.rows)
-        if any(recording.sent[n:]):  # rows that were in use last time become padding
-            recording.rows[:, n:].copy_(self.padding_row)
-            recording.blocks[n:].fill_(self.padding)
-            recording.sent[n:] = [[]] * (size - n)
-        recording.send(batch)
+        recording.send(batch, self.tile, self.padding_row)
         logits = recording.replay()
         if batch.logit_rows is None:
             return logits[:n].clone()
@@ -167,13 +186,13 @@ class StepGraphs:
 
     def forget(self) -> None:
         """Give up the graphs; later forwards are ordinary ones."""
-        self._recordings = {}  # a new one: another thread may be in `run` with the old one
+        self._recordings = {}  # a new one: another thread may be in `run` with the old
 
 
 def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """Replay without CUDA: compute again, into the same tensor."""
-    kept = compute().clone()
-    return lambda: kept.copy_(compute())
+    result = compute().clone()
+    return lambda: result.copy_(compute())
 
 
 def recorder_for(device: torch.device) -> Recorder:
@@ -187,28 +206,29 @@ def recorder_for(device: torch.device) -> Recorder:
     pool = torch.cuda.graph_pool_handle()
 
     def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+        graph = torch.cuda.CUDAGraph()
         with _RECORDING, _uncollected(), torch.cuda.device(device):
-            stream = _recording_stream(torch.cuda.current_device())
+            before = torch.cuda.current_stream(device)
+            stream = recording_stream(torch.cuda.current_device())
             stream.wait_stream(before)
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UPS):
                     compute()
+                # NOTE: cuBLAS keeps one workspace per stream, and a graph its address.
+                # Without these two calls, all graphs recorded on this stream would
+                # share it, also those of other models; and the end of one graph frees
+                # it (pytorch/pytorch#193402). With them, it is allocated inside the
+                # recording and belongs to the pool.
+                torch._C._cuda_clearCublasWorkspaces()
                 try:
                     graph.capture_begin(pool, capture_error_mode="thread_local")
                     logits = compute()
                     graph.capture_end()
                 except BaseException:
-                    with suppress(RuntimeError):
-                        graph.capture_end()
-                    # If that fails, PyTorch before 2.12 does not tell its allocator,
-                    # which then never frees anything, or ends the process. Telling it
-                    # twice raises.
-                    with suppress(RuntimeError, AttributeError):
-                        torch._C._cuda_endAllocateToPool(
-                            torch.cuda.current_device(), pool
-                        )
+                    _abandon(graph, pool)
                     raise
+                finally:
+                    torch._C._cuda_clearCublasWorkspaces()
             before.wait_stream(stream)
 
         def replay() -> Tensor:
@@ -220,12 +240,15 @@ def recorder_for(device: torch.device) -> Recorder:
     return record
 
 
-@cache
-def _recording_stream(index: int) -> torch.cuda.Stream:
-    """A stream that nothing else uses, so that a recording contains no other thread's
-    work. PyTorch reuses 32 streams of each priority, and only this one has priority -1.
+def _abandon(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+    """End a recording that failed. If that fails, PyTorch before 2.12 does not tell its
+    allocator, which then never frees anything, or ends the process. Telling it twice
+    raises.
     """
-    return torch.cuda.Stream(index, priority=-1)
+    with suppress(RuntimeError):
+        graph.capture_end()
+    with suppress(RuntimeError, AttributeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class CausalLM(Module):
         return (
             self.graphs
             and self.device.type == "cuda"
-            and self.attention.rows is not None
+            and self.attention.tiles is not None
         )
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
-from lr.registry import find, is_dummy
+from lr.registry import is_dummy
 from lr.types import require
 
 _DTYPES = {
@@ -129,7 +129,9 @@ def config_of(source: str | Path) -> ModelConfig:
     """The configuration of a checkpoint's model or of a dummy. Raises
     CheckpointError."""
     if is_dummy(source):
-        return find("lr.model.dummy:shape")(source)
+        from lr.model.dummy import shape
+
+        return shape(source)
     return read_config(resolve(source))
 
 
@@ -147,7 +149,9 @@ def load_pieces(
     make, taken = partial(network, config), take(config)
     if is_dummy(source):
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
-        find("lr.model.dummy:fill_dummy")(model)
+        from lr.model.dummy import fill_dummy
+
+        fill_dummy(model)
         return lay_out(model)
     tensors = open_tensors(directory)
     account(config, tensors, directory, taken[0].taken[0])

@@ -69,12 +69,10 @@ class LookupDrafter(Drafter):
     name = "ngram"
 
     def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
-        low, high = prompt_lookup_min, prompt_lookup_max
-        require_whole("prompt_lookup_min", low, 1)
-        require(
-            high >= low, "prompt_lookup_max", high, f"at least {low}, prompt_lookup_min"
-        )
-        self.longest, self.shortest = high, low
+        require_whole("prompt_lookup_min", prompt_lookup_min, 1)
+        require_whole("prompt_lookup_max", prompt_lookup_max, prompt_lookup_min)
+        self.longest = prompt_lookup_max
+        self.shortest = prompt_lookup_min
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         return [
@@ -83,9 +81,10 @@ class LookupDrafter(Drafter):
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
         text = array("q", tokens).tobytes()
-        # The last `low` tokens occurred before; the last `high + 1` did not, or are too
-        # many.
-        low, high = 0, min(self.longest, len(tokens) - 1)
+        # If the last n tokens occurred before, so did the last n - 1: search by halves.
+        # The last `low` tokens occurred before; the last `high + 1` did not.
+        low = 0
+        high = min(self.longest, len(tokens) - 1)
         while low < high:
             middle = (low + high + 1) // 2
             if earlier_end(text, middle) is None:
@@ -174,16 +173,15 @@ class OwnBranches(Drafter):
 
         Tokens after the common beginning are removed, and the missing tokens are
         appended."""
-        own, tokens = self._own.get(branch), branch.tokens
+        tokens = branch.tokens
+        own = self._own.get(branch)
         if own is None:
-            own = self._own[branch] = fork_longest(
-                self.runner, self._own.values(), tokens
-            )
-        else:
-            self.runner.rewind(
-                own, min(common_length(own.tokens, tokens), len(tokens) - 1)
-            )
-            own.extend(tokens[len(own) :])
+            own = fork_longest(self.runner, self._own.values(), tokens)
+            self._own[branch] = own
+            return own
+        common = common_length(own.tokens, tokens)
+        self.runner.rewind(own, min(common, len(tokens) - 1))
+        own.extend(tokens[len(own) :])
         return own
 
     def forget(self, branches: Iterable[Branch]) -> None:
@@ -220,48 +218,49 @@ class ModelDrafter(OwnBranches):
     eos_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        likely, expected = (
-            self.min_confidence,
-            "a probability in [0, 1] (0 never stops early)",
-        )
+        expected = "a probability in [0, 1] (0 never stops early)"
+        likely = self.min_confidence
         require(0 <= likely <= 1, "min_confidence", likely, expected)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         depths = [min(k, context.limit) for context in contexts]
         tokens: list[list[int]] = [[] for _ in contexts]
-        rows: list[list[Tensor]] = [
-            [] for _ in contexts
-        ]  # [v] each: what a token was drawn from
+        # What each token was drawn from, [v] each.
+        rows: list[list[Tensor]] = [[] for _ in contexts]
         live = [i for i, depth in enumerate(depths) if depth > 0]
         own = {i: self.follow(contexts[i].branch) for i in live}
         while live:
             logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
+            # 1. Stop before the draw where a subclass says so.
             staying = [n for n, stays in enumerate(self.goes_on(logits)) if stays]
             if len(staying) < len(live):
                 live = [live[n] for n in staying]
                 logits = logits[staying]
-                if not live:
-                    break
+            if not live:
+                break
+            # 2. Draw one token on each branch.
             probs = distribution(logits, self.sampling)  # [b, v]
             keys = [draft_key(contexts[i], len(tokens[i]), self.coupling) for i in live]
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
                 tokens[i].append(token)
                 rows[i].append(row)
-            sure = probs.amax(-1).tolist() if self.min_confidence else [1.0] * len(live)
+            # 3. Stop after a token that ends the text, or that was unsure.
+            sure = [True] * len(live)
+            if self.min_confidence:
+                sure = (probs.amax(-1) >= self.min_confidence).tolist()
             live = [
                 i
-                for i, confidence in zip(live, sure, strict=True)
-                if len(tokens[i]) < depths[i]
+                for i, goes_on in zip(live, sure, strict=True)
+                if goes_on
+                and len(tokens[i]) < depths[i]
                 and tokens[i][-1] not in self.eos_ids
-                and confidence >= self.min_confidence
             ]
             for i in live:
                 own[i].append(tokens[i][-1])
-        certain = self.sampling.greedy
+        if self.sampling.greedy:  # nothing was drawn
+            return [Proposal.chain(chain) for chain in tokens]
         return [
-            Proposal.chain(
-                chain, torch.stack(qs) if qs and not certain else None
-            )  # [n, v]
+            Proposal.chain(chain, torch.stack(qs) if qs else None)  # q [n, v]
             for chain, qs in zip(tokens, rows, strict=True)
         ]
 
@@ -294,30 +293,23 @@ class TreeDrafter(OwnBranches):
         coupling: Coupling = Coupling.INDEPENDENT,
         eos_ids: frozenset[int] = frozenset(),
     ) -> None:
-        whole = len(branching) > 0 and all(
-            isinstance(w, int) and w >= 1 for w in branching
-        )
+        fits = all(isinstance(width, int) and width >= 1 for width in branching)
         expected = "one whole number >= 1 per level, such as (3, 2, 1)"
-        require(whole, "branching", tuple(branching), expected)
+        require(fits and len(branching) > 0, "branching", tuple(branching), expected)
         super().__init__(runner)
         # Without top-k and top-p, which could leave too few candidates.
         self.sampling = SamplingParams(sampling.temperature or 1.0)
-        self.branching, self.coupling, self.eos_ids = (
-            tuple(branching),
-            coupling,
-            eos_ids,
-        )
+        self.branching = tuple(branching)
+        self.coupling = coupling
+        self.eos_ids = eos_ids
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         depths = [min(k, len(self.branching), context.limit) for context in contexts]
         tokens: list[list[int]] = [[] for _ in contexts]
         parents: list[list[int]] = [[] for _ in contexts]
-        rows: list[list[Tensor]] = [
-            [] for _ in contexts
-        ]  # [v] each: what a token was drawn from
         leaves: list[
             tuple[int, int, Branch]
-        ] = []  # (tree, node, the branch that ends there)
+        ] = []  # (tree, node, branch that ends there)
         for i, context in enumerate(contexts):
             if depths[i] > 0:
                 own = self.follow(context.branch)
@@ -326,15 +318,16 @@ class TreeDrafter(OwnBranches):
         for level, width in enumerate(self.branching):
             if not leaves:
                 break
-            logits = torch.stack(
-                self.runner.forward([branch for *_, branch in leaves])
-            )  # [b, v]
+            logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))
             probs = distribution(logits, self.sampling)  # [b, v]
-            places = [(contexts[i], node, level) for i, node, _ in leaves]
-            drawn = self.candidates(probs, places, width)
+            if self.coupling is Coupling.SHARED:
+                keys = [
+                    draft_key(contexts[i], level, self.coupling) for i, *_ in leaves
+                ]
+                probs = perturbed(probs, keys)
+            ranked = probs.topk(min(width, probs.shape[-1]), dim=-1).indices.tolist()
             grown = []
-            for (i, node, branch), (candidates, q) in zip(leaves, drawn, strict=True):
-                rows[i] += q
+            for (i, node, branch), candidates in zip(leaves, ranked, strict=True):
                 for token in candidates:
                     tokens[i].append(token)
                     parents[i].append(node)
@@ -345,25 +338,8 @@ class TreeDrafter(OwnBranches):
                 self.runner.close(branch)
             leaves = grown
         return [
-            Proposal(tuple(t), tuple(p), torch.stack(q) if q else None)  # [n, v]
-            for t, p, q in zip(tokens, parents, rows, strict=True)
+            Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)
         ]
-
-    def candidates(
-        self, probs: Tensor, places: Sequence[tuple[Context, int, int]], width: int
-    ) -> list[tuple[list[int], list[Tensor]]]:
-        """Up to `width` tokens, and the row of q [v] of each, for each place (branch,
-        node, level).
-
-        `probs` [b, v] has a row per place. Here the tokens are certain, so q has no
-        rows."""
-        if self.coupling is Coupling.SHARED:
-            keys = [
-                draft_key(context, level, self.coupling) for context, _, level in places
-            ]
-            probs = perturbed(probs, keys)
-        ranked = probs.topk(min(width, probs.shape[-1]), dim=-1).indices.tolist()
-        return [(tokens, []) for tokens in ranked]
 
 
 @dataclass(frozen=True)

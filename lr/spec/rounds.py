@@ -1,9 +1,11 @@
 """A round of token-level speculation in full, as a detailed trace shows it: every draft
 token with its probabilities, the uniform number that decided, the token after them.
 
-The core loads this only for a run that records details (`lr/registry.py`)."""
+Only a run that records details needs it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -38,44 +40,59 @@ def round_detail(
     0.5 selects "the first". Counted from the other end it is 1 - 0.5 = 0.5: the first
     token stays because 0.5 < 0.8. Given that, the number is uniform on [0, 0.8]; its
     share is 0.5 / 0.8 = 0.625, and the second token goes because 0.625 > 0.5."""
-    kept, token, offset = decision.nodes, decision.token, draws.offset
-    p = p_rows[kept[-1] + 1 if kept else 0, token].item()
+    nodes = decision.nodes
+    p = p_rows[nodes[-1] + 1 if nodes else 0, decision.token].item()
+    detail = RoundDetail(
+        offset=draws.offset,
+        draft_tokens=(),
+        uniform=None,
+        uniform_key=None,
+        token=decision.token,
+        p=p,
+        residual=False,
+        key=draws.sample_key(len(nodes)),
+    )
     if not proposal.tokens:
-        return RoundDetail(offset, (), None, None, token, p, False, draws.sample_key(0))
+        return detail
     outcomes = rule.outcomes(p_rows, proposal)
-    stay = [0.0] * len(
-        proposal
-    )  # the probability of the outcomes in which a token stays
+    if rule.draws_uniform:
+        number = uniform(draws.uniform_key)
+        detail = replace(detail, uniform=number, uniform_key=draws.uniform_key)
+        if not any(o.untouched for o in outcomes if o.nodes == nodes):
+            key = draws.residual_key(len(nodes))
+            detail = replace(detail, residual=True, key=key)
+
+    stay = [0.0] * len(proposal)  # probability of the outcomes in which a token stays
     for outcome in outcomes:
         for node in outcome.nodes:
             stay[node] += outcome.probability
-
-    number = uniform(draws.uniform_key) if rule.draws_uniform else None
-    seen = number if proposal.is_chain else None
-    if (
-        seen is not None and not outcomes[0].nodes
-    ):  # the outcomes begin with "nothing stays"
-        seen = 1.0 - seen
-    # For the root and every node: the probability left for its next child, and whether
-    # it is tried.
+    # The number, counted from "everything stays".
+    number_left = detail.uniform if proposal.is_chain else None
+    if number_left is not None and not outcomes[0].nodes:
+        number_left = 1.0 - number_left
+    # For the root and every node: what is left for its next child, and whether that is
+    # tried.
     left = [1.0, *stay]
-    reached = [True, *(node in kept for node in range(len(proposal)))]
-    draft_tokens = []
+    reached = [True, *(node in nodes for node in range(len(proposal)))]
     ps, qs = probs_of_tokens(p_rows, proposal)
+    draft_tokens = []
     for node, parent in enumerate(proposal.parents):
-        room, tried, stays = left[parent + 1], reached[parent + 1], reached[node + 1]
-        accept = min(1.0, stay[node] / room) if room > 0 else None
-        share = seen / room if seen is not None and tried and room > 0 else None
-        what = (proposal.tokens[node], parent, ps[node], qs[node], accept, share)
-        draft_tokens.append(DraftToken(*what, stays if tried else None))
+        above = left[parent + 1]
+        tried = reached[parent + 1]
+        shares = number_left is not None and tried and above > 0
+        draft_tokens.append(
+            DraftToken(
+                token=proposal.tokens[node],
+                parent=parent,
+                p=ps[node],
+                q=qs[node],
+                accept=min(1.0, stay[node] / above) if above > 0 else None,
+                uniform=number_left / above
+                if shares and number_left is not None
+                else None,
+                kept=reached[node + 1] if tried else None,
+            )
+        )
         left[parent + 1] -= stay[node]
-        reached[parent + 1] = tried and not stays
-
-    residual = number is not None and not any(
-        outcome.untouched for outcome in outcomes if outcome.nodes == kept
-    )
-    key = draws.residual_key(len(kept)) if residual else draws.sample_key(len(kept))
-    uniform_key = None if number is None else draws.uniform_key
-    return RoundDetail(
-        offset, tuple(draft_tokens), number, uniform_key, token, p, residual, key
-    )
+        reached[parent + 1] = tried and not reached[node + 1]
+    return replace(detail, draft_tokens=tuple(draft_tokens))

@@ -25,7 +25,9 @@ from lr.kvcache.cache import integers
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-SMALL = 4096  # computing all noise of this size is faster than finding out which of it is needed
+SMALL = (
+    4096  # of a vocabulary of this size, looking for the likeliest tokens does not pay
+)
 HEAD = 64  # the number of likeliest tokens that top-p tries before it sorts the whole vocabulary
 
 
@@ -94,34 +96,8 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
 def sample(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> list[int]:
     """One token id per row of probs [b, v], drawn with its key: the largest `perturbed`
     score. `ids` [v] or [b, v]: the token of each column, if not its number."""
-    if probs.is_cuda:
-        return sample_at_once(probs, keys, ids)
-    if ids is not None or probs.numel() <= SMALL:
-        return tokens_at(perturbed(probs, keys, ids).argmax(-1), ids).tolist()
-    left = int(probs.count_nonzero())
-    if left == len(keys):  # one candidate per row: nothing to draw
-        return probs.argmax(-1).tolist()
-    if 4 * left > probs.numel():
-        return perturbed(probs, keys).argmax(-1).tolist()
-    # Top-k and top-p leave few tokens; only those need noise.
-    rows, columns = probs.nonzero(as_tuple=True)
-    scores = torch.full_like(probs, -torch.inf, dtype=torch.float64)
-    noise = _noise(_words(keys, probs.device)[rows], columns)
-    scores[rows, columns] = noise / probs[rows, columns]
-    return scores.argmax(-1).tolist()
-
-
-def sample_at_once(
-    probs: Tensor, keys: Sequence[int], ids: Tensor | None = None
-) -> list[int]:
-    """As `sample`, with a single transfer from the device. Raises NumericalError for
-    NaN."""
     tokens = tokens_at(perturbed(probs, keys, ids).argmax(-1), ids)
-    finite = probs.sum().isfinite().view(1)
-    *drawn, fine = torch.cat((tokens, finite.to(torch.int64))).tolist()
-    if not fine:
-        raise not_finite()
-    return drawn
+    return tokens.tolist() if probs.is_cpu else read_checked(tokens, probs)
 
 
 def tokens_at(columns: Tensor, ids: Tensor | None) -> Tensor:
@@ -129,6 +105,16 @@ def tokens_at(columns: Tensor, ids: Tensor | None) -> Tensor:
     if ids is None:
         return columns
     return ids.expand(len(columns), -1).gather(1, columns[:, None])[:, 0]
+
+
+def read_checked(tokens: Tensor, probs: Tensor) -> list[int]:
+    """The tokens [b] drawn from probs, with a single transfer from the device. Raises
+    NumericalError for NaN, which `distribution` does not look for on CUDA."""
+    finite = probs.sum().isfinite().view(1)
+    *drawn, fine = torch.cat((tokens, finite.to(torch.int64))).tolist()
+    if not fine:
+        raise not_finite()
+    return drawn
 
 
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
@@ -222,9 +208,7 @@ def perturbed(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> 
     x *= np.uint64(MIX2)
     x ^= x >> np.uint64(31)
     x >>= np.uint64(12)
-    x |= np.uint64(
-        0x3FF << 52
-    )  # the exponent of 1.0: the bits are now a number in [1, 2)
+    x |= np.uint64(0x3FF << 52)  # the exponent of 1.0: now a number in [1, 2)
     uniform = x.view(np.float64)
     uniform -= 1 - 2.0**-53
     return torch.from_numpy(uniform).log_().div_(probs)

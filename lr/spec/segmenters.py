@@ -1,5 +1,4 @@
-"""Other rules for the end of a step: a sentence, a fixed length, a turn of the
-reasoning.
+"""Other rules for the end of a step: a sentence, a fixed length.
 
 `lr/spec/write.py` defines segmenters. This file is loaded when an option names one of
 these."""
@@ -17,13 +16,10 @@ def make_segmenter(
     name: SegmenterName, token_bytes: TokenBytes, segment_tokens: int
 ) -> Segmenter:
     """A segmenter by name; `segment_tokens` is the length of a step for "fixed"."""
-    if name == "blank_line":
-        return BlankLineSegmenter(token_bytes)
     if name == "fixed":
         return FixedSegmenter(token_bytes, segment_tokens)
-    return (SentenceSegmenter if name == "sentence" else DiscourseSegmenter)(
-        token_bytes
-    )
+    kind = SentenceSegmenter if name == "sentence" else BlankLineSegmenter
+    return kind(token_bytes)
 
 
 class FixedSegmenter:
@@ -34,7 +30,9 @@ class FixedSegmenter:
 
     def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
         require(tokens >= 1, "segment_tokens", tokens, "a whole number >= 1")
-        self.token_bytes, self.left, self.visible = token_bytes, tokens, False
+        self.token_bytes = token_bytes
+        self.left = tokens
+        self.visible = False
 
     def feed(self, token: int) -> bool:
         self.left -= 1
@@ -65,76 +63,33 @@ class SentenceSegmenter:
     without memory of the line, the braces or the word before it."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
-        self.token_bytes, self.text = token_bytes, b""
-        self.visible = 0  # bytes so far that are not white space
-        self.blank = False  # the last byte completed a blank line
-        self._word = 0  # where the last word begins
-
-    def feed(self, token: int) -> bool:
-        return any(self.read(byte) for byte in self.token_bytes(token))
-
-    def read(self, byte: int) -> bool:
-        """Read a byte; True if a sentence or a paragraph ends with it."""
-        self.text += bytes([byte])
-        if byte not in WHITE_SPACE:
-            self.visible, self.blank = self.visible + 1, False
-            return False
-        self.blank = self.visible > 0 and self.text.endswith(b"\n\n")
-        begin, self._word = self._word, len(self.text)
-        return self.blank or self._ends(self.text[:begin], self.text[begin:-1])
-
-    def _ends(self, before: bytes, word: bytes) -> bool:
-        """Whether a sentence ends with this word."""
-        marked, depth = MARKED.fullmatch(word), 0
-        if marked is None:
-            return False
-        stem, mark = marked.groups()
-        list_number = stem.isdigit() and not before.rpartition(b"\n")[2].strip(
-            WHITE_SPACE
-        )
-        abbreviation = stem.lstrip(OPENERS).lower() in ABBREVIATIONS
-        for brace in re.findall(rb"[{}]", before + stem):
-            depth = max(0, depth + (1 if brace == b"{" else -1))
-        return depth == 0 and not (mark == b"." and (list_number or abbreviation))
-
-
-# Turns of the reasoning
-
-CUES = frozenset(
-    b"wait so therefore thus hence alternatively but however now then next finally actually "
-    b"hmm".split()
-)
-LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-class DiscourseSegmenter:
-    r"""A step ends at a cue ("Wait", "So", ...) or a blank line, after `least` visible
-    bytes.
-
-    A cue is recognised only after it is written, and tokens are not taken back. So the
-    cue is the last word of the step that it ends. It counts at the start of a sentence
-    or line, and is complete at the first byte that is not a letter ("Some" and
-    "So-called" are not cues).
-
-    Example, least = 10: "Six plus one is 7.\n\n" ends at the blank line, "Hmm.\n\nSix plus one is
-    8. Wait, no" at the comma. "Wait, six plus one" does not end: its cue comes too early."""
-
-    def __init__(self, token_bytes: TokenBytes, least: int = 40) -> None:
-        require(least >= 1, "least", least, "a number of visible bytes >= 1")
-        self.token_bytes, self.least = token_bytes, least
-        self.sentence = SentenceSegmenter(token_bytes)
-        self._begin = 0  # where the last sentence or line begins
+        self.token_bytes = token_bytes
+        self.text = b""
+        self.word = 0  # where the last word begins in the text
 
     def feed(self, token: int) -> bool:
         return any(self._read(byte) for byte in self.token_bytes(token))
 
     def _read(self, byte: int) -> bool:
-        sentence, before, at_cue = self.sentence, self.sentence.visible, False
-        if not (
-            byte in LETTERS or byte in b"-'" or byte >= 128
-        ):  # beyond ASCII: part of a word
-            first = sentence.text[self._begin :].lstrip(WHITE_SPACE + OPENERS)
-            at_cue = first.lower() in CUES and before - len(first) >= self.least
-        if sentence.read(byte) or byte == ord("\n"):
-            self._begin = len(sentence.text)
-        return at_cue or (sentence.blank and before >= self.least)
+        """Read a byte; True if a sentence or a paragraph ends with it."""
+        self.text += bytes([byte])
+        if byte not in WHITE_SPACE:
+            return False
+        begin = self.word
+        self.word = len(self.text)
+        paragraph = self.text.endswith(b"\n\n") and bool(self.text.strip(WHITE_SPACE))
+        return paragraph or self._ends(self.text[:begin], self.text[begin:-1])
+
+    def _ends(self, before: bytes, word: bytes) -> bool:
+        """Whether a sentence ends with this word."""
+        marked = MARKED.fullmatch(word)
+        if marked is None:
+            return False
+        stem, mark = marked.groups()
+        line = before.rpartition(b"\n")[2]
+        list_number = stem.isdigit() and not line.strip(WHITE_SPACE)
+        abbreviation = stem.lstrip(OPENERS).lower() in ABBREVIATIONS
+        depth = 0  # of braces that are open
+        for brace in re.findall(rb"[{}]", before + stem):
+            depth = max(0, depth + (1 if brace == b"{" else -1))
+        return depth == 0 and not (mark == b"." and (list_number or abbreviation))

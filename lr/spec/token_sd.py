@@ -27,7 +27,6 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.registry import find
 from lr.spec.acceptance import (
     EMPTY,
     ROOT,
@@ -39,6 +38,7 @@ from lr.spec.acceptance import (
 )
 from lr.spec.checks import check_list, check_proposal, refuse
 from lr.spec.protocol import Note, silent
+from lr.spec.rounds import round_detail
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, draw, narrowed
 from lr.trace import RoundDetail
@@ -206,12 +206,9 @@ def speculate(
         rows = distribution(rows, sampling)  # the same shape: probabilities
         decisions = rule.verify(rows, proposals, draws)
 
-    describe = find("lr.spec.rounds:round_detail") if detailed else None
-    ends = []
-    p_rows = rows.split(
-        [len(proposal) + 1 for proposal in proposals]
-    )  # [n + 1, v] each
     # 4. Keep the cache of a path that begins with the accepted nodes.
+    p_rows = rows.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v]
+    ends = []
     for context, proposal, (logits, forks), decision, p in zip(
         contexts, proposals, runs, decisions, p_rows, strict=True
     ):
@@ -225,15 +222,20 @@ def speculate(
             runner.swap(branch, chosen)
         runner.rewind(branch, context.length + accepted)
         branch.append(decision.token)
+        # 5. Let the drafter learn.
         drafter.learn(context, proposal, logits)
-
-        tokens = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
-        depth = max(proposal.depths())
         detail = None
-        if describe is not None:
-            detail = describe(rule, p, proposal, context.draws, decision)
+        if detailed:
+            detail = round_detail(rule, p, proposal, context.draws, decision)
         ends.append(
-            RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note)
+            RoundEnd(
+                tokens=tuple(context.tokens[context.length :]),
+                accepted=accepted,
+                proposed=len(proposal),
+                depth=max(proposal.depths()),
+                detail=detail,
+                note=decision.note,
+            )
         )
     return ends
 

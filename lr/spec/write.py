@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import log
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -137,7 +137,6 @@ class StepWriter:
     config: WriterConfig
     runner: Runner
     token_bytes: TokenBytes
-    here: ClassVar[bool] = True
     live: list[StepJob] = field(default_factory=list, init=False)
 
     def write(self, jobs: Sequence[StepJob]) -> list[Step]:
@@ -145,7 +144,7 @@ class StepWriter:
         self.begin(jobs)
         try:
             while self.live:
-                self.poll(None)
+                self.poll()
         finally:
             self.end()  # a failed forward leaves no unfinished job
         return [job.step for job in jobs]
@@ -176,9 +175,8 @@ class StepWriter:
         return bool(self.live)
 
     @torch.inference_mode()
-    def poll(self, wait: float | None = 0.0) -> None:
-        """Run one forward or round for all jobs; finished ones leave. `wait`: for
-        remote models."""
+    def poll(self) -> None:
+        """Run one forward or round for all jobs; finished ones leave."""
         if not self.live:
             return
         if self.config.speculation is None:

@@ -1,37 +1,15 @@
-"""The trained tiny checkpoints that come with the package: paths, shape, and
-language."""
+"""The tiny checkpoints: their language and their shape."""
 
 from __future__ import annotations
 
-from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lr.errors import CheckpointError
 from lr.model.config import ModelConfig
-from lr.registry import CHECKPOINTS
 from lr.tiny.oracle import OracleVerifier
 from lr.types import require
 
 if TYPE_CHECKING:
     from lr.model.codec import Codec
-
-
-def checkpoint_path(name: str) -> Path:
-    """The directory (Hugging Face layout) of one of `CHECKPOINTS`. Raises
-    `CheckpointError`."""
-    if name not in CHECKPOINTS:
-        raise CheckpointError(
-            f"there is no tiny model {name!r}. The tiny models are {', '.join(CHECKPOINTS)}."
-        )
-    path = Path(str(files("lr.tiny"))) / "checkpoints" / name
-    if not (path / "config.json").is_file():
-        raise CheckpointError(
-            f"the files of {name} are missing from this installation ({path}). Install the package "
-            "from its wheel, or train the model with training/train_tiny.py, or the judge with "
-            "training/train_judge.py."
-        )
-    return path
 
 
 def speaks_tiny(codec: Codec) -> bool:

@@ -46,6 +46,6 @@ class LikeliestVerifier(LikelihoodVerifier):
 def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Variant:
     """Accept the likeliest of `width` drafts if its mean is at least `floor` nats per
     token."""
-    runner = asked_model(reasoner.models.target, reasoner.codec).runner
+    runner = asked_model(reasoner.engine.target, reasoner.codec).runner
     settings = {"width": width, "depth": 1, "schedule": "sync"}
     return Variant(LikeliestVerifier(floor, runner), settings=settings)

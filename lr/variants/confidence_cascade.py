@@ -81,12 +81,12 @@ def confidence_cascade(
 ) -> Variant:
     """Accept from `high` on (None: -0.1 nats, or the digit 8), reject up to `low`, else
     ask."""
-    if reasoner.models.draft is None:
+    if reasoner.engine.draft is None:
         raise SettingError(
             "the draft is None, expected a model: the cascade asks the draft first."
         )
     asked, digits = (
-        asked_model(reasoner.models.draft, reasoner.codec),
+        asked_model(reasoner.engine.draft, reasoner.codec),
         scorer == "digits",
     )
     high = (8.0 if digits else -0.1) if high is None else high

@@ -95,10 +95,10 @@ class StepRejection(Verifier, Corrector):
 
 def lossless(reasoner: Reasoner) -> Variant:
     """Speculative sampling on steps. Needs a draft."""
-    if reasoner.models.draft is None:
+    if reasoner.engine.draft is None:
         raise SettingError(
             "the draft is None, expected a model, whose probabilities are needed."
         )
-    asked = PrefixCache(asked_model(reasoner.models.draft, reasoner.codec).runner)
+    asked = PrefixCache(asked_model(reasoner.engine.draft, reasoner.codec).runner)
     rejection = StepRejection(asked)
     return Variant(rejection, corrector=rejection)

@@ -32,7 +32,7 @@ def make_scorer(
     """A verifier whose verdicts have scores, aligned from `threshold` on (None: the
     default)."""
     codec = reasoner.codec
-    target = reasoner.models.target
+    target = reasoner.engine.target
     if kind is None:
         kind = "digits" if own_judge(codec) is None else "judge"
     if kind not in THRESHOLDS:
@@ -61,7 +61,7 @@ def judge_of(reasoner: Reasoner) -> JudgeVerifier:
         isinstance(verifier, NormalisedMatch)
         and isinstance(verifier.verifier, JudgeVerifier)
     ):
-        target = reasoner.models.target
+        target = reasoner.engine.target
         choice = VerifierChoice(
             "judge", reasoner.codec, device=target.device, dtype=target.dtype
         )

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lr.engine.engine import Run
+from lr.engine.answer import Answer
 from lr.tiny.oracle import differing
 from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import words_of
@@ -36,7 +36,7 @@ PAUSE = 1.5  # Seconds between two lines of the slow motion.
 class Racer:
     """One answer, and how far its column has got."""
 
-    def __init__(self, title: str, answer: Run) -> None:
+    def __init__(self, title: str, answer: Answer) -> None:
         self.title = title
         self.answer = answer
         self.rewind()
@@ -58,7 +58,7 @@ class Racer:
         """Show what had happened by then."""
         self.seconds = seconds if self.total is None else min(seconds, self.total)
         events = self.answer.trace.events
-        token_bytes = self.answer.models.codec.token_bytes
+        token_bytes = self.answer.engine.codec.token_bytes
         while self.taken < len(events) and events[self.taken][0] <= seconds:
             when, event = events[self.taken]
             record = Record(self.taken, when, event, token_bytes)
@@ -75,7 +75,7 @@ class Racer:
 class Race:
     """Two answers to the same question, neither of them begun."""
 
-    def __init__(self, plain: Run, lookahead: Run) -> None:
+    def __init__(self, plain: Answer, lookahead: Answer) -> None:
         self.plain = Racer("plain decoding", plain)
         self.lookahead = Racer("lookahead", lookahead)
         self.running: list[Racer] = []

@@ -4,29 +4,24 @@ that is due anyway, a target step only in doubt.
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 import torch
 from reasoner_kit import write_checkpoint
 
-from lr.engine.deferred import ThreadedVerifier
 from lr.engine.readings import read
 from lr.engine.runner import ModelRunner
-from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.model.attention import RaggedBatch
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
-from lr.spec.verifiers.named import LikelihoodVerifier, NormalisedMatch
+from lr.spec.verifiers.named import LikelihoodVerifier
 from lr.trace import StepWritten
-from lr.types import Finish, Role, Step, Verdict
+from lr.types import Role, Verdict
 from lr.variants.confidence_cascade import Cascade
 
 PROBLEM = (
@@ -71,7 +66,7 @@ def reread(
     forward from scratch.
     """
     runner = ModelRunner(
-        reasoner.models.target, num_blocks=40, vocab_size=reasoner.codec.vocab_size
+        reasoner.engine.target, num_blocks=40, vocab_size=reasoner.codec.vocab_size
     )
     [(logits, hidden)] = read(runner, [runner.open(tokens)])
     return logits.log_softmax(-1), hidden
@@ -240,128 +235,9 @@ def test_a_failing_read_leaves_nothing_behind(
 
 
 def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:
-    runner = ModelRunner(reasoner.models.target, num_blocks=4, max_batch_tokens=4)
+    runner = ModelRunner(reasoner.engine.target, num_blocks=4, max_batch_tokens=4)
     assert read(runner, []) == []
     branch = runner.open([1, 2, 3, 4, 5, 6])
     [(logits, hidden)] = read(runner, [branch])  # in two pieces
     assert logits.shape[0] == hidden.shape[0] == 6
     assert branch.num_computed_tokens == 6
-
-
-class Asked(Witness):
-    """A witness that notes in which thread it is asked. `meanwhile` is called the first
-    time."""
-
-    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        super().__init__(Requires.TARGET_STEP)
-        self.meanwhile, self.threads = meanwhile, set[str]()
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        self.threads.add(threading.current_thread().name)
-        self.passes += 1
-        if self.passes == 1:
-            self.meanwhile()
-        return super().judge(pairs)
-
-
-@pytest.mark.parametrize("driver", ["overlapped", "lockstep"])
-@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
-def test_a_verifier_in_a_thread_gives_the_same_answer(
-    reasoner: Reasoner, schedule: str, driver: str
-) -> None:
-    how: dict[str, Any] = HOW | {"depth": 3, "schedule": schedule, "driver": driver}
-    here, there = Asked(), Asked()
-    plain = reasoner.generate(QUESTION, variant=Variant(here), **how)
-    result = reasoner.generate(
-        QUESTION, variant=Variant(ThreadedVerifier(there)), **how
-    )
-    assert result.tokens == plain.tokens
-    assert here.threads == {threading.current_thread().name}
-    assert there.threads == {"lr witness"}
-    if driver == "lockstep":  # it is waited for
-        assert result.stats.verifier_passes == there.passes == here.passes > 0
-    else:  # what was asked and dropped meanwhile is told to nobody
-        assert 0 < result.stats.verifier_passes <= there.passes
-    assert 0 < result.stats.verifier_seconds < result.stats.seconds
-
-
-def test_the_target_does_not_wait_for_a_verifier_in_a_thread(
-    reasoner: Reasoner,
-) -> None:
-    goes_on = threading.Event()
-
-    def meanwhile() -> None:
-        hook = reasoner.models.target.register_forward_hook(lambda *_: goes_on.set())
-        assert goes_on.wait(60)
-        hook.remove()
-
-    witness = ThreadedVerifier(Asked(meanwhile))
-    reasoner.generate(
-        QUESTION, variant=Variant(witness), depth=3, driver="overlapped", **HOW
-    )
-    assert goes_on.is_set()
-
-
-def test_two_answers_share_a_verifier_in_a_thread(reasoner: Reasoner) -> None:
-    """Read in turns; its model would not bear two callers at the same time."""
-    how: dict[str, Any] = HOW | {"depth": 2, "driver": "overlapped"}
-    plain = reasoner.generate(QUESTION, variant=Variant(Asked()), **how)
-    witness = Asked()
-    variant = Variant(ThreadedVerifier(witness))
-    runs = [reasoner.run(QUESTION, variant=variant, **how) for _ in range(2)]
-    for _ in zip(*runs, strict=False):
-        pass
-    assert [run.finish().tokens for run in runs] == [plain.tokens] * 2
-    assert witness.threads == {"lr witness"}
-    told = [run.result.stats.verifier_passes for run in runs]
-    assert all(told) and max(told) <= witness.passes
-
-
-def test_a_fault_of_a_verifier_in_a_thread_is_raised(reasoner: Reasoner) -> None:
-    def fault() -> None:
-        raise ZeroDivisionError("a fault of the verifier")
-
-    how: dict[str, Any] = HOW | {"depth": 3, "driver": "overlapped"}
-    variant = Variant(ThreadedVerifier(Asked(fault)))
-    with pytest.raises(ZeroDivisionError, match="a fault of the verifier"):
-        reasoner.generate(QUESTION, variant=variant, **how)
-    reasoner.generate(QUESTION, variant=variant, **how)  # the thread lives on
-    with pytest.raises(
-        SettingError, match="in a thread a verifier can have the target's step"
-    ):
-        ThreadedVerifier(Witness(EVERYTHING))
-
-
-def test_the_thread_ends_with_the_verifier() -> None:
-    def fault() -> None:
-        raise ZeroDivisionError  # its traceback knows the verifier
-
-    before = set(threading.enumerate())
-    verifier = ThreadedVerifier(Asked(fault))
-    [thread] = set(threading.enumerate()) - before
-    with pytest.raises(ZeroDivisionError):
-        verifier.judge(
-            [Pair((1,), Step((2,), Finish.BOUNDARY), Step((2,), Finish.BOUNDARY))]
-        )
-    assert verifier.judge([]) == []
-    del verifier
-    gc.collect()
-    thread.join(10)
-    assert not thread.is_alive()
-
-
-def test_a_judge_in_a_thread(reasoner: Reasoner) -> None:
-    """As on a GPU, where every judge is asked so."""
-    tiny = Reasoner(verifier="judge")
-    assert isinstance(tiny.verifier, NormalisedMatch)
-    how: dict[str, Any] = {
-        "driver": "overlapped",
-        "max_tokens": 120,
-        "temperature": 0.6,
-    }
-    plain = tiny.generate(PROBLEM, **how)
-    tiny.verifier = ThreadedVerifier(tiny.verifier)
-    again = tiny.generate(PROBLEM, **how)
-    tiny.close()
-    assert again.tokens == plain.tokens
-    assert again.stats.verifier_passes > 0

@@ -1,110 +1,27 @@
-"""The scheduler on real (random) models: the end-to-end oracle, many problems at once,
-and the survivor law.
+"""The scheduler on real (random) models: the end-to-end oracle, many answers at once,
+and nothing is left behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import pytest
+from engine_kit import QUESTIONS, ask, emitted, plain, require_clean, toy_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_kit import KitWriter, answered, decode_plainly, random_model, writer
 
-from lr.engine.drafts import LocalDrafts, Streams
-from lr.engine.loop import Loop
-from lr.engine.request import Request
-from lr.rng import Stream
-from lr.spec.acceptance import MatchRule
-from lr.spec.drafters import LookupDrafter
-from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
-from lr.trace import Trace
-from lr.types import Coupling, EmittedStep, Role, Verdict
+from lr.spec.verifiers.base import ExactVerifier
+from lr.types import Role
 
-MODELS = [random_model(seed) for seed in range(4)]
-PROMPTS = [[5, 6, 7], [8, 9], [6, 5, 8, 7, 9, 6]]
-
-
-class ByContent(Verifier):
-    """Accepts by a coin that depends on the pair's tokens alone."""
-
-    name = "by content"
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [
-            Verdict(hash((p.prefix, p.draft.tokens)) % 3 > 0, "by content")
-            for p in pairs
-        ]
-
-
-def writers(
-    temperature: float, seed: int, k: int = 0, **how: object
-) -> tuple[KitWriter, KitWriter]:
-    target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)
-    draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)
-    for made in (target, draft):
-        speculation = Speculation(LookupDrafter(2, 1), MatchRule(), k) if k else None
-        made.config = replace(made.config, speculation=speculation)
-    return target, draft
-
-
-def chain(
-    config: SchedulerConfig,
-    target: KitWriter,
-    draft: KitWriter,
-    prompt: list[int],
-    coupling: Coupling,
-) -> Request:
-    streams = Streams(
-        target.stream.fold_in(str(prompt)), draft.stream.fold_in(str(prompt)), coupling
-    )
-    trace = Trace()
-    return Request(
-        prompt,
-        LookaheadScheduler(config),
-        target,
-        LocalDrafts(draft, trace),
-        streams,
-        trace,
-    )
-
-
-def run(
-    config: SchedulerConfig,
-    prompts: list[list[int]],
-    verifier: Verifier,
-    *,
-    temperature: float = 0.0,
-    seed: int = 0,
-    k: int = 0,
-    draft_forwards: int = 8,
-    coupling: Coupling = Coupling.INDEPENDENT,
-) -> list[list[EmittedStep]]:
-    target, draft = writers(temperature, seed, k, num_blocks=900)
-    chains = [chain(config, target, draft, prompt, coupling) for prompt in prompts]
-    for _ in answered(Loop(target, draft, verifier, draft_forwards), chains):
-        pass
-    for made in (target, draft):
-        assert made.live == []
-        assert made.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
-    return [c.emitted for c in chains]
-
-
-def plain(
-    prompt: list[int], limits: Limits, temperature: float, seed: int
-) -> list[EmittedStep]:
-    target, _ = writers(temperature, seed)
-    target.stream = target.stream.fold_in(str(prompt))
-    return list(decode_plainly(prompt, target, limits))
+ENGINE = toy_engine()
+SCHEDULES = ("sync", "paper", "depth")
+MATCH = {"mode": "lr+sd", "drafter": "ngram", "acceptance": "match"}
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    schedule=st.sampled_from(Schedule),
+    schedule=st.sampled_from(SCHEDULES),
     depth=st.integers(1, 6),
     width=st.integers(1, 3),
     k=st.sampled_from([0, 1, 3, 6]),
@@ -112,10 +29,10 @@ def plain(
     seed=st.integers(0, 999),
     draft_forwards=st.sampled_from([1, 3, 20]),
     rows=st.sampled_from([None, 1, 3]),
-    coupling=st.sampled_from(Coupling),
+    coupling=st.sampled_from(["independent", "shared"]),
 )
 def test_exact_verification_emits_plain_decoding(
-    schedule: Schedule,
+    schedule: str,
     depth: int,
     width: int,
     k: int,
@@ -123,28 +40,27 @@ def test_exact_verification_emits_plain_decoding(
     seed: int,
     draft_forwards: int,
     rows: int | None,
-    coupling: Coupling,
+    coupling: str,
 ) -> None:
     """The end-to-end oracle: token for token, whatever the schedule, the width, the
-    token level and the pace of the draft.
-    """
-    limits = Limits(40, 12)
-    config = SchedulerConfig(
-        limits, schedule, min(depth, 3) if width > 1 else depth, width, rows
-    )
-    [emitted] = run(
-        config,
-        PROMPTS[:1],
-        ExactVerifier(),
-        temperature=temperature,
-        seed=seed,
-        k=k,
+    token level and the pace of the draft."""
+    changes: dict[str, Any] = {"temperature": temperature, "seed": seed}
+    token_level: dict[str, Any] = MATCH | {"num_speculative_tokens": k} if k else {}
+    answer = ask(
+        ENGINE,
+        verifier=ExactVerifier(),
+        schedule=schedule,
+        depth=min(depth, 3) if width > 1 else depth,
+        width=width,
         draft_forwards=draft_forwards,
+        max_target_rows=rows,
         coupling=coupling,
+        **changes,
+        **token_level,
     )
-    expected = plain(PROMPTS[0], limits, temperature, seed)
-    assert [e.step for e in emitted] == [e.step for e in expected]
-    assert [e.index for e in emitted] == list(range(len(emitted)))
+    steps = emitted(answer)
+    assert [step.step for step in steps] == plain(ENGINE, **changes)
+    assert [step.index for step in steps] == list(range(len(steps)))
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -153,83 +69,86 @@ def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(
     width: int, seed: int
 ) -> None:
     outputs = [
-        run(
-            SchedulerConfig(Limits(50, 14), schedule, depth, width),
-            PROMPTS[:1],
-            ByContent(),
-            temperature=1.1,
-            seed=seed,
-            draft_forwards=forwards,
+        emitted(
+            ask(
+                ENGINE,
+                schedule=schedule,
+                depth=depth,
+                width=width,
+                draft_forwards=forwards,
+                seed=seed,
+            )
         )
-        for schedule in (Schedule.PAPER, Schedule.DEPTH)
+        for schedule in ("paper", "depth")
         for depth, forwards in ((1, 8), (2, 1), (4, 3))
     ]
-    assert all(
-        [e.step for e in output[0]] == [e.step for e in outputs[0][0]]
-        for output in outputs
-    )
+    steps = [[step.step for step in output] for output in outputs]
+    assert all(each == steps[0] for each in steps)
 
 
-@pytest.mark.parametrize("schedule", Schedule)
-def test_problems_do_not_influence_each_other(schedule: Schedule) -> None:
-    """One driver, three chains in the same forwards: each emits what it emits alone, in
-    any order.
-    """
-    config = SchedulerConfig(Limits(50, 14), schedule, 3)
-    together = run(config, PROMPTS, ByContent(), temperature=1.1, seed=4, k=2)
-    assert together == [
-        run(config, [prompt], ByContent(), temperature=1.1, seed=4, k=2)[0]
-        for prompt in PROMPTS
-    ]
-    assert together[::-1] == run(
-        config, PROMPTS[::-1], ByContent(), temperature=1.1, seed=4, k=2
-    )
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("token_level", [{}, MATCH], ids=["lr", "lr+sd"])
+def test_answers_do_not_influence_each_other(
+    schedule: str, token_level: dict[str, Any]
+) -> None:
+    """Three answers in the same forwards: each is what it is alone, in any order."""
+    changes = {"schedule": schedule, "depth": 3, "seed": 4} | token_level
+    alone = [emitted(ask(ENGINE, question, **changes)) for question in QUESTIONS]
+    for order in (QUESTIONS, QUESTIONS[::-1]):
+        answers = [ask(ENGINE, question, **changes) for question in order]
+        for _ in ENGINE.serve(answers, concurrency=3):
+            pass
+        steps = {answer.question: answer.emitted for answer in answers}
+        assert [steps[question] for question in QUESTIONS] == alone
+        require_clean(ENGINE)
 
 
-def test_stopping_early_gives_everything_back() -> None:
-    target, draft = writers(1.1, 3)
-    chains = [
-        chain(
-            SchedulerConfig(Limits(60, 14), depth=4),
-            target,
-            draft,
-            p,
-            Coupling.INDEPENDENT,
+@pytest.mark.parametrize("mode", ["ar", "lr"])
+def test_stopping_early_gives_everything_back(mode: str) -> None:
+    engine = toy_engine(endless=True)
+    roles = [Role.TARGET] if mode == "ar" else list(Role)
+    for kept in range(4):
+        answers = [ask(engine, question, mode=mode) for question in QUESTIONS]
+        serving = engine.serve(answers, concurrency=2)
+        for _ in range(kept):
+            next(serving)
+        serving.close()
+        assert all(answer.sides == {} or not answer.nodes for answer in answers)
+        if kept:
+            assert [len(engine.runners[role].idle) for role in roles] == [1] * len(
+                roles
+            )
+            require_clean(engine, roles)
+
+
+def test_a_stopped_answer_leaves_the_others_alone() -> None:
+    engine = toy_engine(endless=True)
+    alone = emitted(ask(engine, QUESTIONS[1]))
+    answers = [ask(engine, question) for question in QUESTIONS[:2]]
+    for answer, _ in engine.serve(answers, concurrency=2):
+        answers[0].stopped = answer is answers[0]
+    assert len(answers[0].steps) < 4
+    assert answers[1].emitted == alone
+    require_clean(engine)
+
+
+def test_hundreds_of_rounds_leave_the_cache_as_it_was() -> None:
+    """Nothing is held, and what is held meanwhile never grows."""
+    largest = 0
+    for number in range(30):
+        answer = ask(
+            ENGINE, "a" + QUESTIONS[number % 3], max_step_tokens=3, depth=3, width=2
         )
-        for p in PROMPTS
-    ]
-    steps = answered(Loop(target, draft, ByContent(), 8), chains)
-    next(steps)
-    steps.close()
-    assert target.live == draft.live == []
-    assert target.runner.cache.pool.num_used == draft.runner.cache.pool.num_used == 0
-
-
-def test_hundreds_of_rounds_leave_the_pool_as_it_was() -> None:
-    """Not only is nothing held: the ids that the pool will hand out next are the same,
-    and what is held never grows.
-    """
-    target, draft = writers(1.1, 3)
-    pools = [made.runner.cache.pool for made in (target, draft)]  # type: ignore[attr-defined]
-    rounds, most = 0, 0
-    config = SchedulerConfig(Limits(90, 3), depth=3, width=2)
-    while rounds < 300:
-        one = chain(config, target, draft, [5, 6 + rounds % 3], Coupling.INDEPENDENT)
-        for _ in answered(Loop(target, draft, ByContent(), 8), [one]):
-            rounds += 1
-            most = max(most, *(pool.num_used for pool in pools))
-        assert [pool.num_used for pool in pools] == [0, 0]
-    for pool in pools:
-        assert sorted(pool.allocate(pool.num_blocks)) == list(range(pool.num_blocks))
-        for block in range(pool.num_blocks):
-            assert pool.drop(block)
-    assert most < 120
+        for _ in answer:
+            pools = [side.writer.runner.cache.pool for side in answer.sides.values()]
+            largest = max(largest, *(pool.num_used for pool in pools))
+        require_clean(ENGINE)
+    assert largest < 120
 
 
 def test_alternatives_have_their_own_noise() -> None:
-    streams = Streams(Stream.root(1), Stream.root(2), Coupling.SHARED)
-    states = {streams.of_draft(3, sibling).state for sibling in range(4)}
-    assert len(states) == 4
-    assert streams.of_draft(3, 0) == streams.target.fold_in(3)
-    apart = Streams(Stream.root(1), Stream.root(2))
-    assert apart.of_draft(3, 0) != apart.target.fold_in(3)
+    shared, apart = ask(ENGINE, coupling="shared"), ask(ENGINE)
+    streams = {shared.stream(Role.DRAFT, 3, sibling) for sibling in range(4)}
+    assert len(streams) == 4
+    assert shared.stream(Role.DRAFT, 3) == shared.stream(Role.TARGET, 3)
+    assert apart.stream(Role.DRAFT, 3) != apart.stream(Role.TARGET, 3)

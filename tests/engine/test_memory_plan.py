@@ -12,9 +12,9 @@ import pytest
 import torch
 from reasoner_kit import write_checkpoint
 
-from lr.engine.engine import Run
-from lr.engine.loop import Loop
-from lr.engine.worker import RemoteRun
+from lr.engine.answer import Answer
+from lr.engine.engine import Loop
+from lr.engine.worker import News, RemoteWriter
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass
@@ -67,23 +67,14 @@ def test_the_prompt_is_computed_once_per_model(reasoner: Reasoner, way: dict) ->
 
 
 def test_reading_draft_steps_takes_no_pass_of_its_own(folders: list[Path]) -> None:
-    """Four rows of a synchronous cycle, each of 4 tokens. A row needs what the one
-    before it reads in its first pass, so they begin one pass after the other, and every
-    pass serves all of them.
-    """
+    """Four rows of a synchronous cycle, each of 4 tokens. The first pass reads the
+    prompt; then every pass serves all rows."""
     how = HOW | {"max_tokens": 16, "mode": "lr", "depth": 3, "schedule": "sync"}
     with Reasoner(*folders, "always", dtype=torch.float64) as reasoner:
         result = reasoner.generate(LONG, **how)
     passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
-    assert [e.branches for e in passes if e.role is Role.TARGET] == [
-        1,
-        2,
-        3,
-        4,
-        3,
-        2,
-        1,
-    ]
+    rows = [e.branches for e in passes if e.role is Role.TARGET]
+    assert rows == [1, 4, 4, 4, 3]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -104,7 +95,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
     """Branches and tokens of every forward from here on, by role, the worker's
     included."""
     found: dict[Role, list[tuple[int, int]]] = {role: [] for role in Role}
-    passed, hear = Loop.passed, RemoteRun.hear
+    passed, take_in = Loop.passed, RemoteWriter._take_in
 
     def ours(
         loop: Loop, role: Role, branches: int, tokens: int, seconds: float
@@ -112,27 +103,26 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
         found[role].append((branches, tokens))
         passed(loop, role, branches, tokens, seconds)
 
-    def theirs(run: RemoteRun, kind: str, content: Any) -> None:
-        hear(run, kind, content)
-        events = content[1] if kind == "news" else []
-        passes = [event for _, _, event in events if isinstance(event, ForwardPass)]
+    def theirs(writer: RemoteWriter, news: News) -> None:
+        take_in(writer, news)
+        passes = [event for *_, event in news.events if isinstance(event, ForwardPass)]
         found[Role.DRAFT] += [(event.branches, event.tokens) for event in passes]
 
     monkeypatch.setattr(Loop, "passed", ours)
-    monkeypatch.setattr(RemoteRun, "hear", theirs)
+    monkeypatch.setattr(RemoteWriter, "_take_in", theirs)
     return found
 
 
-def samples(reasoner: Reasoner, count: int, **how: Any) -> list[Run]:
+def samples(reasoner: Reasoner, count: int, **how: Any) -> list[Answer]:
     """So many samples of one question, each longer than the one before, not begun."""
     lengths = [(number, 9 + number) for number in range(count)]
     options = [
         make_options(**how, sample=n, max_tokens=length) for n, length in lengths
     ]
-    return [Run(reasoner.engine, reasoner.verifier, LONG, one) for one in options]
+    return [reasoner.run(LONG, each) for each in options]
 
 
-def together(runs: list[Run]) -> list[tuple[int, ...]]:
+def together(runs: list[Answer]) -> list[tuple[int, ...]]:
     """The answers, four at a time."""
     for _ in runs[0].engine.serve(runs, 4):
         pass

@@ -5,74 +5,60 @@ answers are the same wherever target, draft and judge are.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
 from reasoner_kit import write_checkpoint
-from second_device import ELSEWHERE, SecondDevice, load
 from spec_kit import random_model
 
 from lr import Reasoner
-from lr.engine.engine import Models, Run
 from lr.engine.runner import ModelRunner
 from lr.engine.verifiers import VerifierChoice
-from lr.engine.worker import DraftWorker
 from lr.errors import SettingError
-from lr.model.codec import Codec
 from lr.model.device import DeviceMap
-from lr.model.qwen import CausalLM
-from lr.model.weights import load_model
-from lr.options import make_options
-from lr.reasoner import draft_worker
 from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
 from lr.spec.drafters import ModelDrafter
 from lr.spec.token_sd import Context, Speculation, speculate
+from lr.spec.variant import Variant
 from lr.spec.write import StepWriter
 from lr.types import SamplingParams
 
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 
 
-def worker(model: CausalLM, device: str) -> DraftWorker:
-    codec, where = Codec.load("tiny-draft"), torch.device(device)
-    map_ = DeviceMap((where,), torch.device("cpu") if device == "cpu" else where, where)
-    models = Models(codec, model, model, codec.vocab_size, None)
-    return draft_worker("tiny-draft", models, map_)
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Target and draft are taken for sharing a GPU."""
+    monkeypatch.setattr(DeviceMap, "shares_gpu", True)
 
 
-def test_a_thread_shares_the_weights_a_process_loads_its_own() -> None:
-    model = load_model("tiny-draft", dtype=torch.float32)
-    shared = worker(model, "cuda:0")
-    assert shared.as_thread and shared.load()[0].model is model
-    apart = worker(model, "cpu")
-    other = apart.load()[0].model
-    assert not apart.as_thread and other is not model
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(model.parameters(), other.parameters(), strict=True)
-    )
+def test_a_process_loads_its_own_weights() -> None:
+    with Reasoner() as reasoner:
+        engine = reasoner.engine
+        assert engine.worker is not None and engine.draft is not None
+        draft = engine.worker.load()[0].model
+        assert not engine.worker.as_thread and draft is not engine.draft
+        both = zip(draft.parameters(), engine.draft.parameters(), strict=True)
+        assert all(torch.equal(*pair) for pair in both)
 
 
+@pytest.mark.usefixtures("one_gpu")
 def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
     """What one GPU for both does, on the CPU: the thread and the target's loop use one
     model object at the same time.
     """
-    with Reasoner("tiny-target", "tiny-draft", "oracle") as reasoner:
-        models = reasoner.models
-        assert isinstance(models.draft, CausalLM) and models.worker is not None
-        thread = worker(models.draft, "cuda:0")
-        models.worker.load, models.worker.as_thread = thread.load, True
+    with Reasoner() as reasoner:
+        engine = reasoner.engine
+        assert engine.worker is not None and engine.worker.as_thread
+        assert engine.worker.load()[0].model is engine.draft
         settings = {"mode": "lr+sd", "drafter": "draft", "max_tokens": 120}
-        one = reasoner.generate(QUESTION, driver="overlapped", **settings)
-        assert (
-            one.tokens
-            == reasoner.generate(QUESTION, driver="lockstep", **settings).tokens
-        )
+        tokens = {
+            reasoner.generate(QUESTION, driver=driver, **settings).tokens
+            for driver in ("overlapped", "lockstep")
+        }
+    assert len(tokens) == 1
 
 
 class Elsewhere(RejectRule):
@@ -175,90 +161,13 @@ def test_verifiers_read_models_in_several_processes(
     """Verifiers that ask the target ask all of its ranks."""
     seen = []
     for reasoner, driver in zip(several, ("overlapped", "lockstep"), strict=True):
-        models, codec = reasoner.models, reasoner.codec
-        made = VerifierChoice(verifier, codec, dtype=torch.float64).build(models.target)
-        options = make_options(mode="lr", driver=driver, **SHORT)
-        run = Run(reasoner.engine, made, QUESTION, options)
-        seen.append([(step.tokens, step.origin) for step in run.finish().steps])
-    assert seen[0] == seen[1]
-
-
-def test_the_second_device_raises_where_two_devices_meet() -> None:
-    with SecondDevice():
-        far, near = torch.ones(2, device=ELSEWHERE), torch.ones(2)
-        assert far.device == (far + 1).device == near.to(ELSEWHERE).device == ELSEWHERE
-        assert (far.cpu() + near).tolist() == [2, 2]
-        for mixing in (
-            lambda: far + near,
-            lambda: torch.stack([near, far]),
-            lambda: far[near > 0],
-        ):
-            with pytest.raises(RuntimeError, match="on xla and on the CPU"):
-                mixing()
-
-
-BABBLE: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 14}
-CASES = [
-    *((role, "random:0.5", way) for role in ("target", "draft") for way in SPECULATING),
-    *(
-        (role, "judge", {"mode": "lr", "width": 2})
-        for role in ("target", "draft", "judge")
-    ),
-    *(
-        ("target", name, {"mode": "lr"})
-        for name in ("exact", "likelihood:-3", "score:4")
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def placed(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[str, str | None], Reasoner]:
-    """Reasoners with this verifier, and with this role (None: nothing) on the second
-    device."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    folders = [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2)]
-
-    @cache
-    def made(verifier: str, role: str | None) -> Reasoner:
-        models: list[CausalLM] = []
-
-        def loaded(*names: Path, **how: Any) -> CausalLM:
-            models.append(load(*names, **how))
-            return models[-1]
-
-        where = dict.fromkeys(("target", "draft", "judge"), torch.device("cpu"))
-        where |= {role: ELSEWHERE} if role else {}
-        judge = folders[1] if verifier == "judge" else None
-        names, how = (
-            (folders[0], folders[0], verifier),
-            {"judge": judge, "dtype": torch.float64},
+        choice = VerifierChoice(verifier, reasoner.codec, dtype=torch.float64)
+        variant = Variant(verifier=choice.build(reasoner.engine.target))
+        result = reasoner.generate(
+            QUESTION, variant=variant, mode="lr", driver=driver, **SHORT
         )
-        with pytest.MonkeyPatch.context() as patch:
-            for module in ("lr.reasoner", "lr.engine.verifiers"):
-                patch.setattr(f"{module}.load_model", loaded)
-            reasoner = Reasoner(*names, device=where, **how)
-        assert [model.device for model in models].count(ELSEWHERE) == (role is not None)
-        return reasoner
-
-    return made
-
-
-@pytest.mark.parametrize(
-    ("role", "verifier", "way"), CASES, ids=lambda one: str(one).replace("'", "")
-)
-def test_one_model_on_a_second_device(
-    placed: Callable[[str, str | None], Reasoner], role: str, verifier: str, way: dict
-) -> None:
-    """The steps are those of one device, and nothing of the one meets anything of the
-    other."""
-    expected = placed(verifier, None).generate(QUESTION, **BABBLE, **way).steps
-    with SecondDevice():
-        found = placed(verifier, role).generate(QUESTION, **BABBLE, **way).steps
-    assert [(s.tokens, s.origin) for s in found] == [
-        (s.tokens, s.origin) for s in expected
-    ]
+        seen.append([(step.tokens, step.origin) for step in result.steps])
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.gpu
@@ -299,9 +208,9 @@ def test_nobody_works_on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> 
     target."""
     streams, poll = {}, StepWriter.poll
 
-    def watched(writer: StepWriter, wait: float | None = 0.0) -> None:
+    def watched(writer: StepWriter) -> None:
         streams[threading.current_thread().name] = torch.cuda.current_stream()
-        poll(writer, wait)
+        poll(writer)
 
     monkeypatch.setattr(StepWriter, "poll", watched)
     with Reasoner(device="cuda") as reasoner:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.engine.engine import Run
 from lr.errors import OutOfBlocks
 from lr.measure.datasets import Item, Task
 from lr.measure.grading import Grader
@@ -48,10 +47,7 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
         question: reasoner.generate(question, **settings) for question in QUESTIONS
     }
     made = make_options(**settings)
-    asked = [
-        Run(reasoner.engine, reasoner.verifier, question, made)
-        for question in QUESTIONS
-    ]
+    asked = [reasoner.run(question, made) for question in QUESTIONS]
     finished = [run for run, _ in reasoner.engine.serve(asked, 2) if run.done]
     assert sorted(one.question for one in finished) == sorted(QUESTIONS)
     for one in finished:
@@ -74,7 +70,7 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
 def test_leaving_early_gives_everything_back(reasoner: Reasoner) -> None:
     """The conservation law of the caches is checked after every test."""
     made = make_options(mode="lr", max_tokens=60)
-    runs = [Run(reasoner.engine, reasoner.verifier, q, made) for q in QUESTIONS]
+    runs = [reasoner.run(question, made) for question in QUESTIONS]
     running = reasoner.engine.serve(runs, 3)
     next(running)
     running.close()
@@ -84,14 +80,14 @@ def test_samples_differ_and_are_numbered(reasoner: Reasoner, tmp_path: Path) -> 
     made = [
         make_options(mode="ar", sample=sample, max_tokens=60) for sample in range(2)
     ]
-    asked = [Run(reasoner.engine, reasoner.verifier, QUESTIONS[0], one) for one in made]
+    asked = [reasoner.run(QUESTIONS[0], one) for one in made]
     first, second = [
         r.result.tokens for r, _ in reasoner.engine.serve(asked, 2) if r.done
     ]
     assert first != second
     items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
     kept = Store(tmp_path), Grader()
-    assert Evaluation(reasoner, *kept, items, "ar", made[0], samples=range(2)).keys == [
+    assert Evaluation(reasoner, *kept, items, "ar", made[0], samples=2).keys == [
         AnswerKey(4),
         AnswerKey(4, 1),
         AnswerKey(5),
@@ -126,16 +122,11 @@ def test_caches_are_kept_from_answer_to_answer(options: dict) -> None:
 def test_an_answer_that_never_fits_is_refused_and_others_wait_for_room() -> None:
     with Reasoner("tiny-draft", "tiny-draft", "oracle") as made:
         options = make_options(mode="lr", max_tokens=60, depth=2)
-        runs = [
-            Run(made.engine, made.verifier, question, options) for question in QUESTIONS
-        ]
+        runs = [made.run(question, options) for question in QUESTIONS]
         room = max(run.blocks for run in runs)
     for blocks, fits in ((room, True), (room // 2, False)):
         with Reasoner("tiny-draft", "tiny-draft", "oracle", num_blocks=blocks) as made:
-            runs = [
-                Run(made.engine, made.verifier, question, options)
-                for question in QUESTIONS
-            ]
+            runs = [made.run(question, options) for question in QUESTIONS]
             if fits:  # one at a time, whatever the concurrency
                 assert sum(run.done for run, _ in made.engine.serve(runs, 2)) == len(
                     runs

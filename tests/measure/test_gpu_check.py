@@ -8,18 +8,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import gpu_check
 import gpu_checks
 import pytest
 import torch
-from gpu_checks import SMALL_SCENES, Sizes, attention_equal, model_equal, modes_equal
+from gpu_checks import Sizes, model_equal, modes_equal
 from gpu_times import CHECKS
-
-from lr.model.attention import SDPA, reference_attention
-from lr.model.attention_choice import distances
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -46,16 +42,15 @@ Check = Callable[..., tuple[int, str]]
 def test_results_are_written_line_by_line_and_as_a_table(
     check: Check, tmp_path: Path
 ) -> None:
-    names = ["attention", "graphs"]
+    names = ["machine", "graphs"]
     code, said = check("--small", "--output", str(tmp_path), "--only", *names)
     assert code == 0, said
     [text], [lines] = tmp_path.glob("*.md"), tmp_path.glob("*.jsonl")
     facts, *rest = map(json.loads, lines.read_text().splitlines())
     found = [one for one in rest if "ok" in one]
-    assert any("sdpa" in one["told"] for one in rest if "told" in one)
     assert {"date", "python", "torch"} <= facts.keys() and "card" not in facts
     assert [(one["name"], one["ok"]) for one in found] == [
-        ("attention", True),
+        ("machine", True),
         ("graphs", None),  # nothing is recorded on a CPU
     ]
     assert "| attention" in text.read_text() and "skipped" in text.read_text()
@@ -136,28 +131,11 @@ print(*gpu_times.timings(torch.device("cpu"), gpu_times.Sizes.small()))
 def test_a_check_that_raises_has_failed(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CHECKS, "attention", (lambda *_: {}["nothing"], 1))
-    code, said = check("--one", "attention")
+    monkeypatch.setitem(CHECKS, "graphs", (lambda *_: {}["nothing"], 1))
+    code, said = check("--one", "graphs")
     found = json.loads(said.splitlines()[-1])
     assert code == 0 and found["ok"] is False
     assert "KeyError: 'nothing' (test_gpu_check.py:" in found["what"]
-
-
-def test_wrong_attention_is_seen() -> None:
-    """The same scenes with a kind that looks at one place too few."""
-
-    def short(batch, cache):  # type: ignore[no-untyped-def]
-        attend = reference_attention(
-            replace(batch, positions=batch.positions - 1), cache
-        )
-        return lambda layer, q, k, v: attend(layer, q, k, v).nan_to_num()
-
-    needs = gpu_checks.AttentionNeeds(CPU, torch.float32, 4, 2, 16)
-    for scene in SMALL_SCENES:
-        batch = needs, scene.cached, scene.new, scene.forks
-        assert max(distances(SDPA, *batch).values()) < 1e-5
-        assert distances(replace(SDPA, ragged=short), *batch)["ragged"] > 1e-3
-    assert attention_equal(CPU, Sizes.small())[0]
 
 
 def test_a_wrong_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

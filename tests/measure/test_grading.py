@@ -1,8 +1,9 @@
 """Reading the answer out of a text, comparing it, and what degenerate texts cost.
 
 The files beside this one hold the pairs: `answers.jsonl` ours, judged by a person;
-`math_verify.jsonl` those of the tests of Math-Verify 0.9.0 (huggingface/Math-Verify,
-tests/*.py), long replies cut to their end."""
+`sentences.jsonl` and `letters.jsonl` replies in our words; `replies.jsonl` replies of
+real models; `math_verify.jsonl` the pairs in the tests of Math-Verify 0.9.0
+(huggingface/Math-Verify, tests/*.py), long replies cut to their end."""
 
 from __future__ import annotations
 

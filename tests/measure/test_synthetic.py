@@ -23,9 +23,9 @@ from lr.measure.bench.synthetic import (
     STEPS,
     TOKENS,
     Synthetic,
+    SyntheticAnswer,
     SyntheticDrafter,
     SyntheticRule,
-    SyntheticRun,
     SyntheticVerifier,
     kept_at,
 )
@@ -59,7 +59,7 @@ def replay(
         **{"mode": "lr", "max_tokens": 400, "drafter": "ngram", **changes}
     )
     judge = verifier or SyntheticVerifier(synthetic)
-    return SyntheticRun(reasoner.engine, judge, "x" * 20, options).finish()
+    return SyntheticAnswer(reasoner.engine, "x" * 20, options, judge).finish()
 
 
 def chance_of(successes: int, trials: int, p: float) -> float:

@@ -1,45 +1,183 @@
-"""A kind of attention that is recorded without CUDA: every row by itself, in plain
-arithmetic."""
+"""For tests of attention: a kind that is recorded without CUDA, and random scenes in
+which a kind is compared with the reference in fp64."""
 
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionKind, RowPages, reference_attention
+from lr.model.attention import (
+    AttentionKind,
+    RaggedBatch,
+    Tiles,
+    reference_attention,
+)
 from lr.model.layers import Attend
 
+LARGE = ((32, 8, 64), (28, 4, 128), (16, 8, 128), (8, 1, 256))
+"""Query heads, KV heads and head dim of real models."""
 
-def row_attention(rows: RowPages, cache: PagedKVCache) -> Attend:
-    """Like a kernel, it computes everything from the tensors when it is called. What a
-    kernel would read silently wrong (too few pages, a page that does not exist or is
-    not finite) is an error.
+
+def tile_attention(tiles: Tiles, cache: PagedKVCache) -> Attend:
+    """Like a kernel, it computes everything from the tensors when it is called: every
+    row by itself, in plain arithmetic. What a kernel would read silently wrong (too few
+    pages, a page that does not exist or is not finite) is an error. Rows in no tile
+    stay zero.
     """
-    assert rows.blocks.dtype == torch.int32
-    assert rows.positions.dtype == rows.slots.dtype == torch.int64
+    assert (
+        tiles.borders.dtype == tiles.owners.dtype == tiles.blocks.dtype == torch.int32
+    )
+    assert tiles.positions.dtype == tiles.slots.dtype == torch.int64
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        cache.write(layer, rows.slots, k, v)
+        cache.write(layer, tiles.slots, k, v)
+        counts = tiles.borders.diff()
+        assert counts.min() >= 0 and counts.max() <= tiles.longest
+        n = int(tiles.borders[-1])  # rows that are in a tile
+        owners = tiles.owners.repeat_interleave(counts.long())
         group, scale = q.shape[1] // k.shape[1], 1 / math.sqrt(q.shape[-1])
         keys, values = (  # [n, s, h, d]
             page.repeat_interleave(group, dim=2)
-            for page in cache.gather(layer, rows.blocks)
+            for page in cache.gather(layer, tiles.blocks[owners.long()])
         )
         places = torch.arange(keys.shape[1], device=q.device)
-        at = rows.positions[:, None]
+        at = tiles.positions[:n, None]
         assert at.max() < len(places), "too few pages"
         read = places - places % cache.block_size <= at  # [n, s]: whole pages
         assert keys[read].isfinite().all() and values[read].isfinite().all()
         later = places > at
-        scores = torch.einsum("nhd,nshd->nhs", q, keys) * scale
+        scores = torch.einsum("nhd,nshd->nhs", q[:n], keys) * scale
         weights = scores.masked_fill(later[:, None], -math.inf).softmax(-1)
         seen = values.masked_fill(later[:, :, None, None], 0)
-        return torch.einsum("nhs,nshd->nhd", weights, seen)
+        mixed = torch.zeros_like(q)
+        mixed[:n] = torch.einsum("nhs,nshd->nhd", weights, seen)
+        return mixed
 
     return attend
 
 
-ROWS = AttentionKind("rows", reference_attention, row_attention)
+def ragged_tiles(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    return tile_attention(Tiles.of(batch, 3), cache)
+
+
+TILES = AttentionKind("tiles", ragged_tiles, tile_attention, tile=4)
+
+
+def padded(tiles: Tiles, more: int, slot: int) -> Tiles:
+    """The same rows as a recording holds them: more tiles, which are empty, more pages
+    per table, and more rows, which are in no tile and write to `slot`."""
+    n, m = len(tiles.positions), len(tiles.owners)
+    blocks = tiles.blocks[tiles.owners.long()]
+    wide = torch.zeros(
+        m + more, blocks.shape[1] + 2, dtype=blocks.dtype, device=blocks.device
+    )
+    wide[:m, :-2] = blocks
+    return Tiles(
+        torch.cat((tiles.positions, tiles.positions.new_zeros(more))),
+        torch.cat((tiles.slots, tiles.slots.new_full((more,), slot))),
+        torch.cat((tiles.borders, tiles.borders.new_full((more,), n))),
+        torch.arange(m + more, dtype=torch.int32, device=blocks.device),
+        wide,
+        max(tiles.longest, 2),
+    )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Sequences of `cached` tokens, and a fork of the first, with `counts` new ones."""
+
+    heads: tuple[int, int, int]
+    block_size: int
+    cached: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+def random_scene(seed: int, heads: tuple[int, int, int], block_size: int) -> Scene:
+    chance = random.Random(seed)
+    cached = (chance.randint(1, 20), chance.randint(1, 9))
+    counts = tuple(chance.choice([1, 1, 2, 5, 17]) for _ in range(3))
+    return Scene(heads, block_size, cached, counts)
+
+
+@torch.inference_mode()
+def compare(
+    kind: AttentionKind,
+    scene: Scene,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    *,
+    roundings: int = 8,
+    spoiled: bool = False,
+) -> set[int]:
+    """Hold both forms of a kind equal to the reference in fp64, row by row. `spoiled`:
+    row 0 asks with NaN, and the first key of sequence 1 is infinite. Returns into how
+    many parts our kernel divided the keys.
+    """
+    (h, kv, d), counts, parts = scene.heads, scene.counts, set[int]()
+    noise = torch.Generator().manual_seed(sum(counts) + h)
+    cache, exact = (
+        PagedKVCache(
+            num_layers=1, num_kv_heads=kv, head_dim=d, num_blocks=64,
+            block_size=scene.block_size, dtype=each, device=device, poison_freed=True,
+        )
+        for each in (dtype, torch.float64)
+    )  # fmt: skip
+    tables = [cache.new() for _ in scene.cached]
+    with cache.append([cache.new(), *tables], [1, *scene.cached]) as [slot, *_]:
+        pass
+    tables = [*tables, cache.fork(tables[0])][: len(counts)]
+
+    def empty(*size: int, **how: object) -> Tensor:  # full of 7
+        parts.update(size[:1] if len(size) == 4 else ())
+        return torch.full(size, 7.0, **how)  # type: ignore[call-overload]
+
+    with cache.append(tables, counts) as slots:
+        # 1. A batch, and keys and values of what is cached.
+        tokens = [[0] * count for count in counts]
+        batch = RaggedBatch.build(
+            tables, tokens, slots, wanted=counts, device=torch.device(device)
+        )
+        held = sorted({block for table in tables for block in table.blocks})
+        for memory, copy in ((cache.keys, exact.keys), (cache.values, exact.values)):
+            drawn = torch.randn(memory[:, held].shape, generator=noise)
+            memory[:, held] = drawn.to(memory)
+            copy.copy_(memory)
+        heads = torch.randn(sum(counts), h + 2 * kv, d, generator=noise)
+        q, k, v = heads.to(device, dtype).split((h, kv, kv), 1)
+        if spoiled:
+            q[0], k[counts[0], :, 0] = torch.nan, -torch.inf
+
+        # 2. What each row should be; spoiled rows are NaN.
+        expected = reference_attention(batch, exact)(
+            0, q.double(), k.double(), v.double()
+        )
+        wrong = expected.isnan().flatten(1).all(1)
+        assert wrong.nonzero()[:, 0].tolist() == ([0, counts[0]] if spoiled else [])
+
+        # 3. No row may keep what its memory held before.
+        forms = [kind.ragged(batch, cache)]
+        if kind.tiles is not None:
+            tiles = Tiles.of(batch, kind.tile)
+            forms += [
+                kind.tiles(tiles, cache),
+                kind.tiles(padded(tiles, 3, slot), cache),
+            ]
+        for attend in forms:
+            n = sum(counts)
+            more = torch.zeros(
+                3 if attend is forms[-1] and len(forms) > 1 else 0, h + 2 * kv, d
+            )
+            rows = torch.cat((torch.cat((q, k, v), 1), more.to(q)))
+            with patch.object(torch, "empty", empty):
+                mixed = attend(0, *rows.split((h, kv, kv), 1))[:n].double()
+            assert torch.equal(mixed.isnan().flatten(1).all(1), wrong)
+            off = (mixed - expected)[~wrong].flatten(1).norm(dim=1)
+            worst = (off / expected[~wrong].flatten(1).norm(dim=1)).max()
+            assert worst <= roundings * torch.finfo(dtype).eps, (scene, dtype, worst)
+    return parts

@@ -4,26 +4,25 @@ for that cannot run.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from attention_kit import ROWS, row_attention
-from torch import Tensor
+from attention_kit import TILES, tile_attention
+from torch import Tensor, nn
 
 from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages
+from lr.model.attention import SDPA, AttentionKind, Tiles
 from lr.model.attention_choice import (
     AttentionNeeds,
     candidates,
     choose_attention,
     equip,
-    find_triton,
-    probe,
+    find_attention,
+    trial,
 )
 from lr.model.config import ModelConfig
 from lr.model.layers import Attend
@@ -32,41 +31,71 @@ from lr.model.qwen import CausalLM
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
 CONFIG = ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
+MISSING = "the package is missing"
 Found = str | AttentionKind
 
 
-def install(monkeypatch: pytest.MonkeyPatch, triton: Found) -> None:
-    """As if this were what the machine has."""
-    monkeypatch.setattr("lr.model.attention_choice.find_triton", lambda needs: triton)
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, Found]:
+    """What this machine has; change it."""
+    have: dict[str, Found] = {
+        "flash": MISSING,
+        "triton": replace(TILES, name="triton"),
+        "sdpa": SDPA,
+    }
+    monkeypatch.setattr(
+        "lr.model.attention_choice.find_attention", lambda name, needs: have[name]
+    )
+    return have
 
 
-TRITON = replace(ROWS, name="triton")
+def test_the_first_that_works_is_taken(here: dict[str, Found]) -> None:
+    assert choose_attention("auto", BF16).name == "triton"
+    here["flash"] = replace(TILES, name="flash")
+    assert choose_attention("auto", BF16).name == "flash"
+    here["flash"] = here["triton"] = MISSING
+    assert choose_attention("auto", BF16) is SDPA
+    assert dict(candidates(BF16)) == here
 
 
-@pytest.mark.parametrize(
-    ("triton", "taken"), [(TRITON, "triton"), ("it is not there", "sdpa")]
-)
-def test_the_first_that_works_is_taken(
-    triton: Found, taken: str, monkeypatch: pytest.MonkeyPatch
+def test_what_is_asked_for_is_taken_or_refused(here: dict[str, Found]) -> None:
+    assert choose_attention("triton", BF16).name == "triton"
+    with pytest.raises(SettingError, match=MISSING):
+        choose_attention("flash", BF16)
+    with pytest.raises(SettingError, match="expected auto"):
+        choose_attention("fast", BF16)
+
+
+def test_what_cannot_run_is_refused_without_a_trial(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    install(monkeypatch, triton)
-    assert choose_attention("auto", BF16).name == taken
+    on_gpu = replace(BF16, device=CUDA)
+    for name in ("flash", "triton"):
+        assert "device of type cuda" in str(find_attention(name, BF16))
+        exact = replace(on_gpu, dtype=torch.float64)
+        assert "bfloat16" in str(find_attention(name, exact))
+    for module in ("triton", "flash_attn", "flash_attn_interface"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in [name for name in sys.modules if name.startswith("lr.kernels.")]:
+        monkeypatch.delitem(sys.modules, module)
+    assert "package flash-attn" in str(find_attention("flash", on_gpu))
+    assert "package triton" in str(find_attention("triton", on_gpu))
 
 
-def refuses_pages(rows: RowPages, cache: PagedKVCache) -> Attend:
+def refuses_pages(tiles: Tiles, cache: PagedKVCache) -> Attend:
     raise RuntimeError("this backend takes no block table\n and more lines")
 
 
-def sees_what_comes_later(rows: RowPages, cache: PagedKVCache) -> Attend:
-    return row_attention(replace(rows, positions=rows.positions + 1), cache)
+def sees_what_comes_later(tiles: Tiles, cache: PagedKVCache) -> Attend:
+    return tile_attention(replace(tiles, positions=tiles.positions + 1), cache)
 
 
-def reads_a_neighbour(rows: RowPages, cache: PagedKVCache) -> Attend:
-    return row_attention(replace(rows, blocks=rows.blocks.roll(1, 0)), cache)
+def reads_a_neighbour(tiles: Tiles, cache: PagedKVCache) -> Attend:
+    return tile_attention(replace(tiles, blocks=tiles.blocks.roll(1, 1)), cache)
 
 
-def not_a_number(rows: RowPages, cache: PagedKVCache) -> Attend:
-    attend = row_attention(rows, cache)
+def not_a_number(tiles: Tiles, cache: PagedKVCache) -> Attend:
+    attend = tile_attention(tiles, cache)
 
     def spoilt(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(layer, q, k, v) * torch.nan
@@ -74,97 +103,55 @@ def not_a_number(rows: RowPages, cache: PagedKVCache) -> Attend:
     return spoilt
 
 
-@pytest.mark.parametrize("form", ["ragged", "rows"])
+@pytest.mark.parametrize("form", ["ragged", "tiles"])
 @pytest.mark.parametrize(
-    ("kernel", "why"),
+    ("kernel", "reason"),
     [
-        (refuses_pages, "RuntimeError: this backend takes no block table"),
-        (sees_what_comes_later, "wrong result ({form})"),
-        (reads_a_neighbour, "wrong result ({form})"),
-        (not_a_number, "wrong result ({form}): off by nan"),
+        (refuses_pages, "takes no block table"),
+        (sees_what_comes_later, "wrong result"),
+        (reads_a_neighbour, "wrong result"),
+        (not_a_number, "wrong result"),
     ],
 )
-def test_a_kernel_that_does_not_work_is_found_out(
-    kernel: Callable[[RowPages, PagedKVCache], Attend],
-    why: str,
-    form: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_trial_finds_a_kernel_that_does_not_work(
+    kernel: Callable[[Tiles, PagedKVCache], Attend], reason: str, form: str
 ) -> None:
-    wrong = {
-        "ragged": replace(
-            TRITON, ragged=lambda batch, cache: kernel(RowPages.of(batch), cache)
-        ),
-        "rows": replace(TRITON, rows=kernel),
-    }
-    install(monkeypatch, wrong[form])
-    found = dict(candidates(BF16))
-    assert isinstance(found["triton"], str)
-    assert found["triton"].startswith(why.format(form=form))
-    assert "more lines" not in found["triton"]
-    assert choose_attention("auto", BF16) is found["sdpa"] is SDPA
+    def ragged(batch, cache):  # type: ignore[no-untyped-def]
+        return kernel(Tiles.of(batch, 3), cache)
+
+    kind = replace(TILES, ragged=ragged)
+    if form == "tiles":
+        kind = replace(TILES, tiles=kernel)
+    found = trial(kind, BF16)
+    assert reason in found
+    assert "more lines" not in found
 
 
-def test_the_probe_is_content_with_what_is_right() -> None:
-    for kind in (SDPA, REFERENCE, ROWS):
-        assert not probe(kind, BF16)
-    assert not probe(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8))
+def test_a_trial_finds_layers_that_are_wrong() -> None:
+    def install(layers: nn.ModuleList, norm: nn.Module) -> None:
+        norm.forward = lambda x: x  # type: ignore[assignment]
+
+    assert "wrong result" in trial(replace(TILES, install=install), BF16)
 
 
-def test_what_triton_cannot_do_is_said_without_trying(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert "needs a device of type cuda" in str(find_triton(BF16))
-    exact = AttentionNeeds(CUDA, torch.float64, 4, 2, 16)
-    assert "16 or 32 bits, not in float64" in str(find_triton(exact))
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "lr.kernels.attention", raising=False)
-    needs = AttentionNeeds(CUDA, torch.bfloat16, 4, 2, 16)
-    assert "triton cannot be imported" in str(find_triton(needs))
+def test_a_trial_is_content_with_what_is_right() -> None:
+    for kind in (SDPA, TILES):
+        assert trial(kind, BF16) == ""
+    assert trial(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8)) == ""
 
 
-def test_what_is_asked_for_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, TRITON)
-    for name in ("triton", "sdpa", "reference"):
-        assert choose_attention(name, BF16).name == name
-    install(monkeypatch, "it is not there")
-    refused = r"'triton' cannot be used on cpu with bfloat16: it is not there\. Leave"
-    with pytest.raises(SettingError, match=refused):
-        choose_attention("triton", BF16)
-    for name in ("fast", "flash"):
-        refused = f"attention is '{name}', expected auto, triton, sdpa or reference"
-        with pytest.raises(SettingError, match=refused):
-            choose_attention(name, BF16)
+def test_a_model_is_equipped_and_equipped_anew(here: dict[str, Found]) -> None:
+    """The layers that one kind replaces are the ordinary ones again with another."""
 
+    def install(layers: nn.ModuleList, norm: nn.Module) -> None:
+        layers[0].forward = norm.forward = "installed"  # type: ignore[assignment]
 
-@pytest.mark.parametrize("name", ["triton", "sdpa", "reference"])
-def test_a_model_on_cuda_runs_without_cudnn_attention(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the kind, since PyTorch is also asked for other models and for long
-    prompts."""
-    install(monkeypatch, TRITON)
-    monkeypatch.setattr("lr.model.attention_choice.probe", lambda kind, needs: "")
-    monkeypatch.setattr(
-        "lr.model.attention_choice.find_kernels", lambda needs: "not here"
-    )
-    model, before = CausalLM(CONFIG), torch.backends.cuda.cudnn_sdp_enabled()
-    try:
-        torch.backends.cuda.enable_cudnn_sdp(True)
-        equip(model, name)
-        assert torch.backends.cuda.cudnn_sdp_enabled()
-        monkeypatch.setattr(CausalLM, "device", CUDA)
-        equip(model, name)
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
-
-
-def test_a_model_is_equipped() -> None:
-    """On the CPU: SDPA, and nothing is replayed."""
+    here["triton"] = replace(TILES, name="triton", install=install)
     model = CausalLM(CONFIG)
-    for name in ("auto", "reference", "sdpa"):
-        equip(model, name)
-        assert model.attention is (REFERENCE if name == "reference" else SDPA)
-        assert not model.replayable
-    with pytest.raises(SettingError, match=re.escape("needs a device of type cuda")):
-        equip(model, "triton")
+    equip(model, "triton", graphs=False)
+    assert model.norm.forward == model.layers[0].forward == "installed"
+    assert not model.graphs
+    equip(model, "sdpa")
+    assert model.attention is SDPA
+    assert "forward" not in vars(model.norm) and "forward" not in vars(model.layers[0])
+    assert not model.replayable

@@ -45,7 +45,8 @@ def compiled(
     if "EARLY" in names:
         constants["EARLY"] = options["launch_pdl"] = sm >= 90
     assert {*arguments, *constants} == set(names)
-    changing = {"num_tiles", "splits", "split_rows", "table_row", "rows"}
+    changing = {"splits", "split_rows", "table_row", "rows"}
+    changing |= {"borders", "owners", "positions", "tables", "slots"}
     even = [
         n
         for n, kind in arguments.items()
@@ -88,11 +89,9 @@ def test_attention(
 
     data, sizes = TYPES[dtype], block_sizes(rows * h // k, d, dtype)
     arguments = dict.fromkeys(("q", "keys", "values"), data)
-    arguments |= {"out": "*fp32", "lses": "*fp32", "tiles": "*i32", "positions": "*i64"}
-    arguments |= {"tables": "*i32", "scale": "fp32"}
-    arguments |= dict.fromkeys(
-        ("num_tiles", "q_row", "q_head", "kv_slot", "kv_head"), "i32"
-    )
+    arguments |= {"out": "*fp32", "lses": "*fp32", "positions": "*i64", "scale": "fp32"}
+    arguments |= dict.fromkeys(("borders", "owners", "tables"), "*i32")
+    arguments |= dict.fromkeys(("q_row", "q_head", "kv_slot", "kv_head"), "i32")
     arguments |= dict.fromkeys(("splits", "split_rows", "table_row"), "i32")
     made = compiled(
         _kernel, arguments, {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}, sm

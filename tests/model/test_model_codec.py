@@ -25,7 +25,7 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lr.engine.engine import recommended_sampling
+from lr.engine.answer import recommended_sampling
 from lr.errors import CheckpointError, SettingError
 from lr.model.codec import Codec, first_difference, require_same
 from lr.model.generation_config import unsupported

@@ -15,6 +15,7 @@ import torch
 from model_kit import hf_model
 from safetensors.torch import load_file, save_file
 
+from lr import registry
 from lr.errors import CheckpointError
 from lr.model.codec import Codec
 from lr.model.files import open_tensors, resolve
@@ -47,7 +48,7 @@ def test_no_such_checkpoint(name: str | Path) -> None:
 
 
 def test_tiny_names(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lr.tiny.names.checkpoint_path", lambda name: checkpoint)
+    monkeypatch.setitem(registry.checkpoints, "tiny-draft", checkpoint)
     assert resolve("tiny-draft") == checkpoint
 
 

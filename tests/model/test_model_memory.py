@@ -221,7 +221,7 @@ def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
     from lr.types import Role
 
     for need, role in zip(device.needs, (Role.TARGET, Role.DRAFT), strict=True):
-        model = reasoner.models.target if role is Role.TARGET else reasoner.models.draft
+        model = reasoner.engine.target if role is Role.TARGET else reasoner.engine.draft
         assert model is not None
         reserved = run.blocks
         assert need.cache == cache_bytes(model.config, torch.float32, reserved, 16)

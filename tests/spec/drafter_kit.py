@@ -10,8 +10,14 @@ from spec_kit import EOS, random_model
 
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
-from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Proposal, RejectRule
-from lr.spec.block_rule import BlockRule
+from lr.spec.acceptance import (
+    EMPTY,
+    AcceptanceRule,
+    BlockRule,
+    MatchRule,
+    Proposal,
+    RejectRule,
+)
 from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,

@@ -12,8 +12,7 @@ import torch
 from acceptance_kit import EXACT, pair
 from torch import Tensor
 
-from lr.spec.acceptance import ROOT, RULES, AcceptanceRule, Proposal
-from lr.spec.block_rule import BlockRule
+from lr.spec.acceptance import ROOT, RULES, AcceptanceRule, BlockRule, Proposal
 from lr.theory import counterexamples as wrong
 from lr.theory.counterexamples import Counterexample, bias, counterexamples
 from lr.theory.exact import (

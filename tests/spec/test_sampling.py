@@ -1,31 +1,65 @@
 """The distribution against its definition and against transformers; keyed draws against
-their law.
-"""
+their law; what a device is asked; drawing and verifying from few columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lr.errors import NumericalError, SettingError
 from lr.rng import Stream, mix64
+from lr.spec import sampling
+from lr.spec.acceptance import RULES, Draws, Proposal
 from lr.spec.sampling import (
     HEAD,
-    _mix64,
-    _signed,
+    SMALL,
     distribution,
     draw,
+    likeliest,
+    narrowed,
     perturbed,
+    read_checked,
     sample,
+    step_logprobs,
     tainted,
 )
+from lr.spec.token_sd import verify_narrowed
 from lr.types import SamplingParams
 
 FALSE_ALARM = 1e-6
+V = SMALL + 100
+QWEN = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
+SETTINGS = [
+    SamplingParams(0.0),
+    SamplingParams(1.0),
+    QWEN,
+    SamplingParams(1.5, top_p=0.9),
+    SamplingParams(0.8, min_p=0.2),
+]
+NARROW = [
+    QWEN,
+    SamplingParams(1.0, top_k=HEAD - 1),
+    SamplingParams(1.5, top_k=3, min_p=0.1),
+]
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    noise = torch.Generator().manual_seed(seed)
+    return (torch.randn(*shape, generator=noise) * 3).to(dtype)
+
+
+# The distribution
+
+
+@pytest.mark.parametrize("temperature", [0.3, 2.0])
 @pytest.mark.parametrize("top_k", [0, 1, 5, 100])
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 1.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.3])
@@ -34,12 +68,7 @@ def test_filters_agree_with_transformers(
 ) -> None:
     from transformers.generation import logits_process as hf
 
-    logits = (
-        torch.randn(
-            6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-        )
-        * 3
-    )
+    logits = normal(1, 6, 40)
     scores = hf.TemperatureLogitsWarper(temperature)(None, logits)
     if top_k:
         scores = hf.TopKLogitsWarper(min(top_k, 40))(None, scores)
@@ -51,128 +80,49 @@ def test_filters_agree_with_transformers(
     torch.testing.assert_close(ours, scores.softmax(-1), rtol=0, atol=1e-12)
 
 
-def test_the_input_is_not_changed() -> None:
-    logits = torch.randn(2, 9)
-    before = logits.clone()
-    distribution(logits, SamplingParams(0.7, 0.5, 3, 0.1))
-    distribution(logits, SamplingParams(0.0))
-    assert torch.equal(logits, before)
-
-
-def test_greedy_is_one_hot_and_takes_the_likeliest() -> None:
-    probs = distribution(
-        torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0]]), SamplingParams(0.0)
-    )
-    assert probs.tolist() == [[0, 1, 0], [1, 0, 0]]
-    assert sample(probs, [1, 2]) == [1, 0]
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-@pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_logits_that_are_no_numbers_are_an_error(
-    bad: float, temperature: float
-) -> None:
-    logits = torch.zeros(2, 5)
-    logits[1, 3] = bad
-    with pytest.raises(NumericalError, match="try dtype float32"):
-        distribution(logits, SamplingParams(temperature))
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_a_row_that_allows_no_token_is_an_error(temperature: float) -> None:
-    """Beside a row that is fine."""
-    logits = torch.zeros(2, 5)
-    logits[1] = -torch.inf
-    with pytest.raises(NumericalError, match="not finite"):
-        distribution(logits, SamplingParams(temperature))
-    assert tainted(torch.eye(2, 5), logits).isnan().any(-1).tolist() == [False, True]
-
-
-def test_masked_logits_are_never_drawn() -> None:
-    logits = torch.zeros(1, 8)
-    logits[0, 4:] = -torch.inf
-    probs = distribution(logits, SamplingParams(1.0))
-    assert {sample(probs, [key])[0] for key in range(400)} == {0, 1, 2, 3}
-
-
-def test_keyed_draws_follow_the_distribution() -> None:
-    probs = distribution(
-        torch.tensor([[2.0, 1.0, 0.0, -1.0, -8.0, 1.5]]), SamplingParams(1.0)
-    )
-    stream, n = Stream.root(7).fold_in("sampling test"), 20_000
-    drawn = sample(probs.expand(n, -1), [stream.key(i) for i in range(n)])
-    counts = torch.bincount(torch.tensor(drawn), minlength=6).double()
-    assert (
-        chisquare(
-            counts.numpy(), (probs[0].double() / probs[0].double().sum() * n).numpy()
-        ).pvalue
-        > FALSE_ALARM
-    )
-
-
-def test_draws_depend_on_their_key_alone() -> None:
-    probs = torch.rand(5, 30, generator=torch.Generator().manual_seed(3)).softmax(-1)
-    keys = [Stream.root(1).fold_in("x").key(i) for i in range(5)]
-    together = sample(probs, keys)
-    assert together == [sample(probs[i : i + 1], keys[i : i + 1])[0] for i in range(5)]
-    order = [3, 0, 4, 1, 2]
-    assert sample(probs[order], [keys[i] for i in order]) == [
-        together[i] for i in order
-    ]
-
-
-def test_equal_keys_share_their_noise() -> None:
-    """Two models with similar distributions and one key agree far more often than with
-    two keys."""
-    p = distribution(
-        torch.randn(2000, 50, generator=torch.Generator().manual_seed(5)),
-        SamplingParams(1.0),
-    )
-    q = distribution(
-        p.log()
-        + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(6)),
-        SamplingParams(1.0),
-    )
-    keys = [Stream.root(2).key(i) for i in range(2000)]
-    others = [Stream.root(3).key(i) for i in range(2000)]
-    mine = sample(p, keys)
-    shared = sum(a == b for a, b in zip(mine, sample(q, keys), strict=True))
-    independent = sum(a == b for a, b in zip(mine, sample(q, others), strict=True))
-    assert shared > 5 * independent
-
-
-def test_few_candidates_in_a_large_vocabulary_have_the_same_clocks() -> None:
-    """Whether noise is made for all tokens or for the likely ones only cannot be seen
-    in the draw.
-    """
-    probs = torch.rand(8, 5000, generator=torch.Generator().manual_seed(4))
-    few = torch.where(probs > 0.98, probs, 0.0)
-    keys = [Stream.root(4).key(i) for i in range(8)]
-    assert 8 < int((few > 0).sum()) < few.numel() / 4
-    assert sample(few, keys) == perturbed(few, keys).argmax(-1).tolist()
-
-
-def test_a_distribution_has_gradients_where_they_are_asked_for() -> None:
+def test_the_input_is_not_changed_and_gradients_flow() -> None:
     """Also at a temperature at which something was drawn in inference mode before."""
     params, logits = SamplingParams(0.77), torch.zeros(1, 5)
     with torch.inference_mode():
         draw(logits, params, [1])
-    wanted = logits.clone().requires_grad_()
-    distribution(wanted, params)[0, 0].backward()
-    assert wanted.grad is not None and wanted.grad[0, 0] > 0
+    before = logits.clone()
+    distribution(logits, SamplingParams(0.7, 0.5, 3, 0.1))
+    distribution(logits, SamplingParams(0.0))
+    assert torch.equal(logits, before)
+    leaf = logits.clone().requires_grad_()
+    distribution(leaf, params)[0, 0].backward()
+    assert leaf.grad is not None and leaf.grad[0, 0] > 0
+
+
+def test_greedy_is_one_hot() -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0]])
+    probs = distribution(logits, SamplingParams(0.0))
+    assert probs.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert sample(probs, [1, 2]) == [1, 0]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("params", SETTINGS)
+def test_logits_that_are_not_finite_are_an_error(
+    bad: float, params: SamplingParams
+) -> None:
+    """A whole row of -inf, one entry of the others. On CUDA it is found when a token is
+    drawn."""
+    logits = torch.zeros(2, 5)
+    logits[1, slice(None) if bad == -torch.inf else 3] = bad
+    with pytest.raises(NumericalError, match="finite"):
+        distribution(logits, params)
+    probs = tainted(torch.full((2, 5), 0.2), logits)
+    assert probs.isnan().any(-1).tolist() == [False, True]
+    with pytest.raises(NumericalError, match="finite"):
+        read_checked(torch.tensor([1, 2]), probs)
 
 
 @pytest.mark.parametrize("sharpness", [0.1, 3.0])
 def test_top_p_of_a_large_vocabulary(sharpness: float) -> None:
-    """Flat rows need the whole vocabulary, steep ones a few tokens; both are the
-    smallest set that holds top_p.
-    """
-    logits = (
-        torch.randn(
-            3, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(8)
-        )
-        * sharpness
-    )
+    """Flat rows need the whole vocabulary, steep ones a few tokens; both keep the
+    smallest set that holds top_p."""
+    logits = normal(8, 3, 1000) / 3 * sharpness
     plain = distribution(logits, SamplingParams(1.0))
     kept = distribution(logits, SamplingParams(1.0, 0.9)) > 0
     for row, members in zip(plain, kept, strict=True):
@@ -183,18 +133,83 @@ def test_top_p_of_a_large_vocabulary(sharpness: float) -> None:
     assert (kept.sum(-1) > HEAD).all() == (sharpness < 1)
 
 
-def test_ties_at_the_edge_of_top_p_are_all_kept() -> None:
-    assert (
-        distribution(
-            torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]]), SamplingParams(1.0, 0.7)
-        )[0, 1:].count_nonzero()
-        == 3
-    )
+@given(
+    seed=st.integers(0, 10**6),
+    top_k=st.integers(1, HEAD),
+    top_p=st.floats(0.05, 0.999),
+    levels=st.integers(1, 6),
+)
+@settings(max_examples=60, deadline=None)
+def test_ties_are_all_kept(seed: int, top_k: int, top_p: float, levels: int) -> None:
+    """Logits on a few levels, so that ties at the edge of top-k go far beyond the head."""
+    noise = torch.Generator().manual_seed(seed)
+    logits = torch.randint(levels, (3, 300), generator=noise).double()
+    both = distribution(logits, SamplingParams(1.0, top_k=top_k, top_p=top_p))
+    kept = distribution(logits, SamplingParams(1.0, top_k=top_k))
+    for row, after in zip(kept, both, strict=True):
+        ordered = row.sort(descending=True).values
+        before = ordered.cumsum(0) - ordered
+        expected = torch.where(row >= ordered[before < top_p].min(), row, 0.0)
+        torch.testing.assert_close(after, expected / expected.sum(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("temperature", bad) for bad in (-1, 1e-300, float("nan"), float("inf"))),
+        *(("top_p", 0), ("top_p", 7), ("top_k", -1), ("top_k", 1.5), ("min_p", 1.1)),
+    ],
+)
+def test_impossible_settings_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=name):
+        SamplingParams(**{name: value})
+
+
+# Draws
+
+
+def test_keyed_draws_follow_the_distribution() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, -8.0, 1.5, -torch.inf]])
+    probs = distribution(logits, SamplingParams(1.0)).double()
+    stream, n = Stream.root(7).fold_in("sampling test"), 20_000
+    drawn = sample(probs.expand(n, -1), [stream.key(i) for i in range(n)])
+    counts = torch.bincount(torch.tensor(drawn), minlength=7)
+    assert counts[6] == 0
+    expected = probs[0, :6] / probs[0, :6].sum() * n
+    assert chisquare(counts[:6].numpy(), expected.numpy()).pvalue > FALSE_ALARM
+
+
+def test_draws_depend_on_their_key_alone() -> None:
+    probs = normal(3, 5, 30).softmax(-1)
+    keys = [Stream.root(1).fold_in("x").key(i) for i in range(5)]
+    together = sample(probs, keys)
+    assert together == [sample(probs[i : i + 1], keys[i : i + 1])[0] for i in range(5)]
+    assert sample(probs.flip(0), keys[::-1]) == together[::-1]
+
+
+def test_equal_keys_share_their_noise() -> None:
+    p = distribution(normal(5, 2000, 50) / 3, SamplingParams(1.0))
+    q = distribution(p.log() + 0.1 * normal(6, 2000, 50), SamplingParams(1.0))
+    keys, others = ([Stream.root(seed).key(i) for i in range(2000)] for seed in (2, 3))
+    ours = sample(p, keys)
+    shared = sum(a == b for a, b in zip(ours, sample(q, keys), strict=True))
+    independent = sum(a == b for a, b in zip(ours, sample(q, others), strict=True))
+    assert shared > 5 * independent
 
 
 @given(st.integers(0, 2**64 - 1))
 def test_the_vectorised_mixer_is_the_scalar_one(word: int) -> None:
-    assert _mix64(torch.tensor([_signed(word)])).item() == _signed(mix64(word))
+    mixed = sampling._mix64(torch.tensor([sampling._signed(word)])).item()
+    assert mixed == sampling._signed(mix64(word))
+
+
+def test_the_noise_of_a_device_is_that_of_the_cpu() -> None:
+    """Bit for bit: NumPy here, int64 tensors there."""
+    probs, keys = torch.ones(3, 50, dtype=torch.float64), [1, 2**63 + 5, 7]
+    noise = sampling._noise(
+        sampling._words(keys, probs.device)[:, None], torch.arange(50)
+    )
+    assert torch.equal(perturbed(probs, keys), noise)
 
 
 @given(
@@ -204,34 +219,161 @@ def test_the_vectorised_mixer_is_the_scalar_one(word: int) -> None:
 def test_streams_tell_paths_apart(path: list[int | str], number: int) -> None:
     stream = Stream.root(0).fold_in(*path)
     assert stream.key(number) == Stream.root(0).fold_in(*path).key(number)
-    assert stream.key(number) != stream.key(number + 1)
-    assert stream.key(number) != stream.fold_in("").key(number)
-    assert stream.key(number) != Stream.root(1).fold_in(*path).key(number)
+    others = {
+        stream.key(number + 1),
+        stream.fold_in("").key(number),
+        Stream.root(1).fold_in(*path).key(number),
+    }
+    assert stream.key(number) not in others
 
 
 def test_numbers_and_their_names_are_different_paths() -> None:
     parts = [0, 1, -1, 2**63, -(2**63), 2**64, 2**64 + 1, "0", "1", "", "a"]
     assert len({Stream.root(0).fold_in(part).state for part in parts}) == len(parts)
-    assert len({Stream.root(0).fold_in(*[0] * depth).state for depth in range(5)}) == 5
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"temperature": -1},
-        {"temperature": 1e-300},
-        {"temperature": float("nan")},
-        {"temperature": float("inf")},
-        {"top_p": 0},
-        {"top_p": 7},
-        {"top_k": -1},
-        {"top_k": 1.5},
-        {"min_p": 1.1},
-    ],
-)
-def test_impossible_settings_are_refused_with_their_value(
-    bad: dict[str, float],
+def test_step_logprobs() -> None:
+    logits = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log() + 3.0
+    expected = torch.tensor([0.25, 0.8]).log().tolist()
+    assert step_logprobs(logits, (1, 2)) == pytest.approx(expected)
+
+
+# What a device is asked
+
+
+class Looks(TorchDispatchMode):
+    """Counts the operations that read a value back, or whose shape depends on one."""
+
+    READS = "_local_scalar_dense", "nonzero", "equal", "masked_select"
+    count = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable,
+        types: object,
+        args: tuple = (),
+        kwargs: dict | None = None,
+    ) -> object:
+        self.count += any(word in str(func) for word in self.READS)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("rule", "questions"), [("reject", 2), ("match", 1)])
+@pytest.mark.parametrize("certain", [True, False])
+def test_a_round_asks_no_more_for_five_branches_than_for_one(
+    rule: str, questions: int, certain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [(name, value)] = bad.items()
-    with pytest.raises(SettingError, match=rf"{name} is {value}"):
-        SamplingParams(**bad)  # type: ignore[arg-type]
+    """p and q of all draft tokens, then the tokens after them; rule "match" draws at
+    once."""
+    n, v = 3, 50
+    tables = normal(5, 5, n, v).softmax(-1)
+    proposals = [Proposal.chain((1, 2, 3), None if certain else q) for q in tables]
+    probs = normal(6, 5 * (n + 1), v).softmax(-1)
+    asked, tolist = [], Tensor.tolist
+    monkeypatch.setattr(Tensor, "tolist", lambda x: asked.append(x) or tolist(x))
+    with Looks() as looks:
+        RULES[rule]().verify(
+            probs, proposals, [Draws(Stream.root(i), 0) for i in range(5)]
+        )
+    assert len(asked) == questions and looks.count == 0
+
+
+@pytest.mark.parametrize("rule", ["reject", "block"])
+def test_a_probability_that_is_not_finite_accepts_nothing(rule: str) -> None:
+    """On CUDA a damaged row is first seen here."""
+    probs = torch.full((3, 4), 0.25)
+    probs[0] = torch.nan
+    draws = [Draws(Stream.root(0), 0)]
+    with pytest.raises(NumericalError, match="finite"):
+        RULES[rule]().verify(probs, [Proposal.chain((1, 2))], draws)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("params", SETTINGS)
+def test_on_cuda(params: SamplingParams) -> None:
+    """The same tokens; and the device is not waited for."""
+    logits = normal(1, 400, 3000, dtype=torch.float32)
+    assert draw(logits.cuda(), params, range(400)) == draw(logits, params, range(400))
+    if params.top_p < 1 and not params.top_k:
+        return  # top-p alone may have to sort the whole vocabulary, and asks first
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        distribution(logits.cuda(), params)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+# Few columns of a large vocabulary
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("params", NARROW)
+def test_tokens_are_drawn_as_from_the_whole_vocabulary(
+    params: SamplingParams, dtype: torch.dtype
+) -> None:
+    """bfloat16 has so few numbers that ties at the edge of top-k are common."""
+    keys = [(0x9E3779B97F4A7C15 * i) % 2**64 for i in range(40)]  # half above 2^63
+    logits = normal(1, 40, V, dtype=dtype)
+    assert likeliest(logits, params) is not None
+    assert draw(logits, params, keys) == sample(distribution(logits, params), keys)
+
+
+@pytest.mark.parametrize("rule", ["reject", "block"])
+@pytest.mark.parametrize("params", NARROW)
+@pytest.mark.parametrize("certain", [True, False])
+def test_rules_decide_as_with_the_whole_vocabulary(
+    rule: str, params: SamplingParams, certain: bool
+) -> None:
+    """Some drafts come from tokens that top-k drops."""
+    acceptance, accepted = RULES[rule](), 0
+    for seed in range(8):
+        target = normal(seed, 5 * 4, V)
+        own_rows = [row for row in range(20) if row % 4 < 3]
+        q = distribution(target[own_rows] + normal(99, 15, V) / 3, params)  # [15, v]
+        tokens = sample(q, range(15))
+        if seed % 2:
+            tokens[seed % 15] = (7919 * seed) % V
+        proposals = [
+            Proposal.chain(tokens[i : i + 3], None if certain else q[i : i + 3])
+            for i in range(0, 15, 3)
+        ]
+        draws = [Draws(Stream.root(seed).fold_in(i), i) for i in range(5)]
+        dense = acceptance.verify(distribution(target, params), proposals, draws)
+        assert verify_narrowed(acceptance, target, params, proposals, draws) == dense
+        accepted += sum(len(decision.nodes) for decision in dense)
+    assert accepted > 0
+
+
+def test_a_tree_of_drafts_is_verified_in_few_columns() -> None:
+    target = normal(3, 4, V)
+    likely = target.topk(3, dim=-1).indices
+    tokens = (int(likely[0, 0]), int(likely[0, 2]), int(likely[1, 0]))
+    proposal, rule = Proposal(tokens, (-1, -1, 0)), RULES["reject"]()
+    for seed in range(20):
+        draws = [Draws(Stream.root(seed), 0)]
+        dense = rule.verify(distribution(target, QWEN), [proposal], draws)
+        assert verify_narrowed(rule, target, QWEN, [proposal], draws) == dense
+
+
+def test_few_columns_give_the_same_distribution() -> None:
+    target = normal(5, 6, V)
+    few = narrowed(target, QWEN, [7, 8])
+    assert few is not None
+    logits, ids, columns = few
+    assert ids[columns].tolist() == [7, 8]
+    dense = distribution(target, QWEN)
+    spread = torch.zeros_like(dense).index_copy_(1, ids, distribution(logits, QWEN))
+    torch.testing.assert_close(spread, dense, rtol=0, atol=1e-15)
+
+
+def test_ties_that_go_on_after_the_head_are_not_lost() -> None:
+    """All of 100 equal tokens stay in top-k, and the head has 64 of them."""
+    params = SamplingParams(1.0, top_k=3)
+    logits = torch.full((200, V), -1.0)
+    logits[:, :100] = 0.0
+    assert narrowed(logits, params, [1]) is None
+    tokens = draw(logits, params, range(200))
+    assert tokens == sample(distribution(logits, params), range(200))
+    assert max(tokens) > HEAD

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.engine.page import emission
+from lr.page_engine import emission
 from lr.spec.protocol import Emit, Schedule
 from lr.theory.cost import (
     Answers,

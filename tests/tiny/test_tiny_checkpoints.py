@@ -11,14 +11,17 @@ import torch
 from tiny_training.evaluate import EvalSettings, evaluate, without_layer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lr import registry
 from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError, ContextError
 from lr.model.codec import Codec, require_same
+from lr.model.files import resolve
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.result import boxed
+from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split, problem
-from lr.tiny.names import CHECKPOINTS, checkpoint_path, speaks_tiny
+from lr.tiny.names import speaks_tiny
 from lr.tiny.oracle import parse
 
 
@@ -26,14 +29,14 @@ def test_an_unknown_name_and_a_missing_file_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match="tiny-oracle"):
-        checkpoint_path("tiny-oracle")
-    monkeypatch.setattr("lr.tiny.names.files", lambda package: tmp_path)
-    with pytest.raises(CheckpointError, match="train"):
-        checkpoint_path("tiny-target")
+        resolve("tiny-oracle")
+    monkeypatch.setitem(registry.checkpoints, "tiny-target", tmp_path)
+    with pytest.raises(CheckpointError, match="missing"):
+        resolve("tiny-target")
 
 
 def test_all_are_small_and_speak_the_same_tokens() -> None:
-    files = [file for name in CHECKPOINTS for file in checkpoint_path(name).iterdir()]
+    files = [file for name in CHECKPOINTS for file in resolve(name).iterdir()]
     assert sum(file.stat().st_size for file in files) < 12e6
     for name in CHECKPOINTS:
         codec = Codec.load(name)
@@ -43,7 +46,7 @@ def test_all_are_small_and_speak_the_same_tokens() -> None:
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
-    folder, codec = checkpoint_path(name), Codec.load(name)
+    folder, codec = resolve(name), Codec.load(name)
     prompt = codec.chat(problem(Split.TEST, 5, 0).question)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.decode(prompt, skip_special_tokens=True) == codec.decode(prompt)
@@ -115,7 +118,7 @@ def test_the_context_is_used_to_its_end(name: str) -> None:
     refused."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(20, 400, (4096,), generator=generator).tolist()
-    folder = checkpoint_path(name)
+    folder = resolve(name)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
         expected = theirs(torch.tensor([ids])).logits[0, -8:]

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from lr.rng import uniform
-from lr.spec.acceptance import Outcome, Proposal, RejectRule
-from lr.spec.block_rule import BlockRule
+from lr.spec.acceptance import BlockRule, Outcome, Proposal, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
 from lr.spec.protocol import WAIT
 from lr.spec.sampling import distribution, sample

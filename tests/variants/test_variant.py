@@ -155,13 +155,16 @@ def test_early_verdicts_can_keep_the_parallel_target_step(
     reasoner: Reasoner, schedule: str
 ) -> None:
     """The same answer, with fewer passes in a row."""
-    how = {**HOW, "schedule": schedule, "depth": 3}
-    waits = reasoner.generate(QUESTION, variant=Variant(Sure(False)), **how)
-    writes = reasoner.generate(QUESTION, variant=Variant(Sure(True)), **how)
-    assert writes.tokens == waits.tokens
-    assert [s.verdict for s in writes.steps] == [s.verdict for s in waits.steps]
+    passes = {True: 0, False: 0}
+    for sample in range(3):
+        how = {**HOW, "schedule": schedule, "depth": 3, "sample": sample}
+        waits = reasoner.generate(QUESTION, variant=Variant(Sure(False)), **how)
+        writes = reasoner.generate(QUESTION, variant=Variant(Sure(True)), **how)
+        assert writes.tokens == waits.tokens
+        passes[False] += waits.stats.target_passes
+        passes[True] += writes.stats.target_passes
     if schedule != "sync":  # there the target's stage is as long as its longest step
-        assert writes.stats.target_passes < waits.stats.target_passes
+        assert passes[True] < passes[False]
 
 
 CONFIGS = st.builds(

@@ -12,30 +12,21 @@ and target have a device each, the larger of the two sums."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from math import prod
 from statistics import median
 from typing import Any
 
 import torch
 
-from lr.engine.deferred import ThreadedVerifier
-from lr.engine.engine import Run
+from lr.engine.answer import Answer
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.measure.bench import step
-from lr.measure.bench.report import (
-    BenchWay,
-    Spread,
-    acceptance_of,
-    conditions,
-    timed,
-    wait_for,
-)
-from lr.measure.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
+from lr.measure.bench.decode import runner_for, written_steps
+from lr.measure.bench.report import BenchWay, Spread, acceptance_of, conditions, timed
+from lr.measure.bench.synthetic import Synthetic, SyntheticAnswer, SyntheticVerifier
 from lr.measure.report import cell, table
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
@@ -44,11 +35,8 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
-from lr.rng import Stream
-from lr.spec.segmenters import FixedSegmenter
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS
-from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.theory.cost import Answers, Passes
 from lr.trace import ForwardPass, Stats
 from lr.types import Finish, Role, SamplingParams
@@ -56,42 +44,6 @@ from lr.types import Finish, Role, SamplingParams
 GOAL = (
     0.75  # Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU.
 )
-
-
-def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
-    """A runner whose cache holds `rows` sequences of `length` tokens."""
-    return ModelRunner(model, num_blocks=rows * (length // BLOCK_SIZE + 2))
-
-
-def write_step(
-    runner: ModelRunner,
-    sampling: SamplingParams,
-    prompt: Sequence[int],
-    rows: int,
-    tokens: int,
-) -> float:
-    """Seconds in which a `StepWriter` writes one step of `tokens` tokens after the
-    prompt, in each of `rows` sequences, as generation does. Reading the prompt does not
-    count."""
-    branches = [runner.open(prompt[:-1]) for _ in range(rows)]
-    runner.forward(branches)
-    for branch in branches:
-        branch.append(prompt[-1])
-    stream = Stream.root(0).fold_in("bench")
-    endless = partial(FixedSegmenter, tokens=tokens + 1)
-    config = WriterConfig(Role.TARGET, sampling, frozenset(), endless)
-    writer = StepWriter(config, runner, lambda token: b"")
-    jobs = [
-        StepJob(branch, row, tokens, stream.fold_in(row))
-        for row, branch in enumerate(branches)
-    ]
-    wait_for(runner.model.device)  # a GPU may still be reading the prompts
-    started = time.perf_counter()
-    writer.write(jobs)
-    seconds = time.perf_counter() - started
-    for branch in branches:
-        runner.close(branch)
-    return seconds
 
 
 @dataclass(frozen=True)
@@ -210,7 +162,10 @@ def time_passes(
         runner = runner_for(model, batch, plan.prompt + plan.steps)
 
         def decode(runner: ModelRunner = runner, batch: int = batch) -> float:
-            return write_step(runner, sampling, prompt, batch, plan.steps) / plan.steps
+            return (
+                written_steps(runner, sampling, prompt, batch, plan.steps).seconds
+                / plan.steps
+            )
 
         lengths = [plan.prompt + plan.steps / 2] * batch
         cost = pass_cost(model.config, model.dtype, [1] * batch, lengths, batch)
@@ -291,8 +246,7 @@ def time_modes(
     """Run every way `plan.repeats` times, each repeat with other draws; one more does
     not count.
 
-    `peaks`: of target's and draft's device. A way keeps its caches from answer to
-    answer."""
+    `peaks`: of target's and draft's device."""
     same = {"depth": plan.options.depth, "drafter": plan.options.drafter}
     rows = [ModeRow(replace(way, settings=same | way.settings)) for way in plan.ways]
     lanes = [_answers(reasoner, row.way, plan) for row in rows]
@@ -319,33 +273,30 @@ def time_modes(
 
 def _answers(
     reasoner: Reasoner, way: BenchWay, plan: GpuPlan
-) -> Generator[Run, None, None]:
-    """Answers in one way, one after the other, on the same caches. Step draws continue
-    from answer to answer; the warm-up answer and steps that were cut, always rejected,
+) -> Generator[Answer, None, None]:
+    """Answers in one way, one after the other. Step draws continue from answer to
+    answer; the warm-up answer and steps that were cut, always rejected,
     use up none."""
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
-    engine, asked_for, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
-    verifier = (
-        asked_for.verifier if isinstance(asked_for, ThreadedVerifier) else asked_for
-    )
+    engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     assert isinstance(verifier, SyntheticVerifier)
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
-    asked = [SyntheticRun(engine, asked_for, prompt, one) for one in samples]
-    first = verifier.first = 0
-    for run, _ in engine.serve(asked):
-        if run.done:
-            if run is not asked[0]:
-                first += sum(one.finish is not Finish.LENGTH for one in run.steps)
-            yield run
-            verifier.first = first  # meanwhile others were answered
+    first = 0
+    for number, each in enumerate(samples):
+        verifier.first = first
+        answer = SyntheticAnswer(engine, prompt, each, verifier)
+        answer.finish()
+        if number:
+            first += sum(step.finish is not Finish.LENGTH for step in answer.steps)
+        yield answer
 
 
 def _limit(
-    asked: Run, stats: Stats, plan: GpuPlan, peaks: tuple[Peaks, Peaks]
+    asked: Answer, stats: Stats, plan: GpuPlan, peaks: tuple[Peaks, Peaks]
 ) -> float:
     """Seconds that all passes of an answer take at least; sequences count at their mean
     length."""
-    target, draft = asked.models.target, asked.models.draft
+    target, draft = asked.engine.target, asked.engine.draft
     assert draft is not None
     length = plan.prompt + stats.tokens / 2
     sides = {Role.TARGET: (target, peaks[0]), Role.DRAFT: (draft, peaks[1])}
@@ -386,11 +337,9 @@ def bench(
         equip(judge)
         reads = ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // BLOCK_SIZE))
     verifier: Verifier = SyntheticVerifier(plan.synthetic, reads)
-    if reads is not None and layout.judge.type == "cuda":
-        verifier = ThreadedVerifier(verifier, layout.judge)
     target, draft = (f"dummy:{name}" for name in names[:2])
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
-        models = reasoner.models
+        models = reasoner.engine
         assert models.draft is not None
         writers = zip(names, (models.target, models.draft), both, strict=False)
         passes = [

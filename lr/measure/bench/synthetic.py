@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lr.engine.engine import Run
+from lr.engine.answer import Answer
 from lr.engine.runner import ModelRunner
 from lr.errors import LRError
 from lr.rng import Stream, uniform
@@ -150,8 +150,8 @@ class DrawnLengths:
         return self.left <= 0
 
 
-class SyntheticRun(Run):
-    """A `Run` under the model of acceptance. `options.drafter` must be ngram or draft,
+class SyntheticAnswer(Answer):
+    """An `Answer` under the model of acceptance. `options.drafter` must be ngram or draft,
     and `options.width` 1, because alternatives at one place would get the same
     verdict."""
 
@@ -166,7 +166,7 @@ class SyntheticRun(Run):
             made, segmenter=self.verifier.synthetic.segmenter(role), eos_ids=frozenset()
         )
 
-    def speculation(
+    def token_speculation(
         self, role: Role, draft_runner: Runner | None
     ) -> Speculation | None:
         """The engine's, with our rule; drafters without a model always find
@@ -176,8 +176,8 @@ class SyntheticRun(Run):
             SyntheticRule(self.verifier.synthetic.alpha2),
         )
         if not self.options.drafts_tokens:
-            return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
-        made = super().speculation(role, draft_runner)
+            return Speculation(SyntheticDrafter(self.engine.codec.vocab_size), rule, k)
+        made = super().token_speculation(role, draft_runner)
         return None if made is None else replace(made, rule=rule)
 
 

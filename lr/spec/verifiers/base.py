@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING
@@ -142,19 +141,6 @@ class ExactVerifier(Verifier):
             same = draft == target
             verdicts.append(Verdict(same, why="equal tokens" if same else differ))
         return verdicts
-
-
-class DeferredVerifier(ABC):
-    """A verifier that runs elsewhere while the models continue. `here`: it runs in this
-    process, so driver lockstep waits for it."""
-
-    passes: int = 0
-    here: bool = False
-
-    @abstractmethod
-    def ask(self, pair: Pair) -> Future[Verdict]:
-        """Begin to judge a pair. Cancel the future if the verdict is no longer
-        needed."""
 
 
 def check_verifier(verifier: object) -> Verifier:

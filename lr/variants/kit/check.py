@@ -46,7 +46,7 @@ def check_answers(
 
     `reasoner` must be in float64, where a batch does not change the rounding of its
     rows."""
-    dtype = reasoner.models.target.dtype
+    dtype = reasoner.engine.target.dtype
     require(dtype is torch.float64, "dtype of the reasoner", dtype, "torch.float64")
     findings = Findings("answers")
     options = {"seed": 1, "max_tokens": 100, **options}

@@ -47,7 +47,7 @@ class World:
     @classmethod
     def of(cls, reasoner: Reasoner) -> World:
         codec = reasoner.codec
-        size = reasoner.models.target.config.hidden_size
+        size = reasoner.engine.target.config.hidden_size
         return cls(codec.vocab_size, min(codec.eos_ids), size)
 
 

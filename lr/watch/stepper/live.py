@@ -1,17 +1,14 @@
-"""A run on models as a source of the stepper: the engine's loop, one piece of work at a
-time, and forks of the whole run.
+"""An answer on models as a source of the stepper: the engine's loop, one piece of work
+at a time, and forks of the whole answer.
 
     source = LiveSource(reasoner, question, {"mode": "lr", "depth": 4})
-    source.advance()              # one forward of the draft, one of the target, or one verdict
-    other = source.fork()         # a second run from here on, with the same blocks and keys
+    source.advance()              # one forward of a model, or the verdicts that are due
+    other = source.fork()         # a second answer from here on, on the same blocks
 
-A fork copies the scheduler, the request and the unfinished steps, and forks the
-branches of the cache. It runs no forward and copies no block. Draws are keyed, so A and
-B continue alike until a verdict differs. They share models and caches. Each has its own
-trace, which the models write while that side works. The trace of B begins as a copy of
-A's, forks B's branches from A's and closes A's (in this trace only; A keeps its
-blocks): each trace adds up to the branches of its own side. Only driver lockstep with
-models of this process can be stopped. Read next: `session.py`."""
+A fork copies what belongs to the answer (scheduler, sides, unfinished steps, loop) and
+forks its branches; models, caches and verifier are shared. It runs no forward and
+copies no block. Draws are keyed, so both go on alike until a verdict differs. Only
+driver lockstep can be stopped between two pieces of work. Read next: `session.py`."""
 
 from __future__ import annotations
 
@@ -21,23 +18,34 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from lr.engine.engine import Run, Serving
+from lr.engine.answer import Answer
+from lr.engine.engine import Loop
 from lr.engine.recorder import CacheRecorder
-from lr.model.qwen import CausalLM
+from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import BlockTable
 from lr.options import make_options
 from lr.reasoner import Reasoner
+from lr.spec.protocol import NodeId
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import DeferredVerifier
 from lr.trace import Ended, Trace
-from lr.types import Role
-from lr.watch.stepper.sources import Source, StepperError
+from lr.types import Role, Verdict
+from lr.watch.stepper.sources import Source, StepperError, verdict_of
 from lr.watch.trace.file import Record
 from lr.watch.trace.replay import header_of
 
 
+class SteppedAnswer(Answer):
+    """An answer whose verdicts can be forced: `forced` has them by node."""
+
+    forced: dict[str, bool]
+
+    def take_verdict(self, node: NodeId, verdict: Verdict | None) -> None:
+        super().take_verdict(node, verdict_of(self.forced, str(node), verdict))
+
+
 class LiveSource(Source):
-    """A run on models. `options`: fields of `GenerateOptions`. Raises `SettingError`
-    and `StepperError` for a run that cannot be stepped through."""
+    """An answer on models. `options`: fields of `GenerateOptions`. Raises
+    `SettingError` and `StepperError` for an answer that cannot be stepped through."""
 
     def __init__(
         self,
@@ -47,74 +55,86 @@ class LiveSource(Source):
         variant: Variant | None = None,
     ) -> None:
         self._begin = (reasoner, question, options, variant)
-        self.asked = asked = _asked(reasoner, question, options, variant)
-        super().__init__(header_of(asked), [])
-        self._stack = ExitStack()
-        self._sides = [self]  # all sources that share the caches
-        self._rested = 0.0  # the time at which the last piece of work ended
-        serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
-        self.loop, self.request = serving.loop, serving.request(asked)
-        self.runners = [  # both sides use the same ones, each side with its own recorders
-            (
-                Role.TARGET if name == "target" else Role.DRAFT,
-                one,
-                CacheRecorder(asked.trace, name),
+        generation = make_options(**options)
+        if generation.driver != "lockstep":
+            raise StepperError(
+                f"driver {generation.driver!r} does not stop between two pieces of "
+                "work, as 'lockstep' does. Record it (lr generate --trace FILE) and "
+                "step through that."
             )
-            for name, one in serving.borrowed.items()
-        ]
-        self.others = serving.asked
-        self._watch()
-        self.loop.add(self.request)
-        self._look()
+        self.answer = SteppedAnswer(
+            reasoner.engine,
+            question,
+            generation,
+            reasoner.verifier,
+            variant,
+            detailed=True,
+        )
+        self.answer.blocks *= 2  # room for a what-if
+        super().__init__(header_of(self.answer), [])
+        self.answer.forced = self.forced
+        self._stack = ExitStack()
+        self._sharing = [self]  # all sources that share the caches
+        self._paused = 0.0  # the time at which the last piece of work ended
+        self.loop = Loop(
+            reasoner.engine, self.answer, self.answer.blocks, self._stack, alone=True
+        )
+        self.runners: dict[str, ModelRunner] = self.loop.borrowed
+        self.loop.add(self.answer)
+        self.recorders: dict[str, CacheRecorder] = {}
+        for name, runner in self.runners.items():
+            recorder = runner.cache.observer
+            assert isinstance(recorder, CacheRecorder)  # since the trace is detailed
+            self.recorders[name] = recorder
+        self._read_trace()
 
     @property
     def waiting(self) -> list[str]:
-        loop, asked = self.loop, self.request.asked
-        told = [one.node for one in loop.judgements if one.node in asked]
-        return [str(node) for node in (told if loop.judgements else asked)]
+        return [str(node) for node in self.answer.pairs]
 
     def advance(self) -> bool:
-        """One forward of one model, or one verdict. Raises what the forward raises."""
+        """One forward of one model, or the verdicts that are due. Raises what the
+        forward raises."""
         if self.trace.complete:
             return False
-        self._watch()
-        self._resume()
+        self._take_over()
         try:
-            self._piece()
-            if self.request.done and not self.loop.judgements:
+            self.loop.step()
+            if self.answer.scheduler.done:
                 self.loop.close()
-                self.request.trace.record(Ended(done=True))
+                self.answer.trace.record(Ended(done=True))
         finally:
-            self._look()
+            self._read_trace()
         return True
 
     def fork(self) -> LiveSource:
-        """Runs no forward and copies no block: it forks the branches and copies the
-        bookkeeping."""
-        self._resume()
-        made, own_trace = copy.copy(self), self.request.trace
-        trace = Trace(own_trace.clock, list(own_trace.events), detailed=True)
-        trace.start = own_trace.start
-        memo: dict[int, Any] = {id(own_trace): trace}
-        made.runners = []
-        for role, runner, own in self.runners:
-            recorder, forks = own.beside(runner.cache, trace)
-            made.runners.append((role, runner, recorder))
-            memo |= {id(table): fork for table, fork in forks.items()} | {
-                id(runner): runner
-            }
-        for same in (
-            self.asked.models.codec,
-            self.loop.verifier,
-            *self.request.asked.values(),
-        ):
-            memo[id(same)] = same
-        made.loop, made.request = copy.deepcopy((self.loop, self.request), memo)
-        Source.__init__(made, self.header, list(self.records))
-        made.forced = dict(self.forced)
-        made._sides.append(made)
-        made._look()
-        return made
+        """A second answer from here on. Its trace begins as a copy of this one; then
+        its branches are forked from this side's, which are closed in it."""
+        self._take_over()
+        # 1. A trace of its own, and in it a fork of every branch.
+        trace = copy.copy(self.answer.trace)
+        trace.events = list(trace.events)
+        copies: dict[int, Any] = {id(self.answer.trace): trace}
+        recorders = {}
+        for name, runner in self.runners.items():
+            recorder, forks = fork_tables(self.recorders[name], runner, trace)
+            recorders[name] = recorder
+            copies |= {id(table): fork for table, fork in forks.items()}
+        # 2. What belongs to the answer is copied, everything else is shared.
+        answer = self.answer
+        shared = [answer.engine, answer.engine.codec, answer.variant, answer.verifier]
+        shared += [self._stack, *self.runners.values(), *answer.pairs.values()]
+        shared += [runner for _, runner in self.loop.asked]
+        copies |= {id(thing): thing for thing in shared}
+        other = copy.copy(self)
+        other.loop, other.answer = copy.deepcopy((self.loop, answer), copies)
+        # 3. A source of its own.
+        Source.__init__(other, self.header, list(self.records))
+        other.forced = other.answer.forced
+        other.recorders = recorders
+        other._sharing.append(other)
+        other._read_trace()
+        return other
 
     def anew(self) -> LiveSource:
         """A fresh run of the same answer, with its own caches."""
@@ -122,79 +142,54 @@ class LiveSource(Source):
 
     def close(self) -> None:
         """Give back the blocks and, after the last side, the caches."""
-        if self not in self._sides:
+        if self not in self._sharing:
             return  # closed already
-        self._sides.remove(self)
+        self._sharing.remove(self)
         if not self.trace.complete:
-            self._watch()
+            self._take_over()
             self.loop.close()
-        if not self._sides:
+        if not self._sharing:
             self._stack.close()
 
-    def _piece(self) -> None:
-        """One step of the loop. Verdicts are handed over one by one, with forced ones
-        replaced."""
-        loop = self.loop
-        if not loop.judgements:
-            loop.step()
-            if not loop.judgements:
-                return
-        told = loop.judgements[0]
-        if told.node in self.request.asked:
-            loop.judgements[0] = told._replace(
-                verdict=self.verdict(str(told.node), told.verdict)
-            )
-        loop.step()
-
-    def _watch(self) -> None:
-        """Record what the models do in this side's trace from now on."""
-        for _, runner, recorder in self.runners:
-            runner.cache.observer = recorder
-        for role, runner in [
-            (role, runner) for role, runner, _ in self.runners
-        ] + self.others:
+    def _take_over(self) -> None:
+        """From now on what the models do belongs to this side's trace. Its clock stood
+        since the last piece of work."""
+        trace: Trace = self.answer.trace
+        now = trace.clock()
+        trace.start += now - self._paused
+        self._paused = now
+        for name, runner in self.runners.items():
+            runner.cache.observer = self.recorders[name]
+            role = Role.TARGET if name == "target" else Role.DRAFT
+            runner.observer = partial(self.loop.passed, role)
+        for role, runner in self.loop.asked:
             runner.observer = partial(self.loop.passed, role)
 
-    def _resume(self) -> None:
-        """Do not count the time since the last piece of work: nothing was done in
-        it."""
-        now = self.request.trace.clock()
-        self.request.trace.start += now - self._rested
-        self._rested = now
-
-    def _look(self) -> None:
-        start, trace = len(self.records), self.request.trace
-        for number, (when, event) in enumerate(trace.events[start:], start):
-            self.records.append(
-                Record(number, when, event, self.asked.models.codec.token_bytes)
-            )
-        self._rested = trace.clock()
+    def _read_trace(self) -> None:
+        trace = self.answer.trace
+        token_bytes = self.answer.engine.codec.token_bytes
+        for when, event in trace.events[len(self.records) :]:
+            self.records.append(Record(len(self.records), when, event, token_bytes))
+        self._paused = trace.clock()
 
 
-def _asked(
-    reasoner: Reasoner,
-    question: str,
-    options: Mapping[str, Any],
-    variant: Variant | None,
-) -> Run:
-    """A run of the question, not yet begun, with cache space for two sides."""
-    made = make_options(**options)
-    models, cannot = reasoner.models, None
-    if not made.looks_ahead:
-        cannot = f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork"
-    elif made.driver != "lockstep":
-        cannot = f"driver is {made.driver!r}; only 'lockstep' stops between two pieces of work"
-    elif isinstance(reasoner.verifier, DeferredVerifier) and not reasoner.verifier.here:
-        cannot = "a judge behind a server cannot be stopped in the middle"
-    elif not all(
-        isinstance(model, CausalLM) for model in (models.target, models.draft)
-    ):
-        cannot = "a model behind a server cannot be stopped in the middle"
-    if cannot is not None:
-        record = f"Record it (lr generate --mode {made.mode} --trace FILE) and step through that."
-        raise StepperError(f"{cannot}. {record}")
-    run = Run(
-        reasoner.engine, reasoner.verifier, question, made, variant, detailed=True
-    )
-    run.blocks *= 2
-    return run
+def fork_tables(
+    recorder: CacheRecorder, runner: ModelRunner, trace: Trace
+) -> tuple[CacheRecorder, dict[BlockTable, BlockTable]]:
+    """A recorder for a second side, and a fork of every table of the first. `trace`: a
+    copy of the first side's.
+
+    Example: A holds tables a (blocks 0 1) and b (blocks 0 2). Then B holds a' (0 1) and
+    b' (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2."""
+    other = copy.copy(recorder)
+    other.trace = trace
+    other.numbers = dict(recorder.numbers)
+    other.sizes = dict(recorder.sizes)
+    other.nodes = {}
+    runner.cache.observer = other
+    forks = {table: runner.cache.fork(table) for table in recorder.numbers}
+    for table, node in recorder.nodes.items():
+        other.tag(forks[table], node)
+    for table in forks:
+        other.closed(table, tuple(table.blocks), ())
+    return other, forks

@@ -8,7 +8,7 @@ what-if. Nothing is displayed here.
     session.fork()                    # a second side, B, that goes on from here by itself
     session.go("next")                # moves both sides (those in `session.moved`)
 
-A side shows the state after the events up to its place (`lab/trace/state.py`), so going
+A side shows the state after the events up to its place (`trace/state.py`), so going
 back only means a smaller number. Only going beyond the last event makes a run work. The
 past stays: a verdict forced anywhere but at the end of a run is forced in a what-if.
 Read next: `view.py`."""
@@ -31,7 +31,9 @@ STOPS = frozenset(
 FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
 """The direct consequences of a step that joins the answer, which need no further
 work."""
-SLACK = 100_000  # A run with this many pieces of work in a row without any event hangs.
+MOST_IDLE = (
+    100_000  # A run with this many pieces of work in a row without an event hangs.
+)
 
 
 class Side:
@@ -42,10 +44,15 @@ class Side:
     def __init__(
         self, name: str, source: Source, place: int = 0, *, shares: bool = False
     ) -> None:
-        self.name, self.source, self.place, self.shares = name, source, place, shares
-        self.records, self.trace, self.fine = source.records, source.trace, False
+        self.name = name
+        self.source = source
+        self.place = place
+        self.shares = shares
+        self.fine = False
+        self.records = source.records
+        self.trace = source.trace
         plain = source.header.driver == "plain" or not source.header.detailed
-        self._kinds = STOPS | {"written"} if plain else STOPS
+        self._stops = STOPS | {"written"} if plain else STOPS
 
     @property
     def state(self) -> State:
@@ -69,37 +76,42 @@ class Side:
         """Whether the answer's last event has happened."""
         return self.trace.complete and self.place == len(self.records)
 
-    def go(self, wanted: Callable[[Record], bool]) -> bool:
-        """Go to the place after the next wanted event; if there is none, to the end
-        (False)."""
-        while self.one():
+    def go(self, wanted: Callable[[Record], bool]) -> None:
+        """Go to the place after the next wanted event; if there is none, to the end."""
+        while self.forward():
             record = self.records[self.place - 1]
             if wanted(record):
                 if not self.fine:
                     self.place = self._settled(record.number)
+                return
+
+    def back(self) -> None:
+        """Go to the previous stop, or to the beginning."""
+        stops = filter(self.is_stop, reversed(self.records[: self.place]))
+        places = (self._settled(record.number) for record in stops)
+        self.place = next((place for place in places if place < self.place), 0)
+
+    def forward(self) -> bool:
+        """Go one event further; a run works until there is one. False at the end."""
+        for _ in range(MOST_IDLE):
+            if self.place < len(self.records):
+                self.place += 1
                 return True
-        return False
+            if not self.source.advance():
+                return False
+        raise StepperError(f"nothing has happened in {MOST_IDLE} pieces of work.")
 
     def is_stop(self, record: Record) -> bool:
-        return record.kind in self._kinds
-
-    def back(self) -> bool:
-        """Go to the previous stop; False at the beginning."""
-        before = filter(self.is_stop, reversed(self.records[: self.place]))
-        places = (self._settled(record.number) for record in before)
-        old, self.place = (
-            self.place,
-            next((place for place in places if place < self.place), 0),
-        )
-        return old > 0
+        return record.kind in self._stops
 
     def is_rejection(self, record: Record) -> bool:
         """Whether this event rejects a draft step: with a verdict, or with a correction
         if there was no verdict (the draft step was cut)."""
         if record.kind != "emit" or record.data["origin"] != "correction":
             return says_aligned(record) is False
-        nodes, node = state_at(self.trace, record.number).nodes, record.data["node"]
-        children = nodes[node].children if node in nodes else []
+        nodes = state_at(self.trace, record.number).nodes
+        node = nodes.get(record.data["node"])
+        children = [] if node is None else node.children
         return all(nodes[child].verdict is None for child in children)
 
     def _settled(self, number: int) -> int:
@@ -111,31 +123,19 @@ class Side:
                 place += 1
         return place
 
-    def one(self) -> bool:
-        """Go one event further; a run works until there is one. False at the end."""
-        for _ in range(SLACK):
-            if self.place < len(self.records):
-                self.place += 1
-                return True
-            if not self.source.advance():
-                return False
-        raise StepperError(f"nothing has happened in {SLACK} pieces of work.")
+
+def _to(kind: str) -> Callable[[Side], object]:
+    return lambda side: side.go(lambda record: record.kind == kind)
 
 
-MOVES: dict[str, Callable[[Side], bool]] = {
+MOVES: dict[str, Callable[[Side], object]] = {
     "next": lambda side: side.go(side.is_stop),  # a change of the tree or the answer
     "back": Side.back,  # the opposite
-    "event": Side.one,  # one event, even a detail
-    "step": lambda side: side.go(
-        lambda record: record.kind == "emit"
-    ),  # a step of the answer
-    "rejection": lambda side: side.go(
-        side.is_rejection
-    ),  # the rejection of a draft step
-    "verdict": lambda side: side.go(
-        lambda record: record.kind == "judge"
-    ),  # where one is due
-    "end": lambda side: side.go(lambda record: record.kind == "end"),
+    "event": Side.forward,  # one event, even a detail
+    "step": _to("emit"),  # a step of the answer
+    "rejection": lambda side: side.go(side.is_rejection),  # of a draft step
+    "verdict": _to("judge"),  # where one is due
+    "end": _to("end"),
 }
 """How a side can move, by name. Forward moves go to the place after the event, or to
 the end."""
@@ -168,8 +168,20 @@ class Session:
         for side in self.moved:
             side.fine = True
             side.place = min(side.place, max(number, 0))
-            while side.place < number and side.one():
+            while side.place < number and side.forward():
                 pass
+
+    def at_rejection(self) -> bool:
+        """Whether a moved side has just seen a draft step rejected."""
+        events = [(side, side.happened) for side in self.moved]
+        return any(
+            record is not None and side.is_rejection(record) for side, record in events
+        )
+
+    def due(self, side: Side) -> list[str]:
+        """The nodes on which a verdict is due here, in the order in which the verifier
+        got them."""
+        return [node for kind, node in side.state.work if kind == "judge"]
 
     def force(self, aligned: bool, node: str | None = None) -> str:
         """Force the verdict that is due, on `node` if there are several. Returns a
@@ -178,52 +190,50 @@ class Session:
         If that verdict exists already, later in this run or in a recording, it is
         forced in a what-if that begins here. Raises `StepperError` if no verdict is
         due."""
-        side, said = self.active, ""
-        due, where = self.due(side), "v goes to where the next one is."
-        if node is None and not due:
-            raise StepperError(f"no verdict is due here; {where}")
+        due = self.due(self.active)
+        hint = "v goes to where the next one is."
+        if not due and node is None:
+            raise StepperError(f"no verdict is due here; {hint}")
         name = due[0] if node is None else node
         if name not in due:
-            there = ", ".join(due) or "none"
+            names = ", ".join(due) or "none"
             raise StepperError(
-                f"no verdict on {name} is due here; due are: {there}. {where}"
+                f"no verdict on {name} is due here; due are: {names}. {hint}"
             )
-        if name not in side.source.waiting:
-            said = self.fork() + " "
-            side = self.active
+        message = ""
+        if name not in self.active.source.waiting:
+            message = self.fork() + " "
+        side = self.active
         while name not in side.source.waiting and side.source.advance():
             side.place = len(side.records)
         side.source.force(aligned, name)
         verdict = "aligned" if aligned else "not aligned"
-        return f"{said}The verdict on {name} will be: {verdict} ({FORCED})."
-
-    def due(self, side: Side) -> list[str]:
-        """The nodes on which a verdict is due here, in the order in which the verifier
-        got them."""
-        return [node for kind, node in side.state.work if kind == "judge"]
+        return f"{message}The verdict on {name} will be: {verdict} ({FORCED})."
 
     def fork(self) -> str:
         """Begin a what-if at the active side's place, instead of an old one. Returns a
         message."""
         side = self.active
-        cheap = side.source.runs and not decides(side.records[side.place :])
-        if cheap:
+        # The blocks of the place exist as long as nothing was decided after it.
+        can_share = side.source.runs and not decides(side.records[side.place :])
+        if can_share:
             side.place = len(side.records)
-            made = side.source.fork()
-            blocks = "its blocks are the same ones, nothing was computed or copied"
-            told = f": {blocks}" if made.header.caches else ""
-            said = f"Side B goes on from event {side.place}{told}."
+            source = side.source.fork()
+            message = f"Side B goes on from event {side.place}."
+            used = any(cache.branches for cache in side.state.caches.values())
+            if used:
+                message += " Its blocks are the same ones, nothing was computed."
         else:
-            made = side.source.again(side.place)
+            source = side.source.again(side.place)
             why = "a recording has no blocks to share"
             if side.source.runs:
                 why = "the blocks of that place are gone"
-            said = f"Side B was made anew up to event {len(made.records)}: {why}."
-        shares = cheap and (side.shares or side is self.sides[0])
+            message = f"Side B was made anew up to event {len(source.records)}: {why}."
+        shares = can_share and (side.shares or side is self.sides[0])
         self.drop()
-        self.sides.append(Side("B", made, len(made.records), shares=shares))
+        self.sides.append(Side("B", source, len(source.records), shares=shares))
         self.moved = list(self.sides)
-        return said
+        return message
 
     def drop(self) -> bool:
         """Drop the what-if and free its blocks; False if there is none."""
@@ -238,20 +248,20 @@ class Session:
         missing."""
         moved = [side for side in self.sides if side.name in names.upper()]
         if len(moved) != len(names) or not names:
-            there = ", ".join(one.name for one in self.sides)
-            raise StepperError(f"there is no side {names!r}; there are: {there}.")
+            present = ", ".join(side.name for side in self.sides)
+            raise StepperError(f"there is no side {names!r}; there are: {present}.")
         self.moved = moved
 
     def save(self, path: str) -> str:
         """Write the active side's events as a trace. Returns a message. Raises
         `TraceError`."""
         side = self.active
-        records, header = side.records, side.source.header
-        judged = (one.data["verdict"] for one in records if one.kind == "judged")
-        if side.name == "B" or any(map(is_forced, judged)):
+        header = side.source.header
+        verdicts = [r.data["verdict"] for r in side.records if r.kind == "judged"]
+        if side.name == "B" or any(map(is_forced, verdicts)):
             header = replace(header, variant="a what-if of the stepper")
-        write_trace(path, header, records)
-        count = f"{len(records)} events of side {side.name}"
+        write_trace(path, header, side.records)
+        count = f"{len(side.records)} events of side {side.name}"
         return f"Written: {path} ({count}). lr step, play, draw and trace read it."
 
     def close(self) -> None:

@@ -1,19 +1,19 @@
 """The sources of the stepper's events: a recording (`Recorded`), a scripted run
-(`ScriptSource`, without models or torch), or a run on models (`live.py`).
+(`ScriptSource`, without models or torch), or an answer on models (`live.py`).
 
     source = Recorded(read_trace("answer.jsonl"))
     source.records          # all events so far
     source.advance()        # make more; False: there are no more
 
-A run advances by small pieces of work (a forward, a verdict), each of which makes a few
-events. Between two pieces a verdict can be forced and the run forked. Knows no model.
-Read next: `session.py`, which walks through the events."""
+A run advances by small pieces of work (a forward, the verdicts that are due), each of
+which makes a few events. Between two pieces a verdict can be forced and the run forked.
+Knows no model. Read next: `session.py`, which walks through the events."""
 
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,14 +33,13 @@ class StepperError(LRError):
 
 class Source:
     """The events of one answer; `records` only grows. `runs`: whether this source makes
-    events.
-
-    `forced`: by node, the forced verdicts, given already or not."""
+    events. `forced`: by node, the forced verdicts, given already or not."""
 
     runs = True
 
     def __init__(self, header: Header, records: list[Record]) -> None:
-        self.header, self.records = header, records
+        self.header = header
+        self.records = records
         self.trace = TraceFile(header, records)
         self.forced: dict[str, bool] = {}
 
@@ -67,51 +66,35 @@ class Source:
         """Free all resources."""
 
     def force(self, aligned: bool, node: str) -> None:
-        """Force the next verdict on `node`. Raises `StepperError` if none is due."""
-        if node not in self.waiting:
-            due = ", ".join(self.waiting) or "none"
-            raise StepperError(f"no verdict on {node} is due; due are: {due}.")
+        """Force the next verdict on `node`, which is waiting."""
+        assert node in self.waiting
         self.forced[node] = aligned
-
-    def verdict(self, node: str, own: Verdict | None) -> Verdict | None:
-        """The verdict on a node: the forced one, or the verifier's own."""
-        if node not in self.forced:
-            return own
-        if own is None:
-            return Verdict(self.forced[node], FORCED)
-        said = "aligned" if own.aligned else "not aligned"
-        return replace(
-            own, aligned=self.forced[node], why=f"{FORCED}; else {said}: {own.why}"
-        )
 
     def again(self, number: int) -> Source:
         """A fresh, independent run up to event `number`, with what was forced before
-        it. The run ends with the piece of work around that event, or with the piece
-        before it if anything is decided after that event.
+        it. Draws are keyed, so it comes to the same place.
 
-        The events of a piece are known only when it is over. Example: pieces of 3, 5
-        and 4 events, number 10: the third piece makes 12 events. If event 11 or 12 is a
-        verdict, the run begins again and stops after two pieces."""
-        given = {
-            one.data["node"] for one in self.records[:number] if one.kind == "judged"
-        }
+        The events of a piece are known only when it is over. If the last piece decides
+        something after that event, the run begins again and stops one piece earlier.
+        Example: pieces of 3, 5 and 4 events, number 10: the third piece makes 12
+        events. If event 11 or 12 is a verdict, the run stops after two pieces."""
+        source, pieces = self._again(lambda source, _: len(source.records) < number)
+        if pieces and decides(source.records[number:]):
+            source.close()
+            source, _ = self._again(lambda _, done: done < pieces - 1)
+        given = [r.data["node"] for r in self.records[:number] if r.kind == "judged"]
+        for node in set(source.forced) - set(given):
+            del source.forced[node]
+        return source
 
-        def begun() -> Source:
-            made = self.anew()
-            made.forced = {
-                node: ok for node, ok in self.forced.items() if node in given
-            }
-            return made
-
-        made, pieces = begun(), 0
-        while len(made.records) < number and made.advance():
+    def _again(self, goes_on: Callable[[Source, int], bool]) -> tuple[Source, int]:
+        """A fresh run of some pieces of work, and their number."""
+        source = self.anew()
+        source.forced |= self.forced
+        pieces = 0
+        while goes_on(source, pieces) and source.advance():
             pieces += 1
-        if pieces and decides(made.records[number:]):
-            made.close()
-            made = begun()
-            for _ in range(pieces - 1):
-                made.advance()
-        return made
+        return source, pieces
 
 
 class Recorded(Source):
@@ -126,11 +109,6 @@ class Recorded(Source):
         super().__init__(trace.header, trace.records)
         self.remake = remake
 
-    def force(self, aligned: bool, node: str) -> None:
-        raise StepperError(
-            "a recording is not rewritten; force a verdict in a what-if."
-        )
-
     def fork(self) -> Source:
         return self.again(len(self.records))
 
@@ -144,15 +122,15 @@ class Recorded(Source):
     def again(self, number: int) -> Source:
         """See `Source`. Raises `StepperError` if the fresh run differs from the
         recorded one."""
-        made = super().again(number)
-        again = written_steps(made.records)
-        if again != written_steps(self.records)[: len(again)]:
-            made.close()
+        source = super().again(number)
+        steps = written_steps(source.records)
+        if steps != written_steps(self.records)[: len(steps)]:
+            source.close()
             raise StepperError(
                 "generated again, this answer is another one, so there is no what-if "
                 "of it. Was it recorded by another version or precision?"
             )
-        return made
+        return source
 
 
 class ScriptSource(Source):
@@ -163,7 +141,8 @@ class ScriptSource(Source):
     to it."""
 
     def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
-        self.begin, self.run = begin, begin()
+        self.begin = begin
+        self.run = begin()
         trace = scripted_trace(self.run)
         super().__init__(trace.header, trace.records)
 
@@ -178,7 +157,8 @@ class ScriptSource(Source):
         pieces = self.run.work
         event = self.run.event_of(pieces[self.run.order(pieces)])
         if isinstance(event, Judged):
-            event = Judged(event.node, self.verdict(str(event.node), event.verdict))
+            verdict = verdict_of(self.forced, str(event.node), event.verdict)
+            event = Judged(event.node, verdict)
         self.run.tell(event)
         self.records += scripted_trace(self.run).records[len(self.records) :]
         return True
@@ -188,6 +168,19 @@ class ScriptSource(Source):
 
     def anew(self) -> ScriptSource:
         return ScriptSource(self.begin)
+
+
+def verdict_of(
+    forced: Mapping[str, bool], node: str, verdict: Verdict | None
+) -> Verdict | None:
+    """The verdict on a node: the forced one, or the verifier's own."""
+    if node not in forced:
+        return verdict
+    if verdict is None:
+        return Verdict(forced[node], FORCED)
+    word = "aligned" if verdict.aligned else "not aligned"
+    why = f"{FORCED}; else {word}: {verdict.why}"
+    return replace(verdict, aligned=forced[node], why=why)
 
 
 def decides(records: Sequence[Record]) -> bool:

@@ -86,8 +86,8 @@ def say(record: Record) -> str:
             return f"verdict on {node}: {said} ({data['verdict']['why']})"
         case "forward":
             rows, tokens = (
-                _count(data["branches"], "branch", "es"),
-                _count(data["tokens"], "token"),
+                counted(data["branches"], "branch", "es"),
+                counted(data["tokens"], "token"),
             )
             return f"one forward of the {role}: {rows}, {tokens}"
         case "token":
@@ -100,7 +100,7 @@ def say(record: Record) -> str:
         case "written":
             return f"the {role} finished step {data['index']}: {text_of(data['step'])}"
         case "verifier":
-            return f"the verifier answered about {_count(data['pairs'], 'pair')}"
+            return f"the verifier answered about {counted(data['pairs'], 'pair')}"
         case "span":
             how = "finished" if data["completed"] else "dropped"
             return f"a worker {how} {data['work']} {node}"
@@ -119,7 +119,7 @@ def say(record: Record) -> str:
                 f"block {block} to branch {number}" for number, block in data["fresh"]
             ]
             rows, told = (
-                _count(len(data["rows"]), "branch", "es"),
+                counted(len(data["rows"]), "branch", "es"),
                 f" ({'; '.join(more)})",
             )
             return (
@@ -144,5 +144,6 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _count(number: int, word: str, more: str = "s") -> str:
+def counted(number: int, word: str, more: str = "s") -> str:
+    """A number and its word: 1 pass, 2 passes."""
     return f"{number} {word}{more if number != 1 else ''}"

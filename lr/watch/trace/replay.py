@@ -20,9 +20,8 @@ from typing import Any
 import torch
 
 from lr import __version__
-from lr.engine.engine import Run
+from lr.engine.answer import Answer
 from lr.kvcache.branch import BLOCK_SIZE
-from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Emit
@@ -41,23 +40,22 @@ from lr.watch.trace.file import (
 # From an answer to its trace
 
 
-def header_of(run: Run) -> Header:
+def header_of(answer: Answer) -> Header:
     """The header of an answer's trace."""
-    options = run.options
-    models = run.models
-    variant = run.given
+    options = answer.options
+    engine = answer.engine
+    variant = answer.variant
     ahead = options.looks_ahead
     cached = ["target"]
     cached += ["draft"] * ahead
     cached += ["drafter"] * options.drafts_tokens
-    size = {"blocks": models.num_blocks or run.blocks, "block_size": BLOCK_SIZE}
+    size = {"blocks": engine.num_blocks or answer.blocks, "block_size": BLOCK_SIZE}
     names: dict[str, str | None] = {
-        role: models.names.get(role) for role in ("target", "draft", "judge")
+        role: engine.names.get(role) for role in ("target", "draft", "judge")
     }
-    if isinstance(models.target, CausalLM):
-        names["device"] = str(models.target.device)
-        names["dtype"] = str(models.target.dtype).removeprefix("torch.")
-    verifier = models.names.get("verifier")
+    names["device"] = str(engine.target.device)
+    names["dtype"] = str(engine.target.dtype).removeprefix("torch.")
+    verifier = engine.names.get("verifier")
     if variant.verifier is not None and variant.name is None:
         verifier = variant.verifier.name
     return Header(
@@ -71,15 +69,15 @@ def header_of(run: Run) -> Header:
         verifier=verifier if ahead else None,
         variant=variant.name or _parts_of(variant),
         options=asdict(options),
-        question=run.question,
+        question=answer.question,
         prompt={
-            "tokens": list(run.prompt),
-            "pieces": pieces_of(run.prompt, models.codec.token_bytes),
+            "tokens": list(answer.prompt),
+            "pieces": pieces_of(answer.prompt, engine.codec.token_bytes),
         },
-        eos=sorted(models.codec.eos_ids),
+        eos=sorted(engine.codec.eos_ids),
         caches=dict.fromkeys(cached, size),
-        alone=run.alone,
-        detailed=run.detailed,
+        alone=answer.alone,
+        detailed=answer.trace.detailed,
         lr=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
@@ -95,18 +93,20 @@ def _parts_of(variant: Variant) -> str | None:
     return ", ".join(parts) or None
 
 
-def trace_of(run: Run, why: str = "") -> TraceFile:
+def trace_of(answer: Answer, why: str = "") -> TraceFile:
     """The trace of an answer, as read from its file. `why`: what ended the run early,
     else ""."""
-    events = list(run.trace.events)
+    events = list(answer.trace.events)
     last = max((time for time, _ in events), default=0.0)
     events.append((last, Ended(done=not why, why=why)))
-    return TraceFile(header_of(run), records_of(events, run.models.codec.token_bytes))
+    return TraceFile(
+        header_of(answer), records_of(events, answer.engine.codec.token_bytes)
+    )
 
 
-def save_trace(path: str | Path, run: Run, why: str = "") -> None:
+def save_trace(path: str | Path, answer: Answer, why: str = "") -> None:
     """Write the trace of an answer. Raises `TraceError` if that is impossible."""
-    trace = trace_of(run, why)
+    trace = trace_of(answer, why)
     write_trace(path, trace.header, trace.records)
 
 

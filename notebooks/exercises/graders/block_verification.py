@@ -23,8 +23,7 @@ from exercise_kit import (
 )
 from torch import Tensor
 
-from lr.spec.acceptance import Proposal
-from lr.spec.block_rule import BlockRule
+from lr.spec.acceptance import BlockRule, Proposal
 from lr.theory.exact import (
     drawn_drafts,
     expected_accepted,

@@ -1,4 +1,4 @@
-"""The reference solution of block_verification.py. `lr/spec/block_rule.py` is the rule
+"""The reference solution of block_verification.py. `lr/spec/acceptance.py` is the rule
 that runs, with the proof.
 """
 

@@ -1,0 +1,610 @@
+"""An answer: a question, its scheduler, its two sides, its steps so far.
+
+    answer = reasoner.run(question)
+    for step in answer:               # each step, as soon as it is decided
+        print(step.text, end="")
+    answer.result                     # the steps, the trace, the statistics
+
+The scheduler decides: events in, commands out. The answer carries out its commands on
+the two sides and reports what they have written. Iterating over an answer runs the
+engine's loop (`engine.py`); by `Engine.serve` many answers share one. Read next:
+`spec/protocol.py` and `spec/scheduler.py`, which decide; `side.py`, where branches are
+forked and steps are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from lr.engine.runner import num_kv_blocks_needed
+from lr.engine.side import Side, Written
+from lr.engine.steering import CorrectedStep, Steering
+from lr.engine.worker import RemoteSide, StepsAhead
+from lr.errors import CheckpointError, ContextError, SettingError
+from lr.model.codec import Codec
+from lr.options import GenerateOptions
+from lr.result import AnswerStep, Result, whole_characters
+from lr.rng import Stream
+from lr.spec import protocol as messages
+from lr.spec.acceptance import RULES, MatchRule
+from lr.spec.drafters import SourcedSteps, StepDrafter, make_drafter
+from lr.spec.protocol import (
+    Choice,
+    Limits,
+    NodeId,
+    Place,
+    Schedule,
+    SchedulerConfig,
+    WorkKind,
+    first_aligned,
+)
+from lr.spec.runner import Runner
+from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.segmenters import make_segmenter
+from lr.spec.token_sd import DrafterSetup, Speculation
+from lr.spec.variant import Correction, Variant, apply_settings
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.write import BlankLineSegmenter, Segmenter, TokenBytes, WriterConfig
+from lr.trace import StepWritten, Trace
+from lr.types import Coupling, EmittedStep, Role, SamplingParams, Step, Verdict
+
+if TYPE_CHECKING:
+    from lr.engine.engine import Engine
+
+LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
+READS_DRAFTS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
+"""What a verifier may require that makes the target read draft steps."""
+
+Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
+"""Each step, once it is decided, with its answer."""
+
+
+@dataclass
+class AnswerNode:
+    """A node: the tokens of its prefix, prompt included, and the draft step that leads
+    here, with its log-probabilities if they are kept."""
+
+    tokens: tuple[int, ...]
+    draft_step: Step | None = None
+    logprobs: tuple[float, ...] | None = None
+
+
+class Answer:
+    """A question and its answer so far. Iterate to get each step once it is decided, or
+    call `finish`; both extend `steps` and `trace`. `serve` answers it by another loop
+    than the engine's. `stopped`: set it to end the answer after the steps so far.
+
+    `pairs`: draft steps that wait for the verifier, by the node that they lead to.
+    `judged`: those that have a verdict. `emitted`: the scheduler's steps; `steps` are
+    those of them that were handed over, with their text.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        question: str,
+        options: GenerateOptions,
+        verifier: str | Verifier,
+        variant: Variant | None = None,
+        *,
+        detailed: bool = False,
+        serve: Callable[[Answer], Steps] | None = None,
+    ) -> None:
+        if isinstance(question, str) and not question.strip():
+            raise SettingError("the question is empty; give a question.")
+        self.engine = engine
+        self.question = question
+        self.trace = Trace(detailed=detailed)
+        self.variant = Variant() if variant is None else variant
+        self.verifier = self.variant.verifier or verifier
+        self.options = options = apply_settings(options, self.variant)
+        self.sampling = options.sampling(recommended_sampling(engine.codec))
+        self.prompt = engine.codec.chat(
+            question, system=options.system, enable_thinking=options.enable_thinking
+        )
+        self.limits = self._limits()
+        self.blocks = num_kv_blocks_needed(
+            options,
+            len(self.prompt) + self.limits.max_tokens,
+            reads=bool(self.requires & READS_DRAFTS),
+        )
+        self.steps: list[AnswerStep] = []
+        self.alone = True  # no other answer shares the forwards and caches
+        self.stopped = False
+        self._serve = serve or engine.serve_one
+        self._served: Steps | None = None
+        self._held = b""  # the beginning of a character that is not complete yet
+
+        self.sides: dict[Role, Side | RemoteSide] = {}
+        self.speculation: Speculation | None = None  # the target's
+        self.nodes: dict[NodeId, AnswerNode] = {}
+        self.pairs: dict[NodeId, Pair] = {}
+        self.judged: dict[NodeId, Pair] = {}
+        self.emitted: list[EmittedStep] = []
+        self._sourced: dict[NodeId, Step] = {}  # by no model, not reported yet
+        self._correcting: CorrectedStep | None = None
+        self.scheduler = LookaheadScheduler(self._scheduler_config())
+        self.steering: Steering | None = None
+        controller = self.variant.make("controller")
+        if controller is not None:
+            self.steering = Steering(controller, self.scheduler, self.trace)
+
+    def __iter__(self) -> Iterator[AnswerStep]:
+        if self._served is None:
+            self.engine.prepare(self.options)  # before the answer's clock starts
+            self._served = self._serve(self)
+        for _, step in self._served:
+            yield step
+
+    def finish(self) -> Result:
+        """Answer to the end. Calling it again returns the same result."""
+        for _ in self:
+            pass
+        return self.result
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is complete and all its steps were handed over."""
+        return self.scheduler.done and len(self.steps) == len(self.emitted)
+
+    @property
+    def result(self) -> Result:
+        """The result so far."""
+        return Result(
+            question=self.question,
+            mode=self.options.mode,
+            prompt=tuple(self.prompt),
+            steps=tuple(self.steps),
+            trace=self.trace,
+            coupling=self._coupling(),
+        )
+
+    def hand_over(self, emitted: EmittedStep, *, last: bool) -> AnswerStep:
+        """Add an emitted step to the answer. Its text are the characters that its bytes
+        complete; the `last` step gets what is left."""
+        token_bytes = self.engine.codec.token_bytes
+        written = b"".join(map(token_bytes, emitted.step.tokens))
+        rejected = None
+        if emitted.rejected is not None:
+            data = b"".join(map(token_bytes, emitted.rejected.tokens))
+            rejected, _ = whole_characters(self._held + data, last=True)
+        text, self._held = whole_characters(self._held + written, last=last)
+        step = AnswerStep(
+            index=emitted.index,
+            text=text,
+            tokens=emitted.step.tokens,
+            origin=emitted.origin,
+            finish=emitted.step.finish,
+            verdict=emitted.verdict,
+            rejected=rejected,
+        )
+        self.steps.append(step)
+        return step
+
+    # Carrying out the scheduler's commands
+
+    @property
+    def target(self) -> Side:
+        side = self.sides[Role.TARGET]
+        assert isinstance(side, Side), "the target is always in this process"
+        return side
+
+    def begin(self, target: Side, draft: Side | RemoteSide | None) -> None:
+        """Open the prompt on both sides and carry out the first commands."""
+        root = self.scheduler.root.id
+        self.nodes[root] = AnswerNode(tuple(self.prompt))
+        self.sides[Role.TARGET] = target
+        self.speculation = target.writer.config.speculation
+        if draft is not None:
+            self.sides[Role.DRAFT] = draft
+        for side in self.sides.values():
+            side.open(root, self.prompt)
+        self._carry_out(self.scheduler.start())
+
+    def take(self) -> bool:
+        """Report finished steps to the scheduler, which ignores cancelled ones. Whether
+        there were any."""
+        sourced = [Written(node, step, ()) for node, step in self._sourced.items()]
+        self._sourced.clear()
+        drafted = self.sides[Role.DRAFT].take() if Role.DRAFT in self.sides else []
+        for written in (*sourced, *drafted):
+            node = self.nodes.get(written.node)
+            if node is not None:
+                node.tokens += written.step.tokens
+                node.draft_step = written.step
+                node.logprobs = written.logprobs
+                self._offer(written.node)
+            self._report(messages.Drafted(written.node, written.step))
+        targeted = self.target.take()
+        for written in targeted:
+            if self._keeps(written):
+                self._report(messages.Targeted(written.node, written.step))
+        return bool(sourced or drafted or targeted)
+
+    def take_verdict(self, node: NodeId, verdict: Verdict | None) -> None:
+        """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
+        pair = self.pairs.pop(node, None)
+        if pair is not None:
+            self.judged[node] = pair
+            self._report(messages.Judged(node, verdict))
+
+    def end(self) -> None:
+        """Stop all work and close all branches, in any state of the answer."""
+        self.pairs.clear()
+        self._sourced.clear()
+        self.nodes.clear()
+        for side in self.sides.values():
+            side.end()
+        self.trace.events.sort(key=itemgetter(0))
+
+    def parent(self, node: NodeId) -> NodeId:
+        """The node at which the draft step to `node` begins."""
+        return node.parent(self.scheduler.config.width)
+
+    def fork_target(self, node: NodeId) -> None:
+        """Make the target's branch of `node`, if there is none: its parent's, followed
+        by the draft step."""
+        if node in self.target.branches:
+            return
+        parent = self.parent(node)
+        self.fork_target(parent)
+        length = len(self.nodes[parent].tokens)
+        self.target.fork(parent, node, length, self.nodes[node].tokens[length:])
+
+    def _report(self, event: messages.Event) -> None:
+        """Report an event to the scheduler and carry out its commands."""
+        if self.trace.detailed:
+            self.trace.record(event)
+        self._carry_out(self.scheduler.handle(event))
+
+    def _carry_out(self, commands: Sequence[messages.Command]) -> None:
+        for command in commands:
+            if self.trace.detailed or isinstance(command, messages.Emit):
+                self.trace.record(command)
+            match command:
+                case messages.Draft():
+                    self._begin_drafts(command)
+                case messages.Target(node, limit):
+                    self._begin_target(node, limit)
+                case messages.Judge():
+                    self.pairs[command.node] = self._pair(command)
+                case messages.Cancel((WorkKind.DRAFT, node)):
+                    if self._sourced.pop(node, None) is None:
+                        self.sides[Role.DRAFT].cancel(node)
+                case messages.Cancel((WorkKind.TARGET, node)):
+                    self.target.cancel(node)
+                case messages.Cancel((WorkKind.JUDGE, node)):
+                    self.pairs.pop(node, None)
+                case messages.Emit():
+                    self._emit(command)
+                case messages.Release(node):
+                    self.nodes.pop(node, None)
+                    for side in self.sides.values():
+                        side.close(node)
+
+    def _begin_drafts(self, command: messages.Draft) -> None:
+        """Begin the alternatives after a node. Those of a step source are put on the
+        draft's branches; the draft writes the others."""
+        parent = command.node
+        tokens = self.nodes[parent].tokens
+        sourced = self._sourced_steps(command)
+        side = self.sides[Role.DRAFT]
+        for sibling, child in enumerate(command.children):
+            self.nodes[child] = AnswerNode(tokens)
+            step = sourced[sibling] if sibling < len(sourced) else None
+            if step is None:
+                side.fork(parent, child, len(tokens))
+                stream = self.stream(Role.DRAFT, parent.index, sibling)
+                side.write(child, parent.index, command.limit, stream)
+            else:
+                side.fork(parent, child, len(tokens), step.tokens)
+                self.trace.record(StepWritten(Role.DRAFT, parent.index, step, child))
+                self._sourced[child] = step
+
+    def _sourced_steps(self, command: messages.Draft) -> list[Step | None]:
+        """The step source's alternatives; None where the draft is to write."""
+        if self.variant.step_source is None:
+            return []
+        codec = self.engine.codec
+        source = SourcedSteps(
+            source=self.variant.step_source,
+            segmenter=partial(self._segmenter(), codec.token_bytes),
+            eos_ids=codec.eos_ids,
+            vocab_size=codec.vocab_size,
+            prompt=len(self.prompt),
+        )
+        prefix = self.nodes[command.node].tokens
+        steps = source.after(prefix, self.scheduler.config.width, command.limit)
+        lengths = [None if step is None else len(step.tokens) for step in steps]
+        self.trace.tell("step_source", command.node, {"tokens": lengths})
+        return steps
+
+    def _begin_target(self, node: NodeId, limit: int) -> None:
+        self.fork_target(node)
+        stream = self.stream(Role.TARGET, node.index)
+        self._correcting = self._corrected_step(node, limit, stream)
+        begun = () if self._correcting is None else self._correcting.begin()
+        self._write_target(node, limit, stream, begun)
+        for child in [child for child in self.nodes if self._leads_from(node, child)]:
+            self._offer(child)
+
+    def _write_target(
+        self, node: NodeId, limit: int, stream: Stream, begun: Sequence[int]
+    ) -> None:
+        steering = self.steering
+        most = None if steering is None else steering.max_draft_tokens
+        self.target.write(
+            node, node.index, limit, stream, begun=begun, max_draft_tokens=most
+        )
+
+    def _corrected_step(
+        self, node: NodeId, limit: int, stream: Stream
+    ) -> CorrectedStep | None:
+        """The step that the target is to write under the variant's corrector; None if
+        there is none, or the step replaces no rejected draft step."""
+        root = self.scheduler.root
+        replaces = root.id == node and any(child.verdict for child in root.children)
+        if self.variant.corrector is None or not replaces:
+            return None
+        rejected = [self.judged.get(child.id) for child in root.children]
+        correction = Correction(
+            prefix=self.nodes[node].tokens,
+            rejected=tuple(pair for pair in rejected if pair is not None),
+            sampling=self.sampling,
+            prompt=len(self.prompt),
+            note=self.trace.at(node),
+        )
+        return CorrectedStep(self.variant.corrector, correction, limit, stream)
+
+    def _keeps(self, written: Written) -> bool:
+        """Whether to keep a step of the target. If not, it has begun to write
+        another."""
+        corrected = self._correcting
+        if corrected is None or written.node != self.scheduler.root.id:
+            return True
+        if corrected.keeps(written.step, written.logprobs or ()):
+            self._correcting = None
+            return True
+        self.target.rewind(written.node, len(corrected.correction.prefix))
+        self._write_target(
+            written.node, corrected.limit, corrected.draws(), corrected.begin()
+        )
+        return False
+
+    def _pair(self, judge: messages.Judge) -> Pair:
+        """What the verifier is to see of a draft step."""
+        stream = self.stream(Role.TARGET, judge.parent.index)
+        return Pair(
+            prefix=self.nodes[judge.parent].tokens,
+            draft=judge.draft,
+            target=judge.target,
+            draft_sampling=self.nodes[judge.node].logprobs,
+            stream=stream.fold_in("verdict", judge.node.number),
+            note=self.trace.at(judge.node),
+            index=judge.parent.index,
+            prompt=len(self.prompt),
+        )
+
+    def _emit(self, command: messages.Emit) -> None:
+        """Add a step to the answer and move the root after it."""
+        node = command.node
+        root = command.root
+        self.emitted.append(command.emitted)
+        if root is not None and root == node:
+            self.fork_target(node)  # now, because its parent is about to be closed
+        elif root is not None:
+            # The target's branch ends in the step already; the draft has to read it.
+            tokens = command.emitted.step.tokens
+            self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
+            self.target.rename(node, root)
+            if Role.DRAFT in self.sides:
+                self.sides[Role.DRAFT].rename(node, root, tokens)
+        for judged in list(
+            self.judged
+        ):  # only those below the new root may still count
+            if root is None or judged.stem != root.stem or judged.index <= root.index:
+                del self.judged[judged]
+        if self.steering is not None:
+            self.steering.decide()
+
+    def _leads_from(self, node: NodeId, child: NodeId) -> bool:
+        """Whether a finished draft step leads from `node` to `child`."""
+        known = self.nodes[child].draft_step is not None
+        return known and self.parent(child) == node
+
+    def _offer(self, node: NodeId) -> None:
+        """Offer the draft step to `node`, if it is a first alternative, to the target's
+        drafter, which may propose its tokens in the target's version of the step."""
+        first = node.number % self.scheduler.config.width == 0
+        parent = self.parent(node)
+        if self.speculation is None or not first:
+            return
+        if parent in self.target.branches:
+            start = len(self.nodes[parent].tokens)
+            branch = self.target.branches[parent]
+            tokens = self.nodes[node].tokens[start:]
+            self.speculation.drafter.offer(branch, start, tokens)
+
+    # What is used: limits, randomness, scheduler and writers
+
+    @property
+    def requires(self) -> Requires:
+        """What the verifier must be shown; nothing if none is loaded."""
+        if isinstance(self.verifier, Verifier):
+            return self.verifier.requires
+        return Requires.NOTHING
+
+    def stream(self, role: Role, index: int, sibling: int = 0) -> Stream:
+        """The randomness of alternative `sibling` of step `index`, as a role writes it.
+        With coupling shared, the first alternative of each draft step is drawn with the
+        target's noise; the others never are."""
+        shared = self.options.coupling == "shared" and sibling == 0
+        stream = self.role_stream(Role.TARGET if shared else role)
+        return stream.fold_in(index, sibling) if sibling else stream.fold_in(index)
+
+    def role_stream(self, role: Role) -> Stream:
+        root = Stream.root(self.options.seed)
+        return root.fold_in(self.question, self.options.sample, role.value)
+
+    def steps_ahead(self) -> StepsAhead | None:
+        """What the draft's worker needs to write steps before they are asked for. None:
+        it must not, since others write some of them, or since a detailed trace shows
+        only what was asked for."""
+        config = self.scheduler.config
+        sourced = self.variant.step_source is not None
+        if sourced or config.width > 1 or self.trace.detailed:
+            return None
+        shared = self.options.coupling == "shared"
+        role = Role.TARGET if shared else Role.DRAFT
+        return StepsAhead(self.role_stream(role), config.limits, config.depth)
+
+    def writer_config(
+        self, role: Role, draft_runner: Runner | None = None
+    ) -> WriterConfig:
+        """How a role writes. `draft_runner`: the draft model, for the target's token
+        drafter."""
+        options = self.options
+        keeps_logprobs = (
+            self.variant.corrector is not None
+            if role is Role.TARGET
+            else bool(self.requires & Requires.SAMPLING_LOGPROBS)
+        )
+        speculation = None
+        if options.speculates:
+            speculation = self.token_speculation(role, draft_runner)
+        if keeps_logprobs and speculation is not None:
+            raise SettingError(
+                f"mode {options.mode!r} drafts the {role.value}'s tokens; variant or verifier need "
+                "their log-probabilities, which are not kept then; use mode 'lr'."
+            )
+        return WriterConfig(
+            role=role,
+            sampling=self.sampling,
+            eos_ids=self.engine.codec.eos_ids,
+            segmenter=self._segmenter(),
+            speculation=speculation,
+            keeps_logprobs=keeps_logprobs,
+        )
+
+    def token_speculation(
+        self, role: Role, draft_runner: Runner | None
+    ) -> Speculation | None:
+        """How tokens are proposed to this role; None: no token-level speculation."""
+        options = self.options
+        variant = self.variant
+        if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
+            return None
+        setup = DrafterSetup(draft_runner, self.sampling, self.engine.codec.eos_ids)
+        return Speculation(
+            drafter=variant.make("drafter", setup) or make_drafter(options, setup),
+            rule=variant.make("rule") or RULES[options.acceptance](),
+            num_speculative_tokens=options.num_speculative_tokens,
+            checked=variant.drafter is not None,
+        )
+
+    def _segmenter(self) -> Callable[[TokenBytes], Segmenter]:
+        options = self.options
+        if self.variant.segmenter is not None:
+            return self.variant.segmenter
+        if options.segmenter == "blank_line":
+            return BlankLineSegmenter
+        return partial(
+            make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
+        )
+
+    def _scheduler_config(self) -> SchedulerConfig:
+        options = self.options
+        verifier = self.verifier
+        if not options.looks_ahead:
+            return SchedulerConfig(self.limits, depth=0)
+        assert isinstance(verifier, Verifier), "it is loaded with the draft"
+        needs_target_step = (
+            bool(verifier.requires & Requires.TARGET_STEP)
+            and verifier.early_requires is None
+        )
+        if self.variant.corrector and (needs_target_step or verifier.parallel):
+            raise SettingError(
+                "the variant has a corrector, so it needs a verifier that needs no target step "
+                '(requires without Requires.TARGET_STEP, not parallel), such as "likelihood".'
+            )
+        return SchedulerConfig(
+            limits=self.limits,
+            schedule=Schedule(options.schedule),
+            depth=options.depth,
+            width=options.width,
+            max_target_rows=options.max_target_rows,
+            reject_late=options.late_drafts == "reject",
+            needs_target_step=needs_target_step,
+            parallel_target=verifier.parallel,
+            choose=self._choose_for(verifier),
+        )
+
+    def _choose_for(self, verifier: Verifier) -> Callable[[Place], Choice]:
+        """The verifier's choice among alternatives, with the pairs that it saw."""
+        if type(verifier).choose is Verifier.choose:
+            return first_aligned
+        return partial(choose_with_pairs, verifier, self.judged, self.trace)
+
+    def _limits(self) -> Limits:
+        """How long the answer may become. Raises `ContextError` if there is no room for
+        any."""
+        models = [self.engine.target]
+        if self.options.needs_draft:
+            if self.engine.draft is None:
+                raise SettingError(
+                    f"mode {self.options.mode!r} needs a draft model here; give a draft or use "
+                    "mode 'ar'."
+                )
+            models.append(self.engine.draft)
+        length = len(self.prompt)
+        context = min(model.config.max_position_embeddings for model in models)
+        if length >= context:
+            raise ContextError(
+                f"the prompt has {length} tokens and the context is {context}, so there is no room "
+                "for an answer. Shorten the question or the system message."
+            )
+        return Limits(
+            max_tokens=min(context - length, self.options.max_tokens or LONGEST_ANSWER),
+            max_step_tokens=self.options.max_step_tokens,
+            ignore_half_sentence=self.options.ignore_half_sentence,
+        )
+
+    def _coupling(self) -> str:
+        """See `Result.coupling`; of what was used, which a variant may have replaced."""
+        speculation = self.speculation
+        if speculation is None:
+            return self.options.coupling
+        matches = type(speculation.rule) is MatchRule  # it emits the target's own draws
+        if isinstance(speculation.drafter, StepDrafter) and not matches:
+            return "proposal"
+        shares_steps = self.options.looks_ahead and self.options.coupling == "shared"
+        shares_tokens = speculation.drafter.coupling is Coupling.SHARED
+        return "shared" if shares_steps or shares_tokens else "independent"
+
+
+def choose_with_pairs(
+    verifier: Verifier, judged: Mapping[NodeId, Pair], trace: Trace, place: Place
+) -> Choice:
+    """`verifier.choose`, with the pairs that the verifier saw of the alternatives."""
+    pairs = tuple(map(judged.get, place.children))
+    return verifier.choose(replace(place, pairs=pairs, note=trace.at(place.node)))
+
+
+def recommended_sampling(codec: Codec) -> SamplingParams:
+    """What the checkpoint recommends, else temperature 0.6 (paper). Raises
+    `CheckpointError`."""
+    stated = codec.generation_config
+    if stated.get("do_sample") is False:
+        return SamplingParams(temperature=0.0)
+    names = ("temperature", "top_p", "top_k", "min_p")
+    known = {name: stated[name] for name in names if stated.get(name) is not None}
+    try:
+        return SamplingParams(**known)
+    except SettingError as error:
+        raise CheckpointError(
+            f"generation_config.json of {codec.name}: {error}"
+        ) from None

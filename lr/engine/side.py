@@ -1,0 +1,148 @@
+"""One model's part in one answer: a branch per node, and the steps being written.
+
+Draft and target use the same class. Both write the step of a node at the end of that
+node's branch; they differ only in what a node's branch holds at first.
+
+    draft    the prefix of its parent; the step written here leads to the node
+    target   the prefix of the node; the step written here is the target's own
+
+So if the target's step is emitted, its branch already holds the new prefix, and if the
+draft's is, the accepted node's branches do: after a decision no model runs and no block
+is copied. Example: at root R the draft step a leads to node A, and b from there to B.
+The target wrote s after R, and a is rejected. R's target branch holds "... s", cached
+but for the last token, and becomes the new root's. R's draft branch gets s as
+uncomputed tokens. A and B are closed.
+
+Answers share the writer, which writes when its `poll` is called. The draft's side may
+be in another process (`worker.py`). Read next: `spec/write.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lr.kvcache.branch import Branch
+from lr.rng import Stream
+from lr.spec.protocol import NodeId
+from lr.spec.runner import WORTH_A_FORWARD, read_up_to
+from lr.spec.write import StepJob, StepWriter
+from lr.trace import Trace
+from lr.types import Step
+
+
+class Written(NamedTuple):
+    """A finished step, the node at whose branch it was written and, if they are kept,
+    its tokens' log-probabilities under the sampling distribution."""
+
+    node: NodeId
+    step: Step
+    logprobs: tuple[float, ...] | None = None
+
+
+@dataclass(eq=False)
+class Side:
+    """One model's branches in one answer, by node, and the steps that it writes
+    there. Methods only begin work, except that a fork may read its prefix; `take`
+    collects finished steps."""
+
+    writer: StepWriter
+    trace: Trace
+    branches: dict[NodeId, Branch] = field(default_factory=dict)
+    jobs: dict[NodeId, StepJob] = field(default_factory=dict)
+
+    def open(self, node: NodeId, prompt: Sequence[int]) -> None:
+        """Open the first branch. An equal prompt of another answer is read once."""
+        self.adopt(node, self.writer.runner.open(prompt, shared=True))
+
+    def fork(
+        self, parent: NodeId, node: NodeId, length: int, tokens: Sequence[int] = ()
+    ) -> None:
+        """Make the branch of `node`: the first `length` tokens of its parent's, then
+        `tokens`, which are uncomputed."""
+        self.adopt(node, self.forked(parent, length, tokens))
+
+    def forked(self, parent: NodeId, length: int, tokens: Sequence[int]) -> Branch:
+        """Such a branch, which belongs to no node yet. If many of the shared tokens are
+        uncomputed, they are computed first, once for both branches."""
+        runner = self.writer.runner
+        origin = self.branches[parent]
+        if length - origin.num_computed_tokens > WORTH_A_FORWARD:
+            if parent in self.jobs:
+                self.writer.poll()  # the step that is being written there reads them
+            else:
+                read_up_to(runner, origin, length - 1)
+        branch = runner.fork(origin)
+        runner.rewind(branch, length)
+        branch.extend(tokens)
+        return branch
+
+    def adopt(self, node: NodeId, branch: Branch) -> None:
+        """Make a branch that of `node`."""
+        self.branches[node] = branch
+        self.writer.runner.tag(branch, node)
+
+    def write(
+        self,
+        node: NodeId,
+        index: int,
+        limit: int,
+        stream: Stream,
+        *,
+        begun: Sequence[int] = (),
+        max_draft_tokens: int | None = None,
+    ) -> None:
+        """Begin step number `index` at the end of the branch of `node`, at most `limit`
+        tokens long and drawn from `stream`. It begins with the tokens `begun`."""
+        branch = self.branches[node]
+        branch.extend(begun)
+        job = StepJob(branch, index, limit, stream, self.trace, node)
+        job.tokens += begun
+        job.max_draft_tokens = max_draft_tokens
+        self.jobs[node] = job
+        self.writer.begin([job])
+
+    def take(self) -> list[Written]:
+        """The steps that have finished since the last call."""
+        keeps_logprobs = self.writer.config.keeps_logprobs
+        written = []
+        for node, job in list(self.jobs.items()):
+            if job.finish is not None:
+                del self.jobs[node]
+                logprobs = tuple(job.logprobs) if keeps_logprobs else None
+                written.append(Written(node, job.step, logprobs))
+        return written
+
+    def cancel(self, node: NodeId) -> None:
+        """Stop writing the step of `node`."""
+        job = self.jobs.pop(node, None)
+        if job is not None:
+            self.writer.cancel(job)
+
+    def rewind(self, node: NodeId, length: int) -> None:
+        """Cut the branch of `node` to its first `length` tokens, the last of them
+        uncomputed."""
+        branch = self.branches[node]
+        last = branch.tokens[length - 1]
+        self.writer.runner.rewind(branch, length - 1)
+        branch.append(last)
+
+    def rename(self, old: NodeId, new: NodeId, tokens: Sequence[int] = ()) -> None:
+        """Give the branch of `old`, followed by `tokens`, to `new`."""
+        branch = self.branches.pop(old)
+        branch.extend(tokens)
+        self.adopt(new, branch)
+
+    def close(self, node: NodeId) -> None:
+        """Close the branch of `node`, if it has one."""
+        branch = self.branches.pop(node, None)
+        if branch is not None:
+            self.writer.close(branch)
+
+    def end(self) -> None:
+        """Stop all work and close all branches."""
+        for node in list(self.jobs):
+            self.cancel(node)
+        for node in reversed(list(self.branches)):
+            self.close(node)

@@ -1,0 +1,92 @@
+"""The checks of notebook 00: right answers pass, usual mistakes are told what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import pytest
+from tests_root import ROOT
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(ROOT / "notebooks"))
+    import from_scratch
+
+    yield from_scratch
+    sys.path.remove(str(ROOT / "notebooks"))
+
+
+def keeps_all_that_agree(drafts, steps, same):
+    agreeing = [
+        ours for ours, theirs in zip(drafts, steps, strict=False) if same(ours, theirs)
+    ]
+    return agreeing + steps[len(drafts) :]
+
+
+def takes_the_drafts_word(drafts, steps, same):
+    for number, pair in enumerate(zip(drafts, steps, strict=False)):
+        if not same(*pair):
+            return drafts[: number + 1]
+    return drafts + steps[len(drafts) :]
+
+
+def forgets_the_targets_step(drafts, steps, same):
+    count = 0
+    while count < len(drafts) and same(drafts[count], steps[count]):
+        count += 1
+    return drafts[:count]
+
+
+def drops_the_window(nodes, same):
+    root = nodes[0]
+    if root.draft.done and root.target.done:
+        return [nodes[1]] if same(root.draft.step, root.target.step) else []
+    return nodes
+
+
+def raises(*_: object):
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("joins", keeps_all_that_agree),
+        ("joins", takes_the_drafts_word),
+        ("joins", forgets_the_targets_step),
+        ("decide", drops_the_window),
+        ("decide", raises),
+        ("plain", raises),
+    ],
+)
+def test_a_wrong_answer_is_told_and_replaced(
+    name: str,
+    wrong: Callable,
+    scratch: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check = getattr(scratch, f"check_{name}")
+    assert check(wrong) is getattr(scratch, name)
+    assert capsys.readouterr().out.startswith(f"✗ {name}: ")
+
+
+@pytest.mark.parametrize("name", ["plain", "joins", "decide"])
+def test_the_answer_passes(
+    name: str, scratch: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = getattr(scratch, name)
+    assert getattr(scratch, f"check_{name}")(answer) is answer
+    assert capsys.readouterr().out == f"✓ {name} is right.\n"
+
+
+def test_the_draft_is_wrong_once_and_being_wrong_costs_no_pass(
+    scratch: ModuleType,
+) -> None:
+    answer, passes = scratch.plain(scratch.prompt)
+    text = scratch.codec.decode(scratch.lookahead(scratch.prompt, 3)[0])
+    assert "13 fewer" in text and "I read that Ben" not in text
+    never = scratch.rolling(scratch.prompt, 3, same=lambda ours, theirs: False)
+    assert never == (answer, passes)
