@@ -44,13 +44,8 @@ class Theory:
 
     formula: str = "all"  # A name or its beginning, such as lr_async; or all.
     at: Point = field(default_factory=Point)
-    figures: Path | None = None
-    """Instead, draw speedup against draft length, the schedules, the region where the
-    hybrid wins, and width, into this folder. Needs the extra `plot`."""
 
     def run(self) -> None:
-        if self.figures is not None:
-            return self._draw(self.figures)
         at = self.at
         at_least(at, k=1, width=1, steps=400, k2=1, c=0, v=0, b=0, beta=0)
         small = at.k <= 200 and at.width <= 8
@@ -93,15 +88,6 @@ class Theory:
         out.print(note, style="dim")
         for name, reason in undefined.items():
             out.print(f"{name} is not defined there: {reason}", style="dim")
-
-    def _draw(self, folder: Path) -> None:
-        from lr.watch.figures.style import require_matplotlib
-        from lr.watch.figures.theory_figures import draw_all
-
-        require(folder.is_dir(), "figures", str(folder), "an existing folder")
-        require_matplotlib()
-        for path in draw_all(folder):
-            console().print(f"drawn: {path}")
 
 
 MEANINGS = {

@@ -53,7 +53,6 @@ def test_theory_prints_formulas_beside_their_simulation(
         "theory --c 1e308",
         "theory --b inf",
         f"theory --steps {'9' * 30}",
-        "theory --figures not/here",
         "calibrate --problems 2",
         "calibrate --compare 1",
         "calibrate --output not/here/file.json",
@@ -67,18 +66,6 @@ def test_a_wrong_value_is_one_message(
     shown = capsys.readouterr()
     assert flag.removeprefix("--") in shown.err and shown.err.count("\n") == 1
     assert not shown.out
-
-
-def test_figures_are_drawn_twice_alike(tmp_path: Path) -> None:
-    from lr.watch.figures.theory_figures import draw_draft_length, draw_schedules
-
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-        assert len([*draw_draft_length(folder), *draw_schedules(folder)]) == 4
-    first, second = folders
-    for path in first.iterdir():
-        assert path.read_bytes() == (second / path.name).read_bytes()
 
 
 @pytest.mark.usefixtures("whole_targets", "coarse_predictions", "short_answers")

@@ -6,7 +6,7 @@ for reports and experiments.
     draw([Bars("right", ["ar", "lr"], [0.9, 0.8], percent=True)], Path("report.png"))
 
 The functions for notebooks return a matplotlib figure, which the notebook shows; `draw`
-writes files. Read next: `theory_figures.py`."""
+writes files."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""The figures of theory: the curves as plain numbers, then drawn as PNG and SVG.
+"""Draws the figures of docs/theory.md: speedup against draft length, the schedules, the
+region where the hybrid wins, and width. Wants matplotlib (the extra `plot`).
+
+    python scripts/draw_theory.py
 
 The paper's Figures 2 and 3 show measurements; `draft_length` gives the theory on the
-same axes. Only drawing needs matplotlib (the extra `plot`)."""
+same axes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from lr.theory.hybrid import ScheduleKind, best_split, hybrid_speedup
 from lr.theory.paper import TABLE_3, WIDTHS, fit_width
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup_of_positions
 from lr.watch.figures.plots import Curve, Curves, draw
-from lr.watch.figures.style import INK, SERIES, WASHES, figure, write
+from lr.watch.figures.style import INK, WASHES, figure, write
 
 Line = tuple[str, Curve]
 """A label, and the points of a curve."""
@@ -180,31 +182,5 @@ def draw_width(folder: Path) -> list[Path]:
     return draw(panels, folder / "theory_width.png")
 
 
-def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
-    """Measured speedups with error bars, closed form and simulation (`lr theory
-    validation`)."""
-    rows = document["rows"]
-    places = range(len(rows))
-    with figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as drawing:
-        axes = drawing.subplots()
-        axes.axhline(1, color=INK, lw=0.8)
-        marks = (("formula", "closed form"), ("expected", "simulated"))
-        for (name, label), colour in zip(marks, SERIES, strict=False):
-            values = [row[name] for row in rows]
-            axes.plot(places, values, "_", color=colour, ms=14, mew=2, label=label)
-        axes.errorbar(
-            places,
-            [row["measured"] for row in rows],
-            [2 * row["error"] for row in rows],
-            label="measured, ± 2 standard errors",
-            color=INK,
-            fmt="o",
-            ms=4,
-            capsize=3,
-        )
-        ways = [row["way"] for row in rows]
-        axes.set_xticks(list(places), ways, rotation=60, ha="right")
-        axes.set(ylabel="speedup over plain decoding", ylim=(0, None))
-        axes.set_title(f"{document['calibration']}: predicted and measured", fontsize=9)
-        axes.legend(loc="upper left", fontsize=9, ncols=3)
-        return write(drawing, path)
+if __name__ == "__main__":
+    draw_all(Path(__file__).parents[1] / "docs" / "figures")
