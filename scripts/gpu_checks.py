@@ -21,10 +21,9 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
-from lr.measure.bench.decode import random_model
 from lr.measure.bench.report import timed
 from lr.model.attention_choice import equip
-from lr.model.dummy import SHAPES
+from lr.model.dummy import SHAPES, random_model
 from lr.model.qwen import CausalLM
 from lr.model.ranks import load_parallel, spread_over
 from lr.reasoner import Reasoner

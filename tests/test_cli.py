@@ -1,6 +1,5 @@
 """The command line as a stranger meets it: help, answers on stdout; for what is theirs
-to mend one message and exit code 2.
-"""
+to mend one message and exit code 2."""
 
 from __future__ import annotations
 
@@ -20,7 +19,10 @@ from rich.console import Console
 
 from lr.commands import show
 from lr.commands.cli import COMMANDS, main
+from lr.commands.options import Placement
 from lr.reasoner import Reasoner
+
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -35,290 +37,158 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_explains_every_command_and_loads_no_torch() -> None:
     """Nor does a flag that is refused; torch takes seconds. In a process of its own,
-    since others have loaded it.
-    """
+    since others have loaded it."""
     program = """
 import sys
 from lr.commands.cli import COMMANDS, main
 for name in COMMANDS:
     for flag, code in (("--help", 0), ("--no_such_flag", 2)):
         try:
-            main([*name, flag])
+            main([*name.split(), flag])
         except SystemExit as end:
             assert end.code == code, (name, flag, end.code)
         else:
             raise AssertionError(f"{name} took {flag}")
-        assert "torch" not in sys.modules, f"lr {' '.join(name)} {flag} loads torch"
+        assert "torch" not in sys.modules, f"lr {name} {flag} loads torch"
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    _, *pages = done.stdout.split("usage: lr")
-    assert len(pages) == len(COMMANDS) and all("options" in page for page in pages)
+    assert done.stdout.count("usage: lr") == len(COMMANDS)
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert all(" ".join(("lr", *name)) in shown for name in COMMANDS)
-    assert main(["--help"]) == 0
-    assert main(["bench", "--help"]) == 0
-    assert "lr demo" not in capsys.readouterr().out.split("lr COMMAND")[1]
+def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys: Capture) -> None:
+    assert len({name.split()[0] for name in COMMANDS}) <= 15
+    for words in ([], ["--help"], ["bench", "--help"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert all(f"lr {name}" in shown for name in COMMANDS)
+        assert re.findall(r"^(\w+):$", shown, re.MULTILINE) == [
+            "watch",
+            "check",
+            "measure",
+        ]
 
 
 def test_python_m_lr_is_the_same_door() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "lr", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = [sys.executable, "-m", "lr", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("lr 0.")
 
 
-@pytest.mark.parametrize("words", [["frob"], ["tiny"], ["tiny", "frob"], ["--frob"]])
-def test_unknown_commands_get_the_list(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(words)
+@pytest.mark.parametrize(
+    "words", ["frob", "tiny frob", "bench", "bench frob", "--frob"]
+)
+def test_unknown_commands_get_the_list(words: str, capsys: Capture) -> None:
+    assert main(words.split()) == 2
     captured = capsys.readouterr()
-    assert code == 2
-    assert "there is no command" in captured.err
-    assert "lr " in captured.err
-    assert captured.out == ""
+    assert "lr demo" in captured.err and captured.out == ""
 
 
-def test_generate_writes_the_answer_to_stdout(
-    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+def test_every_exact_mode_writes_the_same_answer(
+    target: Path, draft: Path, capsys: Capture
 ) -> None:
-    flags = [
-        "--model",
-        str(target),
-        "--draft_model",
-        str(draft),
-        "--max_tokens",
-        "30",
-        "--seed",
-        "4",
-    ]
+    flags = f"--model {target} --draft_model {draft} --max_tokens 30 --seed 4"
+    flags += " --verifier exact --dtype float64 --acceptance match"
     outputs = []
     for mode in ("lr", "ar", "sd", "lr+sd"):
-        assert (
-            main(
-                [
-                    "generate",
-                    "How many?",
-                    *flags,
-                    "--mode",
-                    mode,
-                    "--verifier",
-                    "exact",
-                    "--dtype",
-                    "float64",
-                    "--acceptance",
-                    "match",
-                ]
-            )
-            == 0
-        )
+        assert main(["generate", "How many?", *flags.split(), "--mode", mode]) == 0
         captured = capsys.readouterr()
         outputs.append(captured.out)
         assert "target passes" in captured.err
         assert "\x1b[" not in captured.out  # plain text when piped
-    assert len(set(outputs)) == 1
-    assert outputs[0] != "\n"
+    assert len(set(outputs)) == 1 and outputs[0] != "\n"
 
 
-def fails(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str) -> None:
+def fails(capsys: Capture, words: list[str], *expected: str) -> None:
     """The command ends with code 2, one message that contains `expected`, no traceback
-    and nothing on stdout.
-    """
+    and nothing on stdout."""
     try:
         code: object = main(words)
-    except SystemExit as exit_:  # tyro's own way out
-        code = exit_.code
+    except SystemExit as end:  # tyro's own way out
+        code = end.code
     captured = capsys.readouterr()
     message = " ".join(captured.err.replace("│", " ").split())
     assert code == 2, message
-    assert captured.out == ""
-    assert "Traceback" not in message
+    assert captured.out == "" and "Traceback" not in message
     for part in expected:
         assert part in message
 
 
-def test_max_depth_is_another_name_of_depth(
-    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--depth 0", "depth"),
+        ("--max_depth 0", "depth"),
+        ("--depth many", "--depth"),
+        ("--top_p 7", "top_p"),
+        ("--mode fast", "--mode"),
+        ("--schedule sync --late_drafts reject", "late_drafts"),
+        ("--threads 0", "threads"),
+        ("--device abacus", "device"),
+        ("--verifier guess", "exact"),
+        ("--num_blocks 2", "num_blocks"),
+        ("--verifier embedding --judge_model /no/encoder", "/no/encoder"),
+        ("--tensor_parallel 0 --device cpu", "tensor_parallel"),
+    ],
+)
+def test_impossible_flags(
+    flags: str, named: str, target: Path, draft: Path, capsys: Capture
 ) -> None:
-    words = [
-        "generate",
-        "q",
-        "--model",
-        str(target),
-        "--draft_model",
-        str(draft),
-        "--max_tokens",
-        "12",
-    ]
-    assert main([*words, "--verifier", "exact", "--max_depth", "2"]) == 0
-    capsys.readouterr()
-    fails(
-        capsys,
-        [*words, "--max_depth", "0"],
-        "depth is 0, expected a whole number from 1 to",
-    )
+    models = ["--model", str(target), "--draft_model", str(draft)]
+    fails(capsys, ["generate", "q", *models, *flags.split()], named)
 
 
-def test_impossible_settings(
-    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = ["generate", "q", "--model", str(target), "--draft_model", str(draft)]
-    fails(
-        capsys, [*base, "--depth", "0"], "depth is 0, expected a whole number from 1 to"
-    )
-    fails(capsys, [*base, "--depth", "many"], "--depth", "many")
-    fails(capsys, [*base, "--top_p", "7"], "top_p is 7.0, expected a number in (0, 1]")
-    fails(capsys, [*base, "--mode", "fast"], "--mode", "ar", "lr")
-    fails(
-        capsys,
-        [*base, "--schedule", "sync", "--late_drafts", "reject"],
-        "late_drafts is 'reject'",
-        "only 'depth'",
-    )
-    fails(capsys, [*base, "--threads", "0"], "threads is 0")
-    fails(
-        capsys,
-        [*base, "--device", "abacus"],
-        "device is 'abacus', expected auto, cpu, cuda",
-    )
-    fails(
-        capsys,
-        [*base, "--verifier", "guess"],
-        "there is no verifier 'guess'; choose one of: exact, oracle",
-    )
-    fails(
-        capsys,
-        [*base, "--num_blocks", "2"],
-        "the KV cache is full",
-        "of 2 are free",
-        "num_blocks",
-    )
-    fails(
-        capsys,
-        ["generate", "q", "--model", "nosuch"],
-        "there is no checkpoint 'nosuch'",
-    )
-    fails(
-        capsys,
-        [*base, "--verifier", "embedding", "--judge_model", "/no/such/encoder"],
-        "/no/such/encoder cannot be loaded as a sentence encoder",
-    )
-    fails(
-        capsys,
-        ["generate", "q", "--model", str(target)],
-        "needs a draft",
-        "--draft_model",
-        "--mode ar",
-    )
-    fails(
-        capsys,
-        ["generate", "q", "--model", "dummy:tiny-target", "--mode", "sd"],
-        "needs a draft",
-        "--draft_model",
-    )
-    fails(capsys, ["demo", "--problems", "0"], "problems is 0")
+def test_what_lacks_a_model(target: Path, capsys: Capture) -> None:
+    fails(capsys, "generate q --model nosuch".split(), "nosuch")
+    fails(capsys, ["generate", "q", "--model", str(target)], "--draft_model")
+    fails(capsys, "demo --problems 0".split(), "problems")
 
 
-def test_prompts_longer_than_the_context(
-    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = ["--model", str(target), "--draft_model", str(draft), "--verifier", "exact"]
-    fails(
-        capsys,
-        ["generate", "coins " * 600, *base],
-        "the context is 512",
-        "Shorten the question",
-    )
+def test_prompts_longer_than_the_context(target: Path, capsys: Capture) -> None:
+    words = ["generate", "coins " * 600, "--model", str(target), "--mode", "ar"]
+    fails(capsys, words, "512")
 
 
 def test_checkpoints_that_are_none(
-    target: Path,
-    draft: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    draft: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def fails_with(model: object, *expected: str) -> None:
-        fails(
-            capsys,
-            ["generate", "q", "--model", str(model), "--draft_model", str(draft)],
-            *expected,
-        )
+        models = ["--model", str(model), "--draft_model", str(draft)]
+        fails(capsys, ["generate", "q", *models], *expected)
 
-    fails_with(tmp_path / "nowhere", "nowhere", "no such directory")
-    fails_with(tmp_path, "has no tokenizer: it has nothing")
+    fails_with(tmp_path / "nowhere", "nowhere")
+    fails_with(tmp_path, "tokenizer")
     broken = write_checkpoint(tmp_path / "broken", seed=1)
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     fails_with(broken, "model.safetensors")
-    foreign = write_checkpoint(tmp_path / "llama", seed=1)
-    config = foreign / "config.json"
-    config.write_text(
-        config.read_text().replace("Qwen3ForCausalLM", "LlamaForCausalLM")
-    )
-    fails_with(foreign, "LlamaForCausalLM")
-    fails_with(
-        write_foreign_checkpoint(tmp_path / "foreign"),
-        "different vocabularies",
-        "same family",
-    )
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "broken",
-        "foreign",
-        "llama",
-    ]  # nothing left behind
-
-
-def test_a_verifier_for_another_language_is_refused_with_the_choices(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    foreign = str(write_foreign_checkpoint(tmp_path / "foreign"))
-    words = [
-        "generate",
-        "q",
-        "--model",
-        foreign,
-        "--draft_model",
-        foreign,
-        "--verifier",
-        "oracle",
-    ]
-    fails(capsys, words, "knows only the tiny language", "choose one of: exact")
+    llama = write_checkpoint(tmp_path / "llama", seed=1) / "config.json"
+    text = llama.read_text().replace("Qwen3ForCausalLM", "LlamaForCausalLM")
+    llama.write_text(text)
+    fails_with(llama.parent, "LlamaForCausalLM")
+    foreign = write_foreign_checkpoint(tmp_path / "foreign")
+    fails_with(foreign, "vocabularies")
+    words = ["generate", "q", "--model", str(foreign), "--draft_model", str(foreign)]
+    fails(capsys, [*words, "--verifier", "oracle"], "tiny language")
 
 
 def test_without_a_question_a_sample_problem_is_taken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
-    assert main(["generate", "--mode", "ar", "--max_tokens", "5"]) == 0
-    assert "this is a sample: At first " in capsys.readouterr().err
+    assert main("generate --mode ar --max_tokens 5".split()) == 0
+    assert "sample: At first " in capsys.readouterr().err
     page = tmp_path / "page.html"
     assert main(["play", "--max_tokens", "12", "--output", str(page)]) == 0
     assert page.stat().st_size > 10_000
 
 
-def test_a_tiny_model_says_what_it_understands(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_tiny_model_says_what_it_understands(capsys: Capture) -> None:
     words = ["generate", "What is 2 + 2?", "--mode", "ar"]
-    fails(
-        capsys,
-        words,
-        "sums of what people have",
-        "What is 2 + 2?",
-        "for example: At first ",
-    )
+    fails(capsys, words, "What is 2 + 2?", "At first ")
 
 
 def test_a_progress_bar_keeps_off_the_text_beside_it(
@@ -335,44 +205,31 @@ def test_a_progress_bar_keeps_off_the_text_beside_it(
             time.sleep(0.15)  # the bar is drawn ten times a second
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
     lines = [part for line in text.split("\n") for part in line.split("\r")]
-    assert {"first step", "second step"} <= set(lines) and any(
-        "solving" in line for line in lines
-    )
+    assert {"first step", "second step"} <= set(lines)
+    assert any("solving" in line for line in lines)
 
 
-def test_what_a_checkpoint_asks_for_in_vain_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_setting_without_effect_is_noted_once(
+    tmp_path: Path, capsys: Capture
 ) -> None:
-    """A program gets one warning, at the line that made the reasoner; commands a note
-    and none."""
+    """A program gets one warning, at the line that made the reasoner; commands a
+    note."""
     folder = write_checkpoint(tmp_path / "model", seed=1)
-    asks = {"repetition_penalty": 1.05, "of_tomorrow": True, "temperature": 0.5}
+    asks = {"repetition_penalty": 1.05, "temperature": 0.5}
     (folder / "generation_config.json").write_text(json.dumps(asks))
-    words = "asks for repetition_penalty = 1.05, of_tomorrow = true"
-    with pytest.warns(UserWarning, match=words) as said:
+    with pytest.warns(UserWarning, match="repetition_penalty") as warned:
         Reasoner(folder, None)
-    assert [one.filename for one in said] == [__file__]
-    how = ["--mode", "ar", "--model", str(folder)]
+    assert [warning.filename for warning in warned] == [__file__]
+    flags = f"--mode ar --model {folder}"
+    run = f"run --dataset tiny:1 --output {tmp_path / 'run'} --max_tokens_len 90"
     with warnings.catch_warnings(record=True) as more:
-        assert main(["generate", "How many?", *how, "--max_tokens", "3"]) == 0
-        assert capsys.readouterr().err.count(words) == 1
-        there = [
-            "--dataset",
-            "tiny:1",
-            "--output",
-            str(tmp_path / "run"),
-            "--max_tokens_len",
-            "90",
-        ]
-        assert main(["run", *how, *there]) == 0
-        assert capsys.readouterr().err.count(words) == 1
-        Reasoner(write_checkpoint(tmp_path / "other", seed=1), None)
+        for words in (f"generate How --max_tokens 3 {flags}", f"{run} {flags}"):
+            assert main(words.split()) == 0
+            assert capsys.readouterr().err.count("repetition_penalty") == 1
     assert not more
 
 
 def test_one_thread_for_the_tiny_models() -> None:
-    from lr.commands.options import Placement
-
     before = torch.get_num_threads()
     try:
         assert Placement(threads=2).set_threads("tiny-target") == 2

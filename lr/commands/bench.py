@@ -1,32 +1,22 @@
-"""`lr bench`: timings of the tiny models, next to other implementations and to theory,
-and of real shapes without a checkpoint. What is compared is measured in one run,
-alternately."""
+"""`lr bench`: timings next to other implementations and to theory, and of real shapes
+without a checkpoint. What is compared is measured in one run, alternately."""
 
 from __future__ import annotations
 
-import gc
-import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands import show
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
+from lr.commands.options import DeviceOptions, DtypeName, ModelChoice, torch_dtype
 from lr.commands.run import TINY
-from lr.errors import CheckpointError
-from lr.measure.bench.report import (
-    BenchWay,
-    acceptance_of,
-    conditions,
-    write_json,
-)
+from lr.measure.bench.report import BenchWay, acceptance_of, conditions, write_json
+from lr.measure.datasets import ask, load_items
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.cost import Calibration
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
-from lr.tiny.language import Split
-from lr.tiny.stories import DATASETS
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -34,118 +24,68 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What most benchmarks share."""
+class BenchDecode:
+    """Time plain decoding and token-level speculation against transformers' generate,
+    prompt lookup and assisted generation, on the same checkpoints."""
 
-    threads: int | None = 1  # CPU threads of each process.
+    models: ModelChoice = field(default_factory=ModelChoice)
+    dataset: str = "tiny:1000"  # Where the questions are from; as for lr run.
+    problems: int = 4  # How many questions.
+    repeats: int = 3  # How often each is answered in every way, after a warm-up.
+    batches: tuple[int, ...] = (1,)
+    """Batch sizes: so many rows with the same question at once."""
+    tokens: int = 128  # Longest answer.
+    k: int = 4  # Tokens that are drafted ahead, on both sides.
     json: Path | None = None  # Also write every figure to this file.
 
-    def begin(self, **least: int) -> dict[str, Any]:
-        """Refuse impossible flags, set the threads, and return the head of the JSON
-        file."""
-        show.at_least(self, **least)
-        show.require_files(json=self.json, figure=vars(self).get("figure"))
-        DeviceOptions(threads=self.threads).set_threads()
-        return {"conditions": conditions(), "settings": show.settings_of(self)}
-
-
-DECODE_COLUMNS = (
-    "contender", "batch", "ms per step:.3f", "quartiles", "tokens/s:.0f", "time / lr's",
-    "quartiles",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BenchDecode(Bench):
-    """Time plain decoding against transformers' generate and a bare loop with a static
-    cache."""
-
-    models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
-    """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights),
-    0.6b-fp32, 0.6b-bf16 (Qwen3-0.6B's shape: about 4 GB of memory, some minutes)."""
-    batches: tuple[int, ...] | None = (
-        None  # Batch sizes. None: 1 2 4 8; 1 for the large shapes.
-    )
-    tokens: int | None = (
-        None  # Steps per measurement. None: 64; 8 for the large shapes.
-    )
-    repeats: int = 7  # Measurements of every contender, alternately, after a warm-up.
-    threads: int | None = (
-        None  # CPU threads. None: one; all cores for the large shapes.
-    )
-
     def run(self) -> None:
-        import torch
-
         from lr.measure.bench import decode
-        from lr.measure.bench.decode import DecodePlan
+        from lr.tiny.names import speaks_tiny
 
-        for name in self.models:
-            require(
-                name in decode.NAMES,
-                "models",
-                name,
-                f"names among {', '.join(decode.NAMES)}",
-            )
-        batches, tokens, threads = self.batches, self.tokens, self.threads
-        longest = 1024 - decode.PROMPT_TOKENS
-        require(
-            tokens is None or 0 < tokens <= longest, "tokens", tokens, f"1 to {longest}"
-        )
-        content, out = self.begin(repeats=2, threads=1, batches=1), show.console()
-        cores = os.cpu_count() or 1
-        small = DecodePlan(
-            batches or (1, 2, 4, 8), tokens or 64, self.repeats, threads or 1
-        )
-        large = DecodePlan(
-            batches or (1,), tokens or 8, self.repeats, threads or cores, warm_up=1
-        )
-        names, timings = dict.fromkeys(self.models), list[decode.Timing]()
-        groups = [([name for name in names if name not in decode.SHAPES], small)]
-        # each large shape alone, to save memory
-        groups += [([name], large) for name in names if name in decode.SHAPES]
-        for group, plan in groups:
-            torch.set_num_threads(plan.threads)
-            lanes: list[decode.DecodeLane] = []
-            for name in group:
-                try:
-                    lanes += decode.lanes(name)
-                except CheckpointError as error:
-                    out.print(f"{name} is left out: {error}")
-            with show.progress("timing", len(lanes) * plan.runs) as advance:
-                timings += decode.measure(lanes, plan, advance)
-            del lanes
-            gc.collect()  # free a large model before the next one is loaded
-        out.print(show.in_words(content["conditions"]))
-        for model in dict.fromkeys(t.model for t in timings):
-            mine, rows = [t for t in timings if t.model == model], []
-            sizes = [t.batch for t in mine]
-            for one in mine:
-                ours = mine[sizes.index(one.batch)]  # the first with this batch size
-                ratio, spread = one.relative_to(ours), one.spread
-                row = one.contender, one.batch, spread.median, spread.middle_half
-                rows.append(
-                    [*row, one.tokens_per_second, ratio.median, ratio.middle_half]
-                )
-            title = f"{model}, {mine[0].threads} thread(s)"
-            out.print(show.table(DECODE_COLUMNS, rows, title=title, groups=sizes))
-        words: dict[bool | None, str] = {
-            True: "met",
-            False: "missed",
-            None: "not measured",
-        }
-        out.print("goals")
-        for goal in decode.goals(timings):
-            out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
-        write_json(content | decode.document(timings), self.json)
+        show.at_least(self, problems=1, repeats=2, batches=1, tokens=1, k=1)
+        show.require_files(json=self.json)
+        draft = self.models.draft()
+        content, out = head_of(self), show.console()
+        items = load_items(self.dataset)[: self.problems]
+        with self.models.load(needs_draft=draft is not None) as reasoner:
+            bare = speaks_tiny(reasoner.codec)
+            questions = [ask(item, bare=bare) for item in items]
+            target = self.models.model
+            ways = decode.contenders(reasoner, target, draft, self.tokens, self.k)
+            out.print(show.in_words(content["conditions"]))
+            total = len(ways) * (1 + self.repeats * len(questions))
+            for rows in self.batches:
+                able = [way for way in ways if rows == 1 or not way.one_row]
+                with show.progress(f"{rows} row(s)", total) as advance:
+                    decode.measure(able, questions, rows, self.repeats, advance)
+                lines = decode.rows_of(able)
+                columns = ("way", "tokens/s:.1f", "quartiles", "/ lr", "quartiles")
+                cells = [
+                    (name, rate.median, rate.middle_half, r.median, r.middle_half)
+                    for name, rate, r in lines
+                ]
+                title = f"{target}, {rows} row(s), temperature 0"
+                out.print(show.table(columns, cells, title=title))
+                content[f"batch {rows}"] = [
+                    {"way": name, "rate": asdict(rate), "ratio": asdict(ratio)}
+                    for name, rate, ratio in lines
+                ]
+        write_json(content, self.json)
+
+
+def head_of(command: BenchDecode | BenchStep) -> dict[str, Any]:
+    """The head of a benchmark's JSON file. Sets the threads, which belong to it."""
+    models = command.models
+    models.placement.set_threads(models.model, models.draft())
+    return {"conditions": conditions(), "settings": show.settings_of(command)}
 
 
 STEP_NOTES = """\
 tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: relative
 to the tokens/s of plain decoding, repeat by repeat, quartiles in brackets. model: tok/s by the cost
-model (docs/results/step.md). right: share of right answers. steps, tokens: accepted of those judged
-or drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time;
-with the draft in a second process, target and draft overlap."""
+line (docs/theory.md). right: share of right answers. steps, tokens: accepted of those judged or
+drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time; with
+the draft in a second process, target and draft overlap."""
 STEP_COLUMNS = (
     "way",
     "tok/s:.0f",
@@ -155,109 +95,89 @@ STEP_COLUMNS = (
     "steps",
     "tokens",
     "tok/pass",
+    "target",
+    "draft",
+    "verifier",
 )
-MAIN = "lr, overlapped"  # The row that the cost model explains.
 
 
 @dataclass(frozen=True)
-class BenchStep(Bench):
-    """Time Lookahead Reasoning on the tiny models against plain and token-level
+class BenchStep:
+    """Time Lookahead Reasoning in all its forms against plain and token-level
     decoding."""
 
-    dataset: Literal["stories", "tiny"] = "stories"  # Long or short held-out problems.
+    models: ModelChoice = field(default_factory=ModelChoice)
+    dataset: str = "stories:1000"  # Where the problems are from; as for lr run.
     problems: int = 6  # Problems per repeat.
     repeats: int = 3  # How often everything is measured, each time with other draws.
-    depth: int = 6  # How many draft steps to write ahead.
-    draft_forwards: int = (
-        8  # Driver lockstep: the most draft tokens per token of the target.
+    generation: GenerateOptions = field(
+        default_factory=lambda: GenerateOptions(depth=6, num_speculative_tokens=4)
     )
-    k: int = 4  # Tokens per round that a draft model proposes.
     step_k: int = 20  # Tokens per round that a draft step proposes.
-    verifier: str | None = None  # How steps are compared; None: as in the demo.
-    temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
-    only: tuple[
-        str, ...
-    ] = ()  # Only ar and the rows with these names or words in their names.
-    variant: tuple[
-        str, ...
-    ] = ()  # Variants of the method, one more row each; see lr generate.
+    only: tuple[str, ...] = ()
+    """Only ar and the rows with these names or words in their names."""
+    variant: tuple[str, ...] = ()
+    """Variants of the method, one more row each; see lr generate."""
+    json: Path | None = None  # Also write every figure to this file.
 
     def run(self) -> None:
         from lr.measure.bench import step
-        from lr.reasoner import Reasoner
 
-        content, out = self.begin(problems=1, repeats=2), show.console(width=132)
-        chosen = self._chosen()
-        tasks = [
-            DATASETS[self.dataset](Split.TEST, index, 0)
-            for index in range(self.problems)
-        ]
-        settings = {
-            name: getattr(self, name)
-            for name in ("depth", "draft_forwards", "temperature")
-        }
-        total = len(chosen) * (1 + self.repeats * self.problems)
+        show.at_least(self, problems=1, repeats=2, step_k=1)
+        show.require_files(json=self.json)
+        ways, options = self._ways(), self.generation
+        content, out = head_of(self), show.console(width=132)
+        items = load_items(self.dataset)[: self.problems]
+        total = len(ways) * (1 + self.repeats * len(items))
         with (
-            Reasoner(verifier=self.verifier) as reasoner,
+            self.models.load(needs_draft=True) as reasoner,
             show.progress("answering", total) as advance,
         ):
             tallies = step.measure(
-                reasoner, chosen, tasks, self.repeats, settings, advance
+                reasoner, ways, items, self.repeats, vars(options), advance
             )
         costs = step.fitted_costs(tallies)
-        rows = step.rows(tallies, costs, self.depth, self.draft_forwards)
-        out.print(show.in_words(content["conditions"]))
-        cells = []
-        for row in rows:
-            tally = row.tally
-            line = (
-                tally.way.name,
+        rows = step.rows(tallies, costs, options.depth, options.draft_forwards)
+        cells = [
+            (
+                row.tally.way.name,
                 row.rate.median,
                 row.speedup,
                 row.predicted,
-                tally.accuracy,
+                row.tally.accuracy,
+                *acceptance_of(row.tally.stats).values(),
+                *row.tally.shares.values(),
             )
-            cells.append(
-                (*line, *acceptance_of(tally.stats).values(), *tally.shares.values())
-            )
-        columns, modes = (
-            (*STEP_COLUMNS, *tally.shares),
-            [row.tally.way.mode for row in rows],
-        )
-        out.print(show.table(columns, cells, groups=modes))
+            for row in rows
+        ]
+        out.print(show.in_words(content["conditions"]))
+        groups = [row.tally.way.mode for row in rows]
+        out.print(show.table(STEP_COLUMNS, cells, groups=groups))
         for role, cost in zip(("target", "draft"), costs, strict=True):
-            first, more, each = (
-                1000 * part for part in (cost.first, cost.row, cost.token)
-            )
             out.print(
-                f"a pass of the {role} takes {first:.2f} ms for one row of one token, {more:.2f} "
-                f"ms more for each row, {each:.2f} ms for each token beyond one per row"
+                f"a pass of the {role} takes {1000 * cost.first:.2f} ms for one row of "
+                f"one token, {1000 * cost.row:.2f} ms more for each row, "
+                f"{1000 * cost.token:.2f} ms for each token beyond one per row"
             )
+            content.setdefault("pass_seconds", {})[role] = asdict(cost)
         out.print(STEP_NOTES, style="dim")
-        content["pass_seconds"] = {
-            "target": asdict(costs[0]),
-            "draft": asdict(costs[1]),
-        }
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
-    def _chosen(self) -> list[BenchWay]:
+    def _ways(self) -> list[BenchWay]:
         from lr.measure.bench import step
 
-        ways = {way.name: way for way in step.ways(self.k, self.step_k)}
-        asked = {"ar"}
+        ways = step.ways(self.generation.num_speculative_tokens, self.step_k)
+        names = [way.name for way in ways]
+        chosen = {"ar"}
         for word in self.only or ("",):
-            asked |= {word} if word in ways else {name for name in ways if word in name}
-        chosen = [way for name, way in ways.items() if name in asked]
-        chosen += [
+            chosen |= {word} if word in names else {n for n in names if word in n}
+        ways = [way for way in ways if way.name in chosen]
+        ways += [
             BenchWay(name, "lr", step.OVERLAPPED, variant=name) for name in self.variant
         ]
-        require(
-            len(chosen) > 1,
-            "only",
-            self.only,
-            f"words of the rows' names: {'; '.join(ways)}",
-        )
-        return chosen
+        expected = f"words of the rows' names: {'; '.join(names)}"
+        require(len(ways) > 1, "only", self.only, expected)
+        return ways
 
 
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")

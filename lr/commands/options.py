@@ -2,7 +2,8 @@
 and where the judge is. Only this module reads the environment: the key of the judge's
 server.
 
-Each group is a dataclass. A command with a field of that type has its flags."""
+Each group is a dataclass. A command with a field of that type has its flags. The
+settings of an answer are the fields of `lr.options.GenerateOptions`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lr.commands.show import console
 from lr.errors import SettingError
@@ -23,6 +24,7 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
+    from lr.model.device import DeviceMap
     from lr.reasoner import Reasoner
     from lr.spec.variant import Variant
     from lr.spec.verifiers.base import Verifier
@@ -36,15 +38,12 @@ KEY = "LR_API_KEY"
 class DeviceOptions:
     """Where models run, and in which precision."""
 
-    device: str = (
-        "auto"  # auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1.
-    )
-    dtype: DtypeName | None = (
-        None  # None: float32 on the CPU, the checkpoint's own elsewhere.
-    )
-    threads: int | None = (
-        None  # CPU threads; None: one for the tiny models, else torch's default.
-    )
+    device: str = "auto"
+    """auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1."""
+    dtype: DtypeName | None = None
+    """None: float32 on the CPU, the checkpoint's own elsewhere."""
+    threads: int | None = None
+    """CPU threads; None: one for the tiny models, else torch's default."""
 
     def torch_device(self) -> torch.device:
         """The device. Raises `SettingError` if torch does not know it or this machine
@@ -70,43 +69,27 @@ def torch_dtype(name: DtypeName | None, device: str = "") -> torch.dtype | None:
     checkpoint's)."""
     import torch
 
-    known = name or ("float32" if device == "cpu" else None)
-    return None if known is None else getattr(torch, known)
+    if name is None and device == "cpu":
+        return torch.float32
+    by_name = {
+        "float64": torch.float64,
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }
+    return None if name is None else by_name[name]
 
 
 @dataclass(frozen=True)
 class Placement(DeviceOptions):
     """Where models run, and how they use their device."""
 
-    num_blocks: int | None = (
-        None  # Cache blocks of 16 tokens per model; None: as many as needed.
-    )
+    num_blocks: int | None = None
+    """Cache blocks of 16 tokens per model; None: as many as needed."""
     attention: AttentionName = "auto"
     """The attention kernel: triton (our own), sdpa, or reference (slow and plain).
     auto: the first of these that works; lr info shows which."""
     cuda_graphs: bool = True  # On CUDA, replay decoding steps from CUDA graphs.
-
-    def reasoner(
-        self,
-        target: str,
-        draft: str | None,
-        verifier: str | Verifier | None,
-        judge: str | None,
-        device: Any,
-    ) -> Reasoner:
-        """A reasoner with target, draft and verifier by name, and this dtype, cache
-        and attention. Prints its warnings as notes."""
-        from lr.reasoner import Reasoner
-
-        how: dict[str, Any] = {"judge": judge, "device": device}
-        how |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
-        how |= {"attention": self.attention, "graphs": self.cuda_graphs}
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")  # whatever -W says
-            made = Reasoner(target, draft, verifier, **how)
-        for one in warned:
-            console(stderr=True).print(f"note: {one.message}", style="yellow")
-        return made
 
 
 @dataclass(frozen=True)
@@ -134,23 +117,19 @@ class JudgeServer:
         require(self.judge_url is None, "judge_port", self.judge_port, expected)
         return f"http://localhost:{self.judge_port}"
 
-    def place(
-        self, verifier: str | None, judge: str | None, target: str
-    ) -> tuple[str | Verifier | None, str | None]:
-        """Verifier and judge of a reasoner: the served judge, which knows its model, or
-        else what is given."""
-        address = self.address()
-        if address is None:
-            return verifier, judge
-        if verifier not in (None, "judge"):
-            raise SettingError(
-                f"verifier is {verifier!r}, but a judge on a server is asked in words "
-                "and gives no score; expected judge, without a threshold."
-            )
+    def verifier(self, name: str | None, judge: str | None, target: str) -> Verifier:
+        """The served judge, for the verifier of that name."""
         from lr.measure.judge_server import ServedJudge
         from lr.model.codec import Codec
 
-        served = ServedJudge(
+        if name not in (None, "judge"):
+            raise SettingError(
+                f"verifier is {name!r}, but a judge on a server is asked in words and "
+                "gives no score; expected judge, without a threshold."
+            )
+        address = self.address()
+        assert address is not None
+        return ServedJudge(
             address,
             Codec.load(target).decode,
             model=judge,
@@ -159,7 +138,6 @@ class JudgeServer:
             lost=self.judge_lost,
             api_key=os.environ.get(KEY) or None,
         )
-        return served, None
 
 
 @dataclass(frozen=True)
@@ -179,35 +157,67 @@ class ModelChoice:
     """How steps are compared: exact (equal tokens), judge, embedding, score,
     likelihood, random, each with :threshold; always; never; oracle (tiny models
     only). None: judge if there is one (--judge_model or tiny-target), else exact."""
-    tensor_parallel: int = (
-        1  # Ranks of the target: GPUs from --device on, or CPU processes.
-    )
+    tensor_parallel: int | None = None
+    """Ranks of the target: GPUs from --device on, or CPU processes. None: one."""
     placement: Placement = field(default_factory=Placement)
     server: JudgeServer = field(default_factory=JudgeServer)
 
-    def drafting(self) -> str | None:
-        usual = "tiny-draft" if self.model == "tiny-target" else None
-        return usual if self.draft_model is None else self.draft_model
+    def draft(self) -> str | None:
+        """The draft's name; None: there is none."""
+        if self.draft_model is None and self.model == "tiny-target":
+            return "tiny-draft"
+        return self.draft_model
+
+    def devices(self) -> DeviceMap:
+        """The devices of all three models."""
+        from lr.model.device import DeviceMap
+
+        device = self.placement.torch_device()
+        ranks = 1 if self.tensor_parallel is None else self.tensor_parallel
+        target = spread([device], ranks, self.placement.threads)
+        return DeviceMap.of({"target": target, "draft": device, "judge": device})
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe. Plain decoding loads no draft."""
-        draft = self.drafting()
+        draft = self.draft()
         if needs_draft and draft is None:
             if not is_dummy(self.model):
-                resolve(
-                    self.model, weights=False
-                )  # a missing checkpoint is the first problem
+                # a missing checkpoint is the first problem
+                resolve(self.model, weights=False)
             raise SettingError(
-                f"Speculation with {self.model} needs a draft: give --draft_model (a smaller "
-                "checkpoint of the same family), or decode plainly with --mode ar."
+                f"Speculation with {self.model} needs a draft: give --draft_model (a "
+                "smaller checkpoint of the same family), or decode plainly with --mode ar."
             )
-        self.placement.set_threads(self.model, draft)
-        devices, threads = [self.placement.torch_device()], self.placement.threads
-        where = spread(devices, self.tensor_parallel, threads)
-        verifier, judge = self.server.place(self.verifier, self.judge_model, self.model)
-        return self.placement.reasoner(
-            self.model, draft if needs_draft else None, verifier, judge, where
-        )
+        return self.reasoner(self.model, draft if needs_draft else None)
+
+    def reasoner(self, target: str, draft: str | None) -> Reasoner:
+        """A reasoner with these two, and the verifier and devices of the flags. Prints
+        its warnings as notes."""
+        from lr.reasoner import Reasoner
+
+        self.placement.set_threads(target, draft)
+        verifier: str | Verifier | None = self.verifier
+        judge = self.judge_model
+        if draft is None:
+            verifier, judge = self.verifier or "exact", None
+        elif self.server.address() is not None:
+            verifier, judge = self.server.verifier(self.verifier, judge, target), None
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")  # whatever -W says
+            loaded = Reasoner(
+                target,
+                draft,
+                verifier,
+                judge=judge,
+                device=self.devices(),
+                dtype=torch_dtype(self.placement.dtype),
+                num_blocks=self.placement.num_blocks,
+                attention=self.placement.attention,
+                graphs=self.placement.cuda_graphs,
+            )
+        for warning in warned:
+            console(stderr=True).print(f"note: {warning.message}", style="yellow")
+        return loaded
 
     def question(self, given: str | None) -> str:
         """What to ask: `given`, or a sample problem, which is then shown on standard
@@ -222,8 +232,8 @@ class ModelChoice:
         if self.model in CHECKPOINTS and not asks(given):
             raise SettingError(
                 f"{self.model} understands only the questions of its small language, "
-                f"sums of what people have or put into a jar, and {given!r} is not one of "
-                f"them. Choose another --model, or ask, for example: {QUESTION}"
+                f"sums of what people have or put into a jar, and {given!r} is not one "
+                f"of them. Choose another --model, or ask, for example: {QUESTION}"
             )
         return given
 

@@ -1,21 +1,22 @@
 """`lr run`: answers and grades a data set, with the official tool's flags and defaults
-(or the tiny models where those models cannot run). Saves every answer at once and resumes
-where it stopped."""
+(or the tiny models where those models cannot run). Saves every answer at once and
+resumes where it stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import tyro
 from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import JudgeServer, Placement, VariantChoice, spread
+from lr.commands.options import ModelChoice, VariantChoice, spread
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
@@ -23,43 +24,28 @@ from lr.measure.grading import grade_programs, grader_for
 from lr.measure.programs import CodeLimits, write_samples
 from lr.measure.report import AnswerRecord
 from lr.measure.store import Store
-from lr.model.codec import Codec
-from lr.model.dummy import DUMMY_NOTE, dummy_name
-from lr.options import (
-    LOOKAHEAD,
-    MODES,
-    Driver,
-    GenerateOptions,
-    ScheduleName,
-    TokenDrafter,
-)
-from lr.tiny import CHECKPOINTS
+from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode, TokenDrafter
 from lr.trace import Stats
 from lr.types import require
 
 if TYPE_CHECKING:
-    import torch
-
-    from lr.measure import running
     from lr.measure.memory import MemoryPlan
+    from lr.measure.running import Evaluation
     from lr.model.device import DeviceMap
-    from lr.reasoner import Reasoner
-    from lr.spec.verifiers.base import Verifier
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
-GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
-SHOWN_FROM = 1 << 30  # Bytes. A smaller memory plan is checked but not printed.
+SHOWN_FROM = 1 << 30  # bytes; a smaller memory plan is checked but not printed
 
 
 @dataclass(frozen=True)
-class RunModels:
-    """Models and devices. The defaults are the official tool's; for tiny:N,
-    stories:N and on a machine without CUDA, they are the tiny models."""
+class RunModels(ModelChoice):
+    """Models and devices. The defaults are the official tool's; for tiny:N, stories:N
+    and on a machine without CUDA, they are the tiny models."""
 
-    model: str | None = None
-    """The target. None: Qwen/Qwen3-32B; tiny-target for tiny:N and stories:N or without
+    model: str = "auto"
+    """The target. auto: Qwen/Qwen3-32B; tiny-target for tiny:N and stories:N or without
     a CUDA device."""
     draft_model: str | None = None
     """The draft. None: Qwen/Qwen3-1.7B; tiny-draft for tiny-target."""
@@ -69,176 +55,124 @@ class RunModels:
     verifier: str | None = None
     """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle
     for the tiny language. None: judge."""
-    target_gpu_id: str = (
-        "0,1"  # With --device auto: CUDA devices of the target, by number.
-    )
-    draft_gpu_id: str = "2"  # With --device auto: CUDA device of the draft.
-    judge_gpu_id: str = "3"  # With --device auto: CUDA device of the judge.
     tensor_parallel: int | None = None
     """Ranks of the target. None: one per existing GPU of --target_gpu_id; 1 on the
     CPU."""
-    load_format: Literal["auto", "dummy"] = "auto"
-    """dummy: random weights in the shape of each model (a published name, or a
-    directory with a config.json), for measuring only."""
-    placement: Placement = field(default_factory=Placement)
-    server: JudgeServer = field(default_factory=JudgeServer)
+    target_gpu_id: str = "0,1"
+    """With --device auto: CUDA devices of the target, by number."""
+    draft_gpu_id: str = "2"  # With --device auto: CUDA device of the draft.
+    judge_gpu_id: str = "3"  # With --device auto: CUDA device of the judge.
 
-    def check(self) -> None:
-        """Refuse impossible flags before anything is loaded."""
-        self.server.address()
-        for name in GPU_IDS:
-            value = getattr(self, name)
-            numbers = all(part.strip().isdecimal() for part in value.split(","))
-            require(numbers, name, value, "numbers of CUDA devices such as 0 or 0,1")
-
-    def chosen(self, dataset: str) -> tuple[RunModels, str | None]:
+    def named(self, dataset: str) -> tuple[RunModels, str | None]:
         """These settings with every model named, and a note if they are not the
         official tool's."""
         import torch
 
         note, model = None, self.model
-        if model is None:
-            model = (
-                TINY[0] if dataset.startswith(("tiny:", "stories:")) else OFFICIAL[0]
-            )
-            if model == OFFICIAL[0] and not torch.cuda.is_available():
-                model, named = TINY[0], ", ".join(TINY)
-                note = f"no CUDA device here: using {named} instead of {OFFICIAL[0]} and its family"
+        if model == "auto":
+            tiny = dataset.startswith(("tiny:", "stories:"))
+            model = TINY[0] if tiny else OFFICIAL[0]
+            if not tiny and not torch.cuda.is_available():
+                model = TINY[0]
+                note = (
+                    f"no CUDA device here: using {', '.join(TINY)}, not {OFFICIAL[0]}"
+                )
         family = TINY if model == TINY[0] else OFFICIAL
-        draft = self.draft_model or family[1]
-        judge: str | None = family[2]
-        given, served = self.judge_model, self.server.address() is not None
         verifier = self.verifier or "judge"
-        if given is not None or served or verifier.partition(":")[0] != "judge":
-            judge = given
-        if self.load_format == "dummy":
-            model, draft, note = dummy_name(model), dummy_name(draft), DUMMY_NOTE
-            if judge is not None and not served:
-                judge = dummy_name(judge)
-        made = replace(
+        judge = self.judge_model
+        if judge is None and verifier.startswith("judge") and not self.server.address():
+            judge = family[2]
+        draft = self.draft_model or family[1]
+        chosen = replace(
             self, model=model, draft_model=draft, judge_model=judge, verifier=verifier
         )
-        return made, note
+        return chosen, note
 
     def used_in(self, mode: str, options: GenerateOptions) -> RunModels:
-        """Settings from `chosen`, with None for the models that this mode and these
-        options do not use. Mode draft uses the draft alone."""
-        unused: dict[str, Any] = {"model": None} if mode == "draft" else {}
-        if mode != "draft" and not options.needs_draft:
-            unused |= {"draft_model": None}
+        """Settings from `named`, with None for the models that are not used. In mode
+        draft the draft is the only model."""
+        if mode == "draft":
+            assert self.draft_model is not None, "named"
+            alone = replace(
+                self, model=self.draft_model, target_gpu_id=self.draft_gpu_id
+            )
+            return replace(alone, draft_model=None, judge_model=None, verifier=None)
+        models = self
+        if not options.needs_draft:
+            models = replace(models, draft_model=None)
         if mode not in LOOKAHEAD:
-            unused |= {"judge_model": None, "verifier": None}
-        return replace(self, **unused)
+            models = replace(models, judge_model=None, verifier=None)
+        return models
 
     def settings(self) -> dict[str, Any]:
         """Everything that an answer or its speed can depend on, so no ports."""
-        left_out = ("placement", "server")
-        own = {
-            name: value for name, value in vars(self).items() if name not in left_out
-        }
-        served = self.server.address() is not None
-        return own | asdict(self.placement) | ({"served_judge": True} if served else {})
+        settings = vars(self) | asdict(self.placement)
+        settings["served_judge"] = self.server.address() is not None
+        return {n: v for n, v in settings.items() if n not in ("placement", "server")}
 
-    def load(self) -> Reasoner:
-        """The reasoner. Call it on settings from `used_in`."""
-        target, draft = self._writers()
-        self.placement.set_threads(target, draft)
-        verifier: str | Verifier | None = self.verifier or "exact"
-        judge = self.judge_model
-        if self.verifier is not None:
-            verifier, judge = self.server.place(self.verifier, judge, target)
-        return self.placement.reasoner(
-            target, draft, verifier, judge, self.device_map()
-        )
+    def devices(self) -> DeviceMap:
+        """The devices of all three models. A default GPU number that this machine
+        lacks becomes the last one it has; one that was asked for is refused."""
+        import torch
 
-    def _writers(self) -> tuple[str, str | None]:
-        """Target and draft. A draft that is alone acts as the target."""
-        if self.model is None:
-            assert self.draft_model is not None, "made by used_in"
-            return self.draft_model, None
-        return self.model, self.draft_model
-
-    def device_map(self) -> DeviceMap:
-        """The devices of all three models."""
         from lr.model.device import DeviceMap
 
-        _, draft, judge = self.devices()
-        return DeviceMap.of(
-            {"target": self.target_device(), "draft": draft, "judge": judge}
-        )
-
-    def target_device(self) -> tuple[torch.device, ...]:
-        """The devices of the target; several of them make several ranks."""
-        import torch
-
-        place = self.devices()[0 if self.model is not None else 1]
-        devices = [torch.device(place)]
-        if (
-            place.startswith("cuda")
-            and self.placement.device == "auto"
-            and self.model is not None
-        ):
-            usual = self.target_gpu_id == RunModels.target_gpu_id
-            numbers = [int(part) for part in self.target_gpu_id.split(",")]
-            judges = self.judge_model is not None and self.server.address() is None
-            here = (self.draft_model is not None, judges)
-            taken = [
-                place
-                for place, one in zip(self.devices()[1:], here, strict=True)
-                if one
-            ]
-            if (
-                usual
-            ):  # a small model needs one GPU; draft and judge choose theirs first
-                free = [n for n in numbers if f"cuda:{n}" not in taken]
-                numbers = (free or numbers)[
-                    : 1 if not free or self.model in CHECKPOINTS else None
-                ]
-            there = [
-                torch.device("cuda", n)
-                for n in numbers
-                if n < torch.cuda.device_count()
-            ]
-            devices = there or devices
-            needed = (
-                len(numbers) if self.tensor_parallel is None else self.tensor_parallel
-            )
-            known = (
-                f"{needed} GPUs, one per rank; this machine has {len(devices)} of them"
-            )
-            enough = usual or len(devices) >= needed
-            require(enough, "target_gpu_id", self.target_gpu_id, known)
-        return spread(devices, self.tensor_parallel, self.placement.threads)
-
-    def devices(self) -> tuple[str, str, str]:
-        """The devices of target, draft and judge. A default GPU number that this
-        machine lacks becomes the last one it has; a number that was asked for is
-        refused."""
-        import torch
-
         if self.placement.device != "auto" or not torch.cuda.is_available():
-            return (str(self.placement.torch_device()),) * 3
-        count, places = torch.cuda.device_count(), []
-        for name in GPU_IDS:
+            return super().devices()
+        count = torch.cuda.device_count()
+        numbers = {}
+        for name in ("target_gpu_id", "draft_gpu_id", "judge_gpu_id"):
             value = getattr(self, name)
-            first = int(value.split(",")[0])
-            there = first < count or value == getattr(RunModels, name)
-            known = (
-                f"a number from 0 to {count - 1}: this machine has {count} CUDA devices"
-            )
-            require(there, name, value, known)
-            places.append(f"cuda:{min(first, count - 1)}")
-        return places[0], places[1], places[2]
+            valid = all(part.strip().isdecimal() for part in value.split(","))
+            require(valid, name, value, "numbers of CUDA devices such as 0 or 0,1")
+            asked = [int(part) for part in value.split(",")]
+            known = f"numbers below {count}: this machine has {count} CUDA devices"
+            usual = value == RunModels.__dataclass_fields__[name].default
+            require(usual or max(asked) < count, name, value, known)
+            numbers[name] = [min(number, count - 1) for number in asked]
+        others = {}  # of the models that run here
+        if self.draft_model is not None:
+            others["draft"] = numbers["draft_gpu_id"][0]
+        if self.judge_model is not None and not self.server.address():
+            others["judge"] = numbers["judge_gpu_id"][0]
+        ids = dict.fromkeys(numbers["target_gpu_id"])
+        # draft and judge choose first, unless no GPU is left for the target
+        target_ids = [n for n in ids if n not in others.values()] or list(ids)[:1]
+        if self.model in TINY:
+            target_ids = target_ids[:1]
+        gpus = [torch.device("cuda", number) for number in target_ids]
+        target = spread(gpus, self.tensor_parallel, self.placement.threads)
+        placed = {role: torch.device("cuda", n) for role, n in others.items()}
+        return DeviceMap.of({"target": target, **placed})
 
     def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan:
         """The memory that these models (from `used_in`) need."""
-        writers, verifier = self._writers(), self.verifier or "exact"
-        judges = verifier.startswith("judge") and self.server.address() is None
-        names = (*writers, self.judge_model if judges else None)
-        places, dtype = self.device_map(), self.placement.dtype
-        how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
-        how |= {"verifier": verifier, "queues": True}
-        return memory_plan(names, places, dtype, options, tokens, **how)
+        judges = (self.verifier or "").startswith("judge") and not self.server.address()
+        names = (self.model, self.draft_model, self.judge_model if judges else None)
+        return memory_plan(
+            names,
+            self.devices(),
+            self.placement.dtype,
+            options,
+            tokens,
+            share=share,
+            num_blocks=self.placement.num_blocks,
+            verifier=self.verifier or "exact",
+            queues=True,
+        )
+
+
+@dataclass(frozen=True)
+class RunOptions(GenerateOptions):
+    """The settings of an answer, with the official tool's names and defaults."""
+
+    mode: tyro.conf.Suppress[Mode] = "lr"  # `RunCommand` has more modes
+    depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = 4
+    """How many draft steps to write ahead (gamma in the paper)."""
+    drafter: TokenDrafter = "ngram"
+    """What proposes the next tokens in sd and lr+sd; see lr generate."""
+    ignore_half_sentence: bool = False
+    """Accept no draft for the step after a cut one."""
 
 
 @dataclass(frozen=True)
@@ -259,32 +193,14 @@ class RunCommand:
     mode: Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"] | None = None
     """None: as --use_spec and --enable_n_gram say. draft: the draft alone. specreason:
     the target scores the draft's steps."""
-    own: VariantChoice = field(default_factory=VariantChoice)
+    choice: VariantChoice = field(default_factory=VariantChoice)
     use_spec: bool = False  # Lookahead Reasoning (modes lr and lr+sd).
-    enable_n_gram: bool = (
-        False  # Token-level speculation by prompt lookup (modes sd and lr+sd).
-    )
-    max_depth: int = 4  # How many draft steps to write ahead.
-    width: int = 1  # How many alternative draft steps to write per position.
-    ignore_half_sentence: bool = False  # Accept no draft for the step after a cut one.
-    num_speculative_tokens: int = 6  # The most tokens drafted ahead.
-    prompt_lookup_max: int = 2  # Longest n-gram that prompt lookup looks up.
-    drafter: TokenDrafter = "ngram"  # What proposes tokens in modes sd and lr+sd.
+    enable_n_gram: bool = False
+    """Token-level speculation by prompt lookup (modes sd and lr+sd)."""
+    generation: RunOptions = field(default_factory=RunOptions)
     max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
-    max_step_tokens: int = 100  # Longest step in tokens; a longer one is cut.
-    schedule: ScheduleName = "depth"  # When target steps begin; see lr generate.
-    driver: Driver = (
-        "lockstep"  # Whether draft and target alternate or run at the same time.
-    )
     n_samples: int = 1  # Answers per problem.
     concurrency: int = 1  # Problems answered at the same time.
-    seed: int = 0  # Same seed, same answers.
-    temperature: float | None = None
-    """None, also for the next three: as in the checkpoint's generation_config.json,
-    else its family's custom (Qwen3: 0.6, 0.95, 20; R1-Distill: 0.6, 0.95)."""
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
     protocol: Literal["generate", "acceptance"] = "generate"
     """acceptance, as the paper measures: at every position draft and target write a
     step, the verifier judges, and one of the two is appended."""
@@ -302,70 +218,65 @@ class RunCommand:
     def run(self) -> None:
         from lr.measure import running
 
-        mode = self.chosen_mode()
+        notes, mode = console(stderr=True), self.chosen_mode()
         self._check(mode)
-        notes = console(stderr=True)
-        models, note = self.models.chosen(self.dataset)
-        models = models.used_in(mode, self._options(mode))
+        named, note = self.models.named(self.dataset)
+        if note:
+            notes.print(f"note: {note}", style="yellow")
+        options = self._options(mode)
+        models = named.used_in(mode, options)
         bad_rows: list[str] | None = [] if self.skip_bad_rows else None
-        problems = load_items(self.dataset, seed=self.seed, bad_rows=bad_rows)
-        items = between(problems, self.start_qid, self.end_qid)
-        data = fingerprint(problems)
+        problems = load_items(self.dataset, seed=options.seed, bad_rows=bad_rows)
         for row in (bad_rows or [])[:5]:
             notes.print(f"left out: {row}", style="yellow", markup=False)
         if bad_rows:
             notes.print(f"{len(bad_rows)} bad rows are left out", style="yellow")
+        items = between(problems, self.start_qid, self.end_qid)
+        data = fingerprint(problems)
+        settings = self._settings(mode, options, models, data)
+        places = models.devices()
+        devices = sorted(
+            {*map(str, places.target), str(places.draft), str(places.judge)}
+        )
+        head = running.run_head("lr run", settings, devices)
         limits = CodeLimits(self.code_seconds, self.code_memory_mb)
-        if note:
-            notes.print(f"note: {note}", style="yellow")
-        with grader_for(items, limits if self.run_code else None) as grader:
-            settings, devices = (
-                self._settings(mode, models, data),
-                set(self.models.devices()),
-            )
-            head = running.run_head("lr run", settings, sorted(devices))
-            said = json.dumps(settings, sort_keys=True, default=str).encode()
-            digest = hashlib.blake2b(said, digest_size=4).hexdigest()
-            usual = Path("runs", f"{self.prefix}_{mode}_{digest}")
-            with Store.open(self.output or usual, head) as store:
-                memory = models.memory(
-                    self._options(mode), self.max_tokens_len, self.concurrency
+        with (
+            grader_for(items, limits if self.run_code else None) as grader,
+            Store.open(self.output or self._folder(mode, settings), head) as store,
+        ):
+            memory = models.memory(options, self.max_tokens_len, self.concurrency)
+            if memory.needed >= SHOWN_FROM:
+                notes.print(memory_table(memory))
+            memory.check()
+            with models.reasoner(models.model, models.draft_model) as reasoner:
+                variant = running.variant_of(mode, reasoner, self.choice.variant)
+                if variant is not None and self.mode in MODES:  # the flag wins
+                    asked = {**variant.settings, "mode": mode}
+                    variant = replace(variant, settings=asked)
+                grade_programs(store, items, grader)
+                evaluation = running.Evaluation(
+                    reasoner,
+                    store,
+                    grader,
+                    items,
+                    mode,
+                    options,
+                    samples=range(self.n_samples),
+                    concurrency=self.concurrency,
+                    total_tokens=self.max_tokens_len,
+                    variant=variant,
+                    save_pairs=self.save_pairs,
+                    save_traces=self.save_traces,
                 )
-                if memory.needed >= SHOWN_FROM or not all(
-                    one.fits for one in memory.devices
-                ):
-                    notes.print(memory_table(memory))
-                memory.check()
-                with models.load() as reasoner:
-                    options = self._options(mode, reasoner.codec.name)
-                    variant = running.variant_of(mode, reasoner, self.own.variant)
-                    if variant is not None and self.mode in MODES:  # the flag wins
-                        variant = replace(
-                            variant, settings={**variant.settings, "mode": mode}
-                        )
-                    sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
-                    how = (
-                        items,
-                        mode,
-                        options,
-                        *sizes,
-                        variant,
-                        self.save_pairs,
-                        self.save_traces,
-                    )
-                    grade_programs(store, items, grader)
-                    evaluation = running.Evaluation(reasoner, store, grader, *how)
-                    total, left = len(evaluation.keys), len(evaluation.missing)
-                    there = (
-                        f", {total - left} of them there already"
-                        if left < total
-                        else ""
-                    )
-                    what = f"{total} answers to {len(items)} problems{there}"
-                    notes.print(f"mode {mode}: {what}; results in {store.path}")
-                    watch(evaluation, notes)
-                    if samples := write_samples(store, items):
-                        notes.print(f"programs for the benchmark's grader: {samples}")
+                total, left = len(evaluation.keys), len(evaluation.missing)
+                there = (
+                    f", {total - left} of them there already" if left < total else ""
+                )
+                count = f"{total} answers to {len(items)} problems{there}"
+                notes.print(f"mode {mode}: {count}; results in {store.path}")
+                watch(evaluation, notes)
+            if samples := write_samples(store, items):
+                notes.print(f"programs for the benchmark's grader: {samples}")
         console().print(store.path, soft_wrap=True)
 
     def chosen_mode(self) -> str:
@@ -373,79 +284,63 @@ class RunCommand:
         disagree."""
         switches = {"--use_spec": self.use_spec, "--enable_n_gram": self.enable_n_gram}
         means = {(0, 0): "ar", (1, 0): "lr", (0, 1): "sd", (1, 1): "lr+sd"}
-        said = means[self.use_spec, self.enable_n_gram]
+        by_switches = means[self.use_spec, self.enable_n_gram]
         if self.mode is None:
-            return "lr" if said == "ar" and self.own.variant is not None else said
-        if (
-            said in ("ar", self.mode) or self.mode == "lr+sd"
-        ):  # each switch is a part of lr+sd
+            variant = self.choice.variant is not None
+            return "lr" if by_switches == "ar" and variant else by_switches
+        # each switch is a part of lr+sd
+        if by_switches in ("ar", self.mode) or self.mode == "lr+sd":
             return self.mode
         given = " and ".join(name for name, on in switches.items() if on)
         raise SettingError(
-            f"--mode {self.mode} contradicts {given} (mode {said}); leave one out."
+            f"--mode {self.mode} contradicts {given} (mode {by_switches}); leave one out."
         )
 
     def _check(self, mode: str) -> None:
-        self.models.check()
         at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
-        fits = not self.enable_n_gram or self.drafter == "ngram"
-        require(
-            fits,
-            "drafter",
-            self.drafter,
-            "'ngram', which is what --enable_n_gram means",
-        )
+        self.models.server.address()
+        drafter = self.generation.drafter
+        fits = not self.enable_n_gram or drafter == "ngram"
+        require(fits, "drafter", drafter, "'ngram', which --enable_n_gram means")
         judges = not self.save_pairs or mode in LOOKAHEAD
-        keeps = "lr or lr+sd: --save_pairs keeps the pairs that a verifier judges"
-        require(judges, "mode", mode, keeps)
+        require(judges, "mode", mode, "lr or lr+sd with --save_pairs")
         apart = not self.save_pairs or 1 in (self.n_samples, self.concurrency)
-        prompts = (
-            "1 with several samples: --save_pairs tells answers apart by their prompts"
-        )
+        prompts = "1: --save_pairs tells samples apart by their prompts"
         require(apart, "concurrency", self.concurrency, prompts)
-        own = self.own.variant is None or mode not in ("draft", "specreason")
-        require(own, "mode", mode, "lr or lr+sd with --variant")
+        variant = self.choice.variant is None or mode not in ("draft", "specreason")
+        require(variant, "mode", mode, "lr or lr+sd with --variant")
 
-    def _options(self, mode: str, checkpoint: str | None = None) -> GenerateOptions:
-        """The engine's settings. A sampling setting that neither a flag nor
-        `checkpoint`'s generation_config.json gives is as customary in the model's
-        family."""
+    def _options(self, mode: str) -> GenerateOptions:
         from lr.measure import running
 
-        filters = ("temperature", "top_p", "top_k", "min_p")
-        sampling = {name: getattr(self, name) for name in filters}
-        if checkpoint is not None:
-            stated = Codec.load(checkpoint).generation_config
-            if (
-                stated.get("do_sample") is not False
-                and stated.get("temperature") is None
-            ):
-                custom = running.family_sampling(checkpoint)
-                sampling = {
-                    n: custom.get(n) if v is None else v for n, v in sampling.items()
-                }
-        names = {f.name for f in fields(GenerateOptions)} - {"mode", "drafter"}
-        same = {
-            name: value for name, value in vars(self).items() if name in names
-        } | sampling
-        drafter = "ngram" if mode == "sd" and self.drafter == "step" else self.drafter
-        if self.own.variant is not None and mode == "lr":
-            drafter = "draft"  # used only if the variant switches to mode lr+sd
-        options = GenerateOptions(
-            mode="lr", depth=self.max_depth, drafter=drafter, **same
-        )
-        return running.engine_options(mode, self.protocol, options)
+        options = running.engine_options(mode, self.protocol, self.generation)
+        if mode == "sd" and options.drafter == "step":
+            return replace(options, drafter="ngram")
+        if self.choice.variant is not None and mode == "lr":
+            return replace(options, drafter="draft")  # if the variant chooses lr+sd
+        return options
 
-    def _settings(self, mode: str, models: RunModels, data: str) -> dict[str, Any]:
+    def _settings(
+        self, mode: str, options: GenerateOptions, models: RunModels, data: str
+    ) -> dict[str, Any]:
         """Everything that an answer and its time depend on; any difference makes
         another run."""
-        left_out = {"start_qid", "end_qid", "n_samples", "prefix", "output", "models"}
-        left_out |= {"use_spec", "enable_n_gram", "run_code", "own", "skip_bad_rows"}
-        own = {
-            name: value for name, value in vars(self).items() if name not in left_out
-        }
-        own |= {} if self.own.variant is None else {"variant": self.own.variant}
-        return {**own, "mode": mode, "data": data, **models.settings()}
+        settings = asdict(options) | models.settings()
+        settings["branching"] = list(options.branching)
+        names = (
+            "max_tokens_len",
+            "concurrency",
+            "protocol",
+            "save_pairs",
+            "save_traces",
+        )
+        settings |= {name: getattr(self, name) for name in names}
+        return settings | {"mode": mode, "data": data, "variant": self.choice.variant}
+
+    def _folder(self, mode: str, settings: dict[str, Any]) -> Path:
+        text = json.dumps(settings, sort_keys=True, default=str).encode()
+        digest = hashlib.blake2b(text, digest_size=4).hexdigest()
+        return Path("runs", f"{self.prefix}_{mode}_{digest}")
 
 
 @dataclass
@@ -460,7 +355,7 @@ class RunTally:
         self.rights.append(record["right"])
         self.stats += convert(record["stats"], Stats)
 
-    def line(self, session: dict[str, float]) -> str:
+    def line(self, tokens: int, seconds: float) -> str:
         """Accuracy, speed and acceptance in a few words. The speed is the tokens of
         this session per second of its wall time, over all problems together."""
         parts, graded = [], [right for right in self.rights if right is not None]
@@ -469,40 +364,34 @@ class RunTally:
             parts.append(f"{right}/{len(graded)} right ({right / len(graded):.0%})")
         if len(graded) < len(self.rights):
             parts.append(f"{len(self.rights) - len(graded)} NOT GRADED")
-        if session["tokens"] and session["seconds"]:
-            parts.append(f"{session['tokens'] / session['seconds']:.0f} tokens/s")
-        steps, tokens = self.stats.step_acceptance, self.stats.token_acceptance
-        kept = {"steps kept": steps, "tokens kept": tokens}
-        parts += [
-            f"{name} {rate:.2f}" for name, rate in kept.items() if rate is not None
-        ]
+        if tokens and seconds:
+            parts.append(f"{tokens / seconds:.0f} tokens/s")
+        if self.stats.step_acceptance is not None:
+            parts.append(f"steps kept {self.stats.step_acceptance:.2f}")
+        if self.stats.token_acceptance is not None:
+            parts.append(f"tokens kept {self.stats.token_acceptance:.2f}")
         if self.stats.unjudged:
             parts.append(f"{self.stats.unjudged} draft steps not judged")
         return ", ".join(parts)
 
 
-def watch(evaluation: running.Evaluation, notes: Console) -> None:
+def watch(evaluation: Evaluation, notes: Console) -> None:
     """Run an evaluation to its end with a progress bar, then print a summary."""
-    keys, there, session = (
-        set(evaluation.keys),
-        evaluation.store.results(),
-        evaluation.session,
-    )
-    tally = RunTally([record.get("right") for key, record in there if key in keys])
+    keys, session = set(evaluation.keys), evaluation.session
+    earlier = evaluation.store.results()
+    tally = RunTally([record.get("right") for key, record in earlier if key in keys])
+    done = len(keys) - len(evaluation.missing)
     try:
         with (
-            progress(
-                "answers", len(keys), len(keys) - len(evaluation.missing)
-            ) as advance,
-            closing(evaluation.run()) as answers,
+            progress("answers", len(keys), done) as advance,
+            closing(evaluation.run()) as records,
         ):
-            for done in answers:
-                tally.add(done)
-                advance(tally.line(session))
+            for record in records:
+                tally.add(record)
+                advance(tally.line(session.tokens, session.seconds))
     finally:
-        for done in evaluation.rescued:
-            tally.add(done)
-        count, line = len(evaluation.store.done() & keys), tally.line(session)
-        notes.print(f"{count} of {len(keys)} answers" + (f": {line}" if line else ""))
-        if count < len(keys):
+        done = len(evaluation.store.done() & keys)
+        line = tally.line(session.tokens, session.seconds)
+        notes.print(f"{done} of {len(keys)} answers" + (f": {line}" if line else ""))
+        if done < len(keys):
             notes.print("the same command continues with the rest")

@@ -199,7 +199,7 @@ class Calibrate:
             del settings[name]
         settings["clock"] = self._clock(reasoner).__name__
         settings["verifier"] = verifier if isinstance(verifier, str) else verifier.name
-        models = f"{self.models.model} / {self.models.drafting()}"
+        models = f"{self.models.model} / {self.models.draft()}"
         return calibrate(runs, models, settings | conditions())
 
     def comparison(

@@ -1,278 +1,346 @@
-"""The experiments: the paper's tables (arXiv 2506.19830), and questions that it leaves
-open. docs/evaluation.md lists them.
+"""The experiments: the paper's tables (arXiv 2506.19830), its checks, and questions
+that it leaves open. docs/evaluation.md lists them.
 
-Each is two functions: `arms(lab)` returns the ways of answering to compare,
-`find(outcome)` makes the table and the figure from their results."""
+An *arm* is one way of answering. A `Lab` answers every problem in every arm; the arms
+alternate, so a change in the machine's speed affects all of them. Each arm writes a run
+folder like that of `lr run`, and resumes where it stopped. An experiment names its
+arms and the columns of its table."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
-from lr.measure.experiment import Arm, Finding, Lab, Outcome
-from lr.measure.report import ACCURACY, KEPT, PASSES, SPEEDUP, bars, notes, pick
-from lr.tiny.oracle import same_meaning
-from lr.trace import ForwardPass, VerifierCall
-from lr.types import Role
-from lr.watch.figures.plots import Bars, Curves, Lanes
+from lr.measure import report
+from lr.measure.datasets import Item, fingerprint
+from lr.measure.grading import Grader, grader_for
+from lr.measure.report import Summary
+from lr.measure.running import Evaluation, engine_options, run_head, variant_of
+from lr.measure.store import Store
+from lr.options import GenerateOptions
+from lr.reasoner import Reasoner
+from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Verifier
+from lr.theory.hybrid import hybrid_speedup
+from lr.tiny.names import speaks_tiny
+from lr.trace import ForwardPass, Stats, VerifierCall
+from lr.types import require
+from lr.watch.figures.plots import draw
 from lr.watch.trace.file import read_trace
 
-BY_DRAFT_MODEL = {"drafter": "draft"}  # Tokens are proposed by the draft model.
-Coordinates = tuple[float, float]
+Row = dict[str, Any]
 Spans = list[tuple[float, float]]  # (begin, end) of pieces of work
-SPEEDUP_COLUMNS = {
-    "mode": "mode", **ACCURACY, "tokens/s": "speed", **SPEEDUP, **KEPT, **PASSES,
-    "length": "length_ratio", "wasted": "wasted_share",
-}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of answering: `options` override the lab's. `cells`: table cells that
+    identify the arm. `verifier` None: the lab's own."""
+
+    cells: Mapping[str, Any]
+    mode: str = "lr"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    verifier: str | None = None
+    variant: str | None = None
+    save_pairs: bool = False
+    save_traces: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        words = " ".join(map(str, self.cells.values()))
+        return re.sub(r"[^\w.=+,-]+", "_", words).strip("_")
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """The answers of an arm, compared with plain decoding."""
+
+    arm: Arm
+    lab: Lab
+    summary: Summary
+
+    @property
+    def steps(self) -> list[tuple[str, int]]:
+        """(origin, tokens) of every step."""
+        records = self.summary.run.records.values()
+        return [(origin, n) for one in records for origin, n in one.get("steps", [])]
+
+
+@dataclass
+class Lab:
+    """Runs arms on problems. `load(True)` gives the draft alone. `values`: what the
+    experiment varies, as flags gave it. `concurrency`: problems answered together.
+    `repeats`: answers per problem, with other draws. `head`: facts for run.json."""
+
+    items: Sequence[Item]
+    work: Path
+    load: Callable[[bool], Reasoner]
+    options: GenerateOptions = field(default_factory=GenerateOptions)
+    values: tuple[str, ...] = ()
+    judge: str | None = None
+    concurrency: int = 1
+    repeats: int = 1
+    head: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    _reasoners: dict[bool, Reasoner] = field(default_factory=dict, init=False)
+    _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
+
+    def reasoner(self, *, draft_alone: bool = False) -> Reasoner:
+        if draft_alone not in self._reasoners:
+            self._reasoners[draft_alone] = self.load(draft_alone)
+        return self._reasoners[draft_alone]
+
+    def verifier_named(self, name: str) -> Verifier:
+        """A verifier by name, loaded once; judge@PATH and embedding:0.95@PATH name its
+        checkpoint. Raises `SettingError` if that is missing."""
+        if name not in self._verifiers:
+            kind, _, checkpoint = name.partition("@")
+            if not checkpoint and kind.startswith("judge"):
+                checkpoint = self.judge or ""
+            reasoner = self.reasoner()
+            target = reasoner.engine.target
+            choice = VerifierChoice(
+                kind,
+                reasoner.codec,
+                checkpoint or None,
+                device=target.device,
+                dtype=target.dtype,
+            )
+            self._verifiers[name] = choice.build(target)
+        return self._verifiers[name]
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the models speak the tiny language, which has an oracle."""
+        return speaks_tiny(self.reasoner().codec)
+
+    def run(
+        self, arms: Sequence[Arm], progress: Callable[[str], None] = lambda name: None
+    ) -> list[ArmResult]:
+        """Answer every problem in every arm, one after the other, and compare."""
+        turn = 2 * self.concurrency if self.concurrency > 1 else 1
+        warm = set[int]()
+        with grader_for(self.items) as grader:
+            stores = [Store.open(self.work / arm.name, self._head(arm)) for arm in arms]
+            for repeat in range(self.repeats):
+                for first in range(0, len(self.items), turn):
+                    items = self.items[first : first + turn]
+                    for number, arm in enumerate(arms):
+                        evaluation = self._evaluation(
+                            arm, items, repeat, stores[number], grader
+                        )
+                        evaluation.warm_up = number not in warm
+                        for _ in range(len(evaluation.keys) - len(evaluation.missing)):
+                            progress(arm.name)
+                        if evaluation.missing:
+                            warm.add(number)
+                            for _ in evaluation.run():
+                                progress(arm.name)
+            runs = [report.read_run(store.path, grader) for store in stores]
+        wanted = {item.number for item in self.items}
+        for run in runs:  # another --problems may have left more
+            for key in [key for key in run.records if key.number not in wanted]:
+                del run.records[key]
+        baseline = report.choose_baseline(runs)
+        return [
+            ArmResult(arm, self, report.summarise(run, baseline))
+            for arm, run in zip(arms, runs, strict=True)
+        ]
+
+    def close(self) -> None:
+        for reasoner in self._reasoners.values():
+            reasoner.close()
+
+    def _evaluation(
+        self, arm: Arm, items: Sequence[Item], repeat: int, store: Store, grader: Grader
+    ) -> Evaluation:
+        options = engine_options(
+            arm.mode, "generate", replace(self.options, **arm.options)
+        )
+        reasoner = self.reasoner(draft_alone=arm.mode == "draft")
+        variant = variant_of(arm.mode, reasoner, arm.variant)
+        if arm.verifier is not None:
+            variant = Variant(verifier=self.verifier_named(arm.verifier))
+        return Evaluation(
+            reasoner,
+            store,
+            grader,
+            items,
+            arm.mode,
+            options,
+            samples=(repeat,),
+            concurrency=self.concurrency,
+            variant=variant,
+            save_pairs=arm.save_pairs,
+            save_traces=arm.save_traces,
+            detailed=False,
+        )
+
+    def _head(self, arm: Arm) -> Row:
+        """The content of the arm's run.json."""
+        settings = asdict(replace(self.options, **arm.options)) | {
+            **self.head,
+            "data": fingerprint(self.items),
+            "mode": arm.mode if arm.variant is None else arm.name,
+            "variant": arm.variant,
+            "concurrency": self.concurrency,
+            "branching": list(self.options.branching),
+        }
+        if arm.verifier is not None:
+            settings["verifier"] = arm.verifier
+        return run_head("lr experiment", settings, [self.device])
+
+
+# The paper's Table 1: modes side by side.
 
 
 def speedup_arms(lab: Lab) -> list[Arm]:
-    """The official tool's four modes, with both models at once, and two more rows of
-    Table 1."""
-    both = {"driver": "overlapped"}
-    lr = [Arm("lr", "lr", both), Arm("lr+sd", "lr+sd", BY_DRAFT_MODEL | both)]
-    alone = [Arm("draft", "draft"), Arm("specreason", "specreason")]
-    return [Arm("ar", "ar"), Arm("sd", "sd", BY_DRAFT_MODEL), *lr, *alone]
+    """The official tool's four modes, with n-grams and with the draft model, two more
+    rows of Table 1, and the variants that were asked for."""
+    by_ngram, by_draft = {"drafter": "ngram"}, {"drafter": "draft"}
+    arms = [Arm({"way": "ar"}, "ar"), Arm({"way": "sd, n-gram"}, "sd", by_ngram)]
+    for k in (4, 8):
+        options = {**by_draft, "num_speculative_tokens": k}
+        arms.append(Arm({"way": f"sd, draft, k {k}"}, "sd", options))
+    arms.append(Arm({"way": "lr"}))
+    arms.append(Arm({"way": "lr+sd, n-gram"}, "lr+sd", by_ngram))
+    arms.append(Arm({"way": "lr+sd, draft"}, "lr+sd", by_draft))
+    arms += [Arm({"way": mode}, mode) for mode in ("draft", "specreason")]
+    return arms + [Arm({"way": name}, variant=name) for name in lab.values]
 
 
-def find_speedup(outcome: Outcome) -> Finding:
-    """One row per mode."""
-    rows = [one.row for one in outcome.values()]
-    modes = [row.mode for row in rows]
-    return Finding(
-        f"Modes side by side, {rows[0].problems} problems",
-        [pick(row, SPEEDUP_COLUMNS) for row in rows],
-        [
-            bars("right (95 % interval)", modes, rows, "accuracy", percent=True),
-            bars(
-                "speedup in tokens/s (95 % interval)", modes, rows, "speedup", line=1.0
-            ),
-        ],
-        [
-            *notes(rows),
-            "lr and lr+sd run target and draft at the same time. SpecReason's scorer is the judge "
-            "for the tiny models, else the target.",
-        ],
-    )
-
+# Table 2: verifiers.
 
 VERIFIERS = (
-    "oracle", "judge:0.5", "judge:0.9", "embedding:0.95", "embedding:0.85", "random:0.3",
-    "random:0.5", "random:0.7", "likelihood:-1", "likelihood:-3", "score:7", "always",
-)  # fmt: skip
+    "oracle",
+    "exact",
+    "judge:0.5",
+    "judge:0.9",
+    "random:0.3",
+    "random:0.5",
+    "random:0.7",
+    "likelihood:-1",
+    "likelihood:-3",
+    "score:7",
+    "always",
+)
 
 
 def verifier_arms(lab: Lab) -> list[Arm]:
-    """Plain decoding, then every verifier (Table 2) whose checkpoint is present."""
-    found = [Arm("ar", "ar", shown={"verifier": "plain decoding"}, concurrency=None)]
-    for name in VERIFIERS:
+    """Plain decoding, then the verifiers that were asked for, or else every one whose
+    checkpoint is present."""
+    arms = [Arm({"verifier": "plain decoding"}, "ar")]
+    for name in lab.values or VERIFIERS:
         try:
             lab.verifier_named(name)
         except SettingError:
+            if lab.values:
+                raise
             continue
-        label, shown = name.replace(":", "_"), {"verifier": name}
-        found.append(Arm(label, "lr", {}, name, shown, pairs=True, concurrency=None))
-    return found
+        cells, mode = {"verifier": name}, lab.options.mode
+        arms.append(Arm(cells, mode, verifier=name, save_pairs=True))
+    return arms
 
 
-def find_verifiers(outcome: Outcome) -> Finding:
-    """One row per verifier. The oracle of the tiny language says which judged pairs
-    mean the same. Precision: their share of the accepted pairs. Recall: the accepted
-    share of them. Verifiers that judge without the target's step (score, likelihood)
-    have neither."""
-    shown, points, labels = [], [], []
-    for found in outcome.values():
-        row = found.row
-        said, same = list[bool](), list[bool]()
-        if found.lab.has_oracle and found.arm.pairs:
-            for one in found.pairs():
-                texts = [
-                    found.lab.decode(s.tokens)
-                    for s in (one.pair.draft, one.pair.target_step)
-                ]
-                said.append(one.aligned)
-                same.append(same_meaning(*texts))
-        both = sum(map(min, said, same))
-        judged = sum(
-            one.get("stats", {}).get("judged", 0) for one in found.run.records.values()
-        )
-        won, lost = row.flips or (None, None)
-        shown.append({
-            **found.arm.shown,
-            **pick(row, ACCURACY),
-            "steps kept": row.step_acceptance,
-            "precision": both / sum(said) if any(said) else None,
-            "recall": both / sum(same) if any(same) else None,
-            "pairs": len(said) or None,
-            "ms per pair": 1000 * (row.judge_seconds or 0.0) / judged if judged else None,
-            "lost": lost,
-            "won": won,
-            "p": row.flip_p,
-        })  # fmt: skip
-        if row.step_acceptance is not None and row.accuracy is not None:
-            points.append((row.step_acceptance, row.accuracy))
-            labels.append(found.arm.shown["verifier"])
-    kept, plain = "draft steps kept, of those judged", outcome["ar"].row
-    title = "each point a verifier, dotted: plain decoding"
-    return Finding(
-        f"Verifiers, {plain.problems} problems: what is accepted, and what it costs",
-        shown,
-        [
-            Curves(
-                title,
-                kept,
-                "right",
-                points=[("lr", points)],
-                line=plain.accuracy,
-                labels=labels,
-            )
-        ],
-        [
-            "precision, recall: against the oracle, on all pairs that the verifier was asked about "
-            "in its own run.",
-            "lost, won: answers that are wrong here and right in plain decoding, and the other "
-            "way; p: the sign test.",
-        ],
-    )
+def verdict_cost(one: ArmResult) -> Row:
+    """What a verdict costs."""
+    judged = one.summary.stats.judged
+    seconds = one.summary.stats.verifier_seconds
+    return {"ms per pair": 1000 * seconds / judged if judged else None}
 
 
-WIDTHS = (1, 2, 4, 8)
-WIDTH_COLUMNS = {
-    "pairs kept": "step_acceptance",
-    **SPEEDUP,
-    **PASSES,
-    "wasted": "wasted_share",
-}
+def whole_numbers(values: Sequence[str]) -> list[int]:
+    """The values of an experiment that varies a number."""
+    fits = all(value.isdecimal() and int(value) > 0 for value in values)
+    require(fits, "values", values, "whole numbers above 0")
+    return [int(value) for value in values]
+
+
+# Table 3: does a wider tree pay?
+
+WIDTHS = ("1", "2", "4", "8")
 
 
 def width_arms(lab: Lab) -> list[Arm]:
-    """Plain decoding, then every width (Table 3) with the lab's verifier and the
+    """Plain decoding, then every width at depth 2, with the lab's verifier and the
     oracle, if any."""
-    found = [Arm("ar", "ar")]
-    for name in (lab.verifier, "oracle") if lab.has_oracle else (lab.verifier,):
-        for w in WIDTHS:
-            options, shown = {"depth": 2, "width": w}, {"verifier": name, "W": w}
-            found.append(
-                Arm(f"{name.replace(':', '_')}_W{w}", "lr", options, name, shown)
-            )
-    return found
+    arms = [Arm({"verifier": "plain decoding", "W": None}, "ar")]
+    for verifier in (None, "oracle") if lab.is_tiny else (None,):
+        for width in whole_numbers(lab.values or WIDTHS):
+            cells = {"verifier": verifier or "as given", "W": width}
+            options = {"depth": 2, "width": width}
+            arms.append(Arm(cells, lab.options.mode, options, verifier))
+    return arms
 
 
-def find_width(outcome: Outcome) -> Finding:
-    """One row per verifier and width. The share of places at which an alternative was
-    accepted is the paper's acceptance rate, accepted steps / (accepted steps +
-    corrections)."""
-    shown, kept, speeds = (
-        [],
-        dict[str, list[Coordinates]](),
-        dict[str, list[Coordinates]](),
-    )
-    for one in outcome.values():
-        if one.arm.mode == "lr":
-            origins, row = Counter(origin for origin, _ in one.steps), one.row
-            places = origins["accepted"] + origins["correction"]
-            place = origins["accepted"] / places if places else None
-            head, rest = (
-                {**one.arm.shown, **pick(row, ACCURACY)},
-                pick(row, WIDTH_COLUMNS),
-            )
-            shown.append({**head, "places kept": place, **rest})
-            name, width = one.arm.shown.values()
-            kept.setdefault(name, []).append((float(width), place or 0.0))
-            speeds.setdefault(name, []).append((float(width), row.speedup or 0.0))
-    x, against = "alternatives per step, W", "against plain decoding"
-    return Finding(
-        f"Width at depth 2, {outcome['ar'].row.problems} problems",
-        shown,
-        [
-            Curves(
-                "places at which a draft step was kept", x, "share", list(kept.items())
-            ),
-            Curves("speedup in tokens/s", x, against, list(speeds.items()), line=1.0),
-        ],
-        [
-            "places kept: of the places where steps were judged, those where one of the W was "
-            "accepted; pairs kept: of all pairs."
-        ],
-    )
+def places_kept(one: ArmResult) -> Row:
+    """The paper's acceptance rate: of the places where steps were judged, those at
+    which one of the W alternatives was accepted."""
+    origins = Counter(origin for origin, _ in one.steps)
+    places = origins["accepted"] + origins["correction"]
+    return {"places kept": origins["accepted"] / places if places else None}
 
 
-BUDGETS = (4, 8, 16, 32)
+# Section 3.3: how to split a small budget of positions per target pass.
 
-
-def splits() -> list[tuple[int, int]]:
-    """Every (k1, k2) of powers of two whose product is a budget."""
-    return sorted((2**i, M // 2**i) for M in BUDGETS for i in range(M.bit_length()))
-
-
-def budget_arm(k1: int, k2: int) -> Arm:
-    """k1 target steps in flight (depth k1 - 1), k2 positions per step (k2 - 1 draft
-    tokens)."""
-    options: dict[str, Any] = (
-        {"depth": max(1, k1 - 1), "max_target_rows": k1} if k1 > 1 else {}
-    )
-    if k2 > 1:
-        options |= {**BY_DRAFT_MODEL, "num_speculative_tokens": k2 - 1}
-    mode = ("lr+sd" if k2 > 1 else "lr") if k1 > 1 else ("sd" if k2 > 1 else "ar")
-    shown = {"M": k1 * k2, "k1": k1, "k2": k2}
-    return Arm(f"k1_{k1}_k2_{k2}", mode, options, shown=shown)
+BUDGETS = ("4", "8", "16", "32")
 
 
 def budget_arms(lab: Lab) -> list[Arm]:
-    """Every split, and each factor alone."""
-    alone = {(k1, 1) for k1, _ in splits()} | {(1, k2) for _, k2 in splits()}
-    return [budget_arm(*split) for split in sorted({*splits(), *alone})]
+    """Every split of a budget M in powers of two, and each factor alone: k1 target
+    steps in flight (depth k1 - 1), k2 positions per step (k2 - 1 draft tokens)."""
+    splits = {(1, 1)}
+    for budget in whole_numbers(lab.values or BUDGETS):
+        for k1 in (2**i for i in range(budget.bit_length())):
+            k2 = budget // k1
+            splits |= {(k1, k2), (k1, 1), (1, k2)}
+    arms = []
+    for k1, k2 in sorted(splits):
+        options: dict[str, Any] = {}
+        if k1 > 1:
+            options |= {"depth": k1 - 1, "max_target_rows": k1}
+        if k2 > 1:
+            options |= {"num_speculative_tokens": k2 - 1}
+        mode = ("lr+sd" if k2 > 1 else "lr") if k1 > 1 else ("sd" if k2 > 1 else "ar")
+        arms.append(Arm({"M": k1 * k2, "k1": k1, "k2": k2}, mode, options))
+    return arms
 
 
-def find_budget(outcome: Outcome) -> Finding:
-    """One row per split of every budget.
-
-    By the product law (section 3.3) steps and tokens together speed up by f(k1) *
-    g(k2), the product of what each gives alone. This measures f, g and both together,
-    in tokens per target pass (the law's own measure) and in time (which depends on the
-    machine too)."""
-
-    def passes(k1: int, k2: int) -> float:
-        """Tokens per target pass; 1 in plain decoding."""
-        return outcome[budget_arm(k1, k2).name].row.tokens_per_pass or 1.0
-
-    shown, series = [], []
-    for budget in BUDGETS:
-        some = [(k1, k2) for k1, k2 in splits() if k1 * k2 == budget]
-        best = max(some, key=lambda split: passes(*split))
-        for k1, k2 in some:
-            one, product = (
-                outcome[budget_arm(k1, k2).name],
-                passes(k1, 1) * passes(1, k2),
-            )
-            shown.append({
-                **one.arm.shown,
-                "tokens/pass": passes(k1, k2),
-                "f x g": product,
-                "share of f x g": passes(k1, k2) / product,
-                **pick(one.row, SPEEDUP | KEPT),
-                "best of its M": "*" if (k1, k2) == best else "",
-            })  # fmt: skip
-        series.append(
-            (f"M = {budget}", [(float(k1), passes(k1, k2)) for k1, k2 in some])
+def add_product_law(results: Sequence[ArmResult], rows: Sequence[Row]) -> None:
+    """By the product law steps and tokens together speed up by f(k1) g(k2), the product
+    of what each gives alone. `f x g` is that product in tokens per target pass;
+    `closed form` is h(k1, k2) of section 3.3 with the acceptance rates and the pass
+    costs that were measured here."""
+    passes = {(row["k1"], row["k2"]): row["tokens/pass"] or 1.0 for row in rows}
+    total = sum((one.summary.stats for one in results), Stats())
+    plain = results[0].summary.stats
+    draft_pass = total.draft_seconds / max(1, total.draft_passes)
+    target_pass = plain.target_seconds / max(1, plain.target_passes)
+    cost = min(0.99, draft_pass / target_pass)
+    by_model = results[0].lab.options.drafter == "draft"
+    for row in rows:
+        k1, k2 = row["k1"], row["k2"]
+        row["f x g"] = passes[k1, 1] * passes[1, k2]
+        row["closed form"] = hybrid_speedup(
+            alpha1=total.step_acceptance or 0.0,
+            alpha2=total.rounds.conditional_acceptance or 0.0,
+            c1=cost,
+            c2=cost if by_model else 0.0,
+            k1=k1,
+            k2=k2,
+            schedule="async",
         )
-    x, y = "target steps in flight, k1", "tokens per target pass"
-    problems = outcome["k1_1_k2_1"].row.problems
-    return Finding(
-        f"A budget of M positions per target pass, {problems} problems",
-        shown,
-        [Curves("k2 = M / k1 positions per step", x, y, series)],
-        [
-            "f x g: tokens per pass with k1 steps alone, times those with k2 positions alone. "
-            "share: the measured tokens per pass over f x g."
-        ],
-    )
 
+
+# An open question: where should steps end?
 
 SEGMENTERS: dict[str, dict[str, Any]] = {
     "blank line": {"segmenter": "blank_line"},
@@ -285,62 +353,47 @@ SEGMENTERS: dict[str, dict[str, Any]] = {
 
 def segmentation_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then every segmenter."""
-    found = [Arm("ar", "ar")]
-    for name, how in SEGMENTERS.items():
-        found.append(
-            Arm(name.replace(" ", "_"), "lr", how, shown={"steps end at": name})
-        )
-    return found
+    arms = [Arm({"steps end at": "plain decoding"}, "ar")]
+    for name, options in SEGMENTERS.items():
+        arms.append(Arm({"steps end at": name}, lab.options.mode, options))
+    return arms
 
 
-def find_segmentation(outcome: Outcome) -> Finding:
-    """One row per segmenter."""
-    plain, *cut = outcome.values()
-    shown, rows = [], [one.row for one in cut]
-    for one in cut:
-        records, count = one.run.records.values(), len(one.steps)
-        longest = sum(record.get("cut_steps", 0) for record in records)
-        shown.append({
-            **one.arm.shown,
-            **pick(one.row, ACCURACY),
-            "steps kept": one.row.step_acceptance,
-            "tokens/step": one.step_tokens,
-            "cut": longest / count if count else None,
-            "steps per answer": count / len(records),
-            **pick(one.row, SPEEDUP | PASSES),
-        })  # fmt: skip
-    return Finding(
-        f"Where steps end, {plain.row.problems} problems, verifier {plain.lab.verifier}",
-        shown,
-        [
-            bars(
-                "draft steps kept",
-                list(SEGMENTERS),
-                rows,
-                "step_acceptance",
-                percent=True,
-            ),
-            bars("speedup in tokens/s", list(SEGMENTERS), rows, "speedup", line=1.0),
-        ],
-        [
-            "cut: the share of steps that ended at the length cap. Where length cuts the steps, a "
-            "judge made for whole steps sees pieces of them."
-        ],
-    )
+def step_sizes(one: ArmResult) -> Row:
+    """`cut`: the share of steps that ended at the length cap, where a judge made for
+    whole steps sees pieces of them."""
+    records, steps = one.summary.run.records.values(), one.steps
+    return {
+        "tokens/step": sum(n for _, n in steps) / len(steps),
+        "steps per answer": len(steps) / len(records),
+        "cut": sum(record["cut_steps"] for record in records) / len(steps),
+    }
 
 
-DRIVERS = ("lockstep", "overlapped")
-NOBODY, TOGETHER = "none of them", "draft and target together"
-LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
+# A check: do draft and target overlap?
 
 
-def covered(spans: Spans) -> float:
-    """The length of the union of spans. Example: (0, 2), (1, 3), (5, 6) cover 4."""
-    total = reached = 0.0
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
+def profile_arms(lab: Lab) -> list[Arm]:
+    """Plain decoding, then Lookahead Reasoning with each driver; keeps the traces."""
+    arms = [Arm({"driver": "plain decoding"}, "ar", save_traces=True)]
+    for driver in ("lockstep", "overlapped"):
+        arms.append(Arm({"driver": driver}, "lr", {"driver": driver}, save_traces=True))
+    return arms
+
+
+def time_shares(one: ArmResult) -> Row:
+    """The shares of the time in which each model was at work, and two at a time."""
+    run, seconds = one.summary.run, 0.0
+    busy = dict.fromkeys(("target", "draft", "judge", "both"), 0.0)
+    for key in run.records:
+        trace = read_trace(run.path / "traces" / f"{key.file}l")
+        spans = spans_at_work((record.time, record.event) for record in trace.records)
+        seconds += max((record.time for record in trace.records), default=0.0)
+        for lane, pieces in spans.items():
+            busy[lane] += covered(pieces)
+        either = covered([*spans["target"], *spans["draft"]])
+        busy["both"] += covered(spans["target"]) + covered(spans["draft"]) - either
+    return {lane: time / seconds for lane, time in busy.items()}
 
 
 def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
@@ -354,83 +407,130 @@ def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
     return spans
 
 
-def profile_arms(lab: Lab) -> list[Arm]:
-    """Lookahead Reasoning with each driver; keeps the traces."""
-    return [Arm(driver, "lr", {"driver": driver}, traces=True) for driver in DRIVERS]
-
-
-def find_profile(outcome: Outcome) -> Finding:
-    """One row per driver: how long each model worked, and two at a time. The batch
-    sizes and the lanes of one problem are those of the overlapped driver."""
-    shown, sizes, picture = [], Counter[int](), dict[str, Spans]()
-    for driver in DRIVERS:
-        seconds, sizes, busy = 0.0, Counter[int](), dict.fromkeys(LANES, 0.0)
-        run = outcome[driver].run
-        for number, key in enumerate(run.records):
-            trace = read_trace(run.path / "traces" / f"{key.file}l")
-            events = [(record.time, record.event) for record in trace.records]
-            spans = spans_at_work(events)
-            picture = spans if number == 0 else picture
-            end = max((time for time, _ in events), default=0.0)
-            seconds += end
-            for lane, some in spans.items():
-                busy[lane] += covered(some)
-            target, draft = spans["target"], spans["draft"]
-            busy[TOGETHER] += (
-                covered(target) + covered(draft) - covered([*target, *draft])
-            )
-            busy[NOBODY] += end - covered(
-                [span for some in spans.values() for span in some]
-            )
-            passes = [event for _, event in events if isinstance(event, ForwardPass)]
-            sizes.update(one.branches for one in passes if one.role is Role.TARGET)
-        count = sizes.total()
-        shown.append({
-            "driver": driver,
-            "seconds": seconds,
-            **{who: time / seconds for who, time in busy.items()},
-            "target passes": count,
-            "rows per pass": fmean(sizes.elements()) if count else math.nan,
-        })  # fmt: skip
-    numbers = range(1, max(sizes, default=0) + 1)
-    passes_by_rows = [sizes[n] / sizes.total() for n in numbers]
-    one = outcome[DRIVERS[0]]
-    how = f"depth {one.lab.options.depth}, verifier {one.lab.verifier}"
-    return Finding(
-        f"Where the time goes, {one.row.problems} problems, {how}",
-        shown,
-        [
-            Bars(
-                "target passes by rows",
-                [str(n) for n in numbers],
-                passes_by_rows,
-                percent=True,
-            ),
-            Lanes("one problem, driver overlapped", "seconds", picture),
-        ],
-        [
-            "target, draft, judge, none: shares of the time in which each was at work; together "
-            "they can exceed 1.",
-            "draft and target together: the share of the time in which both were at work; 0 on "
-            "one thread.",
-        ],
-    )
+def covered(spans: Spans) -> float:
+    """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6)
+    cover 4."""
+    total = reached = 0.0
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`problems`: the default number of tiny problems."""
+    """`problems`: the default number of tiny problems. `heads`: the columns of
+    `lr report` to show, after those of `extra`. `drawn`: the columns that the figure
+    shows as bars. `timed`: whether it measures speed, so problems are answered one at a
+    time."""
 
+    title: str
     problems: int
     arms: Callable[[Lab], list[Arm]]
-    find: Callable[[Outcome], Finding]
+    heads: tuple[str, ...]
+    drawn: tuple[str, ...]
+    extra: Callable[[ArmResult], Row] = lambda one: {}
+    timed: bool = True
+
+    def rows(self, results: Sequence[ArmResult]) -> list[Row]:
+        rows = [
+            {
+                **one.arm.cells,
+                **self.extra(one),
+                **{head: one.summary.row[head] for head in self.heads},
+            }
+            for one in results
+        ]
+        if self.arms is budget_arms:
+            add_product_law(results, rows)
+        return rows
 
 
+RIGHT = ("right", "right, 95 %")
+FASTER = ("speedup", "speedup, 95 %", "middle half", "tokens/pass")
+KEPT = ("steps kept", "tokens kept")
+FLIPS = ("lost", "won", "p")
 EXPERIMENTS = {
-    "speedup": Experiment(60, speedup_arms, find_speedup),
-    "verifiers": Experiment(300, verifier_arms, find_verifiers),
-    "width": Experiment(24, width_arms, find_width),
-    "profile": Experiment(12, profile_arms, find_profile),
-    "budget": Experiment(16, budget_arms, find_budget),
-    "segmentation": Experiment(24, segmentation_arms, find_segmentation),
+    "speedup": Experiment(
+        "Modes side by side",
+        problems=60,
+        arms=speedup_arms,
+        heads=(*RIGHT, "tokens/s", *FASTER, *KEPT, "length", "wasted", *FLIPS),
+        drawn=("right", "speedup"),
+    ),
+    "verifiers": Experiment(
+        "Verifiers: what is accepted, and what it costs",
+        problems=300,
+        arms=verifier_arms,
+        heads=(*RIGHT, "steps kept", "tokens/pass", *FLIPS),
+        drawn=("steps kept", "right"),
+        extra=verdict_cost,
+        timed=False,
+    ),
+    "width": Experiment(
+        "Width at depth 2",
+        problems=24,
+        arms=width_arms,
+        heads=(*RIGHT, "steps kept", *FASTER, "wasted"),
+        drawn=("places kept", "speedup"),
+        extra=places_kept,
+    ),
+    "profile": Experiment(
+        "Where the time goes",
+        problems=12,
+        arms=profile_arms,
+        heads=("tokens/s", *FASTER),
+        drawn=("target", "both"),
+        extra=time_shares,
+    ),
+    "budget": Experiment(
+        "A budget of M positions per target pass",
+        problems=16,
+        arms=budget_arms,
+        heads=(*KEPT, *FASTER),
+        drawn=("tokens/pass", "speedup"),
+    ),
+    "segmentation": Experiment(
+        "Where steps end",
+        problems=24,
+        arms=segmentation_arms,
+        heads=(*RIGHT, "steps kept", *FASTER),
+        drawn=("steps kept", "speedup"),
+        extra=step_sizes,
+    ),
 }
+
+
+def write_results(
+    name: str,
+    results: Sequence[ArmResult],
+    folder: Path,
+    command: str,
+    conditions: Mapping[str, Any],
+) -> list[Path]:
+    """Write NAME.md, NAME.json and, with matplotlib, NAME.png and NAME.svg; return the
+    paths."""
+    experiment = EXPERIMENTS[name]
+    rows = experiment.rows(results)
+    title = f"{experiment.title}, {len(results[0].lab.items)} problems"
+    store = Store(folder)
+    facts = ", ".join(f"{key} {value}" for key, value in conditions.items())
+    lines = [f"# {title}", "", "```", command, "```", ""]
+    lines += report.table(report.texts(rows))
+    lines += ["", *(f"- {note}" for note in report.notes([r.summary for r in results]))]
+    lines += ["", f"Conditions: {facts}."]
+    store.write_lines(f"{name}.md", lines)
+    content = {
+        "title": title,
+        "command": command,
+        "conditions": dict(conditions),
+        "columns": list(rows[0]),
+        "rows": report.plain([list(row.values()) for row in rows]),
+    }
+    store.write(f"{name}.json", content)
+    figures = []
+    if find_spec("matplotlib"):
+        labels = [" ".join(map(report.cell, r.arm.cells.values())) for r in results]
+        panels = [report.bars(head, labels, rows) for head in experiment.drawn]
+        figures = draw(panels, folder / name, title)
+    return [folder / f"{name}.md", folder / f"{name}.json", *figures]

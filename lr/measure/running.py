@@ -2,26 +2,23 @@
 and a second start resumes with the missing ones.
 
 Modes ar, sd, lr and lr+sd are those of the official tool. Mode draft is the draft
-alone, the row "draft" of Table 1 (arXiv 2506.19830); in mode specreason the target
-scores the draft's steps (`variants/specreason.py`). Protocol `acceptance` is how the
-paper measures acceptance: at every position draft and target write one step each, the
-verifier judges them, and the accepted one continues the chain. That is the paper's
-schedule with a window of one pair.
+alone, a row of Table 1 (arXiv 2506.19830); in mode specreason the target scores the
+draft's steps (`variants/specreason.py`). With protocol `acceptance` draft and target
+write one step each at every position, the verifier judges them, and the accepted one
+continues the chain: the paper's schedule with a window of one pair.
 
-The loop prints nothing: it yields each result that it has written. A second thread
-grades, so comparing answers or running programs does not delay generation; a problem's
-clock stops at its last token. Read next: `store.py`, which keeps the results, and
-`report.py`, which reads them."""
+The loop prints nothing: it yields each result that it has written. An answer's clock
+stops at its last token, before it is graded. Read next: `store.py`, which keeps the
+results, and `report.py`, which reads them."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -45,19 +42,16 @@ from lr.variants.loading import load_variant
 from lr.watch.trace.file import trace_lines
 from lr.watch.trace.replay import trace_of
 
-MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
-QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
-R1_DISTILL = QWEN3 | {"top_k": 0}
-FAMILIES = {"qwen3": QWEN3, "deepseek-r1": R1_DISTILL, "r1-distill": R1_DISTILL}
+NAMED_MODES = ("draft", "specreason")
+MODES = ("ar", "sd", "lr", "lr+sd", *NAMED_MODES)
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
-WARM_UP = 16  # Tokens.
+WARM_UP_TOKENS = 16
 
 
 def engine_options(
     mode: str, protocol: str, options: GenerateOptions
 ) -> GenerateOptions:
-    """The engine's settings for a mode. Raises `SettingError` if mode and protocol do
-    not fit."""
+    """The engine's settings for a mode. Raises `SettingError` if the two do not fit."""
     require(mode in MODES, "mode", mode, f"one of {', '.join(MODES)}")
     if protocol == "acceptance":
         judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
@@ -69,35 +63,34 @@ def engine_options(
 
 
 def variant_of(
-    mode: str, reasoner: Reasoner, named: str | None = None
+    mode: str, reasoner: Reasoner, name: str | None = None
 ) -> Variant | None:
-    """The variant `named`, or else the one that the mode implies, if any."""
-    named = "specreason" if named is None and mode == "specreason" else named
-    return None if named is None else load_variant(named, reasoner)
+    """The variant of that name, or else the one that the mode implies, if any."""
+    if name is None and mode == "specreason":
+        name = "specreason"
+    return None if name is None else load_variant(name, reasoner)
 
 
-def family_sampling(name: str) -> dict[str, float | int]:
-    """How to sample a checkpoint without its own settings, by the family in its name,
-    if known."""
-    known = (sampling for part, sampling in FAMILIES.items() if part in name.lower())
-    return dict(next(known, {}))
+@dataclass
+class RunSession:
+    """What this start of a run has done so far, kept in session-N.json."""
 
-
-Waiting = tuple[AnswerKey, Answer, dict[str, Any] | None, Future[Grade]]
-"""A complete answer that is not written yet: its key, the answer, pairs (if kept) and
-grade."""
+    started: float = field(default_factory=time.time)
+    problems: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
 
 
 @dataclass
 class Evaluation:
     """Answers problems into a store. Iterate over `run`; leaving it early closes
-    everything and loses no complete answer.
+    everything, and what was yielded is on disk.
 
     All answers have the same `options`, except for the sample. `total_tokens` bounds
-    prompt and answer together. `pairs` keeps every judged pair in pairs/; `traces`
-    keeps the trace of every answer in traces/, with all events or (`details` False)
-    those that statistics need. `rescued`: answers that were complete but not graded
-    when the run was interrupted: written, not yielded."""
+    prompt and answer together. `save_pairs` keeps every judged pair in pairs/,
+    `save_traces` the trace of every answer in traces/, with all events or (`detailed`
+    False) those that statistics need.
+    """
 
     reasoner: Reasoner
     store: Store
@@ -105,155 +98,137 @@ class Evaluation:
     items: Sequence[Item]
     mode: str
     options: GenerateOptions
-    samples: int = 1
+    samples: Sequence[int] = (0,)
     concurrency: int = 1
     total_tokens: int | None = None
     variant: Variant | None = None
-    pairs: bool = False
-    traces: bool = False
-    details: bool = True
+    save_pairs: bool = False
+    save_traces: bool = False
+    detailed: bool = True
+    warm_up: bool = True
 
     def __post_init__(self) -> None:
-        self.item = {item.number: item for item in self.items}
-        # question by question: samples share their prompt
+        self.session = RunSession()
+        self.item_of = {item.number: item for item in self.items}
+        # problem by problem: its samples share the prompt
         self.keys = [
-            AnswerKey(number, n) for number in self.item for n in range(self.samples)
+            AnswerKey(number, sample)
+            for number in self.item_of
+            for sample in self.samples
         ]
-        finished = self.store.done()
-        self.missing = [key for key in self.keys if key not in finished]
-        self.rescued: list[AnswerRecord] = []
-        self.session = {
-            "started": time.time(),
-            "problems": 0,
-            "tokens": 0,
-            "seconds": 0.0,
-        }
+        done = self.store.done()
+        self.missing = [key for key in self.keys if key not in done]
+        self.recorder: PairRecorder | None = None
+        if self.save_pairs:
+            variant = self.variant or Variant()
+            verifier = variant.verifier or self.reasoner.verifier
+            assert not isinstance(verifier, str), "modes that judge have a verifier"
+            self.recorder = PairRecorder(verifier)
+            self.variant = replace(variant, verifier=self.recorder)
 
     def run(self) -> Generator[AnswerRecord, None, None]:
         """Answer, grade, write and yield what is missing. Raises `StorageError` on a
         full disk."""
-        session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
-        variant, asked = self.variant, dict[Answer, AnswerKey]()
-        recorder: PairRecorder | None = None
-        if self.pairs:
-            variant = variant or Variant()
-            inner = variant.verifier or self.reasoner.verifier
-            assert not isinstance(inner, str), "modes that judge have their verifier"
-            recorder = PairRecorder(inner)
-            variant = replace(variant, verifier=recorder)
+        # 1. Begin the answers; a prompt that does not fit is answered wrongly.
+        key_of = dict[Answer, AnswerKey]()
         for key in self.missing:
-            item = self.item[key.number]
             try:
-                asked[self._request(item, key.sample, variant)] = key
-            except (
-                ContextError
-            ) as error:  # counts as wrong if the problem can be graded
-                graded = item.gradable
-                wrong = Grade(
-                    False if graded else None, None, None, f"not asked: {error}"
-                )
-                record = self._record(
-                    key, Result(item.question, self.mode, (), (), Trace()), wrong
-                )
+                key_of[self._begin(key)] = key
+            except ContextError as error:
+                record = self._too_long(key, error)
                 self.store.write(key.file, record)
                 yield record
-        self._warm_up(list(asked))
+        answers = list(key_of)
+        # 2. The first forwards are slow: they set things up and start the draft.
+        if self.warm_up:
+            self._warm_up(answers)
+        # 3. Write each answer to disk as soon as it is complete.
+        earlier_sessions = len(list(self.store.path.glob("session-*.json")))
         started = time.perf_counter()
-        with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting = deque[Waiting]()  # graded in this order
-            try:
-                for one, _ in self.reasoner.engine.serve(list(asked), self.concurrency):
-                    if not one.done:
-                        continue
-                    key, result = asked[one], one.result
-                    item = self.item[key.number]
-                    pairs = (
-                        None if recorder is None else recorder.take(result.prompt, item)
-                    )
-                    grade = pool.submit(self.grader.grade, item, result.text)
-                    waiting.append((key, one, pairs, grade))
-                    self.session["tokens"] += len(result.tokens)
-                    self.session["problems"] += 1
-                    self.session["seconds"] = time.perf_counter() - started
-                    while waiting and waiting[0][-1].done():
-                        yield self._keep(session, waiting)
-                while waiting:
-                    yield self._keep(session, waiting)
-            except BaseException:  # leaving the pool waits for these grades anyway
-                while waiting:
-                    try:
-                        self.rescued.append(self._keep(session, waiting))
-                    except Exception:  # the next run answers it again
-                        waiting.popleft()
-                raise
+        for answer, _ in self.reasoner.engine.serve(answers, self.concurrency):
+            if answer.done:
+                self.session.tokens += len(answer.result.tokens)
+                self.session.problems += 1
+                self.session.seconds = time.perf_counter() - started
+                record = self._keep(key_of[answer], answer)
+                name = f"session-{earlier_sessions}.json"
+                self.store.write(name, asdict(self.session))
+                yield record
 
-    def _request(self, item: Item, sample: int, variant: Variant | None) -> Answer:
+    def _begin(self, key: AnswerKey) -> Answer:
         """One answer, not begun. Raises `ContextError` if the prompt does not fit."""
         codec = self.reasoner.codec
-        question = ask(item, bare=speaks_tiny(codec))
-        options = replace(self.options, sample=sample)
-        if (total := self.total_tokens) is not None:
-            thinks = options.enable_thinking
-            prompt = len(
-                codec.chat(question, system=options.system, enable_thinking=thinks)
+        question = ask(self.item_of[key.number], bare=speaks_tiny(codec))
+        options = replace(self.options, sample=key.sample)
+        if self.total_tokens is not None:
+            prompt = codec.chat(
+                question,
+                system=options.system,
+                enable_thinking=options.enable_thinking,
             )
-            left = total - prompt
+            left = self.total_tokens - len(prompt)
             if left < 1:
-                allowed = (
-                    f"max_tokens_len allows {total} for prompt and answer together"
+                raise ContextError(
+                    f"the prompt has {len(prompt)} tokens, and max_tokens_len allows "
+                    f"{self.total_tokens} for prompt and answer together."
                 )
-                raise ContextError(f"the prompt has {prompt} tokens, and {allowed}.")
             options = replace(options, max_tokens=min(left, options.max_tokens or left))
-        detailed = self.traces and self.details
-        return self.reasoner.run(question, options, variant=variant, detailed=detailed)
+        return self.reasoner.run(
+            question,
+            options,
+            variant=self.variant,
+            detailed=self.save_traces and self.detailed,
+        )
 
-    def _warm_up(self, asked: Sequence[Answer]) -> None:
-        """Write a few tokens of the first answer and discard them: the first forwards
-        are slow, because they set things up and start the draft's process."""
-        for one in asked[:1]:
-            options = replace(
-                one.options, max_tokens=min(WARM_UP, one.limits.max_tokens)
-            )
-            again = self.reasoner.run(one.question, options, variant=self.variant)
-            if (
-                one.engine.num_blocks is None
-            ):  # with the cache that the answers will need
-                at_once = min(self.concurrency, len(asked))
-                again.blocks = at_once * max(run.blocks for run in asked)
-            again.finish()
+    def _warm_up(self, answers: Sequence[Answer]) -> None:
+        """Write a few tokens of the first answer and discard them, with the cache that
+        the answers will need."""
+        if not answers:
+            return
+        first = answers[0]
+        tokens = min(WARM_UP_TOKENS, first.limits.max_tokens)
+        options = replace(first.options, max_tokens=tokens)
+        variant = self.variant
+        if variant is not None and self.recorder is not None:
+            variant = replace(variant, verifier=self.recorder.verifier)
+        again = self.reasoner.run(first.question, options, variant=variant)
+        if first.engine.num_blocks is None:
+            at_once = min(self.concurrency, len(answers))
+            again.blocks = at_once * max(answer.blocks for answer in answers)
+        again.finish()
 
-    def _keep(self, session: str, waiting: deque[Waiting]) -> AnswerRecord:
-        """Write all files of the first waiting answer, the result last, since
-        `Store.done` looks for that. After a Ctrl-C in here the answer still waits and
-        can be written again."""
-        key, asked, pairs, grading = waiting[0]
-        record = self._record(key, asked.result, grading.result())
-        if self.traces:
-            trace = trace_of(asked)
-            self.store.write_lines(
-                f"traces/{key.file}l", trace_lines(trace.header, trace.records)
-            )
-        if pairs is not None:
+    def _keep(self, key: AnswerKey, answer: Answer) -> AnswerRecord:
+        """Write all files of a complete answer, the result last: `Store.done` looks for
+        that."""
+        item, result = self.item_of[key.number], answer.result
+        grade = self.grader.grade(item, result.text)
+        if self.save_traces:
+            trace = trace_of(answer)
+            lines = trace_lines(trace.header, trace.records)
+            self.store.write_lines(f"traces/{key.file}l", lines)
+        if self.recorder is not None:
+            pairs = self.recorder.take(result.prompt, item)
             self.store.write(f"pairs/{key.file}", pairs)
+        record = self._record(key, result, grade)
         self.store.write(key.file, record)
-        self.store.write(session, self.session)
-        waiting.popleft()
         return record
+
+    def _too_long(self, key: AnswerKey, error: ContextError) -> AnswerRecord:
+        """The record of a prompt that does not fit: wrong if it can be graded."""
+        item = self.item_of[key.number]
+        right = False if item.gradable else None
+        grade = Grade(right, None, None, f"not asked: {error}")
+        result = Result(item.question, self.options.mode, (), (), Trace())
+        return self._record(key, result, grade)
 
     def _record(self, key: AnswerKey, result: Result, grade: Grade) -> AnswerRecord:
         """One result: the official tool's fields under their names, then ours."""
-        item, stats = self.item[key.number], result.stats
+        item, stats = self.item_of[key.number], result.stats
         decode = self.reasoner.codec.tokenizer.decode
-        prompt, unjudged = (
-            decode(list(result.prompt)),
-            failures(e for _, e in result.trace.events),
-        )
-        ours = sum(
-            len(step.tokens) for step in result.steps if step.author is Role.TARGET
-        )
-        wasted = max(
-            0, stats.target_tokens - ours
-        )  # of finished steps that are not in the answer
+        prompt = decode(list(result.prompt))
+        by_target = (step for step in result.steps if step.author is Role.TARGET)
+        used_target_tokens = sum(len(step.tokens) for step in by_target)
+        unjudged = Counter(failures(event for _, event in result.trace.events))
         return {
             "question_id": key.number,
             "question": item.question,
@@ -267,12 +242,17 @@ class Evaluation:
             "sample": key.sample,
             "name": item.name,
             "task": item.task.value,
-            "mode": self.mode,
+            # a variant may choose another mode than the run
+            "mode": self.mode if self.mode in NAMED_MODES else result.mode,
             **asdict(grade),
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
-            "stats": asdict(stats) | {"wasted_target_tokens": wasted},
-            "unjudged": dict(Counter(unjudged).most_common(5)),
+            "stats": asdict(stats)
+            | {
+                # of finished target steps that are not in the answer
+                "wasted_target_tokens": max(0, stats.target_tokens - used_target_tokens)
+            },
+            "unjudged": dict(unjudged.most_common(5)),
             "steps": [[step.origin.value, len(step.tokens)] for step in result.steps],
             "generation_tokens": list(result.tokens),
             "full_tokens": [*result.prompt, *result.tokens],
@@ -281,12 +261,15 @@ class Evaluation:
 
 def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
     """The content of run.json: the settings, the software and the devices."""
-    versions = {"python": platform.python_version(), "system": platform.platform()}
-    versions["machine"] = platform.machine()
+    versions = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    versions["threads"] = str(torch.get_num_threads())
     return {
         "tool": tool,
         "settings": settings,

@@ -6,6 +6,7 @@ verifier that takes the time. The thresholds are rules of thumb of our own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from lr.spec.protocol import Emit
@@ -26,13 +27,14 @@ def speed_reason(trace: Trace, *, overlapped: bool) -> str:
     stats = stats_of(trace.events)
     if not stats.judged or not stats.seconds or not stats.target_passes:
         return ""
-    rejected_in_a_row = longest_rejection(trace)
-    accepted_share = stats.accepted / stats.judged
-    if accepted_share < FEW_ACCEPTED or rejected_in_a_row >= MANY_REJECTIONS:
+    accepted = accepted_places(trace)
+    in_a_row = longest_rejection(accepted)
+    rejected = accepted.count(False)
+    if 1 - rejected / len(accepted) < FEW_ACCEPTED or in_a_row >= MANY_REJECTIONS:
         return (
-            f"slowed by rejections: {stats.judged - stats.accepted} of {stats.judged} "
-            f"draft steps were rejected, up to {rejected_in_a_row} in a row; a draft "
-            "closer to the target or a more tolerant verifier would help"
+            f"slowed by rejections: the draft was rejected at {rejected} of "
+            f"{len(accepted)} places, up to {in_a_row} in a row; a draft closer to the "
+            "target or a more tolerant verifier would help"
         )
     pass_ratio = draft_pass_cost(stats)
     if pass_ratio >= EQUAL_PASSES:
@@ -61,14 +63,17 @@ def speed_reason(trace: Trace, *, overlapped: bool) -> str:
     )
 
 
-def longest_rejection(trace: Trace) -> int:
-    """The longest run of judged places at which no draft step was accepted. Verdicts
-    + - - - +: 3."""
-    accepted = [
+def accepted_places(trace: Trace) -> list[bool]:
+    """For each judged place of the answer, whether a draft step was accepted there."""
+    return [
         event.verdicts[-1].aligned
         for _, event in trace.events
         if isinstance(event, Emit) and event.verdicts
     ]
+
+
+def longest_rejection(accepted: Sequence[bool]) -> int:
+    """The longest run of rejections. + - - - +: 3."""
     runs = (len(list(run)) for aligned, run in groupby(accepted) if not aligned)
     return max(runs, default=0)
 

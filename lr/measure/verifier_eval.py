@@ -1,27 +1,26 @@
 """Evaluates verifiers on pairs of steps that runs have saved.
 
-`PairRecorder` saves every pair that a run's verifier judges: context, draft step and
-target step as token ids, and the verdict. `replay` asks any verifier about them again,
-and `quality` compares it with a reference: the oracle of the tiny language, or a larger
-judge. For a verifier with a score the user chooses a threshold, so `curve` gives all of
-them: how much is accepted, and how much of that the reference rejects."""
+`PairRecorder` saves every pair that a run's verifier judges, as token ids and as text.
+`replay` asks any verifier about them again, and `quality` compares it with the truth:
+the oracle of the tiny language, another verifier, or labels that a reader wrote into
+the file. For a verifier with a score the user chooses a threshold, so `curve` gives all
+of them: how much is accepted, and how much of that is wrong."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 from msgspec import ValidationError, convert, to_builtins
 
 from lr.errors import SettingError
 from lr.measure.datasets import Item
-from lr.measure.report import column
 from lr.measure.store import AnswerKey, Store
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.spec.verifiers.named import Around
@@ -30,17 +29,14 @@ from lr.types import Step, Verdict
 
 class PairRecorder(Around):
     """Judges as `verifier` does, and keeps every pair with its verdict in `seen`.
-    `requires`: what a pair must have besides, for a verifier that judges it later
-    (`replay`)."""
+    `requires`: what a pair must have besides, for a verifier that judges it later."""
 
     def __init__(
         self, verifier: Verifier, requires: Requires = Requires.NOTHING
     ) -> None:
         super().__init__(verifier)
-        self.requires, self.seen = (
-            verifier.requires | requires,
-            list[tuple[Pair, Verdict]](),
-        )
+        self.requires = verifier.requires | requires
+        self.seen: list[tuple[Pair, Verdict]] = []
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = verdicts_of(self.verifier, pairs)
@@ -49,67 +45,79 @@ class PairRecorder(Around):
 
     def take(self, prompt: Sequence[int], item: Item) -> dict[str, Any]:
         """Remove the pairs that begin with this prompt, and return them as JSON."""
-        begin, seen, self.seen = tuple(prompt), self.seen, []
-        n, mine = len(begin), []
-        for pair, verdict in seen:
-            if pair.prefix[:n] == begin:
-                mine.append(KeptPair(pair.prefix[n:], pair.draft, pair.target, verdict))
+        begin = tuple(prompt)
+        of_prompt, others = [], []
+        for pair, verdict in self.seen:
+            if pair.prefix[: len(begin)] == begin:
+                context = pair.prefix[len(begin) :]
+                of_prompt.append(SavedPair(context, pair.draft, pair.target, verdict))
             else:
-                self.seen.append((pair, verdict))
-        head = {
+                others.append((pair, verdict))
+        self.seen = others
+        return {
             "question_id": item.number,
             "verifier": self.name,
             "prompt": list(begin),
+            "pairs": to_builtins(of_prompt),
         }
-        return head | {"pairs": to_builtins(mine)}
 
 
 @dataclass(frozen=True)
-class KeptPair:
-    """A pair as stored in a file; `context` follows the prompt."""
+class SavedPair:
+    """A pair as a file holds it: `context` follows the prompt, `label` is a reader's
+    verdict."""
 
     context: tuple[int, ...]
     draft: Step
     target: Step | None
     verdict: Verdict
+    label: bool | None = None
 
-
-@dataclass(frozen=True)
-class SavedPair:
-    """A pair, the answer that it comes from, and the verdict of the run's own
-    verifier."""
-
-    key: AnswerKey
-    pair: Pair
-    aligned: bool
+    def pair(self, prompt: Sequence[int] = ()) -> Pair:
+        return Pair((*prompt, *self.context), self.draft, self.target)
 
 
 def load_pairs(
-    folder: Path, keys: Collection[AnswerKey] | None = None
-) -> list[SavedPair]:
-    """The pairs of a run, given its folder or the folder pairs/ in it; with `keys`,
-    those of these answers. Raises `SettingError` for a damaged pair and, without
-    `keys`, if there is no pair."""
-    place = folder / "pairs" if (folder / "pairs").is_dir() else folder
-    found = []
-    for key, content in Store(place).results():
-        for one in content.get("pairs", ()) if keys is None or key in keys else ():
-            try:
-                kept = convert(one, KeptPair)
-                pair = Pair(
-                    (*content["prompt"], *kept.context), kept.draft, kept.target
-                )
-                found.append(SavedPair(key, pair, kept.verdict.aligned))
-            except (KeyError, ValidationError) as error:
-                raise SettingError(
-                    f"{place / key.file} has a damaged pair ({error}). Remove the file, or run "
-                    "lr run --save_pairs again."
-                ) from error
-    if not found and keys is None:
-        raise SettingError(
-            f"{folder} has no pairs of steps; lr run --save_pairs keeps them."
-        )
-    return found
+    path: Path, keys: Collection[AnswerKey] | None = None
+) -> list[tuple[Pair, SavedPair]]:
+    """The pairs of a run folder, of answers with `keys` (None: all), or of a file that
+    `write_sheet` made. Raises `SettingError` if there are none."""
+    pairs = []
+    try:
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                saved = convert(json.loads(line), SavedPair)
+                pairs.append((saved.pair(), saved))
+        else:
+            for key, content in Store(path / "pairs").results():
+                if keys is None or key in keys:
+                    for entry in content["pairs"]:
+                        saved = convert(entry, SavedPair)
+                        pairs.append((saved.pair(content["prompt"]), saved))
+    except (KeyError, ValueError, ValidationError) as error:
+        raise SettingError(f"{path} has a damaged pair ({error}).") from error
+    if not pairs:
+        raise SettingError(f"{path} has no pairs; lr run --save_pairs keeps them.")
+    return pairs
+
+
+def write_sheet(
+    path: Path,
+    pairs: Sequence[tuple[Pair, SavedPair]],
+    decode: Callable[[Sequence[int]], str],
+) -> None:
+    """Write pairs for a reader to label: one per line, the texts first. The label is
+    null until a reader says true (the steps mean the same) or false."""
+    lines = []
+    for pair, saved in pairs:
+        entry = to_builtins(replace(saved, context=pair.prefix, label=None))
+        texts = {
+            "target_text": decode(pair.target_step.tokens),
+            "draft_text": decode(pair.draft.tokens),
+            "label": None,
+        }
+        lines.append(json.dumps(texts | entry, ensure_ascii=False))
+    Store(path.parent).write_lines(path.name, lines)
 
 
 @dataclass(frozen=True)
@@ -123,29 +131,24 @@ class ReplayedVerdicts:
     def scores(self) -> list[float]:
         """One number per pair that grows with agreement: the score or, without one, an
         extreme."""
-        known = [
-            verdict.score for verdict in self.verdicts if verdict.score is not None
-        ]
-        low, high = (min(known), max(known)) if known else (0.0, 1.0)
-        edge = (0.0, 1.0) if low >= 0 and high <= 1 else (low - 1.0, high + 1.0)
+        known = [v.score for v in self.verdicts if v.score is not None]
+        rejected, accepted = min([0.0, *known]), max([1.0, *known])
         return [
-            edge[one.aligned] if one.score is None else one.score
-            for one in self.verdicts
+            (accepted if v.aligned else rejected) if v.score is None else v.score
+            for v in self.verdicts
         ]
 
 
 def replay(
     verifier: Verifier, pairs: Sequence[Pair], batch: int = 16
 ) -> ReplayedVerdicts:
-    """Ask a verifier about pairs again, `batch` at a time. Pairs lack the target's
-    log-probabilities; a verifier that needs them must compute them. Raises
-    `SettingError` if the verifier needs a target step and a pair has none."""
-    if verifier.requires & Requires.TARGET_STEP and any(
-        pair.target is None for pair in pairs
-    ):
+    """Ask a verifier about pairs again, `batch` at a time. Raises `SettingError` if it
+    needs a target step and a pair has none."""
+    compares = bool(verifier.requires & Requires.TARGET_STEP)
+    if compares and any(pair.target is None for pair in pairs):
         raise SettingError(
-            f"verifier {verifier.name} compares with the target's step, and some pairs have none. "
-            "Keep pairs in a run whose verifier compares, such as judge."
+            f"verifier {verifier.name} compares with the target's step, and some pairs "
+            "have none. Save pairs in a run whose verifier compares, such as judge."
         )
     verdicts: list[Verdict] = []
     started = time.perf_counter()
@@ -161,53 +164,41 @@ def swapped(pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True)
 class Quality:
-    """A verifier compared with a reference. `accepted`: the share it accepts. `error`:
-    the share of those that the reference rejects. `order_flips`, `order_shift`: the
-    share of verdicts that change, and the mean change of the score, when draft and
-    target step are swapped."""
+    """A verifier compared with the truth. `accepted`: the share it accepts. `error`:
+    the share of those that is wrong. `recall`: the accepted share of the true pairs.
+    `order_flips`: the share of verdicts that change when draft and target step are
+    swapped."""
 
-    pairs: int = column("pairs")
-    accepted: float = column("accepted")
-    error: float | None = column("of them wrong")
-    precision: float | None = column("precision")
-    recall: float | None = column("recall")
-    auc: float | None = column("ROC area")
-    average_precision: float | None = column("PR area")
-    calibration_error: float | None = column("calibration error")
-    ms_per_pair: float = column("ms per pair")
-    order_flips: float | None = column("flips by order", default=None)
-    order_shift: float | None = column("score shift by order", default=None)
+    pairs: int
+    accepted: float
+    error: float | None
+    recall: float | None
+    auc: float | None
+    ms_per_pair: float
+    order_flips: float | None = None
 
 
 def quality(
-    made: ReplayedVerdicts,
+    replayed: ReplayedVerdicts,
     truth: Sequence[bool],
-    other_order: ReplayedVerdicts | None = None,
+    swapped_order: ReplayedVerdicts | None = None,
 ) -> Quality:
-    """The numbers of one verifier. `other_order`: its verdicts with the steps
+    """The numbers of one verifier. `swapped_order`: its verdicts with the steps
     swapped."""
-    said, scores = [verdict.aligned for verdict in made.verdicts], made.scores
-    count, accepted, aligned = len(said), sum(said), sum(truth)
-    both = sum(a and b for a, b in zip(said, truth, strict=True))
-    graded = any(verdict.score is not None for verdict in made.verdicts)
-    flips = shift = None
-    if other_order is not None:
-        swaps = zip(made.verdicts, other_order.verdicts, strict=True)
-        flips = fmean(a.aligned != b.aligned for a, b in swaps)
-        shifts = (abs(a - b) for a, b in zip(scores, other_order.scores, strict=True))
-        shift = fmean(shifts) if graded else None
+    aligned = [verdict.aligned for verdict in replayed.verdicts]
+    right = sum(a and t for a, t in zip(aligned, truth, strict=True))
+    flips = None
+    if swapped_order is not None:
+        other = (verdict.aligned for verdict in swapped_order.verdicts)
+        flips = fmean(a != b for a, b in zip(aligned, other, strict=True))
     return Quality(
-        pairs=count,
-        accepted=accepted / count,
-        error=(accepted - both) / accepted if accepted else None,
-        precision=both / accepted if accepted else None,
-        recall=both / aligned if aligned else None,
-        auc=auc(scores, truth),
-        average_precision=average_precision(scores, truth),
-        calibration_error=calibration_error(scores, truth) if graded else None,
-        ms_per_pair=1000 * made.seconds / count,
+        pairs=len(aligned),
+        accepted=sum(aligned) / len(aligned),
+        error=1 - right / sum(aligned) if any(aligned) else None,
+        recall=right / sum(truth) if any(truth) else None,
+        auc=auc(replayed.scores, truth),
+        ms_per_pair=1000 * replayed.seconds / len(aligned),
         order_flips=flips,
-        order_shift=shift,
     )
 
 
@@ -225,23 +216,29 @@ class Threshold:
 
 
 def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
-    """One point per distinct score, from the strictest threshold to the loosest. They
-    hold the ROC curve, precision and recall, acceptance and error.
+    """One point per distinct score, from the strictest threshold to the loosest: the
+    ROC curve, and what acceptance costs.
 
     Example: scores (3, 2, 1), truth (yes, no, yes): threshold 3 accepts half of the
     true pairs and no false one, threshold 2 half of the true and all false ones."""
-    positive, negative = sum(truth), len(truth) - sum(truth)
-    pairs = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
+    num_true = sum(truth)
+    num_false = len(truth) - num_true
+    ranked = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
     points, true, accepted = [], 0, 0
-    for score, equal in groupby(pairs, key=lambda pair: pair[0]):
-        rights = [right for _, right in equal]
-        true, accepted = true + sum(rights), accepted + len(rights)
+    for score, tied in groupby(ranked, key=lambda pair: pair[0]):
+        rights = [right for _, right in tied]
+        true += sum(rights)
+        accepted += len(rights)
         false = accepted - true
-        rates = (
-            true / max(positive, 1),
-            false / max(negative, 1),
-        )  # 0 without such a pair
-        points.append(Threshold(score, *rates, accepted / len(pairs), false / accepted))
+        points.append(
+            Threshold(
+                score,
+                true_rate=true / max(num_true, 1),
+                false_rate=false / max(num_false, 1),
+                accepted=accepted / len(ranked),
+                error=false / accepted,
+            )
+        )
     return points
 
 
@@ -250,39 +247,6 @@ def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
     where a tie counts half. None unless there are pairs of both kinds."""
     if all(truth) or not any(truth):
         return None
-    points = [
-        (0.0, 0.0),
-        *((one.false_rate, one.true_rate) for one in curve(scores, truth)),
-    ]
+    points = [(0.0, 0.0)]
+    points += [(one.false_rate, one.true_rate) for one in curve(scores, truth)]
     return sum((x - left) * (y + low) / 2 for (left, low), (x, y) in pairwise(points))
-
-
-def average_precision(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
-    """The area under the precision-recall curve as a sum of steps; None without a true
-    pair."""
-    points = curve(scores, truth)
-    gains = np.diff([0.0, *(one.true_rate for one in points)])
-    return (
-        float(np.dot(gains, [1 - one.error for one in points])) if any(truth) else None
-    )
-
-
-def reliability(
-    scores: Sequence[float], truth: Sequence[bool]
-) -> list[tuple[float, float, int]]:
-    """For each non-empty tenth of [0, 1]: mean score, share of true pairs, number of
-    pairs."""
-    score, right = np.array(scores), np.array(truth, dtype=float)
-    bins = np.minimum(9, (10 * score).astype(int))
-    masks = [bins == number for number in np.unique(bins)]
-    return [
-        (float(score[m].mean()), float(right[m].mean()), int(m.sum())) for m in masks
-    ]
-
-
-def calibration_error(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
-    """The mean |score - true share| over `reliability`; None for scores outside [0, 1]."""
-    if any(not 0 <= score <= 1 for score in scores):
-        return None
-    bins = reliability(scores, truth)
-    return sum(count * abs(mean - share) for mean, share, count in bins) / len(scores)

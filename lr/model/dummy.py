@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from lr.rng import Stream
 
 if TYPE_CHECKING:
     import torch
+
+    from lr.model.qwen import CausalLM
 
 DUMMY_NOTE = "dummy weights are random: what such a model writes means nothing, what it costs does"
 END, END_ID = "<|end|>", 256
@@ -132,3 +135,14 @@ def fill_dummy(model: torch.nn.Module) -> None:
                 stream.key(number) >> 1
             )
             parameter.uniform_(-spread, spread, generator=noise)
+
+
+def random_model(
+    config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> CausalLM:
+    """A model of that shape with fixed random weights."""
+    from lr.model.qwen import CausalLM
+
+    model = CausalLM.materialised(partial(CausalLM, config), dtype, device)
+    fill_dummy(model)
+    return model

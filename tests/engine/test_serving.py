@@ -87,7 +87,7 @@ def test_samples_differ_and_are_numbered(reasoner: Reasoner, tmp_path: Path) -> 
     assert first != second
     items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
     kept = Store(tmp_path), Grader()
-    assert Evaluation(reasoner, *kept, items, "ar", made[0], samples=2).keys == [
+    assert Evaluation(reasoner, *kept, items, "ar", made[0], samples=range(2)).keys == [
         AnswerKey(4),
         AnswerKey(4, 1),
         AnswerKey(5),

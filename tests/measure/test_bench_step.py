@@ -12,17 +12,16 @@ from reasoner_kit import write_checkpoint
 from lr.commands.cli import main
 from lr.measure.bench.report import BenchWay
 from lr.measure.bench.step import fitted_costs, measure, rows, ways
+from lr.measure.datasets import load_items
 from lr.reasoner import Reasoner
-from lr.tiny.language import Split, problem
 
 
 def test_every_way_has_its_own_name_and_settings() -> None:
     made = ways(3, 20)
     assert made[0] == BenchWay("ar", "ar")
     assert len({way.name for way in made}) == len(made)
-    assert len({(way.mode, repr(sorted(way.settings.items()))) for way in made}) == len(
-        made
-    )
+    settings = {(way.mode, repr(sorted(way.settings.items()))) for way in made}
+    assert len(settings) == len(made)
     assert all(way.overlapped == way.name.endswith("overlapped") for way in made)
 
 
@@ -34,66 +33,39 @@ def test_measuring(tmp_path: Path) -> None:
         BenchWay("lr", "lr", {"schedule": "sync"}),
         BenchWay("both", "lr+sd", {"drafter": "ngram", "driver": "overlapped"}),
     ]
+    settings = {"depth": 2, "max_tokens": 40, "segmenter": "fixed", "segment_tokens": 5}
     calls: list[None] = []
-    settings = {
-        "depth": 2,
-        "draft_forwards": 8,
-        "temperature": None,
-        "max_tokens": 40,
-        "segmenter": "fixed",
-        "segment_tokens": 5,
-    }
     with Reasoner(target, draft, "random:0.5") as reasoner:
-        tasks = [problem(Split.TEST, number) for number in range(2)]
         tallies = measure(
-            reasoner, chosen, tasks, 2, settings, lambda: calls.append(None)
+            reasoner,
+            chosen,
+            load_items("tiny:2"),
+            2,
+            settings,
+            lambda: calls.append(None),
         )
     assert len(calls) == 3 * (1 + 2 * 2)
-    made = rows(tallies, fitted_costs(tallies), 2, 8)
-    assert [len(row.tally.answers.chain_lengths) for row in made] == [4, 4, 4]
-    assert all(len(row.tally.rates) == 2 for row in made)
-    assert made[0].speedup.median == 1.0
-    assert made[0].predicted is not None
-    assert made[1].predicted is not None
-    assert made[1].predicted > 0
-    for row in made:
+    plain, sync, both = rows(tallies, fitted_costs(tallies), 2, 8)
+    assert plain.speedup.median == 1.0
+    assert plain.predicted is not None
+    assert sync.predicted is not None and sync.predicted > 0
+    for row in (plain, sync, both):
         stats, tally = row.tally.stats, row.tally
         assert stats.tokens == sum(tally.tokens) == 160
-        assert tally.shares["target"] <= 1.0
-        assert row.figures()["accuracy"] == tally.right / 4
-    assert made[2].tally.stats.step_acceptance is not None
+        assert len(tally.rates) == 2 and tally.shares["target"] <= 1.0
+    assert both.tally.stats.step_acceptance is not None
 
 
 @pytest.mark.usefixtures("short_answers")
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "step.json"
-    words = [
-        "bench",
-        "step",
-        "--problems",
-        "1",
-        "--dataset",
-        "tiny",
-        "--repeats",
-        "2",
-        "--only",
-        "sd",  # the name of a row: no other that holds it
-        "lr, sync, lock",
-        "--json",
-        str(out),
-    ]
-    assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert "lr, sync, lockstep" in shown
-    assert "a pass of the target takes" in shown
-    written = json.loads(out.read_text())
-    assert [row["name"] for row in written["rows"]] == [
-        "ar",
-        "sd",
-        "lr, sync, lockstep",
-    ]
-    assert written["pass_seconds"]["target"]["first"] > 0
-    assert main(["bench", "step", "--repeats", "1"]) == 2
-    assert "repeats is 1, expected at least 2" in capsys.readouterr().err
-    assert main(["bench", "step", "--only", "nonsense"]) == 2
-    assert "words of the rows' names" in capsys.readouterr().err
+    words = "bench step --problems 1 --dataset tiny:1 --repeats 2 --json".split()
+    # "sd" is the name of a row: no other that holds it
+    only = ["--only", "sd", "lr, sync, lock"]
+    assert main([*words, str(tmp_path / "step.json"), *only]) == 0
+    assert "a pass of the target takes" in capsys.readouterr().out
+    content = json.loads((tmp_path / "step.json").read_text())
+    names = [row["name"] for row in content["rows"]]
+    assert names == ["ar", "sd", "lr, sync, lockstep"]
+    assert content["pass_seconds"]["target"]["first"] > 0
+    for flags in ("--repeats 1", "--only nonsense"):
+        assert main(["bench", "step", *flags.split()]) == 2

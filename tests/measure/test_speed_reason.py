@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lr.measure.speed_reason import longest_rejection, speed_reason
+from lr.measure.speed_reason import accepted_places, longest_rejection, speed_reason
 from lr.page_engine import emission
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass, RunEvent, Trace, VerifierCall
@@ -56,9 +56,9 @@ def test_the_main_reason(trace: Trace, overlapped: bool, reason: str) -> None:
 
 
 def test_rejections_in_a_row() -> None:
-    trace = trace_of("+---+--", 1, 1, 0, 1)
-    assert longest_rejection(trace) == 3
-    assert longest_rejection(Trace()) == 0
+    accepted = accepted_places(trace_of("+---+--", 1, 1, 0, 1))
+    assert accepted == [True, False, False, False, True, False, False]
+    assert longest_rejection(accepted) == 3 and longest_rejection([]) == 0
 
 
 def test_a_real_answer_has_a_reason_and_plain_decoding_has_none() -> None:

@@ -12,8 +12,10 @@ and target have a device each, the larger of the two sums."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import prod
 from statistics import median
 from typing import Any
@@ -24,8 +26,14 @@ from lr.engine.answer import Answer
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.measure.bench import step
-from lr.measure.bench.decode import runner_for, written_steps
-from lr.measure.bench.report import BenchWay, Spread, acceptance_of, conditions, timed
+from lr.measure.bench.report import (
+    BenchWay,
+    Spread,
+    acceptance_of,
+    conditions,
+    timed,
+    wait_for,
+)
 from lr.measure.bench.synthetic import Synthetic, SyntheticAnswer, SyntheticVerifier
 from lr.measure.report import cell, table
 from lr.model.attention_choice import equip
@@ -35,8 +43,11 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
+from lr.rng import Stream
+from lr.spec.segmenters import FixedSegmenter
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS
+from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.theory.cost import Answers, Passes
 from lr.trace import ForwardPass, Stats
 from lr.types import Finish, Role, SamplingParams
@@ -44,6 +55,42 @@ from lr.types import Finish, Role, SamplingParams
 GOAL = (
     0.75  # Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU.
 )
+
+
+def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
+    """A runner whose cache holds `rows` sequences of `length` tokens."""
+    return ModelRunner(model, num_blocks=rows * (length // BLOCK_SIZE + 2))
+
+
+def write_step(
+    runner: ModelRunner,
+    sampling: SamplingParams,
+    prompt: Sequence[int],
+    rows: int,
+    tokens: int,
+) -> float:
+    """Seconds in which a `StepWriter` writes one step of `tokens` tokens after the
+    prompt, in each of `rows` sequences, as generation does. Reading the prompt does not
+    count."""
+    branches = [runner.open(prompt[:-1]) for _ in range(rows)]
+    runner.forward(branches)
+    for branch in branches:
+        branch.append(prompt[-1])
+    stream = Stream.root(0).fold_in("bench")
+    endless = partial(FixedSegmenter, tokens=tokens + 1)
+    config = WriterConfig(Role.TARGET, sampling, frozenset(), endless)
+    writer = StepWriter(config, runner, lambda token: b"")
+    jobs = [
+        StepJob(branch, row, tokens, stream.fold_in(row))
+        for row, branch in enumerate(branches)
+    ]
+    wait_for(runner.model.device)  # a GPU may still be reading the prompts
+    started = time.perf_counter()
+    writer.write(jobs)
+    seconds = time.perf_counter() - started
+    for branch in branches:
+        runner.close(branch)
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -162,10 +209,7 @@ def time_passes(
         runner = runner_for(model, batch, plan.prompt + plan.steps)
 
         def decode(runner: ModelRunner = runner, batch: int = batch) -> float:
-            return (
-                written_steps(runner, sampling, prompt, batch, plan.steps).seconds
-                / plan.steps
-            )
+            return write_step(runner, sampling, prompt, batch, plan.steps) / plan.steps
 
         lengths = [plan.prompt + plan.steps / 2] * batch
         cost = pass_cost(model.config, model.dtype, [1] * batch, lengths, batch)

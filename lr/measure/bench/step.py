@@ -8,25 +8,29 @@ the prediction of `lr/theory/cost.py`, with pass costs fitted to the same run.""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
 from lr.measure.bench.report import BenchWay, Spread, acceptance_of, in_turn
+from lr.measure.datasets import Item, ask
+from lr.measure.grading import Grader
 from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.protocol import Schedule
 from lr.theory.cost import Answers, Load, PassCost, Way, seconds_per_step
-from lr.tiny.language import Problem
+from lr.tiny.names import speaks_tiny
 from lr.trace import Stats
 from lr.types import Role
 from lr.variants.loading import load_variant
 
 SHARED = {"coupling": "shared", "acceptance": "match"}
 SYNC: dict[str, Any] = {"schedule": "sync"}
+PAPER: dict[str, Any] = {"schedule": "paper"}
 OVERLAPPED = {"driver": "overlapped"}
+NGRAM = {"drafter": "ngram"}
 
 
 def ways(k: int, step_k: int) -> list[BenchWay]:
@@ -37,22 +41,21 @@ def ways(k: int, step_k: int) -> list[BenchWay]:
     schedule "depth". Overlapped: a second process writes the draft's steps; lockstep:
     one thread alternates."""
     chain = {"drafter": "draft", "num_speculative_tokens": k}
-    step = {"drafter": "step", "num_speculative_tokens": step_k}
-    ngram = {"drafter": "ngram"}
+    step = {"drafter": "step", "num_speculative_tokens": step_k, **SHARED}
     return [
-        BenchWay("ar", "ar", {}),
+        BenchWay("ar", "ar"),
         BenchWay("sd", "sd", chain),
-        BenchWay("sd, shared noise", "sd", chain | SHARED),
-        BenchWay("sd, n-gram", "sd", ngram),
+        BenchWay("sd, shared noise", "sd", {**chain, **SHARED}),
+        BenchWay("sd, n-gram", "sd", NGRAM),
         BenchWay("lr, sync, lockstep", "lr", SYNC),
-        BenchWay("lr, lockstep", "lr", {}),
-        BenchWay("lr, sync, overlapped", "lr", SYNC | OVERLAPPED),
-        BenchWay("lr, paper, overlapped", "lr", {"schedule": "paper"} | OVERLAPPED),
+        BenchWay("lr, lockstep", "lr"),
+        BenchWay("lr, sync, overlapped", "lr", {**SYNC, **OVERLAPPED}),
+        BenchWay("lr, paper, overlapped", "lr", {**PAPER, **OVERLAPPED}),
         BenchWay("lr, overlapped", "lr", OVERLAPPED),
         BenchWay("lr+sd, lockstep", "lr+sd", chain),
-        BenchWay("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED),
-        BenchWay("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED),
-        BenchWay("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED),
+        BenchWay("lr+sd, overlapped", "lr+sd", {**chain, **OVERLAPPED}),
+        BenchWay("lr+sd, step, overlapped", "lr+sd", {**step, **OVERLAPPED}),
+        BenchWay("lr+sd, n-gram, overlapped", "lr+sd", {**NGRAM, **OVERLAPPED}),
     ]
 
 
@@ -91,13 +94,12 @@ class BenchTally:
     @property
     def shares(self) -> dict[str, float]:
         """The shares of the total time in which target, draft and verifier worked."""
-        stats, whole = self.stats, sum(self.seconds)
-        parts = stats.target_seconds, stats.draft_seconds, stats.verifier_seconds
-        return dict(
-            zip(
-                ("target", "draft", "verifier"), (x / whole for x in parts), strict=True
-            )
-        )
+        total = sum(self.seconds)
+        return {
+            "target": self.stats.target_seconds / total,
+            "draft": self.stats.draft_seconds / total,
+            "verifier": self.stats.verifier_seconds / total,
+        }
 
 
 @dataclass(frozen=True)
@@ -127,45 +129,44 @@ class StepRow:
 def measure(
     reasoner: Reasoner,
     ways: Sequence[BenchWay],
-    problems: Sequence[Problem],
+    items: Sequence[Item],
     repeats: int,
-    settings: dict[str, Any],
+    settings: Mapping[str, Any],
     progress: Callable[[], None] = lambda: None,
 ) -> list[BenchTally]:
-    """Answer `problems` in all `ways`, `repeats` times, with common `settings`.
+    """Answer `items` in all `ways`, `repeats` times, with common `settings`.
 
     As a warm-up, every way first answers the first problem untimed. Calls `progress`
-    after each of the len(ways) (1 + repeats len(problems)) answers."""
+    after each of the len(ways) (1 + repeats len(items)) answers."""
     tallies = [BenchTally(way) for way in ways]
     variants = {
         way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant
     }
+    bare = speaks_tiny(reasoner.codec)
 
-    def answer(way: BenchWay, problem: Problem, sample: int) -> tuple[Result, float]:
+    def answer(way: BenchWay, item: Item, sample: int) -> tuple[Result, float]:
+        variant = variants[way.variant] if way.variant else None
+        of_method = {} if variant is None else variant.settings
+        options = {**settings, "mode": way.mode, **of_method, **way.settings}
         started = time.perf_counter()
-        variant = None if way.variant is None else variants[way.variant]
-        own = {} if variant is None else variant.settings  # of the method itself
-        options = {
-            **settings,
-            "mode": way.mode,
-            **own,
-            **way.settings,
-            "sample": sample,
-        }
-        result = reasoner.generate(problem.question, variant=variant, **options)
+        result = reasoner.generate(
+            ask(item, bare=bare), variant=variant, **options | {"sample": sample}
+        )
         progress()
         return result, time.perf_counter() - started
 
     for way in ways:
-        answer(way, problems[0], 0)
-    for repeat in range(repeats):
-        for tally in tallies:
-            tally.seconds.append(0.0)
-            tally.tokens.append(0)
-        for number, problem in enumerate(problems):
-            for tally in in_turn(tallies, repeat + number):
-                result, seconds = answer(tally.way, problem, repeat)
-                tally.take(result, seconds, result.answer == str(problem.answer))
+        answer(way, items[0], 0)
+    with Grader() as grader:
+        for repeat in range(repeats):
+            for tally in tallies:
+                tally.seconds.append(0.0)
+                tally.tokens.append(0)
+            for number, item in enumerate(items):
+                for tally in in_turn(tallies, repeat + number):
+                    result, seconds = answer(tally.way, item, repeat)
+                    right = grader.grade(item, result.text).right
+                    tally.take(result, seconds, bool(right))
     return tallies
 
 
@@ -177,11 +178,13 @@ def fitted_costs(tallies: Sequence[BenchTally]) -> Costs:
     passes."""
 
     def fit(role: Role) -> PassCost:
-        runs = [
-            (t.way.overlapped, run[role]) for t in tallies for run in t.answers.passes
+        passes = [
+            (tally.way.overlapped, by_role[role])
+            for tally in tallies
+            for by_role in tally.answers.passes
         ]
-        alone = [found for overlapped, found in runs if found and not overlapped]
-        return PassCost.fit(alone or [found for _, found in runs])
+        alone = [of_run for overlapped, of_run in passes if of_run and not overlapped]
+        return PassCost.fit(alone or [of_run for _, of_run in passes])
 
     return fit(Role.TARGET), fit(Role.DRAFT)
 
@@ -190,15 +193,15 @@ def rows(
     tallies: Sequence[BenchTally], costs: Costs, depth: int, forwards: int
 ) -> list[StepRow]:
     """The rows of the table; the first tally is plain decoding."""
-    made, plain = [], tallies[0].rates
+    step_rows = []
     for tally in tallies:
-        rate, emitted = None, tally.answers.emitted
+        predicted, emitted = None, tally.answers.emitted
         if emitted and tally.way.variant is None:  # the load of a variant is unknown
             work = modelled(tally, costs, depth, forwards)
-            rate = fmean(emitted) / seconds_per_step(*work)
-        speedup = Spread.of_ratios(tally.rates, plain)
-        made.append(StepRow(tally, Spread.of(tally.rates), speedup, rate))
-    return made
+            predicted = fmean(emitted) / seconds_per_step(*work)
+        speedup = Spread.of_ratios(tally.rates, tallies[0].rates)
+        step_rows.append(StepRow(tally, Spread.of(tally.rates), speedup, predicted))
+    return step_rows
 
 
 def modelled(
