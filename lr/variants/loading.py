@@ -28,15 +28,19 @@ from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
 from lr.variants.lossless import lossless
 from lr.variants.rsd import rsd
+from lr.variants.specguard import specguard
 from lr.variants.specreason import specreason
+from lr.variants.token_recycling import token_recycling
 
 VARIANTS: dict[str, Callable[..., Variant]] = {
     "specreason": specreason,
     "best_of": best_of,
     "confidence_cascade": confidence_cascade,
     "rsd": rsd,
+    "specguard": specguard,
     "lossless": lossless,
     "adaptive": adaptive,
+    "token_recycling": token_recycling,
 }
 """The variants that come with the package."""
 NAMED = re.compile(r"(?:(?P<file>.+\.py):)?(?P<name>[A-Za-z_]\w*)(?P<call>\(.*\))?", re.DOTALL)  # fmt: skip

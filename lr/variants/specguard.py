@@ -1,0 +1,84 @@
+"""SpecGuard (Purohit, Narayanam and Pal, arXiv 2604.15244): of several drafts the most
+consistent one, kept if the target's own signals agree.
+
+    lr generate --variant specguard
+    lr generate --variant "specguard(width=4, threshold=0.5)"
+
+The draft writes several versions of a step. The one that has most in common with the
+others is taken, if its score reaches the threshold; else the target writes the step.
+The score joins how well the step is grounded in the prompt and the accepted steps with
+how likely the target finds its tokens. One part: a verifier, which scores each version
+and whose `choose` waits for all and takes one. No third model, no target step beside an
+accepted draft.
+
+Faithful: several candidates, the most consistent, two signals, one threshold.
+Different: the paper measures grounding by the target's attention, which no part is
+handed; here it is the share of the step's tokens that stand in the text before it. It
+leaves open how alike two steps are; here by the tokens that they share."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from lr.reasoner import Reasoner
+from lr.spec.protocol import WAIT, Choice, Place
+from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.types import Step, Verdict, require
+
+
+class Grounded(Verifier):
+    """Scores grounding and likelihood; takes the most consistent alternative."""
+
+    name = "specguard"
+    requires = Requires.TARGET_LOGPROBS
+
+    def __init__(self, threshold: float, grounding: float) -> None:
+        self.threshold = threshold
+        self.grounding = grounding  # its weight in the score
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [self._score(pair) for pair in pairs]
+
+    def _score(self, pair: Pair) -> Verdict:
+        assert pair.logprobs is not None
+        before = set(pair.prefix)
+        tokens = pair.draft.tokens
+        grounded = sum(token in before for token in tokens) / len(tokens)
+        likely = math.exp(math.fsum(pair.logprobs) / len(tokens))
+        score = self.grounding * grounded + (1 - self.grounding) * likely
+        pair.note("signals", grounded=grounded, likely=likely)
+        why = f"{grounded:.2f} grounded, {likely:.2f} likely"
+        return Verdict(score >= self.threshold, why, score)
+
+    def choose(self, place: Place) -> Choice:
+        if place.more:
+            return WAIT
+        common = [
+            sum(overlap(draft, other) for other in place.drafts)
+            for draft in place.drafts
+        ]
+        best = max(range(len(common)), key=common.__getitem__)
+        place.note("consistency", common=common)
+        return best if place.verdicts[best].aligned else None
+
+
+def overlap(first: Step, second: Step) -> float:
+    """The share of tokens that two steps have in common."""
+    shared = (Counter(first.tokens) & Counter(second.tokens)).total()
+    return 2 * shared / (len(first.tokens) + len(second.tokens))
+
+
+def specguard(
+    reasoner: Reasoner,
+    *,
+    width: int = 3,
+    threshold: float = 0.6,
+    grounding: float = 0.5,
+) -> Variant:
+    """Take the most consistent of `width` drafts from the score `threshold` on."""
+    require(0 <= grounding <= 1, "grounding", grounding, "a weight in [0, 1]")
+    settings = {"width": width, "depth": 1, "schedule": "sync"}
+    return Variant(Grounded(threshold, grounding), settings=settings)
