@@ -1,88 +1,117 @@
-"""The slides of the two lectures (notebooks/README.md), made from cells of the
-notebooks.
+"""The slides of the two lectures (notebooks/README.md): a figure at full width, or a
+formula, and one sentence.
 
     python scripts/slides.py slides          writes slides/first.html and slides/second.html
 
-Jupyter's slide type says how a cell is used (in JupyterLab: Property Inspector, Slide
-Type). "slide" begins a new slide, as does every heading. A cell without a type
-continues the slide before it. "notes" are for the lecturer (key N). "skip" leaves the
-cell out. The pages need no network: they contain the pictures, formulas as MathML, and
-a short script that turns the slides.
+Figures are those of docs/figures, or a picture that a notebook keeps. The pages need no
+network: they contain the pictures, formulas as MathML, and a short script that turns
+the slides.
 """
 
 from __future__ import annotations
 
+import base64
 import html
-import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import nbformat
 from latex2mathml.converter import convert
-from markdown_it import MarkdownIt
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
 
-from lr.watch.figures.style import GRID, INK, PAPER, SOFT, WASHES
+from lr.watch.figures.style import INK, PAPER, SOFT
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
-LECTURES = {
-    "first": ("Tokens and steps", ("01", "00")),
-    "second": ("Time, meaning, chance", ("04", "02", "05", "09")),
-}
-"""By name of the page: the lecture's title and its notebooks, in order."""
+ROOT = Path(__file__).parents[1]
 QUESTION = "Why is it not slower to be wrong?"
-KEYS = "→ ← space: turn · N: notes · F: full screen · print the page for a PDF"
-MATH = re.compile(r"(`+).+?\1|\$\$(.+?)\$\$|\$([^$\n]+(?:\n[^$\n]+)?)\$", re.DOTALL)
-HEADING = re.compile(r"^(?=#+ )", re.MULTILINE)
-LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]+\)")
+KEYS = "→ ← space: turn · F: full screen · print the page for a PDF"
+
+
+@dataclass(frozen=True)
+class Slide:
+    """A sentence, and a figure: a file of docs/figures, ("04", 3) for the third picture
+    of notebook 04, or a formula."""
+
+    sentence: str
+    figure: str | tuple[str, int] = ""
+    formula: str = ""
+
+
+LECTURES = {
+    "first": ("Tokens and steps", (
+        Slide("A small model writes ahead; a large one checks.", "player.png"),
+        Slide("The draft says heads in four of five cases, the target in one of two.", ("01", 1)),
+        Slide("Keep a drafted token with probability min(1, p/q); else draw from the residual.",
+              formula=r"q\,\min\left(1, \frac{p}{q}\right) + P(\text{rejected})\,"
+                      r"\frac{(p - q)_+}{\sum (p - q)_+} = p"),
+        Slide("Drawing again from p looks right, and is biased.", ("01", 2)),
+        Slide("The same with steps: the draft writes three, the target four in one batch.",
+              "lookahead.svg"),
+        Slide("A cycle emits what was accepted and one step of the target.",
+              formula=r"\frac{1 + \alpha + \dots + \alpha^\gamma}{1 + c\,\gamma}"),
+        Slide("At a barrier one model waits for the other.", ("04", 9)),
+        Slide("Without it, all three work at the same time.", ("04", 6)),
+        Slide("A real answer: the target's rows begin as draft steps arrive.",
+              "answer-timeline.svg"),
+        Slide("A rejection: the target's step, written for the comparison, replaces the draft's.",
+              "answer-tree.svg"),
+        Slide("A draft that is always wrong costs no pass of the target.",
+              formula=r"95 \text{ passes with it, } 95 \text{ without (notebook 00)}"),
+    )),
+    "second": ("Time, meaning, chance", (
+        Slide("You are the clock. Both models have begun.", ("04", 1)),
+        Slide("The draft runs ahead; the target writes at every node.", ("04", 2)),
+        Slide("One verdict, and everything after a wrong step is dropped.", ("04", 4)),
+        Slide("Two branches share their blocks.", ("02", 3)),
+        Slide("Who writes into a shared block copies that one block.", ("02", 5)),
+        Slide("A cycle has a best depth. A window has none.", ("05", 1)),
+        Slide("How fast can it get? One limit is the draft's mistakes, the other its speed.",
+              formula=r"S_1 = \frac{1}{(1+v)(1-\alpha) + c\,\alpha} \le "
+                      r"\min\left(\frac{1}{1-\alpha}, \frac{1}{c}\right)"),
+        Slide("The order of the schedules never changes.", "theory_schedules.svg"),
+        Slide("Formula and simulation agree.", ("05", 2)),
+        Slide("The stopwatch does not: where the speed goes on one thread.", ("05", 5)),
+        Slide("What does it sample from? A mixture, wherever meanings agree.", ("09", 1)),
+        Slide("The words are the draft's as often as the target would have meant the same.",
+              formula=r"P(y) = q_y\,p(C) + p_y\,(1 - q(C))"),
+        Slide("A verifier that accepts one false step in ten spoils a third of thirty-step answers.",
+              ("06", 3)),
+    )),
+}  # fmt: skip
+"""By name of the page: the lecture's title and its slides."""
+
 STYLE = Template("""
 * { box-sizing: border-box }
-body { margin: 0; font-family: system-ui, sans-serif; line-height: 1.4; color: $ink }
-section { display: none; width: 100vw; height: 100vh; padding: 4vh 6vw; overflow: auto }
-section { font-size: 2.7vh; background: $paper }
-section.on { display: block }
-section.title { padding-top: 30vh; text-align: center }
-h1, h2, h3 { line-height: 1.15; margin: 0 0 .5em }
-pre { background: $wash; padding: .5em .8em; margin: .4em 0; white-space: pre-wrap }
-pre { font-size: .82em }
-pre.out { background: none; border-left: .25em solid $soft; padding: .1em .8em }
-img { max-width: 100%; max-height: 58vh }
-table { border-collapse: collapse }
-td, th { border-bottom: 1px solid $grid; padding: .2em .7em; text-align: left }
-blockquote { border: 2px solid $ink; border-radius: 6px; margin: .5em 0; padding: .2em 1em }
-math[display=block] { margin: .5em 0 }
-.notes { display: none }
-.noted .notes { display: block }
+body { margin: 0; font-family: system-ui, sans-serif; color: $ink; background: $paper }
+section { display: none; width: 100vw; height: 100vh; padding: 4vh 4vw; overflow: hidden }
+section.on { display: flex; flex-direction: column; align-items: center; gap: 4vh }
+section.title { justify-content: center; text-align: center }
+h1 { font-size: 7vh; margin: 0 } h2 { font-size: 4.4vh; margin: 0; text-align: center }
+p { font-size: 3vh; margin: 0 }
+.figure { flex: 1; min-height: 0; width: 100%; display: flex; justify-content: center;
+  align-items: center }
+img { width: 100%; height: 100%; object-fit: contain }
+math { font-size: 8vh }
 footer { position: fixed; right: 1vw; bottom: 1vh; font-size: 1.8vh; color: $soft }
 @media print {
-  section { display: block; page-break-after: always; height: auto }
+  section, section.on { display: flex; page-break-after: always; height: 100vh }
   footer { display: none }
 }
-""").substitute(ink=INK, soft=SOFT, grid=GRID, paper=PAPER, wash=WASHES["rejected"])
+""").substitute(ink=INK, soft=SOFT, paper=PAPER)
 TURN = """
 const slides = [...document.querySelectorAll('section')], foot = document.querySelector('footer');
+const now = () => slides.findIndex(slide => slide.classList.contains('on'));
 function show(at) {
   at = Math.max(0, Math.min(slides.length - 1, at));
-  slides.forEach((one, i) => one.classList.toggle('on', i === at));
-  const one = slides[at];
-  one.style.fontSize = '';
-  for (let size = 2.7; size > 1.2 && one.scrollHeight > one.clientHeight; size -= 0.1)
-    one.style.fontSize = size + 'vh';
+  slides.forEach((slide, i) => slide.classList.toggle('on', i === at));
   foot.textContent = (at + 1) + ' / ' + slides.length;
   history.replaceState(null, '', '#' + (at + 1));
 }
-const now = () => slides.findIndex(one => one.classList.contains('on'));
 const begin = () => show((parseInt(location.hash.slice(1)) || 1) - 1);
 addEventListener('hashchange', begin);
-addEventListener('resize', () => show(now()));
 addEventListener('keydown', event => {
   if (['ArrowRight', 'PageDown', ' '].includes(event.key)) show(now() + 1);
   else if (['ArrowLeft', 'PageUp'].includes(event.key)) show(now() - 1);
-  else if (event.key === 'n') document.body.classList.toggle('noted');
   else if (event.key === 'f') document.documentElement.requestFullscreen();
   else return;
   event.preventDefault();
@@ -91,80 +120,43 @@ begin();
 """
 
 
-def prose(text: str) -> str:
-    """Markdown as HTML: formulas as MathML, links to files of the repository as plain
-    words."""
-    formulas: list[str] = []
+def picture(figure: str | tuple[str, int]) -> str:
+    """The figure as a data address."""
+    if isinstance(figure, str):
+        path = ROOT / "docs" / "figures" / figure
+        kind = "svg+xml" if path.suffix == ".svg" else "png"
+        data = base64.b64encode(path.read_bytes()).decode()
+        return f"data:image/{kind};base64,{data}"
+    number, place = figure
+    [path] = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    pictures = [
+        output.data["image/png"].strip()
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
+    return f"data:image/png;base64,{pictures[place - 1]}"
 
-    def kept(found: re.Match[str]) -> str:
-        code, display, inline = found.groups()
-        if code:
-            return found.group()
-        latex = re.sub(r"\n>? ?", " ", display or inline).strip()
-        formulas.append(convert(latex, display="block" if display else "inline"))
-        return f"@{len(formulas) - 1}@"
 
-    made = MarkdownIt().enable("table").render(LINK.sub(r"\1", MATH.sub(kept, text)))
-    return re.sub(r"@(\d+)@", lambda found: formulas[int(found[1])], made)
-
-
-def shown(output: Any) -> str:
-    """The HTML of a cell's output, printed or drawn."""
-    data = output.get("data", {})
-    if "image/png" in data:
-        return f'<img alt="" src="data:image/png;base64,{data["image/png"].strip()}">'
-    text = (
-        output.get("text")
-        or data.get("text/html")
-        or html.escape(data.get("text/plain", ""))
+def section(slide: Slide) -> str:
+    """A slide as HTML."""
+    sentence = html.escape(slide.sentence)
+    shown = (
+        convert(slide.formula, display="block")
+        if slide.formula
+        else f'<img alt="{sentence}" src="{picture(slide.figure)}">'
     )
-    if "text" in output:
-        text = html.escape(text)
-    return f'<pre class="out">{text.rstrip()}</pre>'
-
-
-def cell_html(cell: Any) -> str:
-    """A cell as HTML, with its outputs."""
-    if cell.cell_type == "markdown":
-        return prose(cell.source)
-    code = highlight(
-        cell.source, PythonLexer(), HtmlFormatter(noclasses=True, nobackground=True)
-    )
-    return code + "".join(shown(output) for output in cell.outputs)
-
-
-def slides_of(number: str) -> list[str]:
-    """The slides of the notebook whose name begins with `number`."""
-    [path] = FOLDER.glob(f"{number}_*.ipynb")
-    slides: list[str] = []
-    before = "skip"
-    for cell in nbformat.read(path, as_version=4).cells:
-        kind = cell.metadata.get("slideshow", {}).get("slide_type", "-")
-        parts = HEADING.split(cell.source) if cell.cell_type == "markdown" else [""]
-        if kind == "notes":
-            slides[-1] += f'<div class="notes">{prose(cell.source)}</div>'
-        elif kind != "skip" and len(parts) > 1:  # each heading begins a slide
-            if kind == "slide" and parts[0]:
-                slides.append(prose(parts[0]))
-            elif before != "skip":
-                slides[-1] += prose(parts[0])
-            slides += [prose(part) for part in parts[1:]]
-        elif kind != "skip":
-            slides += [""] if kind == "slide" or not slides else []
-            slides[-1] += cell_html(cell)
-        before = kind
-    return slides
+    return f'<section><h2>{sentence}</h2><div class="figure">{shown}</div></section>'
 
 
 def page(name: str) -> str:
     """A lecture as one page."""
-    title, numbers = LECTURES[name]
-    first = f'<section class="title"><h1>{title}</h1><p>{QUESTION}</p><p>{KEYS}</p></section>'
-    slides = [
-        f"<section>{slide}</section>" for one in numbers for slide in slides_of(one)
-    ]
+    title, slides = LECTURES[name]
+    first = f'<section class="title"><h1>{title}</h1><h2>{QUESTION}</h2><p>{KEYS}</p></section>'
+    last = f'<section class="title"><h1>{QUESTION}</h1></section>'
+    body = "\n".join([first, *map(section, slides), last])
     head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-    body = "\n".join([first, *slides])
     return (
         f'<!doctype html><html lang="en"><head>{head}</head>'
         f"<body>\n{body}\n<footer></footer><script>{TURN}</script></body></html>\n"
@@ -177,8 +169,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in LECTURES:
         path = folder / f"{name}.html"
-        path.write_text(page(name), encoding="utf-8")
-        print(f"{path}: {path.read_text('utf-8').count('<section')} slides")
+        text = page(name)
+        path.write_text(text, encoding="utf-8")
+        print(f"{path}: {text.count('<section')} slides")
 
 
 if __name__ == "__main__":
