@@ -25,7 +25,7 @@ TARGET_WIDTH, VERDICT_X = 228, BARRIER + 228 + 34
 DRAFT_Y, TARGET_Y, ROW, OUTPUT_Y = 64, 128, 42, 322
 
 PAGE, LINE = "#fcfbf8", "#d5d2ca"
-SUBSCRIPTS = "₀₁₂₃"
+SUBSCRIPTS = "₁₂₃₄"  # as in lr/lookahead.py
 VERDICTS = (True, True, False)
 """What the verifier says about the pairs of this example: the third draft is not what
 the target means.

@@ -10,11 +10,13 @@ the algorithm are recorded anew.
 
 from __future__ import annotations
 
+import ast
 import html
 import io
 import posixpath
 import re
 import tempfile
+import textwrap
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ ROOT_PAGES = (
         for path in (ROOT / "notebooks/answers").glob("*.md")
     ),
 )
+LAST_FOUND = "---\nsearch:\n  boost: 0.2\n---\n"
+"""Begins a page that the search shows after the others: those of single modules."""
 PLAYERS = {
     "lookahead": ["--mode", "lr", "--depth", "4"],
     "tokens": ["--mode", "lr+sd", "--depth", "4"],
@@ -82,13 +86,81 @@ def on_files(files: Files, config: Any) -> Files:
             )
         )
     for path in _modules():
-        shown = f"# {_dotted(path)}\n\n::: {_dotted(path)}\n"
+        content = f"{LAST_FOUND}# {_dotted(path)}\n\n::: {_dotted(path)}\n"
         if path == PAGE:
-            shown = (
-                f"# The method on one page\n\n```python\n{path.read_text('utf-8')}```\n"
-            )
-        files.append(File.generated(config, _page(path), content=shown))
+            content = beside(path.read_text("utf-8"))
+        files.append(File.generated(config, _page(path), content=content))
     return files
+
+
+def beside(source: str) -> str:
+    """A module as a page of Markdown: what its docstrings say to the left, the code to the
+    right, one part after the other."""
+    lines = source.splitlines()
+    tree = ast.parse(source)
+    intro = (ast.get_docstring(tree) or "").split("\n", 1)
+    title, rest = intro[0], intro[1].strip("\n")
+    page = f"---\nhide:\n  - navigation\n---\n# {title}\n\n{rest}\n"
+    start = tree.body[0].end_lineno or 0
+    first_definition = next(n for n in tree.body if isinstance(n, DOCUMENTED))
+    end = _first_line(first_definition) - 1
+    page += "\n## What it is built from\n" + _part(
+        "", "\n".join(lines[start:end]).strip()
+    )
+    start = end
+    for node in tree.body[1:]:
+        parts: list[ast.AST] = [node]
+        if isinstance(node, ast.ClassDef):
+            parts += [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            page += f"\n## {node.name}\n"
+        elif isinstance(node, ast.FunctionDef):
+            page += f"\n## {node.name}\n"
+        else:
+            continue
+        ends = [*(_first_line(part) for part in parts[1:]), (node.end_lineno or 0) + 1]
+        first = start  # comments and constants above a definition belong to it
+        for part, end in zip(parts, ends, strict=True):
+            words = ast.get_docstring(part) if isinstance(part, DOCUMENTED) else None
+            code = _without_docstring(lines, first, end - 1, part)
+            page += _part(words or "", code)
+            first = end - 1
+        start = node.end_lineno or 0
+    ending = "\n".join(lines[start:]).strip()
+    return page + (_part("", ending) if ending else "")
+
+
+DOCUMENTED = (ast.ClassDef, ast.FunctionDef)
+
+
+def _first_line(node: ast.AST) -> int:
+    """The line at which a definition begins, its decorators included."""
+    assert isinstance(node, DOCUMENTED)
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _without_docstring(lines: list[str], first: int, end: int, node: ast.AST) -> str:
+    """Lines `first` to `end` (from 0) without the docstring of `node`."""
+    skipped: set[int] = set()
+    if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
+        words = node.body[0]
+        skipped = set(range(words.lineno - 1, words.end_lineno or 0))
+    code = [line for i, line in enumerate(lines[first:end], first) if i not in skipped]
+    return textwrap.dedent("\n".join(code).strip("\n"))
+
+
+def _part(words: str, code: str) -> str:
+    """One row of the page."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    paragraphs = [html.escape(text) for text in re.split(r"\n\s*\n", words) if text]
+    prose = "".join(f"<p>{text}</p>" for text in paragraphs)
+    prose = re.sub(r"`([^`]+)`", r"<code>\1</code>", prose)
+    prose = re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", prose)
+    shown = highlight(code, PythonLexer(), HtmlFormatter(cssclass="highlight"))
+    shown = re.sub(r"\n\n+", "\n&#8203;\n", shown)  # a blank line would end the HTML
+    return f'\n<div class="beside"><div>{prose}</div>{shown}</div>\n'
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
