@@ -246,63 +246,83 @@ class BenchGpu:
 
         show.at_least(self, prompt=2, tokens=2, repeats=2, step_tokens=1, batches=1)
         require(bool(self.batches), "batches", (), "at least one number")
-        driven = bool(self.drivers) or not any(mode in LOOKAHEAD for mode in self.modes)
-        require(
-            driven, "drivers", self.drivers, "at least one for the modes lr and lr+sd"
-        )
+        looks_ahead = any(mode in LOOKAHEAD for mode in self.modes)
+        driven = bool(self.drivers) or not looks_ahead
+        require(driven, "drivers", self.drivers, "at least one for lr and lr+sd")
         show.require_files(json=self.json)
-        places = {"draft": self.draft_device, "judge": self.judge_device}
-        named = {role: place for role, place in places.items() if place is not None}
-        layout = DeviceMap.of({"target": self.device.split(","), **named})
+        # 1. Where the models are, and whether they fit.
+        devices = {"target": self.device.split(",")}
+        if self.draft_device is not None:
+            devices["draft"] = [self.draft_device]
+        if self.judge_device is not None:
+            devices["judge"] = [self.judge_device]
+        layout = DeviceMap.of(devices)
         first = layout.target[0]
         usual = LARGE if first.type == "cuda" else TINY
         target, draft = self.target or usual[0], self.draft or usual[1]
         judge = None if self.judge == "none" else self.judge or usual[2]
         DeviceOptions(threads=self.threads).set_threads(target, draft, judge)
         options = GenerateOptions(
-            mode="lr+sd", driver="overlapped" if "overlapped" in self.drivers else "lockstep",
-            depth=self.depth, drafter=self.drafter, num_speculative_tokens=self.k,
-            max_tokens=self.tokens, temperature=0.6, top_p=0.95, top_k=20,  # Qwen3's recommendation
-        )  # fmt: skip
-        dummies = [
-            None if name is None else f"dummy:{name}" for name in (target, draft, judge)
-        ]
-        dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
-        at_once = len(self.modes) * len(self.drivers)  # every way keeps its caches
-        longest = self.prompt + self.tokens
+            mode="lr+sd",
+            driver="overlapped" if "overlapped" in self.drivers else "lockstep",
+            depth=self.depth,
+            drafter=self.drafter,
+            num_speculative_tokens=self.k,
+            max_tokens=self.tokens,
+            temperature=0.6,  # this and the next two: Qwen3's recommendation
+            top_p=0.95,
+            top_k=20,
+        )
+        names = (target, draft, judge)
         memory = memory_plan(
-            dummies, layout, self.dtype, options, longest, share=at_once
+            [None if name is None else f"dummy:{name}" for name in names],
+            layout,
+            self.dtype,
+            options,
+            self.prompt + self.tokens,
+            share=len(self.modes) * len(self.drivers),  # every way keeps its caches
         )
         out = show.console()
         out.print(memory_table(memory))
         memory.check()
-        chosen = gpu.ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
-        runs = (2 * (len(self.batches) + 1) + len(chosen)) * (self.repeats + 1)
+        # 2. Time every way.
+        ways = gpu.ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
+        runs = (2 * (len(self.batches) + 1) + len(ways)) * (self.repeats + 1)
+        dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
         with show.progress("timing", runs) as advance:
-            sizes = self.batches, self.prompt, min(self.tokens, 64), self.repeats
-            plan = gpu.GpuPlan(options, chosen, self._synthetic(), *sizes, advance)
-            found = gpu.bench((target, draft, judge), layout, dtype, plan)
-        out.print(gpu.report(found), highlight=False)
+            plan = gpu.GpuPlan(
+                options,
+                ways,
+                self._synthetic(),
+                self.batches,
+                self.prompt,
+                min(self.tokens, 64),
+                self.repeats,
+                advance,
+            )
+            content = gpu.bench(names, layout, dtype, plan)
+        out.print(gpu.report(content), highlight=False)
         out.print(GPU_NOTES, style="dim")
-        kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
-        write_json(
-            found | {"settings": show.settings_of(self), "memory": kept}, self.json
-        )
+        needed = [asdict(d) | {"needed": d.needed} for d in memory.devices]
+        settings = {"settings": show.settings_of(self), "memory": needed}
+        write_json(content | settings, self.json)
 
     def _synthetic(self) -> Synthetic:
         """What decides acceptance: given numbers, else a calibration, else the paper's
         tables."""
         from lr.measure.bench.synthetic import Synthetic
 
-        file, column = self.calibration, (self.pair, self.dataset)
-        known = paper_calibration(*column) if file is None else Calibration.load(file)
-        found = Synthetic.of_calibration(known, Lognormal(self.step_tokens, 0.5))
-        given = {"alpha1": self.alpha1, "alpha2": self.alpha2}
-        said: dict[str, Any] = {
-            name: one for name, one in given.items() if one is not None
-        }
-        return (
-            replace(found, **said, source=f"{found.source} but as given")
-            if said
-            else found
+        if self.calibration is None:
+            calibration = paper_calibration(self.pair, self.dataset)
+        else:
+            calibration = Calibration.load(self.calibration)
+        lengths = Lognormal(self.step_tokens, 0.5)
+        synthetic = Synthetic.of_calibration(calibration, lengths)
+        if self.alpha1 is None and self.alpha2 is None:
+            return synthetic
+        return replace(
+            synthetic,
+            alpha1=synthetic.alpha1 if self.alpha1 is None else self.alpha1,
+            alpha2=synthetic.alpha2 if self.alpha2 is None else self.alpha2,
+            source=f"{synthetic.source} but as given",
         )

@@ -206,8 +206,8 @@ def _run(words: Sequence[str]) -> int:
 
         print(f"lr {__version__}")
         return 0
-    asked = not words or words[-1] in ("-h", "--help")
-    if asked and (len(words) < 2 or words[0] == "bench"):
+    wants_help = not words or words[-1] in ("-h", "--help")
+    if wants_help and (len(words) < 2 or words[0] == "bench"):
         print(_help())
         return 0
     print(f"error: there is no command {name!r}.\n\n{_help()}", file=sys.stderr)

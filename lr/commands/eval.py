@@ -98,9 +98,9 @@ class Verify:
         saved = load_pairs(self.pairs)
         with closing(lab_of(self.models, [], Path())) as lab:
             if self.sheet is not None:
-                both = [one for one in saved if one[0].target is not None]
-                step = max(1, len(both) // self.pairs_in_sheet)
-                chosen = both[::step][: self.pairs_in_sheet]
+                complete = [entry for entry in saved if entry[0].target is not None]
+                step = max(1, len(complete) // self.pairs_in_sheet)
+                chosen = complete[::step][: self.pairs_in_sheet]
                 write_sheet(self.sheet, chosen, lab.reasoner().codec.decode)
                 console().print(f"{len(chosen)} pairs to label: {self.sheet}")
                 return
@@ -110,7 +110,7 @@ class Verify:
         from lr.measure import verifier_eval as ev
 
         pairs = [pair for pair, _ in saved]
-        labels = [one.label for _, one in saved]
+        labels = [entry.label for _, entry in saved]
         if self.reference is None and None not in labels:
             truth = [bool(label) for label in labels]
         else:
@@ -205,8 +205,8 @@ class ExperimentCommand:
         from lr.measure.experiments import EXPERIMENTS, write_results
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
-        known = f"one of {', '.join(EXPERIMENTS)}, or all"
-        require(names[0] in EXPERIMENTS, "name", self.name, known)
+        choices = f"one of {', '.join(EXPERIMENTS)}, or all"
+        require(names[0] in EXPERIMENTS, "name", self.name, choices)
         at_least(self, problems=2, concurrency=1, repeats=1)
         rows = not self.variant or self.name == "speedup"
         require(rows, "variant", self.variant, "none: only speedup has rows for them")

@@ -45,16 +45,9 @@ class RunModels(ModelChoice):
     and on a machine without CUDA, they are the tiny models."""
 
     model: str = "auto"
-    """The target. auto: Qwen/Qwen3-32B; tiny-target for tiny:N and stories:N or without
-    a CUDA device."""
-    draft_model: str | None = None
-    """The draft. None: Qwen/Qwen3-1.7B; tiny-draft for tiny-target."""
-    judge_model: str | None = None
-    """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct;
-    tiny-judge for tiny-target."""
-    verifier: str | None = None
-    """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle
-    for the tiny language. None: judge."""
+    """The target. auto: Qwen/Qwen3-32B, its draft Qwen/Qwen3-1.7B and its judge
+    Qwen/Qwen2.5-7B-Instruct; the tiny models for tiny:N and stories:N or without a CUDA
+    device."""
     tensor_parallel: int | None = None
     """Ranks of the target. None: one per existing GPU of --target_gpu_id; 1 on the
     CPU."""
@@ -125,22 +118,22 @@ class RunModels(ModelChoice):
             value = getattr(self, name)
             valid = all(part.strip().isdecimal() for part in value.split(","))
             require(valid, name, value, "numbers of CUDA devices such as 0 or 0,1")
-            asked = [int(part) for part in value.split(",")]
-            known = f"numbers below {count}: this machine has {count} CUDA devices"
+            ids = [int(part) for part in value.split(",")]
+            expected = f"numbers below {count}: this machine has {count} CUDA devices"
             usual = value == RunModels.__dataclass_fields__[name].default
-            require(usual or max(asked) < count, name, value, known)
-            numbers[name] = [min(number, count - 1) for number in asked]
-        others = {}  # of the models that run here
+            require(usual or max(ids) < count, name, value, expected)
+            numbers[name] = [min(number, count - 1) for number in ids]
+        others = {}  # the GPUs of draft and judge, if they run here
         if self.draft_model is not None:
             others["draft"] = numbers["draft_gpu_id"][0]
         if self.judge_model is not None and not self.server.address():
             others["judge"] = numbers["judge_gpu_id"][0]
-        ids = dict.fromkeys(numbers["target_gpu_id"])
         # draft and judge choose first, unless no GPU is left for the target
-        target_ids = [n for n in ids if n not in others.values()] or list(ids)[:1]
+        ids = sorted(set(numbers["target_gpu_id"]))
+        free = [number for number in ids if number not in others.values()] or ids[:1]
+        gpus = [torch.device("cuda", number) for number in free]
         if self.model in TINY:
-            target_ids = target_ids[:1]
-        gpus = [torch.device("cuda", number) for number in target_ids]
+            gpus = gpus[:1]
         target = spread(gpus, self.tensor_parallel, self.placement.threads)
         placed = {role: torch.device("cuda", n) for role, n in others.items()}
         return DeviceMap.of({"target": target, **placed})
@@ -251,8 +244,8 @@ class RunCommand:
             with models.reasoner(models.model, models.draft_model) as reasoner:
                 variant = running.variant_of(mode, reasoner, self.choice.variant)
                 if variant is not None and self.mode in MODES:  # the flag wins
-                    asked = {**variant.settings, "mode": mode}
-                    variant = replace(variant, settings=asked)
+                    own_mode = {**variant.settings, "mode": mode}
+                    variant = replace(variant, settings=own_mode)
                 grade_programs(store, items, grader)
                 evaluation = running.Evaluation(
                     reasoner,
@@ -268,12 +261,12 @@ class RunCommand:
                     save_pairs=self.save_pairs,
                     save_traces=self.save_traces,
                 )
-                total, left = len(evaluation.keys), len(evaluation.missing)
-                there = (
-                    f", {total - left} of them there already" if left < total else ""
+                total = len(evaluation.keys)
+                done = total - len(evaluation.missing)
+                notes.print(
+                    f"mode {mode}: {total} answers to {len(items)} problems, {done} of "
+                    f"them there already; results in {store.path}"
                 )
-                count = f"{total} answers to {len(items)} problems{there}"
-                notes.print(f"mode {mode}: {count}; results in {store.path}")
                 watch(evaluation, notes)
             if samples := write_samples(store, items):
                 notes.print(f"programs for the benchmark's grader: {samples}")
@@ -282,18 +275,20 @@ class RunCommand:
     def chosen_mode(self) -> str:
         """The mode that flags and switches agree on. Raises `SettingError` if they
         disagree."""
-        switches = {"--use_spec": self.use_spec, "--enable_n_gram": self.enable_n_gram}
-        means = {(0, 0): "ar", (1, 0): "lr", (0, 1): "sd", (1, 1): "lr+sd"}
-        by_switches = means[self.use_spec, self.enable_n_gram]
+        by_switches = "ar"
+        if self.use_spec:
+            by_switches = "lr+sd" if self.enable_n_gram else "lr"
+        elif self.enable_n_gram:
+            by_switches = "sd"
         if self.mode is None:
-            variant = self.choice.variant is not None
-            return "lr" if by_switches == "ar" and variant else by_switches
+            is_variant = self.choice.variant is not None
+            return "lr" if by_switches == "ar" and is_variant else by_switches
         # each switch is a part of lr+sd
         if by_switches in ("ar", self.mode) or self.mode == "lr+sd":
             return self.mode
-        given = " and ".join(name for name, on in switches.items() if on)
         raise SettingError(
-            f"--mode {self.mode} contradicts {given} (mode {by_switches}); leave one out."
+            f"--mode {self.mode} contradicts --use_spec or --enable_n_gram (mode "
+            f"{by_switches}); leave one out."
         )
 
     def _check(self, mode: str) -> None:

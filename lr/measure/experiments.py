@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,13 +30,11 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.theory.hybrid import hybrid_speedup
 from lr.tiny.names import speaks_tiny
-from lr.trace import ForwardPass, Stats, VerifierCall
+from lr.trace import Stats
 from lr.types import require
 from lr.watch.figures.plots import draw
-from lr.watch.trace.file import read_trace
 
 Row = dict[str, Any]
-Spans = list[tuple[float, float]]  # (begin, end) of pieces of work
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class Arm:
     verifier: str | None = None
     variant: str | None = None
     save_pairs: bool = False
-    save_traces: bool = False
 
     @property
     def name(self) -> str:
@@ -70,8 +67,11 @@ class ArmResult:
     @property
     def steps(self) -> list[tuple[str, int]]:
         """(origin, tokens) of every step."""
-        records = self.summary.run.records.values()
-        return [(origin, n) for one in records for origin, n in one.get("steps", [])]
+        return [
+            (origin, tokens)
+            for record in self.summary.run.records.values()
+            for origin, tokens in record.get("steps", [])
+        ]
 
 
 @dataclass
@@ -180,8 +180,6 @@ class Lab:
             concurrency=self.concurrency,
             variant=variant,
             save_pairs=arm.save_pairs,
-            save_traces=arm.save_traces,
-            detailed=False,
         )
 
     def _head(self, arm: Arm) -> Row:
@@ -250,10 +248,10 @@ def verifier_arms(lab: Lab) -> list[Arm]:
     return arms
 
 
-def verdict_cost(one: ArmResult) -> Row:
+def verdict_cost(result: ArmResult) -> Row:
     """What a verdict costs."""
-    judged = one.summary.stats.judged
-    seconds = one.summary.stats.verifier_seconds
+    judged = result.summary.stats.judged
+    seconds = result.summary.stats.verifier_seconds
     return {"ms per pair": 1000 * seconds / judged if judged else None}
 
 
@@ -281,10 +279,10 @@ def width_arms(lab: Lab) -> list[Arm]:
     return arms
 
 
-def places_kept(one: ArmResult) -> Row:
+def places_kept(result: ArmResult) -> Row:
     """The paper's acceptance rate: of the places where steps were judged, those at
     which one of the W alternatives was accepted."""
-    origins = Counter(origin for origin, _ in one.steps)
+    origins = Counter(origin for origin, _ in result.steps)
     places = origins["accepted"] + origins["correction"]
     return {"places kept": origins["accepted"] / places if places else None}
 
@@ -320,7 +318,7 @@ def add_product_law(results: Sequence[ArmResult], rows: Sequence[Row]) -> None:
     `closed form` is h(k1, k2) of section 3.3 with the acceptance rates and the pass
     costs that were measured here."""
     passes = {(row["k1"], row["k2"]): row["tokens/pass"] or 1.0 for row in rows}
-    total = sum((one.summary.stats for one in results), Stats())
+    total = sum((result.summary.stats for result in results), Stats())
     plain = results[0].summary.stats
     draft_pass = total.draft_seconds / max(1, total.draft_passes)
     target_pass = plain.target_seconds / max(1, plain.target_passes)
@@ -359,10 +357,10 @@ def segmentation_arms(lab: Lab) -> list[Arm]:
     return arms
 
 
-def step_sizes(one: ArmResult) -> Row:
+def step_sizes(result: ArmResult) -> Row:
     """`cut`: the share of steps that ended at the length cap, where a judge made for
     whole steps sees pieces of them."""
-    records, steps = one.summary.run.records.values(), one.steps
+    records, steps = result.summary.run.records.values(), result.steps
     return {
         "tokens/step": sum(n for _, n in steps) / len(steps),
         "steps per answer": len(steps) / len(records),
@@ -374,47 +372,23 @@ def step_sizes(one: ArmResult) -> Row:
 
 
 def profile_arms(lab: Lab) -> list[Arm]:
-    """Plain decoding, then Lookahead Reasoning with each driver; keeps the traces."""
-    arms = [Arm({"driver": "plain decoding"}, "ar", save_traces=True)]
+    """Plain decoding, then Lookahead Reasoning with each driver."""
+    arms = [Arm({"driver": "plain decoding"}, "ar")]
     for driver in ("lockstep", "overlapped"):
-        arms.append(Arm({"driver": driver}, "lr", {"driver": driver}, save_traces=True))
+        arms.append(Arm({"driver": driver}, "lr", {"driver": driver}))
     return arms
 
 
-def time_shares(one: ArmResult) -> Row:
-    """The shares of the time in which each model was at work, and two at a time."""
-    run, seconds = one.summary.run, 0.0
-    busy = dict.fromkeys(("target", "draft", "judge", "both"), 0.0)
-    for key in run.records:
-        trace = read_trace(run.path / "traces" / f"{key.file}l")
-        spans = spans_at_work((record.time, record.event) for record in trace.records)
-        seconds += max((record.time for record in trace.records), default=0.0)
-        for lane, pieces in spans.items():
-            busy[lane] += covered(pieces)
-        either = covered([*spans["target"], *spans["draft"]])
-        busy["both"] += covered(spans["target"]) + covered(spans["draft"]) - either
-    return {lane: time / seconds for lane, time in busy.items()}
-
-
-def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
-    """When draft, target and judge worked, from (time, event); an event reports what
-    has ended."""
-    spans: dict[str, Spans] = {"draft": [], "target": [], "judge": []}
-    for time, event in events:
-        if isinstance(event, ForwardPass | VerifierCall):
-            lane = event.role.value if isinstance(event, ForwardPass) else "judge"
-            spans[lane].append((max(0.0, time - event.seconds), time))
-    return spans
-
-
-def covered(spans: Spans) -> float:
-    """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6)
-    cover 4."""
-    total = reached = 0.0
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
+def time_shares(result: ArmResult) -> Row:
+    """The shares of the time in which each model was at work. What they are above 1 in
+    all is `overlap`: at least in this share of the time two worked at once."""
+    stats = result.summary.stats
+    shares = {
+        "target": stats.target_seconds / stats.seconds,
+        "draft": stats.draft_seconds / stats.seconds,
+        "judge": stats.verifier_seconds / stats.seconds,
+    }
+    return shares | {"overlap": max(0.0, sum(shares.values()) - 1)}
 
 
 @dataclass(frozen=True)
@@ -429,17 +403,17 @@ class Experiment:
     arms: Callable[[Lab], list[Arm]]
     heads: tuple[str, ...]
     drawn: tuple[str, ...]
-    extra: Callable[[ArmResult], Row] = lambda one: {}
+    extra: Callable[[ArmResult], Row] = lambda result: {}
     timed: bool = True
 
     def rows(self, results: Sequence[ArmResult]) -> list[Row]:
         rows = [
             {
-                **one.arm.cells,
-                **self.extra(one),
-                **{head: one.summary.row[head] for head in self.heads},
+                **result.arm.cells,
+                **self.extra(result),
+                **{head: result.summary.row[head] for head in self.heads},
             }
-            for one in results
+            for result in results
         ]
         if self.arms is budget_arms:
             add_product_law(results, rows)
@@ -480,7 +454,7 @@ EXPERIMENTS = {
         problems=12,
         arms=profile_arms,
         heads=("tokens/s", *FASTER),
-        drawn=("target", "both"),
+        drawn=("target", "overlap"),
         extra=time_shares,
     ),
     "budget": Experiment(

@@ -101,15 +101,15 @@ class ServedJudge(Verifier):
         self.failures = 0
         return read_answer(answer)
 
-    def _rejected(self, why: str) -> Verdict:
+    def _rejected(self, reason: str) -> Verdict:
         """The verdict of a pair that failed, unless the judge is now lost."""
         self.failures += 1
         if self.failures >= FAILURES:
-            why = f"{why} ({self.failures} pairs in a row)"
+            reason = f"{reason} ({self.failures} pairs in a row)"
             if self.lost == "stop":
-                raise JudgeError(f"{why}. Is the server up?")
-            self.given_up = f"not asked any more: {why}"
-        return Verdict(aligned=False, why=why, failed=True)
+                raise JudgeError(f"{reason}. Is the server up?")
+            self.given_up = f"not asked any more: {reason}"
+        return Verdict(aligned=False, why=reason, failed=True)
 
     async def _ask(self, question: str) -> str:
         """The judge's answer. Raises `_Unanswered` after the last attempt."""
@@ -143,8 +143,8 @@ class ServedJudge(Verifier):
         except TimeoutError:
             raise _Unanswered(f"was silent for {self.timeout:g} seconds") from None
         except httpx.HTTPError as error:
-            said = str(error) or type(error).__name__
-            raise _Unanswered(f"did not answer ({said})") from error
+            message = str(error) or type(error).__name__
+            raise _Unanswered(f"did not answer ({message})") from error
         status = response.status_code
         if status >= 500 or status in BUSY:
             raise _Unanswered(f"answered with status {status}")

@@ -53,8 +53,9 @@ def accuracy(grades: Sequence[Sequence[bool]]) -> tuple[float, Interval]:
     mean = float(means.mean())
     if any(len(samples) > 1 for samples in grades):
         return mean, _bootstrap(means, lambda drawn: drawn.mean(-1))
-    known = binomtest(round(means.sum()), len(means)).proportion_ci(method="wilson")
-    return mean, (float(known.low), float(known.high))
+    test = binomtest(round(means.sum()), len(means))
+    interval = test.proportion_ci(method="wilson")
+    return mean, (float(interval.low), float(interval.high))
 
 
 def speedup_of(problems: Sequence[Sequence[float]]) -> tuple[float, Interval]:
@@ -141,8 +142,8 @@ def choose_baseline(
             return run
     if name is None:
         return None
-    known = ", ".join(run.name for run in runs)
-    raise SettingError(f"there is no run {name!r} to compare with, only {known}.")
+    names_of_runs = ", ".join(run.name for run in runs)
+    raise SettingError(f"there is no run {name!r} to compare with: {names_of_runs}.")
 
 
 def require_comparable(run: RunResults, baseline: RunResults) -> None:
@@ -357,33 +358,33 @@ def bars(head: str, labels: Sequence[str], rows: Sequence[Mapping[str, Any]]) ->
 def notes(summaries: Sequence[Summary]) -> list[str]:
     """What a reader of the numbers must know."""
     lines = []
-    hardware = {one.run.devices for one in summaries if one.run.devices}
+    hardware = {s.run.devices for s in summaries if s.run.devices}
     if len(hardware) > 1:
-        each = (f"{one.run.name}: {', '.join(one.run.devices)}" for one in summaries)
+        each = (f"{s.run.name}: {', '.join(s.run.devices)}" for s in summaries)
         lines.append(
             f"Not on equal hardware: {'; '.join(each)}. A speedup with more devices is "
             "not due to the method alone."
         )
     runs_with: dict[str, list[str]] = {}
-    for one in summaries:
-        for fact in one.facts:
-            runs_with.setdefault(fact, []).append(one.run.name)
+    for summary in summaries:
+        for fact in summary.facts:
+            runs_with.setdefault(fact, []).append(summary.run.name)
     lines += [f"{', '.join(names)}: {fact}." for fact, names in runs_with.items()]
-    if all(one.row["speedup"] is None for one in summaries):
+    if all(summary.row["speedup"] is None for summary in summaries):
         lines.append("No speedups: no run in mode ar (--baseline names another).")
     return lines
 
 
 def table(rows: Iterable[Iterable[str]]) -> list[str]:
     """The lines of a Markdown table; the first row is the head."""
-    head, *rest = ["| " + " | ".join(row) + " |" for row in rows]
+    head, *lines = ["| " + " | ".join(row) + " |" for row in rows]
     rule = "| " + " | ".join(["---"] * (head.count(" | ") + 1)) + " |"
-    return [head, rule, *rest]
+    return [head, rule, *lines]
 
 
 def markdown(summaries: Sequence[Summary]) -> str:
     """The table, its notes and its legend as Markdown."""
-    lines = table(texts([one.row for one in summaries]))
+    lines = table(texts([summary.row for summary in summaries]))
     lines += ["", *(f"- {note}" for note in notes(summaries)), "", LEGEND, ""]
     return "\n".join(lines)
 

@@ -88,8 +88,7 @@ class Evaluation:
 
     All answers have the same `options`, except for the sample. `total_tokens` bounds
     prompt and answer together. `save_pairs` keeps every judged pair in pairs/,
-    `save_traces` the trace of every answer in traces/, with all events or (`detailed`
-    False) those that statistics need.
+    `save_traces` the trace of every answer, with all events, in traces/.
     """
 
     reasoner: Reasoner
@@ -104,7 +103,6 @@ class Evaluation:
     variant: Variant | None = None
     save_pairs: bool = False
     save_traces: bool = False
-    detailed: bool = True
     warm_up: bool = True
 
     def __post_init__(self) -> None:
@@ -177,7 +175,7 @@ class Evaluation:
             question,
             options,
             variant=self.variant,
-            detailed=self.save_traces and self.detailed,
+            detailed=self.save_traces,
         )
 
     def _warm_up(self, answers: Sequence[Answer]) -> None:

@@ -131,8 +131,8 @@ class ReplayedVerdicts:
     def scores(self) -> list[float]:
         """One number per pair that grows with agreement: the score or, without one, an
         extreme."""
-        known = [v.score for v in self.verdicts if v.score is not None]
-        rejected, accepted = min([0.0, *known]), max([1.0, *known])
+        scores = [v.score for v in self.verdicts if v.score is not None]
+        rejected, accepted = min([0.0, *scores]), max([1.0, *scores])
         return [
             (accepted if v.aligned else rejected) if v.score is None else v.score
             for v in self.verdicts
@@ -189,8 +189,8 @@ def quality(
     right = sum(a and t for a, t in zip(aligned, truth, strict=True))
     flips = None
     if swapped_order is not None:
-        other = (verdict.aligned for verdict in swapped_order.verdicts)
-        flips = fmean(a != b for a, b in zip(aligned, other, strict=True))
+        after = (verdict.aligned for verdict in swapped_order.verdicts)
+        flips = fmean(a != b for a, b in zip(aligned, after, strict=True))
     return Quality(
         pairs=len(aligned),
         accepted=sum(aligned) / len(aligned),
@@ -248,5 +248,5 @@ def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
     if all(truth) or not any(truth):
         return None
     points = [(0.0, 0.0)]
-    points += [(one.false_rate, one.true_rate) for one in curve(scores, truth)]
+    points += [(p.false_rate, p.true_rate) for p in curve(scores, truth)]
     return sum((x - left) * (y + low) / 2 for (left, low), (x, y) in pairwise(points))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lr.commands.cli import main
-from lr.measure.experiments import EXPERIMENTS, ArmResult, budget_arms, covered
+from lr.measure.experiments import EXPERIMENTS, ArmResult, budget_arms
 from lr.measure.report import RunResults, summarise
 from lr.measure.store import AnswerKey
 from lr.options import GenerateOptions
@@ -31,8 +31,8 @@ def run(name: str, folder: Path, flags: str) -> list[dict[str, Any]]:
 def test_an_experiment_continues_and_the_drivers_overlap(tmp_path: Path) -> None:
     flags = "--problems 2 --max_tokens 60 --verifier oracle --threads 1"
     _, lockstep, overlapped = run("profile", tmp_path, flags)
-    assert lockstep["both"] == 0.0 and lockstep["target"] > 0
-    assert overlapped["both"] > 0
+    assert lockstep["overlap"] < 0.05 and lockstep["target"] > 0
+    assert overlapped["overlap"] > 0
     times = {
         path: path.stat().st_mtime_ns for path in tmp_path.rglob("work/**/[0-9].json")
     }
@@ -54,7 +54,7 @@ def test_repeats_are_other_samples(tmp_path: Path) -> None:
     assert files == {"0.json", "0.1.json", "1.json", "1.1.json"}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS.keys() - {"profile"})
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_every_table_has_all_its_columns(name: str) -> None:
     """From results made by hand: every row has the same columns."""
     experiment = EXPERIMENTS[name]
@@ -71,6 +71,7 @@ def test_every_table_has_all_its_columns(name: str) -> None:
         "draft_passes": 20,
         "target_seconds": 2.0,
         "draft_seconds": 1.0,
+        "seconds": 4.0,
         "tokens": 60,
         "target_tokens": 100,
     }
@@ -93,7 +94,7 @@ def test_every_table_has_all_its_columns(name: str) -> None:
         for arm, run in zip(arms, runs, strict=True)
     ]
     rows = experiment.rows(results)
-    assert len(rows) >= 6 and all(row.keys() == rows[0].keys() for row in rows)
+    assert len(rows) >= 3 and all(row.keys() == rows[0].keys() for row in rows)
     assert rows[0].keys() >= set(experiment.drawn)
     assert len({arm.name for arm in arms}) == len(arms)
 
@@ -131,8 +132,3 @@ def test_the_splits_of_a_budget() -> None:
         "max_target_rows": 2,
         "num_speculative_tokens": 1,
     }
-
-
-def test_spans() -> None:
-    assert covered([(0, 2), (1, 3), (5, 6)]) == 4
-    assert covered([]) == 0

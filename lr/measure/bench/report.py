@@ -77,11 +77,11 @@ def acceptance_of(stats: Stats) -> dict[str, float | None]:
     return {name: getattr(stats, name) for name in names}
 
 
-def in_turn(all_: Sequence[T], number: int) -> list[T]:
+def in_turn(items: Sequence[T], number: int) -> list[T]:
     """Rotated left by `number`, so that each begins once. Example: a, b, c by 1 is b,
     c, a."""
-    first = number % len(all_)
-    return [*all_[first:], *all_[:first]]
+    first = number % len(items)
+    return [*items[first:], *items[:first]]
 
 
 def timed(
