@@ -128,7 +128,8 @@ WORDS = (
 @dataclass(frozen=True)
 class Demo:
     """Watch plain decoding and lookahead answer the same question in real time; then
-    one rejection in slow motion, and all modes in one table."""
+    one rejection in slow motion, and all modes in one table. Other models than the tiny
+    ones: --model and --draft_model; verifier likelihood, unless you give another."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask. Left out: a long problem for the tiny models, a short one for any
@@ -147,15 +148,18 @@ class Demo:
         show.at_least(self, problems=1, seconds=0, depth=1)
         out = show.console()
         tiny = self.models.model in CHECKPOINTS
-        with self.models.load(needs_draft=True) as reasoner:
+        models = self.models
+        if not tiny and models.verifier is None and models.judge_model is None:
+            models = replace(models, verifier="likelihood")
+        with models.load(needs_draft=True) as reasoner:
             question = self.question
             if question is None and tiny:
                 question = story(Split.TEST, RACE, 0).question
             question = self.models.question(question)
             out.print(picked(reasoner, GenerateOptions(mode="lr")), style="dim")
             # The first call allocates, and starts the draft's process.
-            for mode in MODES:
-                reasoner.generate(question, **self._options(mode) | {"max_tokens": 4})
+            for mode in ("ar", "lr"):
+                reasoner.generate(question, **self._options(mode) | {"max_tokens": 2})
             out.print("", question, "", soft_wrap=False)
             race = Race(
                 reasoner.run(question, detailed=True, **self._options("ar")),
@@ -168,9 +172,8 @@ class Demo:
             tallies = self._compare(reasoner, tasks)
         out.print("", table_of(tallies), soft_wrap=False)
         out.print(WORDS, style="dim", soft_wrap=False)
-        reason = tallies["lr"].reason
-        if reason:
-            out.print(f"lr was {reason}.", style="bold", soft_wrap=False)
+        if "lr" in tallies and tallies["lr"].reason:
+            out.print(f"lr was {tallies['lr'].reason}.", style="bold", soft_wrap=False)
 
     def _options(self, mode: Mode) -> dict[str, Any]:
         """The options of one mode. A real pair gets short answers of short steps."""
@@ -188,16 +191,19 @@ class Demo:
     def _compare(
         self, reasoner: Reasoner, tasks: list[Problem | str]
     ) -> dict[Mode, Tally]:
-        """Answer the questions in every mode, the modes alternating."""
-        tallies = {mode: Tally() for mode in MODES}
-        started = time.monotonic()
+        """Answer the questions in every mode, the modes alternating, until the time is
+        up: after a whole round, but in the first round after any mode."""
+        tallies: dict[Mode, Tally] = {}
+        end = time.monotonic() + self.seconds
         with show.progress("comparing", len(tasks) * len(MODES)) as advance:
-            for task in tasks:
-                if tallies["ar"].answers and time.monotonic() - started > self.seconds:
-                    break
-                for mode, tally in tallies.items():
+            for index, task in enumerate(tasks):
+                for mode in MODES:
+                    may_stop = index == 0 or mode == MODES[0]
+                    if tallies and may_stop and time.monotonic() > end:
+                        return tallies
                     question = task if isinstance(task, str) else task.question
-                    tally.add(reasoner.generate(question, **self._options(mode)), task)
+                    result = reasoner.generate(question, **self._options(mode))
+                    tallies.setdefault(mode, Tally()).add(result, task)
                     advance()
         return tallies
 
