@@ -184,7 +184,7 @@ def slow_motion(step: EmittedState) -> list[Text]:
     assert step.rejected is not None
     why = differing(step.rejected.text, step.step.text)  # in the tiny language
     if not why and step.verdict is not None:
-        why = step.verdict["why"]
+        why = step.verdict.why
     return [
         Text(f"the draft wrote   {quoted(step.rejected.text)}", "bright_blue"),
         Text(f"the target wrote  {quoted(step.step.text)}", "yellow"),

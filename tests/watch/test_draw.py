@@ -66,7 +66,7 @@ def test_the_tree_says_what_the_state_says() -> None:
         if node.drafted:
             assert node.draft is not None
             assert node.draft.text.strip() in texts
-    aligned = [node for node in below if node.verdict and node.verdict["aligned"]]
+    aligned = [node for node in below if node.verdict and node.verdict.aligned]
     assert texts.count("✓ aligned") == len(aligned)
 
 

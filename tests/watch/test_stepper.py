@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
-from lr.spec.protocol import Limits, SchedulerConfig
+from lr.spec.protocol import Judged, Limits, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, TextScript
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session, Side, is_forced
@@ -33,8 +33,9 @@ def text(session: Session, side: int = 0) -> str:
 
 def forced(side: Side) -> list[str]:
     """The nodes whose verdicts were forced."""
-    judged = [record.data for record in side.records if record.kind == "judged"]
-    return [data["node"] for data in judged if is_forced(data["verdict"])]
+    events = [record.event for record in side.records]
+    judged = [event for event in events if isinstance(event, Judged)]
+    return [str(event.node) for event in judged if is_forced(event.verdict)]
 
 
 def test_back_undoes_next_and_nothing_is_made_anew() -> None:
@@ -89,7 +90,7 @@ def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
     assert text(session) == "a.b.C.D$"
     verdict = session.sides[0].state.emitted[0].verdict
     assert verdict is not None
-    assert verdict["why"] == f"{FORCED}; else aligned: the same"
+    assert verdict.why == f"{FORCED}; else aligned: the same"
     assert len(session.sides) == 1  # the verdict was not there yet: nothing to rewrite
 
 

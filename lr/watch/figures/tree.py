@@ -115,7 +115,7 @@ def standing_of(state: State, child: NodeState) -> Standing:
     if child.failed is not None:
         return Standing.FAILED
     if child.verdict is not None:
-        return Standing.ALIGNED if child.verdict["aligned"] else Standing.REJECTED
+        return Standing.ALIGNED if child.verdict.aligned else Standing.REJECTED
     if child.gone is not None and not child.accepted:
         return Standing.CANCELLED
     if ("judge", child.name) in state.work:

@@ -232,7 +232,7 @@ class Histories:
             return
         if record.kind == "release":
             node = state.nodes[data["node"]]
-            if node.verdict and node.verdict["aligned"] and not node.accepted:
+            if node.verdict and node.verdict.aligned and not node.accepted:
                 self.notes[state.number] = WASTED
         names = {
             name for name in (*state.touched, data.get("node")) if name in state.nodes
@@ -275,7 +275,7 @@ class Histories:
                 self._note_list(written["tokens"], _tokens(step))
                 self._note(written["done"], step.finish != "")
         if node.verdict is not None:
-            life["why"] = node.verdict["why"]
+            life["why"] = node.verdict.why
         if node.gone is not None:
             life.setdefault("gone", [state.number, node.gone])
 
@@ -305,7 +305,7 @@ class Histories:
             "at": self.state.number,
             "index": step.index,
             "origin": step.origin,
-            "why": step.verdict["why"] if step.verdict else None,
+            "why": step.verdict.why if step.verdict else None,
             "colour": origin.role,
             "mark": origin.mark,
             "by": "draft" if step.origin == "accepted" else "target",
@@ -320,7 +320,7 @@ def _tokens(step: StepState) -> list[Any]:
     tokens = []
     for token in step.tokens:
         refused = [
-            [quoted(draft["piece"]), draft["p"], draft["q"], draft["accept"]]
+            [quoted(draft.piece), draft.p, draft.q, draft.accept]
             for draft in token.refused
         ]
         tokens.append([token.token, token.piece, token.source, token.p, refused])

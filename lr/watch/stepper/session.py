@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
+from lr.spec.protocol import Judged
+from lr.types import Verdict
 from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
 from lr.watch.stepper.words import says_aligned
 from lr.watch.trace.file import Record, write_trace
@@ -257,7 +258,8 @@ class Session:
         `TraceError`."""
         side = self.active
         header = side.source.header
-        verdicts = [r.data["verdict"] for r in side.records if r.kind == "judged"]
+        events = [record.event for record in side.records]
+        verdicts = [event.verdict for event in events if isinstance(event, Judged)]
         if side.name == "B" or any(map(is_forced, verdicts)):
             header = replace(header, variant="a what-if of the stepper")
         write_trace(path, header, side.records)
@@ -269,6 +271,6 @@ class Session:
             side.source.close()
 
 
-def is_forced(verdict: dict[str, Any] | None) -> bool:
+def is_forced(verdict: Verdict | None) -> bool:
     """Whether a verdict was forced."""
-    return verdict is not None and str(verdict["why"]).startswith(FORCED)
+    return verdict is not None and verdict.why.startswith(FORCED)

@@ -70,7 +70,7 @@ def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
         if is_forced(step.verdict):
             words.append(f" [{FORCED}]", style="bold magenta")
         if step.rejected is not None:
-            why = "" if step.verdict is None else f" ({step.verdict['why']})"
+            why = "" if step.verdict is None else f" ({step.verdict.why})"
             words.append(f"\ndraft: {quoted(step.rejected.text)}{why}", style="dim")
         table.add_row(Text(f"{origin.typed} {step.index}", style=origin.style), words)
     return table
@@ -188,10 +188,10 @@ def _verdict(node: NodeState) -> Text:
     if node.verdict is None:
         why = " (not sure without the target's step)" if node.unsure else " yet"
         return Text(f"verdict none{why}", style="dim")
-    text = "verdict aligned" if node.verdict["aligned"] else "verdict not aligned"
-    text += f": {node.verdict['why']}"
-    if node.verdict["score"] is not None:
-        text += f", score {node.verdict['score']:.3f}"
+    text = "verdict aligned" if node.verdict.aligned else "verdict not aligned"
+    text += f": {node.verdict.why}"
+    if node.verdict.score is not None:
+        text += f", score {node.verdict.score:.3f}"
     return Text(text, style="magenta")
 
 

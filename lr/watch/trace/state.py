@@ -11,10 +11,53 @@ the time in `gone`."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from lr.watch.trace.file import Header, Record, TraceError, TraceFile, step_after
+from lr.engine import recorder as cache
+from lr.spec.protocol import (
+    Cancel,
+    Draft,
+    Drafted,
+    Emit,
+    Judge,
+    Judged,
+    NodeId,
+    Release,
+    Target,
+    Targeted,
+)
+from lr.trace import (
+    Ended,
+    ForwardPass,
+    Noted,
+    RoundDetail,
+    StepWritten,
+    TokenRound,
+    TokenWritten,
+)
+from lr.types import Origin, Role, Step, Verdict
+from lr.watch.trace.file import (
+    Bytes,
+    Header,
+    Record,
+    TraceError,
+    TraceFile,
+    piece_of,
+    pieces_of,
+    step_after,
+)
+
+
+@dataclass
+class RefusedToken:
+    """A draft token that was rejected: p of the target, q of the drafter, and the
+    probability of acceptance."""
+
+    piece: str
+    p: float
+    q: float
+    accept: float | None
 
 
 @dataclass
@@ -28,7 +71,7 @@ class TokenState:
     piece: str
     source: str = ""
     p: float | None = None  # its probability
-    refused: tuple[dict[str, Any], ...] = ()
+    refused: tuple[RefusedToken, ...] = ()
 
 
 @dataclass
@@ -40,33 +83,32 @@ class StepState:
 
     @property
     def text(self) -> str:
-        return "".join(one.piece for one in self.tokens)
+        return "".join(token.piece for token in self.tokens)
 
-    def complete(self, step: dict[str, Any]) -> StepState:
+    def complete(self, step: Step, token_bytes: Bytes) -> StepState:
         """Take the finished step, and keep what is known about its tokens."""
-        if [one.token for one in self.tokens] != step["tokens"]:
-            self.tokens = [TokenState(token, "") for token in step["tokens"]]
-        for one, piece in zip(self.tokens, step["pieces"], strict=True):
-            one.piece = piece
-        self.finish = step["finish"]
+        if tuple(token.token for token in self.tokens) != step.tokens:
+            self.tokens = [TokenState(token, "") for token in step.tokens]
+        pieces = pieces_of(step.tokens, token_bytes)
+        for token, piece in zip(self.tokens, pieces, strict=True):
+            token.piece = piece
+        self.finish = step.finish.value
         return self
 
 
 @dataclass
 class NodeState:
-    """A prefix, by name. `index`: the number of the step after it."""
+    """A prefix, by name. `index`: the number of the step after it. `draft`: the draft
+    step that leads here; None at a tree's first node. `target`: the target's own step
+    after it, once that was begun. `verdict`: on `draft`."""
 
     name: str
     index: int
     parent: str | None = None
-    draft: StepState | None = (
-        None  # the draft step that leads here; None at a tree's first node
-    )
-    target: StepState | None = (
-        None  # the target's own step after it, once that was begun
-    )
+    draft: StepState | None = None
+    target: StepState | None = None
     failed: str | None = None  # why there will be no draft step
-    verdict: dict[str, Any] | None = None  # on `draft`
+    verdict: Verdict | None = None
     unsure: bool = False
     accepted: bool = False  # `draft` joined the output
     children: list[str] = field(default_factory=list)
@@ -92,7 +134,7 @@ class EmittedState:
     origin: str
     step: StepState
     node: str
-    verdict: dict[str, Any] | None = None
+    verdict: Verdict | None = None
     rejected: StepState | None = None
 
 
@@ -121,45 +163,44 @@ class CacheState:
 
     def owners_by_block(self) -> dict[int, list[int]]:
         """The branches that hold a block, in order of number, for all blocks in use."""
-        found: dict[int, list[int]] = {}
+        owners: dict[int, list[int]] = {}
         for number in sorted(self.branches):
             for block in self.branches[number].blocks:
-                found.setdefault(block, []).append(number)
-        return found
+                owners.setdefault(block, []).append(number)
+        return owners
 
-    def take(self, kind: str, data: dict[str, Any]) -> None:
+    def take(self, event: cache.CacheEvent | cache.BranchesGrew) -> None:
         """Apply one event of this cache. Raises `KeyError` or `ValueError` if it is
         impossible."""
-        branches, number = self.branches, data.get("branch", -1)
-        match kind:
-            case "open":
+        branches = self.branches
+        match event:
+            case cache.BranchOpened(_, number):
                 branches[number] = BranchState(number)
-            case "fork":
-                source = branches[data["source"]]
-                branches[number] = BranchState(
-                    number, list(source.blocks), source.length
-                )
-            case "grow":
-                for one, old, new in data["copies"]:
-                    blocks = branches[one].blocks
+            case cache.BranchForked(_, number, source):
+                origin = branches[source]
+                blocks = list(origin.blocks)
+                branches[number] = BranchState(number, blocks, origin.length)
+            case cache.BranchesGrew(_, rows, copies, fresh):
+                for number, old, new in copies:
+                    blocks = branches[number].blocks
                     blocks[blocks.index(old)] = new
-                for one, block in data["fresh"]:
-                    branches[one].blocks.append(block)
-                for one, length in data["rows"]:
-                    branches[one].length = length
-            case "cut":
-                branches[number].length = data["length"]
-                kept = len(branches[number].blocks) - len(data["dropped"])
-                del branches[number].blocks[kept:]
-            case "close":
+                for number, block in fresh:
+                    branches[number].blocks.append(block)
+                for number, length in rows:
+                    branches[number].length = length
+            case cache.BranchCut(_, number, length, dropped):
+                branch = branches[number]
+                branch.length = length
+                del branch.blocks[len(branch.blocks) - len(dropped) :]
+            case cache.BranchClosed(_, number):
                 del branches[number]
-            case "restore":
-                restored = data["length"], list(data["blocks"])
-                branches[number].length, branches[number].blocks = restored
-            case "hold":
-                branches[number].node = data["node"]
-            case "replace":
-                branches[data["successor"]].node = branches[number].node
+            case cache.BranchRestored(_, number, length, held):
+                branches[number].length = length
+                branches[number].blocks = list(held)
+            case cache.BranchHolds(_, number, node):
+                branches[number].node = str(node)
+            case cache.BranchReplaced(_, number, successor):
+                branches[successor].node = branches[number].node
                 branches[number].node = None
 
 
@@ -197,136 +238,162 @@ class State:
 
     @property
     def text(self) -> str:
-        return "".join(one.step.text for one in self.emitted)
+        return "".join(emitted.step.text for emitted in self.emitted)
 
     @property
     def live(self) -> list[NodeState]:
         """The nodes of the present tree, level by level, siblings in order."""
-        found = []
+        live: list[NodeState] = []
         level = [self.nodes[self.root]] if self.root in self.nodes else []
         while level:
-            found += level
+            live += level
             children = [self.nodes[name] for node in level for name in node.children]
             level = [child for child in children if child.gone is None]
-        return found
+        return live
 
-    def node(self, name: str) -> NodeState:
+    def node(self, node: NodeId | str) -> NodeState:
         """The node of that name, made if it is new."""
+        name = str(node)
         if name not in self.nodes:
             self.nodes[name] = NodeState(name, step_after(name))
         self.touched.add(name)
         return self.nodes[name]
 
-    def writing(self, data: dict[str, Any]) -> StepState:
-        """The step of a model's event. Plain decoding names no nodes; step i belongs to
-        "i:i"."""
-        node = self.node(data["node"] or f"{data['index']}:{data['index']}")
-        if data["role"] == "draft":
-            node.draft = node.draft or StepState()
-            return node.draft
-        node.target = node.target or StepState()
-        return node.target
+    def writing(self, role: Role, node: NodeId | None, index: int) -> StepState:
+        """The step that a model is writing. Plain decoding names no nodes; step i
+        belongs to "i:i"."""
+        state = self.node(node or f"{index}:{index}")
+        if role is Role.DRAFT:
+            state.draft = state.draft or StepState()
+            return state.draft
+        state.target = state.target or StepState()
+        return state.target
 
 
 def apply_event(state: State, record: Record) -> None:
     """Change `state` by the next event. Raises `TraceError` for a branch or block that
     does not exist, because lines before the event are missing."""
-    data, kind = record.data, record.kind
-    state.number, state.time = record.number + 1, record.time
+    state.number = record.number + 1
+    state.time = record.time
     state.touched.clear()
-    match kind:
-        case "draft":
-            parent = state.node(data["node"])
-            for name in data["children"]:
-                state.node(name).parent = parent.name
-                parent.children.append(name)
-                state.work["draft", name] = state.time
-        case "target" | "judge":
-            state.node(data["node"])
-            state.work[kind, data["node"]] = state.time
-        case "cancel":
-            state.work.pop((data["work"], data["node"]), None)
-        case "drafted" | "targeted" | "judged":
-            if (
-                state.work.pop((ENDS[kind], data["node"]), None) is not None
-            ):  # else late: ignore it
-                _answered(state.node(data["node"]), data)
-        case "emit":
-            _emit(state, data)
-        case "release":
-            state.node(data["node"]).gone = state.time
-        case "note" if data["node"] is not None:
-            state.node(data["node"])
-        case "written":
-            state.writing(data).complete(data["step"])
-        case "token":
-            tokens = state.writing(data).tokens
-            if len(tokens) == data["offset"]:
-                tokens.append(
-                    TokenState(data["token"], data["piece"], "drawn", data["p"])
-                )
-        case "round" if data["detail"] is not None:
-            _round(state.writing(data).tokens, data["emitted"], data["detail"])
-        case "forward":
-            state.forwards[data["role"]] = state.forwards.get(data["role"], 0) + 1
-        case "end":
-            state.done = data["done"]
-        case _ if kind in CACHE_EVENTS:
-            name = data["cache"]
+    token_bytes = record.token_bytes
+    match record.event:
+        case Draft(node, children):
+            parent = state.node(node)
+            for child in children:
+                state.node(child).parent = parent.name
+                parent.children.append(str(child))
+                state.work["draft", str(child)] = state.time
+        case Target(node) | Judge(node):
+            state.node(node)
+            state.work[record.kind, str(node)] = state.time
+        case Cancel((kind, node)):
+            state.work.pop((kind.value, str(node)), None)
+        case Drafted(node) | Targeted(node) | Judged(node) as event:
+            work = (ENDS[record.kind], str(node))
+            if state.work.pop(work, None) is not None:  # else late: ignore it
+                _answered(state.node(node), event, token_bytes)
+        case Emit() as event:
+            _emit(state, event, token_bytes)
+        case Release(node):
+            state.node(node).gone = state.time
+        case Noted(_, NodeId() as node):
+            state.node(node)
+        case StepWritten(role, index, step, node):
+            state.writing(role, node, index).complete(step, token_bytes)
+        case TokenWritten(role, node, index, offset, token, p):
+            tokens = state.writing(role, node, index).tokens
+            if len(tokens) == offset:
+                piece = piece_of(token, token_bytes)
+                tokens.append(TokenState(token, piece, "drawn", p))
+        case TokenRound(detail=RoundDetail() as detail) as event:
+            tokens = state.writing(event.role, event.node, event.index).tokens
+            if len(tokens) == detail.offset:
+                tokens += list(_round(detail, token_bytes))[: event.emitted]
+        case ForwardPass(role):
+            state.forwards[role.value] = state.forwards.get(role.value, 0) + 1
+        case Ended(done):
+            state.done = done
+        case cache.CacheEvent() | cache.BranchesGrew() as event:
+            name = event.cache
             try:
-                state.caches.setdefault(name, CacheState(name)).take(kind, data)
+                state.caches.setdefault(name, CacheState(name)).take(event)
             except (KeyError, ValueError) as error:
                 raise TraceError(
-                    f"line {record.number + 2} (event {record.number}, {kind}) is about a branch "
-                    f"or block of the {name} cache that does not exist at that time: {error}. "
-                    "Lines before it are missing; record the trace again."
+                    f"line {record.number + 2} (event {record.number}, {record.kind}) "
+                    f"is about a branch or block of the {name} cache that does not "
+                    f"exist at that time: {error}. Lines before it are missing; record "
+                    "the trace again."
                 ) from error
 
 
-def _answered(node: NodeState, data: dict[str, Any]) -> None:
+def _answered(
+    node: NodeState, event: Drafted | Targeted | Judged, token_bytes: Bytes
+) -> None:
     """A piece of work is finished."""
-    if data["event"] == "targeted":
-        node.target = (node.target or StepState()).complete(data["step"])
-    elif data["event"] == "judged":
-        node.verdict, node.unsure = data["verdict"], data["verdict"] is None
-    elif data["step"] is None:
-        node.failed = "no draft can come"
-    else:
-        node.draft = (node.draft or StepState()).complete(data["step"])
+    match event:
+        case Targeted(_, step):
+            node.target = (node.target or StepState()).complete(step, token_bytes)
+        case Judged(_, verdict):
+            node.verdict = verdict
+            node.unsure = verdict is None
+        case Drafted(_, None):
+            node.failed = "no draft can come"
+        case Drafted(_, Step() as step):
+            node.draft = (node.draft or StepState()).complete(step, token_bytes)
 
 
-def _emit(state: State, data: dict[str, Any]) -> None:
-    node, accepted = state.node(data["node"]), data["origin"] == "accepted"
-    known = (node.draft if accepted else node.target) or StepState()
-    step = StepState([copy.copy(token) for token in known.tokens]).complete(
-        data["step"]
-    )
-    rejected = (
-        None if data["rejected"] is None else StepState().complete(data["rejected"])
-    )
+def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
+    node = state.node(event.node)
+    emitted = event.emitted
+    accepted = emitted.origin is Origin.ACCEPTED
+    written = (node.draft if accepted else node.target) or StepState()
+    step = StepState([copy.copy(token) for token in written.tokens])
+    rejected = None
+    if emitted.rejected is not None:
+        rejected = StepState().complete(emitted.rejected, token_bytes)
     node.accepted = node.accepted or accepted
-    place = (data["index"], data["origin"], step, node.name)
-    state.emitted.append(EmittedState(*place, data["verdict"], rejected))
-    if data["root"] is not None:
-        state.root = state.node(data["root"]).name
-        if data["root"] != node.name:  # the node continues under a new name
+    state.emitted.append(
+        EmittedState(
+            index=emitted.index,
+            origin=emitted.origin.value,
+            step=step.complete(emitted.step, token_bytes),
+            node=node.name,
+            verdict=emitted.verdict,
+            rejected=rejected,
+        )
+    )
+    if event.root is not None:
+        state.root = state.node(event.root).name
+        if event.root != event.node:  # the node continues under a new name
             node.gone = state.time
 
 
-def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> None:
-    if len(tokens) != detail["offset"]:
-        return
-    kept = [one for one in detail["draft_tokens"] if one["kept"]]
-    new = [TokenState(one["token"], one["piece"], "proposed", one["p"]) for one in kept]
-    refused = [one for one in detail["draft_tokens"] if one["kept"] is False]
-    source = "residual" if detail["residual"] or refused else "after"
-    new.append(TokenState(detail["token"], detail["piece"], source, detail["p"]))
-    for one in refused:
-        place, above = 0, one["parent"]
-        while above >= 0:
-            place, above = place + 1, detail["draft_tokens"][above]["parent"]
-        new[place].refused += (one,)
-    tokens += new[:emitted]
+def _round(detail: RoundDetail, token_bytes: Bytes) -> Iterator[TokenState]:
+    """The tokens of a round: the draft tokens that were kept, then one of the model's
+    own. Each has the draft tokens that were rejected at its place."""
+    tokens = detail.draft_tokens
+    refused: dict[int, tuple[RefusedToken, ...]] = {}  # by depth
+    for token in tokens:
+        if token.kept is False:
+            depth = 0
+            parent = token.parent
+            while parent >= 0:
+                depth += 1
+                parent = tokens[parent].parent
+            piece = piece_of(token.token, token_bytes)
+            one = RefusedToken(piece, token.p, token.q, token.accept)
+            refused[depth] = (*refused.get(depth, ()), one)
+    count = 0
+    for token in tokens:
+        if token.kept:
+            piece = piece_of(token.token, token_bytes)
+            before = refused.get(count, ())
+            yield TokenState(token.token, piece, "proposed", token.p, before)
+            count += 1
+    source = "residual" if detail.residual or refused else "after"
+    piece = piece_of(detail.token, token_bytes)
+    yield TokenState(detail.token, piece, source, detail.p, refused.get(count, ()))
 
 
 def state_at(trace: TraceFile, number: int) -> State:
