@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from lr.kvcache.cache import PagedKVCache
-from lr.variants.kit.cache import check_cache
+from lr.kvcache.invariant import check_cache
 
 gc.disable()  # until everything is imported
 torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way

@@ -16,9 +16,9 @@ from reasoner_kit import write_checkpoint
 
 from lr.engine.answer import Answer
 from lr.errors import ContextError
+from lr.kvcache.invariant import check_cache
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
-from lr.variants.kit.cache import check_cache
 
 WORDS = (
     "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()

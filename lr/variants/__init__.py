@@ -1,2 +1,2 @@
-"""Variants of the method, each a short file on the extension points of
-`docs/variants_steps.md`."""
+"""Variants of the method, each a short file that replaces some of the eight parts in
+`docs/variants.md`."""

@@ -16,7 +16,7 @@ from kvcache_kit import (
 )
 
 from lr.errors import OutOfBlocks, ProtocolError
-from lr.variants.kit.cache import check_cache
+from lr.kvcache.invariant import check_cache
 
 
 class ForwardFailed(Exception):

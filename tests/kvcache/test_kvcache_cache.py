@@ -10,7 +10,7 @@ from torch.profiler import profile
 
 from lr.errors import ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache, bytes_per_block
-from lr.variants.kit.cache import check_cache
+from lr.kvcache.invariant import check_cache
 
 SETTINGS: dict[str, Any] = {
     "num_layers": 3,

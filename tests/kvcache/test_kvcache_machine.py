@@ -28,7 +28,7 @@ from random_cases import cases
 
 from lr.errors import OutOfBlocks
 from lr.kvcache.branch import BlockTable
-from lr.variants.kit.cache import check_cache
+from lr.kvcache.invariant import check_cache
 
 PICK = st.integers(0, 10**6)
 TABLES = 5  # at most; few and small, so that blocks are often shared and rarely run out

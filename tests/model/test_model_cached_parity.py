@@ -20,10 +20,10 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.invariant import check_cache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.variants.kit.cache import check_cache
 
 CACHED = (0, 1, 15, 16, 17, 40)
 CHUNKS = (1, 2, 5, 16, 33)

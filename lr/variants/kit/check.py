@@ -22,9 +22,8 @@ from lr.result import Result
 from lr.spec.checks import VariantError
 from lr.spec.protocol import Emit
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Verifier
 from lr.trace import Noted, StepWritten, TokenRound
-from lr.types import Finish, Origin, Role, require
+from lr.types import Finish, Origin, require
 from lr.variants.kit import steps, tokens
 from lr.variants.kit.findings import Findings, Make, World
 
@@ -73,74 +72,68 @@ def check_answers(
 def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     """One line for every part that did nothing in these (detailed) answers."""
     events = [event for result in results for _, event in result.trace.events]
-    emitted = [event for event in events if isinstance(event, Emit)]
-    answer = [event.emitted for event in emitted]
+    emits = [event for event in events if isinstance(event, Emit)]
+    verdicts = [verdict.aligned for emit in emits for verdict in emit.verdicts]
+    accepted = sum(emit.emitted.origin is Origin.ACCEPTED for emit in emits)
     written = [event for event in events if isinstance(event, StepWritten)]
-    notes = {name: [e.fields for e in events if isinstance(e, Noted) and e.name == name]
-             for name in ("controller", "corrector", "step_source")}  # fmt: skip
-    lines = {}
-    if variant.verifier is not None:
-        verdicts = [verdict.aligned for event in emitted for verdict in event.verdicts]
-        if len(set(verdicts)) < 2:
-            kept = verdicts.count(True)
-            lines["verifier"] = f"{kept} of {len(verdicts)} draft steps accepted"
-        overtaken = any(len(e.verdicts) > 1 and e.verdicts[-1].aligned for e in emitted)
-        if type(variant.verifier).choose is not Verifier.choose and not overtaken:
-            lines["choose"] = "never waited for a second alternative and took one"
-    if variant.controller is not None:
-        depths = {fields["depth"] for fields in notes["controller"]}
-        if len(depths) < 2:
-            lines["controller"] = f"the depth was always {depths or 'the run’s'}"
-    if variant.corrector is not None and not notes["corrector"]:
-        corrections = sum(step.origin is Origin.CORRECTION for step in answer)
-        lines["corrector"] = (
-            f"kept the first target step at all {corrections} corrections"
-        )
-    if variant.segmenter is not None:
-        cut = sum(event.step.finish is Finish.LENGTH for event in written)
-        if cut * 2 > len(written):
-            lines["segmenter"] = f"{cut} of {len(written)} steps were cut, not ended"
-    if variant.step_source is not None:
-        lengths = [n for fields in notes["step_source"] for n in fields["tokens"]]
-        proposed = sum(length is not None for length in lengths)
-        accepted = sum(step.origin is Origin.ACCEPTED for step in answer)
-        if not proposed or not accepted:
-            lines["step_source"] = (
-                f"{proposed} of {len(lengths)} draft steps are its own, {accepted} accepted"
-            )
+    cut = sum(event.step.finish is Finish.LENGTH for event in written)
     rounds = [event for event in events if isinstance(event, TokenRound)]
-    proposed = sum(event.proposed for event in rounds)
-    kept = sum(event.accepted for event in rounds)
-    for name in ("drafter", "rule"):
-        if getattr(variant, name) is not None and not kept:
-            lines[name] = f"0 of {proposed} proposed tokens kept"
-    if variant.draft is not None and not kept:
-        drafted = sum(event.role is Role.DRAFT for event in written)
-        accepted = sum(step.origin is Origin.ACCEPTED for step in answer)
-        if not accepted:
-            lines["draft"] = f"0 of {drafted} draft steps and {proposed} tokens kept"
-    return [f"{name}: {line}" for name, line in lines.items()]
+    kept_tokens = sum(event.accepted for event in rounds)
+    tokens = f"{kept_tokens} of {sum(event.proposed for event in rounds)} proposed tokens kept"
+
+    def notes(name: str) -> list[dict[str, Any]]:
+        return [e.fields for e in events if isinstance(e, Noted) and e.name == name]
+
+    depths = {fields["depth"] for fields in notes("controller")}
+    lengths = [length for fields in notes("step_source") for length in fields["tokens"]]
+    own = sum(length is not None for length in lengths)
+    idle = {
+        "verifier": (
+            len(set(verdicts)) < 2,
+            f"{verdicts.count(True)} of {len(verdicts)} draft steps accepted",
+        ),
+        "controller": (len(depths) < 2, f"the depth was always {depths}"),
+        "corrector": (not notes("corrector"), "kept every first step of the target"),
+        "segmenter": (
+            2 * cut > len(written),
+            f"{cut} of {len(written)} steps were cut",
+        ),
+        "step_source": (
+            own == 0 or accepted == 0,
+            f"{own} of {len(lengths)} draft steps are its own, {accepted} accepted",
+        ),
+        "drafter": (kept_tokens == 0, tokens),
+        "rule": (kept_tokens == 0, tokens),
+        "draft": (accepted + kept_tokens == 0, f"0 draft steps accepted, {tokens}"),
+    }
+    return [
+        f"{part.field}: {idle[part.field][1]}"
+        for part in variant.replaced
+        if idle[part.field][0]
+    ]
+
+
+CHECKS: dict[str, Callable[[Findings, Make, World], None]] = {
+    "verifier": steps.check_verifier,
+    "controller": steps.check_controller,
+    "corrector": steps.check_corrector,
+    "segmenter": steps.check_segmenter,
+    "step_source": steps.check_step_source,
+    "drafter": tokens.check_drafter,
+    "rule": tokens.check_rule,
+}
+"""By part; a draft is a model, which has no contract."""
 
 
 def check_parts(make: Make, world: World | None = None) -> list[Findings]:
     """Ask every part of the variant for its contract, alone."""
-    world = world or World()
-    checks: dict[str, Callable[[Findings, Make, World], None]] = {
-        "verifier": steps.check_verifier,
-        "controller": steps.check_controller,
-        "corrector": steps.check_corrector,
-        "segmenter": steps.check_segmenter,
-        "step_source": steps.check_step_source,
-        "drafter": tokens.check_drafter,
-        "rule": tokens.check_rule,
-    }
     found = []
     for part in make().replaced:
-        if part.field not in checks:
+        if part.field not in CHECKS:
             continue
         findings = Findings(part.field)
         try:
-            checks[part.field](findings, make, world)
+            CHECKS[part.field](findings, make, world or World())
         except (VariantError, SettingError) as error:
             findings.must(False, "every value is of the kind that is expected", error)
         found.append(findings)

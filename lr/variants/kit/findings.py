@@ -1,4 +1,4 @@
-"""What the kit finds out about a part, and the question that all pure parts share."""
+"""What the kit finds out about a part, and the question that all parts are asked."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Findings:
         """Note that a statement holds, or what came instead."""
         if holds and statement not in self.held:
             self.held.append(statement)
-        broken = any(text.startswith(statement) for text in self.broken)
-        if not holds and not broken:
+        if not holds and not any(text.startswith(statement) for text in self.broken):
             self.broken.append(f"{statement}; instead: {instead}")
 
 
@@ -53,42 +52,34 @@ class World:
 
 def same_everywhere(
     findings: Findings,
-    make: Callable[[], Any],
-    ask: Callable[[Any, Any], Any],
+    make: Make,
+    ask: Callable[[Variant, Any], Any],
     questions: Sequence[Any],
     *,
     equal: Callable[[Any, Any], bool] = lambda a, b: bool(a == b),
 ) -> list[Any]:
-    """The answers to `questions`, which must depend on nothing else: not on the object,
-    the order, a repetition, the clock, or the global random number generators."""
+    """The variant's answers to `questions`, which must depend on nothing else: not on
+    earlier questions, another object, the clock, or the global random generators."""
+    variant = make()
+    first = [ask(variant, question) for question in questions]
 
-    def compare(answers: Sequence[Any], statement: str) -> None:
-        for number, (a, b) in enumerate(zip(first, answers, strict=True)):
-            same = equal(a, b)
-            findings.must(same, statement, f"{a!r} and {b!r} for question {number}")
-
-    def asked_in(order: Sequence[int], parts: Sequence[Any]) -> list[Any]:
-        """Every part is asked; the answers are the first part's."""
-        answers: dict[int, Any] = {}
+    def compare(order: Sequence[int], variants: Sequence[Variant], what: str) -> None:
         for number in order:
             random.seed(number)
             torch.manual_seed(number)
-            every = [ask(part, questions[number]) for part in parts]
-            answers[number] = every[0]
-        return [answers[number] for number in range(len(questions))]
+            answer, *_ = [ask(variant, questions[number]) for variant in variants]
+            instead = f"{first[number]!r} and {answer!r} for question {number}"
+            findings.must(equal(first[number], answer), what, instead)
 
-    part = make()
-    first = [ask(part, question) for question in questions]
-    again = [ask(part, question) for question in questions]
-    compare(again, "the same question gets the same answer again")
     order = list(range(len(questions)))
     shuffled = random.Random(1).sample(order, len(order))
     states = random.getstate(), torch.get_rng_state()
     try:
+        compare(order, [variant], "the same question gets the same answer again")
         pure = "answers depend neither on the order nor on a global generator"
-        compare(asked_in(order[::-1], [make()]), pure)
-        compare(asked_in(shuffled, [make()]), pure)
-        compare(asked_in(order, [make(), make()]), "two objects share no state")
+        compare(order[::-1], [make()], pure)
+        compare(shuffled, [make()], pure)
+        compare(order, [make(), make()], "two objects share no state")
     finally:
         random.setstate(states[0])
         torch.set_rng_state(states[1])

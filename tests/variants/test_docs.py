@@ -1,0 +1,34 @@
+"""docs/variants.md: its examples run, and its table of parts is the code's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests_root import ROOT
+
+from lr.spec.variant import PARTS, Variant
+from lr.variants.kit.check import check_parts
+from lr.variants.loading import VARIANTS
+
+PAGE = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_run_and_keep_their_contracts() -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
+        exec(compile(block, f"docs/variants.md, example {number}", "exec"), names)
+    parts = {
+        "verifier": lambda: Variant(names["Penalised"](0.01, -1.5)),
+        "drafter": lambda: Variant(drafter=names["LastSeen"]),
+    }
+    for make in parts.values():
+        [findings] = check_parts(make)
+        assert findings.broken == []
+
+
+def test_the_page_names_every_part_and_every_variant() -> None:
+    for part in PARTS:
+        assert f"| `{part.field}` |" in PAGE
+    for name in VARIANTS:
+        assert f"| `{name}`" in PAGE
