@@ -47,7 +47,7 @@ class Theory:
 
     def run(self) -> None:
         at = self.at
-        at_least(at, k=1, width=1, steps=400, k2=1, c=0, v=0, b=0, beta=0)
+        at_least(at, k=1, width=1, steps=400, c=0, v=0, b=0, beta=0)
         small = at.k <= 200 and at.width <= 8
         expected = "at most 200 and 8 for a simulation"
         require(small, "k, width", (at.k, at.width), expected)
@@ -66,25 +66,21 @@ class Theory:
         for formula in chosen:
             try:
                 value = float(formula.value(at))
-                simulated = formula.simulated(at) if formula.simulated else None
+                simulated = formula.simulated(at)
             except DomainError as error:
                 undefined[formula.name] = error
                 continue
-            row: list[object] = [formula.name, formula.text, value]
-            if simulated is not None:
-                surplus = simulated.value - value
-                off = surplus / simulated.error if simulated.error else None
-                row += [simulated.value, simulated.error, off]
-            rows.append(row)
+            surplus = simulated.value - value
+            off = surplus / simulated.error if simulated.error else None
+            row = (formula.name, formula.text, value)
+            rows.append((*row, simulated.value, simulated.error, off))
         if not rows:
             raise next(iter(undefined.values()))
         names_of_figures = ("value:.4f", "simulated:.4f", "± s.e.:.4f", "off:+.1f")
         columns = ("function", "formula", *names_of_figures)
         out = console()
         out.print(table(columns, rows, text=2))
-        note = (
-            "off: in standard errors. No figure: not simulated, no schedule does this."
-        )
+        note = "off: in standard errors."
         out.print(note, style="dim")
         for name, reason in undefined.items():
             out.print(f"{name} is not defined there: {reason}", style="dim")

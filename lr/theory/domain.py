@@ -27,9 +27,6 @@ class DomainError(SettingError):
         self.name, self.value, self.expected = name, value, expected
         super().__init__(f"{name} is {value!r}, expected {expected}.")
 
-    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
-        return type(self), (self.name, self.value, self.expected)
-
 
 def numbers(name: str, value: Reals) -> Any:
     """`value` as an array of float64."""

@@ -1,9 +1,9 @@
 """Every formula next to a simulation of it, at any parameters: what `lr theory` prints.
 
 A `Formula` has a value at a `Point`, and a way to run the scheduler that should give
-the same number. There is no simulation if no schedule does what the formula describes
-(N1, N2, the cycle, the product). The error of a simulated rate is computed from its
-stages, which are independent."""
+the same number. (The functions of `lr.theory` that no schedule obeys, such as N1 and
+the product, are not here.) The error of a simulated rate is computed from its stages,
+which are independent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from lr.spec.protocol import Schedule, SchedulerConfig
-from lr.theory import acceptance, asynchronous, hybrid, synchronous
+from lr.theory import acceptance, asynchronous, synchronous
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant, JudgeErrors
 from lr.theory.domain import Reals
 from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
@@ -38,7 +38,6 @@ class Point:
     )
     false_reject: float = 0.1  # How often the verifier rejects an equivalent step.
     false_accept: float = 0.1  # How often the verifier accepts a different step.
-    k2: int = 4  # Positions per target pass (hybrid).
     steps: int = 4000  # Steps to simulate.
     seed: int = 0  # Seed of the simulation.
 
@@ -53,13 +52,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula's `value` at a point, and the `simulated` value if the scheduler can
-    run it."""
+    """A formula's `value` at a point, and the `simulated` value."""
 
     name: str
     text: str
     value: Callable[[Point], Reals]
-    simulated: Callable[[Point], Measured] | None = None
+    simulated: Callable[[Point], Measured]
 
 
 def rate(outcome: SimulationOutcome) -> Measured:
@@ -143,10 +141,6 @@ FORMULAS = (
             lambda p: synchronous.lr_sync_cycle_speedup(
                 p.alpha, p.k, p.c, batch_overhead=p.b, verifier_latency=p.v),
             lambda p: rate(run(p, Schedule.SYNC, p.k))),
-    Formula("lr_sync_cycle_speedup N1", "G_k / (1 + k c)",
-            lambda p: synchronous.lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N1")),
-    Formula("lr_sync_cycle_speedup N2", "G_k / (1 + (k-1) c)",
-            lambda p: synchronous.lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N2")),
     Formula("sync_bonus", "alpha^k, cycles that end in a bonus",
             lambda p: synchronous.sync_bonus(p.alpha, p.k), bonus_cycles),
     Formula("lr_async_speedup paper", "S2(k), k pairs in flight",
@@ -155,8 +149,6 @@ FORMULAS = (
     Formula("lr_async_speedup depth", "S_D, k unverified drafts",
             lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "depth", p.v),
             lambda p: rate(run(p, Schedule.DEPTH, p.k))),
-    Formula("lr_async_speedup cycle", "G_k / (1 + v + c (G_k - 1))",
-            lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "cycle", p.v)),
     Formula("lr_async_limit", "1 / ((1+v)(1-alpha) + c alpha), no window",
             lambda p: asynchronous.lr_async_limit(p.alpha, p.c, p.v),
             # a window too wide to block the draft
@@ -179,10 +171,6 @@ FORMULAS = (
     Formula("wrong_share", "(1-p) fa, p = alpha",
             lambda p: acceptance.wrong_share(p.alpha, p.false_accept),
             lambda p: share(erring(p).wrong, p.steps)),
-    Formula("hybrid_speedup sync", "f_sync(k) g(k2)",
-            lambda p: hybrid.hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "sync")),
-    Formula("hybrid_speedup async", "S(k) g(k2)",
-            lambda p: hybrid.hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "async")),
 )
-"""All formulas of `lr theory`, in the order of docs/theory.md."""
+"""The formulas of `lr theory`."""
 # fmt: on

@@ -177,7 +177,7 @@ class World:
 
     `target_overhead`, `draft_overhead`: n rows together take 1 + overhead (n - 1) times
     as long. `draft_workers`: nodes whose alternatives are written at the same time
-    (None: no limit); `judge_workers`: pairs judged at the same time. `score`: a target
+    (None: no limit). `score`: a target
     prefill, for verifiers that need no target step. `errors`: those of the verifier.
     `reading`: extra time of a target step after a draft step, which the target must
     read first. `reading_before`: extra time for each further draft step since the last
@@ -192,7 +192,6 @@ class World:
     target_overhead: float = 0.0
     draft_overhead: float = 0.0
     draft_workers: int | None = 1
-    judge_workers: int | None = None
     reading: float = 0.0
     reading_before: float = 0.0
     seed: int = 0
@@ -279,7 +278,7 @@ class _Simulation:
             trace.clock, trace.start = lambda: self.now, 0.0
         draft = Workers(world.draft_workers, world.draft_overhead)
         target = Workers(None, world.target_overhead)
-        judge = Workers(world.judge_workers)
+        judge = Workers()
         # among simultaneous completions, those that make room for others come first
         self.outcome = SimulationOutcome(
             workers={

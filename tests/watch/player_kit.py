@@ -119,9 +119,7 @@ def synchronous() -> TraceFile:
 @cache
 def simulated(steps: int = 60) -> TraceFile:
     """Virtual time, tokens without texts, no cache; pairs wait for the one judge."""
-    world = World(
-        Bernoulli(0.6), draft=Constant(0.2), judge=Constant(0.5), judge_workers=1
-    )
+    world = World(Bernoulli(0.6), draft=Constant(0.2), judge=Constant(0.5))
     return simulated_trace(SchedulerConfig(ENDLESS, depth=4), world, steps=steps)
 
 
