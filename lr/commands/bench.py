@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands import show
-from lr.commands.info import memory_plan, memory_table
+from lr.commands.info import memory_table
 from lr.commands.options import DeviceOptions, DtypeName, ModelChoice, torch_dtype
 from lr.commands.run import TINY
 from lr.measure.bench.report import BenchWay, acceptance_of, conditions, write_json
@@ -242,6 +242,7 @@ class BenchGpu:
         import torch
 
         from lr.measure.bench import gpu
+        from lr.measure.memory import plan_memory
         from lr.model.device import DeviceMap
 
         show.at_least(self, prompt=2, tokens=2, repeats=2, step_tokens=1, batches=1)
@@ -274,10 +275,11 @@ class BenchGpu:
             top_k=20,
         )
         names = (target, draft, judge)
-        memory = memory_plan(
+        dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
+        memory = plan_memory(
             [None if name is None else f"dummy:{name}" for name in names],
             layout,
-            self.dtype,
+            dtype,
             options,
             self.prompt + self.tokens,
             share=len(self.modes) * len(self.drivers),  # every way keeps its caches
@@ -287,8 +289,7 @@ class BenchGpu:
         memory.check()
         # 2. Time every way.
         ways = gpu.ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
-        runs = (2 * (len(self.batches) + 1) + len(ways)) * (self.repeats + 1)
-        dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
+        runs = (2 * len(self.batches) + len(ways)) * (self.repeats + 1)
         with show.progress("timing", runs) as advance:
             plan = gpu.GpuPlan(
                 options,
@@ -303,7 +304,7 @@ class BenchGpu:
             content = gpu.bench(names, layout, dtype, plan)
         out.print(gpu.report(content), highlight=False)
         out.print(GPU_NOTES, style="dim")
-        needed = [asdict(d) | {"needed": d.needed} for d in memory.devices]
+        needed = {device: memory.needed(device) for device in memory.free}
         settings = {"settings": show.settings_of(self), "memory": needed}
         write_json(content | settings, self.json)
 

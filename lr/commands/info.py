@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import torch
 
     from lr.measure.memory import MemoryPlan
-    from lr.model.device import DeviceMap
 
 PACKAGES = (
     "torch",
@@ -66,70 +65,43 @@ class MemoryOf:
         """The plan. Raises `CheckpointError`, `SettingError`."""
         import torch
 
+        from lr.measure.memory import plan_memory
         from lr.model.device import DeviceMap, find_device
 
         at_least(self, max_tokens_len=1, concurrency=1, free_gib=0)
         known = find_device if self.free_gib is None else torch.device
-        named = (
-            str(find_device("auto"))
-            if self.target_device == "auto"
-            else self.target_device
-        )
+        named = self.target_device
+        if named == "auto":
+            named = str(find_device("auto"))
         target = tuple(known(part.strip()) for part in named.split(","))
-        draft, judge = (
-            known(d or target[0]) for d in (self.draft_device, self.judge_device)
-        )
-        places = DeviceMap(target, draft, judge)
-        mode: Mode = "ar" if self.draft_model is None else self.mode
-        depth, tokens = self.max_depth, self.max_tokens_len
+        draft = known(self.draft_device or target[0])
+        judge = known(self.judge_device or target[0])
         options = GenerateOptions(
-            mode=mode, drafter="ngram", depth=depth, driver="overlapped"
+            mode="ar" if self.draft_model is None else self.mode,
+            drafter="ngram",
+            depth=self.max_depth,
+            driver="overlapped",
         )
-        how: dict[str, Any] = {
-            "verifier": "judge",
-            "share": self.concurrency,
-            "queues": True,
-        }
-        if self.free_gib is not None:
-            how["free"] = lambda _, free=int(self.free_gib * 2**30): free
-        names = (self.model, self.draft_model, self.judge_model)
-        return memory_plan(names, places, self.dtype, options, tokens, **how)
-
-
-def memory_plan(
-    names: Sequence[str | None],
-    places: DeviceMap,
-    dtype_name: DtypeName | None,
-    options: GenerateOptions,
-    tokens: int,
-    *,
-    verifier: str = "exact",
-    **how: Any,
-) -> MemoryPlan:
-    """The memory of target, draft and judge; None needs none.
-    `tokens` and `how` are as in `plan_run`."""
-    from lr.measure.memory import PlacedModels, place, plan_run
-
-    devices = (places.target, [places.draft], [places.judge])
-    dtype = torch_dtype(dtype_name, places.target[0].type)
-    target, draft, judge = (
-        None if name is None else place(name, tuple(map(str, here)), dtype)
-        for name, here in zip(names, devices, strict=True)
-    )
-    assert target is not None, "no plan without a local target"
-    roles = PlacedModels(target, draft, judge, verifier, not places.shares_gpu)
-    return plan_run(roles, options, tokens, **how)
+        return plan_memory(
+            (self.model, self.draft_model, self.judge_model),
+            DeviceMap(target, draft, judge),
+            torch_dtype(self.dtype, target[0].type),
+            options,
+            self.max_tokens_len,
+            share=self.concurrency,
+            free_gib=self.free_gib,
+        )
 
 
 def memory_table(plan: MemoryPlan) -> Table:
     """What each device will hold."""
-    columns = ("device", "model", "weights", "cache", "working", "total", "free")
-    made = table(
-        columns, text=2, title=f"memory, planned for chains of {plan.tokens} tokens"
-    )
+    fits = "" if plan.longest >= plan.tokens else f"; {plan.longest} would fit"
+    title = f"memory for chains of {plan.tokens} tokens{fits}"
+    columns = ("device", "model", "weights", "cache", "needed", "free")
+    shown = table(columns, text=2, title=title)
     for row in plan.rows():
-        made.add_row(*row, style="bold" if row[1].startswith("together") else None)
-    return made
+        shown.add_row(*row, style="bold" if row[1] == "together" else None)
+    return shown
 
 
 @dataclass(frozen=True)

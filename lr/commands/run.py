@@ -15,8 +15,8 @@ import tyro
 from msgspec import convert
 from rich.console import Console
 
-from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import ModelChoice, VariantChoice, spread
+from lr.commands.info import memory_table
+from lr.commands.options import ModelChoice, VariantChoice, spread, torch_dtype
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
@@ -140,18 +140,21 @@ class RunModels(ModelChoice):
 
     def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan:
         """The memory that these models (from `used_in`) need."""
+        from lr.measure.memory import plan_memory
+
         judges = (self.verifier or "").startswith("judge") and not self.server.address()
         names = (self.model, self.draft_model, self.judge_model if judges else None)
-        return memory_plan(
+        places = self.devices()
+        waits = places.target[0].type == "cuda"  # for free memory, answer by answer
+        return plan_memory(
             names,
-            self.devices(),
-            self.placement.dtype,
+            places,
+            torch_dtype(self.placement.dtype, places.target[0].type),
             options,
             tokens,
-            share=share,
+            share=1 if waits else share,
             num_blocks=self.placement.num_blocks,
             verifier=self.verifier or "exact",
-            queues=True,
         )
 
 
@@ -238,7 +241,7 @@ class RunCommand:
             Store.open(self.output or self._folder(mode, settings), head) as store,
         ):
             memory = models.memory(options, self.max_tokens_len, self.concurrency)
-            if memory.needed >= SHOWN_FROM:
+            if max(map(memory.needed, memory.free)) >= SHOWN_FROM:
                 notes.print(memory_table(memory))
             memory.check()
             with models.reasoner(models.model, models.draft_model) as reasoner:
