@@ -1,16 +1,17 @@
-"""Check and time everything that has a path of its own on a GPU; needs torch and
-transformers only.
+"""Check and time everything that has a path of its own on a GPU.
 
-    python scripts/gpu_check.py                          results in docs/results/gpu
     python scripts/gpu_check.py --output DIR --budget 540
-    python scripts/gpu_check.py --only attention modes   some of them
-    python scripts/gpu_check.py --small                  tiny sizes on the CPU, to test the checks
+    python scripts/gpu_check.py --only machine rows      some of the checks
+    python scripts/gpu_check.py --small                  tiny sizes on the CPU
 
-Every check runs in a process of its own with a time limit of its own, so a crash or a
-hang costs that check only. What a check finds is a line of JSON in DIR/NAME.jsonl at
-once; at the end comes a table, on the screen and in DIR/NAME.md. Exit code 1 if a check
-failed, else 0, also where there is no CUDA device, which is said. No network, no
-weights. The checks: `gpu_checks.py`, `gpu_times.py`.
+Every check runs in a process of its own with a time limit, so a crash or a hang costs
+that check only. What it finds is a line of JSON in DIR/NAME.jsonl at once; the tables
+come last, on the screen and in DIR/NAME.md. Exit code 1 if a check failed, else 0, also
+where there is no CUDA device, which is said. No network, no weights: models are the tiny
+family or have random weights.
+
+That results are right is the business of `pytest -m gpu`; this script runs it, orders
+what is left, and takes the time.
 """
 
 from __future__ import annotations
@@ -23,148 +24,420 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch
+from torch import Tensor
+
+from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import BLOCK_SIZE, Branch
+from lr.kvcache.cache import PagedKVCache, integers
+from lr.measure.bench.gpu import (
+    GpuPlan,
+    bench,
+    least_seconds,
+    measure_rates,
+    report,
+)
+from lr.measure.bench.report import BenchWay, conditions, timed
+from lr.measure.bench.synthetic import Synthetic
+from lr.measure.report import table
+from lr.model.attention import AttentionKind, Tiles
+from lr.model.attention_choice import (
+    AttentionNeeds,
+    candidates,
+    equip,
+)
+from lr.model.device import DeviceMap
+from lr.model.graphs import recorder_for
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+from lr.options import GenerateOptions
 
 
-def one_check(name: str, small: bool, lines: Path | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Here:
+    """Where a check runs, whether at tiny sizes, and where its findings go."""
+
+    device: torch.device
+    small: bool
+    tell: Callable[[str], None]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.small else torch.bfloat16
+
+    def model(self, shape: str) -> CausalLM:
+        """A published shape with random weights and the attention that it gets."""
+        name = "tiny-target" if self.small else shape
+        model = load_model(f"dummy:{name}", device=self.device, dtype=self.dtype)
+        equip(model)
+        return model
+
+    @property
+    def free_gib(self) -> float:
+        return 0 if self.small else torch.cuda.mem_get_info(self.device)[0] / 2**30
+
+
+class NotHere(Exception):
+    """A check that does not apply to this machine, and why."""
+
+
+# 1. The checks, each of which returns what it found in a sentence
+
+
+def machine(here: Here) -> str:
+    """What there is, which attention is taken, and whether this PyTorch frees the
+    cuBLAS workspace of other graphs (the workaround in `graphs.py` covers it)."""
+    found = []
+    for name, kind in candidates(AttentionNeeds(here.device, here.dtype, 32, 8, 128)):
+        here.tell(f"attention {name}: {kind if isinstance(kind, str) else 'works'}")
+        found += [] if isinstance(kind, str) else [name]
+    headers = Path(torch.__file__).parent / "include" / "ATen" / "cuda"
+    files = headers.glob("*.h")
+    frees = any("WorkspacesForStream" in file.read_text("utf-8") for file in files)
+    if not here.small:
+        found.append(f"{here.free_gib:.1f} GiB free")
+        found.append("nccl " + ".".join(map(str, torch.cuda.nccl.version())))
+        found.append(f"sdpa order {torch._C._get_sdp_priority_order()}")
+    return f"{', '.join(found)}; a graph's end frees workspaces: {frees}"
+
+
+def gpu_tests(here: Here, files: Sequence[str]) -> str:
+    """`pytest -m gpu` of these files; none: of all."""
+    if here.small:
+        raise NotHere("the tests for a GPU need one")
+    paths = [ROOT / "tests" / file for file in files]
+    if not files:
+        marked = (ROOT / "tests").rglob("test_*.py")
+        paths = [p for p in marked if "mark.gpu" in p.read_text(encoding="utf-8")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, *map(str, paths)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
+    for line in lines[-30:]:
+        here.tell(line)
+    if done.returncode != 0:
+        raise RuntimeError(lines[-1])
+    return lines[-1]
+
+
+def layout(here: Here, draft: str) -> tuple[str, str, str | None]:
+    """The largest target, draft and judge that this card holds."""
+    if here.small:
+        return "tiny-target", "tiny-draft", "tiny-judge"
+    if here.free_gib >= 90:
+        return "Qwen3-32B", draft, "Qwen2.5-7B"
+    if here.free_gib >= 72:  # a card of 80 GB: verdicts cost nothing
+        return "Qwen3-32B", draft, None
+    return "Qwen3-8B", draft, None
+
+
+def modes(here: Here, draft: str) -> str:
+    """The four modes by window, by tokens drafted ahead, and by draft model, at the
+    acceptance that the paper's Table 1 has for Qwen3 on GSM8K."""
+    overlapped = {"driver": "overlapped"}
+    chosen = [BenchWay("ar", "ar", {})]
+    for k in (3, 8):
+        chosen.append(BenchWay(f"sd, k {k}", "sd", {"num_speculative_tokens": k}))
+    for depth in (1, 2, 3, 4):
+        settings = overlapped | {"depth": depth}
+        chosen.append(BenchWay(f"lr, window {depth}", "lr", settings))
+    for depth, k in ((3, 3), (3, 4), (4, 8)):
+        settings = overlapped | {"depth": depth, "num_speculative_tokens": k}
+        chosen.append(BenchWay(f"lr+sd, window {depth}, k {k}", "lr+sd", settings))
+    plan = GpuPlan(
+        GenerateOptions(
+            mode="lr+sd", driver="overlapped", drafter="ngram",
+            max_tokens=24 if here.small else 1024, temperature=0.6, top_p=0.95, top_k=20,
+        ),
+        chosen[::3] if here.small else chosen,
+        Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K"),
+        batches=(1, 8),
+        prompt=20 if here.small else 512,
+        steps=8 if here.small else 64,
+        repeats=2,
+    )  # fmt: skip
+    names = layout(here, draft)
+    document = bench(names, DeviceMap.of(here.device), here.dtype, plan)
+    for line in report(document).splitlines():
+        here.tell(line)
+    rows = [["way", "ms per target pass", "draft tokens per token"]]
+    best: dict[str, float] = {}
+    for row in document["modes"]:
+        stats, way = row["stats"], row["way"]
+        per_pass = 1e3 * stats["seconds"] / stats["target_passes"]
+        drafted = stats["draft_tokens"] / stats["tokens"]
+        rows.append([way, f"{per_pass:.2f}", f"{drafted:.2f}"])
+        mode, ratio = way.partition(",")[0], row["speedup"]["median"]
+        best[mode] = max(best.get(mode, 0), ratio)
+    for line in table(rows):
+        here.tell(line)
+    ratios = ", ".join(f"{mode} {ratio:.2f}" for mode, ratio in best.items())
+    return f"{', '.join(map(str, names))}: {ratios} of ar, which has kernels of its own"
+
+
+def rows(here: Here) -> str:
+    """One pass of the large target over 1, 5 and 5 x 5 rows, by length of the context;
+    plain decoding as a share of the read rate and of the copy rate."""
+    rates = measure_rates(here.device, here.dtype, small=here.small)
+    here.tell(
+        f"copies {rates.copied / 1e9:.0f} GB/s, reads {rates.read / 1e9:.0f} GB/s"
+    )
+    model = here.model(layout(here, "")[0])
+    lengths = (20, 60) if here.small else (1000, 8000, 16000)
+    seconds: dict[tuple[int, str], float] = {}
+    for length in lengths:
+        blocks = 5 * (length + 200) // BLOCK_SIZE + 10
+        runner = ModelRunner(model, num_blocks=blocks)
+        for branches, tokens in ((1, 1), (5, 1), (5, 5)):
+            chosen = [long_branch(runner, length) for _ in range(branches)]
+            name = f"{branches} x {tokens}"
+            seconds[length, name] = timed(
+                partial(one_pass, runner, chosen, tokens), here.device
+            )
+            here.tell(f"{name} rows at {length}: {1e3 * seconds[length, name]:.3f} ms")
+            for branch in chosen:
+                runner.close(branch)
+        limit = least_seconds(model.config, model.dtype, rates, 1, length)
+        share = limit / seconds[length, "1 x 1"]
+        here.tell(f"1 row at {length}: {share:.2f} of the limit")
+        runner.end()
+    first, last = lengths[0], lengths[-1]
+    five = seconds[first, "5 x 1"] / seconds[first, "1 x 1"]
+    far = seconds[last, "5 x 5"] / seconds[first, "5 x 5"]
+    limit = least_seconds(model.config, model.dtype, rates, 1, first)
+    share = limit / seconds[first, "1 x 1"]
+    return (
+        f"1 row {share:.2f} of the limit (goal 0.85); 5 rows {five:.2f} of one (goal 1.10); "
+        f"5 x 5 rows at {last} {far:.2f} of those at {first} (goal 1.30)"
+    )
+
+
+def long_branch(runner: ModelRunner, length: int) -> Branch:
+    """A branch of `length` cached tokens, whose keys and values are zero."""
+    branch = runner.open([1] * length)
+    with runner.cache.append([branch.table], [length]):
+        pass
+    return branch
+
+
+def one_pass(runner: ModelRunner, branches: Sequence[Branch], tokens: int) -> object:
+    """A pass over so many new tokens of each branch, which are forgotten again."""
+    for branch in branches:
+        branch.extend([1] * tokens)
+    logits = runner.forward(branches, "all")
+    for branch in branches:
+        runner.rewind(branch, len(branch) - tokens)
+    return logits
+
+
+def attention(here: Here) -> str:
+    """Every kind that can be recorded: microseconds of one layer of Qwen3-8B, in
+    recordings whose block tables are as wide as a context of 40,000 tokens."""
+    needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
+    kinds = [kind for _, kind in candidates(needs) if not isinstance(kind, str)]
+    recorded = [kind for kind in kinds if kind.tiles is not None]
+    for length, count in ((512, 1), (8000, 1), (8000, 5), (16000, 25)):
+        for kind in recorded:
+            us = 1e6 * layer_seconds(kind, needs, length, count)
+            here.tell(f"{kind.name}, {count} rows at {length}: {us:.1f} us")
+    return ", ".join(kind.name for kind in recorded) or "none is recorded here"
+
+
+def layer_seconds(
+    kind: AttentionKind, needs: AttentionNeeds, length: int, count: int
+) -> float:
+    """Seconds of the attention of one layer, replayed: `count` new tokens of one
+    sequence."""
+    device, h, k, d = needs.device, needs.num_heads, needs.num_kv_heads, needs.head_dim
+    pages = 40960 // BLOCK_SIZE
+    cache = PagedKVCache(
+        num_layers=1, num_kv_heads=k, head_dim=d, num_blocks=pages, block_size=BLOCK_SIZE,
+        dtype=needs.dtype, device=device,
+    )  # fmt: skip
+    cache.keys.normal_()
+    cache.values.normal_()
+    positions = integers(range(length - count, length), device)
+    borders = [*range(0, count, min(kind.tile, count)), count]
+    borders += [count] * (count + 1 - len(borders))
+    tiles = Tiles(
+        positions,
+        positions,  # block i is page i
+        integers(borders, device, torch.int32),
+        torch.arange(count, dtype=torch.int32, device=device),
+        torch.arange(pages, dtype=torch.int32, device=device).repeat(count, 1),
+        min(kind.tile, count),
+    )
+    heads = torch.randn(count, h + 2 * k, d, device=device).to(needs.dtype)
+    q, keys, values = heads.split((h, k, k), 1)
+    assert kind.tiles is not None
+    attend = kind.tiles(tiles, cache)
+
+    def layers() -> Tensor:
+        return [attend(0, q, keys, values) for _ in range(20)][-1]
+
+    return timed(recorder_for(device)(layers), device) / 20
+
+
+def ranks(here: Here) -> str:
+    """A target over two GPUs: what a pass takes, on one and on two."""
+    from lr.model.ranks import load_parallel, spread_over
+
+    if not here.small and torch.cuda.device_count() < 2:
+        raise NotHere("one GPU here")
+    name = "dummy:tiny-target" if here.small else "dummy:Qwen3-8B"
+    one = load_model(name, device=here.device, dtype=here.dtype)
+    equip(one, graphs=False)
+    two = load_parallel(name, spread_over(2, here.device), here.dtype)
+    times = []
+    for model in (one, two):
+        runner = ModelRunner(model, num_blocks=200)
+        branch = long_branch(runner, 20 if here.small else 1000)
+        times.append(1e3 * timed(partial(one_pass, runner, [branch], 5), here.device))
+    two.close()
+    return f"5 rows without graphs: {times[0]:.2f} ms on one, {times[1]:.2f} ms on two"
+
+
+CHECKS: dict[str, tuple[Callable[[Here], str], int]] = {
+    "machine": (machine, 60),
+    "graphs": (partial(gpu_tests, files=("model/test_graphs_gpu.py",)), 60),
+    "tests": (partial(gpu_tests, files=()), 200),
+    "modes 1.7B": (partial(modes, draft="Qwen3-1.7B"), 300),
+    "modes 0.6B": (partial(modes, draft="Qwen3-0.6B"), 300),
+    "rows": (rows, 120),
+    "attention": (attention, 60),
+    "ranks": (ranks, 120),
+}
+"""In the order in which they run: the check, and the seconds that it may take."""
+
+
+# 2. Running them
+
+
+def run_here(name: str, small: bool, lines: Path | None) -> dict[str, Any]:
     """Run a check in this process; what it tells goes to `lines` at once. An exception
-    is a failure with its last line.
-    """
-    import torch
-    from gpu_times import CHECKS, Sizes
+    is a failure with its last line."""
+
+    def tell(text: str) -> None:
+        if lines is not None:
+            write(lines, {"name": name, "told": text})
 
     if small:
         torch.set_num_threads(1)
-    device = torch.device("cpu" if small else "cuda:0")
-
-    def tell(said: str) -> None:
-        if lines is not None:
-            with lines.open("a", encoding="utf-8") as file:
-                print(json.dumps({"name": name, "told": said}), file=file, flush=True)
-
+    here = Here(torch.device("cpu" if small else "cuda:0"), small, tell)
     try:
-        ok, what = CHECKS[name][0](device, Sizes.small() if small else Sizes(), tell)
+        return {"name": name, "ok": True, "what": CHECKS[name][0](here)}
+    except NotHere as error:
+        return {"name": name, "ok": None, "what": str(error)}
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
-        ok, what = False, f"{type(error).__name__}: {error} ({place})"
-    return {"name": name, "ok": ok, "what": what}
+        text = f"{type(error).__name__}: {error} ({place})"
+        return {"name": name, "ok": False, "what": text}
 
 
-def in_own_process(name: str, small: bool, limit: float, lines: Path) -> dict[str, Any]:
+def run_apart(name: str, small: bool, limit: float, lines: Path) -> dict[str, Any]:
     """Run a check in a process of its own, at most `limit` seconds."""
     command = [sys.executable, __file__, "--one", name, "--lines", str(lines)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    started = time.monotonic()
-    found: dict[str, Any] = {"name": name, "ok": False}
+    outcome: dict[str, Any] = {"name": name, "ok": False}
     try:
         done = subprocess.run(
-            [*command, *(["--small"] if small else [])],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            check=False,
-        )
-        printed = done.stdout.splitlines()
-        if done.returncode == 0 and printed:
-            found = json.loads(printed[-1])
-        else:
-            tail = " / ".join(done.stderr.splitlines()[-3:])
-            found["what"] = f"the process ended with code {done.returncode}: {tail}"
+            [*command, *(["--small"] if small else [])], env=environment,
+            capture_output=True, text=True, timeout=limit, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        found["what"] = f"not done after {limit:g} s"
-    return found | {"seconds": round(time.monotonic() - started, 1)}
+        return outcome | {"what": f"not done after {limit:.0f} s"}
+    printed = done.stdout.splitlines()
+    if done.returncode == 0 and printed:
+        return dict(json.loads(printed[-1]))
+    tail = " / ".join(done.stderr.splitlines()[-3:])
+    return outcome | {"what": f"the process ended with code {done.returncode}: {tail}"}
+
+
+def write(file: Path, record: dict[str, Any]) -> None:
+    """Add a line."""
+    with file.open("a", encoding="utf-8") as stream:
+        print(json.dumps(record), file=stream, flush=True)
+
+
+def word(outcome: dict[str, Any]) -> str:
+    """The outcome in a word."""
+    return {True: "ok", False: "FAILED", None: "skipped"}[outcome["ok"]]
 
 
 def main() -> int:
-    """Check, write as it goes, print the table."""
+    """Check, write as it goes, print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, help="folder; default docs/results/gpu")
-    parser.add_argument(
-        "--budget", type=float, default=1800, help="seconds for everything"
-    )
-    parser.add_argument("--only", nargs="+", help="names of checks")
+    parser.add_argument("--output", type=Path, default=Path("gpu_checks"))
+    parser.add_argument("--budget", type=float, default=1800, help="seconds for all")
+    parser.add_argument("--only", nargs="+", choices=CHECKS, help="some of the checks")
     parser.add_argument("--small", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--lines", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    if asked.one is not None:
-        print(json.dumps(one_check(asked.one, asked.small, asked.lines)))
+    flags = parser.parse_args()
+    if flags.one is not None:
+        print(json.dumps(run_here(flags.one, flags.small, flags.lines)))
         return 0
-    import torch
-    from gpu_times import CHECKS
 
-    from lr.measure.bench.report import conditions
-    from lr.measure.report import table
-
-    missing = not asked.small and not torch.cuda.is_available()
-    chosen = {
-        n: limit for n, (_, limit) in CHECKS.items() if n in (asked.only or CHECKS)
-    }
-    if unknown := set(asked.only or ()) - set(CHECKS):
-        parser.error(
-            f"no check is called {', '.join(unknown)}; there are {', '.join(CHECKS)}"
-        )
     facts = {"date": time.strftime("%Y-%m-%d"), **conditions()}
-    card = "cpu, small sizes" if asked.small else str(facts.get("card", "no cuda"))
-    stem = re.sub(r"[^A-Za-z0-9]+", "-", f"{card} {facts['date']}").strip("-").lower()
-    if missing and asked.output is None:
-        print(
-            "no CUDA device here: nothing was checked. --small runs the checks on the CPU."
-        )
-        return 0
-    folder = asked.output or ROOT / "docs" / "results" / "gpu"
-    folder.mkdir(parents=True, exist_ok=True)
-    lines, end, found = folder / f"{stem}.jsonl", time.monotonic() + asked.budget, []
+    card = "cpu, small sizes" if flags.small else str(facts.get("card", "no cuda"))
+    name = re.sub(r"[^A-Za-z0-9]+", "-", f"{card} {facts['date']}").strip("-").lower()
+    flags.output.mkdir(parents=True, exist_ok=True)
+    lines = flags.output / f"{name}.jsonl"
     lines.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    for name, limit in chosen.items():
-        left = end - time.monotonic()
-        if missing or left < 5:
-            what = "no CUDA device here" if missing else "no time left"
-            one: dict[str, Any] = {
-                "name": name,
-                "ok": None,
-                "what": what,
-                "seconds": 0.0,
-            }
+    missing = not flags.small and not torch.cuda.is_available()
+    end, outcomes = time.monotonic() + flags.budget, []
+    for check in flags.only or CHECKS:
+        started, limit = time.monotonic(), CHECKS[check][1]
+        left = end - started
+        outcome: dict[str, Any] = {"name": check, "ok": None}
+        if missing:
+            outcome["what"] = "there is no CUDA device here"
+        elif left < 5:
+            outcome["what"] = "no time left"
         else:
-            one = in_own_process(name, asked.small, min(limit, left), lines)
-            if left < limit and one["what"].startswith("not done"):
-                one |= {"ok": None, "what": f"cut by the budget after {left:.0f} s"}
-        found.append(one)
-        with lines.open("a", encoding="utf-8") as file:
-            print(json.dumps(one), file=file)
-        print(f"{word(one):<8} {name}: {one['what']} ({one['seconds']} s)", flush=True)
-    rows = [
-        [one["name"], word(one), str(one["what"]), str(one["seconds"])] for one in found
-    ]
-    cells = [[cell.replace("|", "/") for cell in row] for row in rows]
-    shown = "\n".join(table([["check", "outcome", "what", "s"], *cells]))
-    machine = ", ".join(f"{name} {value}" for name, value in facts.items())
-    text = f"# GPU checks, {facts['date']}\n\n{machine}\n\n{shown}\n"
-    told = [
-        json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()[1:]
-    ]
-    for name in chosen:
-        said = [one["told"] for one in told if one["name"] == name and "told" in one]
-        text += (
-            f"\n## {name}\n\n" + "\n".join(["```", *said, "```", ""]) if said else ""
-        )
-    (folder / f"{stem}.md").write_text(text, encoding="utf-8")
-    print(
-        f"\n# GPU checks, {facts['date']}\n\n{shown}\n\nkept in {folder / stem}.md and .jsonl"
-    )
-    return int(any(one["ok"] is False for one in found))
+            outcome = run_apart(check, flags.small, min(limit, left), lines)
+        outcome["seconds"] = round(time.monotonic() - started, 1)
+        outcomes.append(outcome)
+        write(lines, outcome)
+        print(f"{word(outcome):<8} {check}: {outcome['what']}", flush=True)
 
-
-def word(one: dict[str, Any]) -> str:
-    """The outcome in a word."""
-    return {True: "ok", False: "FAILED", None: "skipped"}[one["ok"]]
+    cells = [[o["name"], word(o), o["what"], str(o["seconds"])] for o in outcomes]
+    heads = ["check", "outcome", "what", "s"]
+    shown = [heads, *([cell.replace("|", "/") for cell in row] for row in cells)]
+    machine_line = ", ".join(f"{name} {value}" for name, value in facts.items())
+    text = [f"# GPU checks, {facts['date']}", "", machine_line, "", *table(shown)]
+    records = map(json.loads, lines.read_text(encoding="utf-8").splitlines()[1:])
+    told = [record for record in records if "told" in record]
+    for check in dict.fromkeys(record["name"] for record in told):
+        said = [record["told"] for record in told if record["name"] == check]
+        text += ["", f"## {check}", "", "```", *said, "```"]
+    (flags.output / f"{name}.md").write_text("\n".join([*text, ""]), encoding="utf-8")
+    print("", *text, "", f"kept in {flags.output / name}.md and .jsonl", sep="\n")
+    return int(any(outcome["ok"] is False for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -129,8 +129,8 @@ def small_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`lr bench gpu` measures the machine with small copies and products."""
     from lr.measure.bench import gpu
 
-    fewer = functools.partial(gpu.measure_peaks, small=True)
-    monkeypatch.setattr(gpu, "measure_peaks", fewer)
+    fewer = functools.partial(gpu.measure_rates, small=True)
+    monkeypatch.setattr(gpu, "measure_rates", fewer)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -217,8 +217,9 @@ class BenchGpu:
     prompt: int = 512  # Tokens before the answer.
     tokens: int = 256  # Tokens of an answer.
     repeats: int = 3  # How often everything is timed, after one warm-up.
-    depth: int = 4  # How many draft steps to write ahead.
-    k: int = 8  # Tokens drafted ahead in sd and lr+sd.
+    depth: int | None = None  # How many draft steps to write ahead. None: 4 ...
+    k: int | None = None  # Tokens drafted ahead in sd and lr+sd. None: 8 ...
+    """... and 3 each where the draft shares the target's GPU, and its bandwidth."""
     drafter: Literal["ngram", "draft"] = "ngram"
     """What proposes tokens: prompt lookup that always finds something, or the draft
     model."""
@@ -263,12 +264,13 @@ class BenchGpu:
         target, draft = self.target or usual[0], self.draft or usual[1]
         judge = None if self.judge == "none" else self.judge or usual[2]
         DeviceOptions(threads=self.threads).set_threads(target, draft, judge)
+        shared = layout.shares_gpu
         options = GenerateOptions(
             mode="lr+sd",
             driver="overlapped" if "overlapped" in self.drivers else "lockstep",
-            depth=self.depth,
+            depth=self.depth or (3 if shared else 4),
             drafter=self.drafter,
-            num_speculative_tokens=self.k,
+            num_speculative_tokens=self.k or (3 if shared else 8),
             max_tokens=self.tokens,
             temperature=0.6,  # this and the next two: Qwen3's recommendation
             top_p=0.95,

@@ -82,9 +82,9 @@ class MemoryPlan:
             shorter = f"--max_tokens_len {self.longest} fits; " if self.longest else ""
             raise MemoryShortError(
                 f"the models do not fit on {device}: {gib(self.needed(device))} are needed, "
-                f"{gib(free)} are free ({sizes}). What helps: {shorter}put draft or judge on "
-                "another device, split the target over several GPUs, or take a smaller --dtype "
-                "or smaller models."
+                f"{gib(free)} are free ({sizes}). What helps: {shorter}draft or judge on another "
+                "device (--draft_gpu_id, --judge_gpu_id), the target over several GPUs "
+                "(--target_gpu_id 0,1), a smaller --dtype, or smaller models."
             )
 
     def rows(self) -> list[tuple[str, ...]]:

@@ -15,11 +15,10 @@ key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import floor
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -101,10 +100,11 @@ class Synthetic:
     ) -> Synthetic:
         """From the measurement of a pair of models; `lengths` if the calibration has
         none."""
-        target, draft = (
-            Resampled(tuple(map(float, seen))) if seen else lengths
-            for seen in (found.target_lengths, found.draft_lengths)
-        )
+
+        def of(recorded: Sequence[int]) -> Duration:
+            return Resampled(tuple(map(float, recorded))) if recorded else lengths
+
+        target, draft = of(found.target_lengths), of(found.draft_lengths)
         return cls(found.alpha1, found.alpha2, target, draft, found.name)
 
     def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
@@ -115,18 +115,12 @@ class Synthetic:
             DrawnLengths, self.target if role is Role.TARGET else self.draft, stream
         )
 
-    def facts(self) -> Mapping[str, object]:
-        made = {
-            name: getattr(self, name) for name in ("source", "alpha1", "alpha2", "seed")
-        }
-        for role, lengths in (("target", self.target), ("draft", self.draft)):
-            said = f"assumed {lengths}"
-            if isinstance(lengths, Resampled):
-                said = (
-                    f"{len(lengths.values)} recorded, mean {fmean(lengths.values):.1f}"
-                )
-            made[f"{role}_lengths"] = said
-        return made
+    def __str__(self) -> str:
+        """What decides, in words."""
+        return (
+            f"steps accepted with {self.alpha1:.2f}, tokens with {self.alpha2:.3f} "
+            f"({self.source}); lengths of steps: {self.target}"
+        )
 
 
 @dataclass
@@ -161,24 +155,21 @@ class SyntheticAnswer(Answer):
         self, role: Role, draft_runner: Runner | None = None
     ) -> WriterConfig:
         """The engine's, but steps have drawn lengths and no token ends the sequence."""
-        made = super().writer_config(role, draft_runner)
-        return replace(
-            made, segmenter=self.verifier.synthetic.segmenter(role), eos_ids=frozenset()
-        )
+        config = super().writer_config(role, draft_runner)
+        segmenter = self.verifier.synthetic.segmenter(role)
+        return replace(config, segmenter=segmenter, eos_ids=frozenset())
 
     def token_speculation(
         self, role: Role, draft_runner: Runner | None
     ) -> Speculation | None:
         """The engine's, with our rule; drafters without a model always find
         something."""
-        k, rule = (
-            self.options.num_speculative_tokens,
-            SyntheticRule(self.verifier.synthetic.alpha2),
-        )
+        rule = SyntheticRule(self.verifier.synthetic.alpha2)
         if not self.options.drafts_tokens:
-            return Speculation(SyntheticDrafter(self.engine.codec.vocab_size), rule, k)
-        made = super().token_speculation(role, draft_runner)
-        return None if made is None else replace(made, rule=rule)
+            drafter = SyntheticDrafter(self.engine.codec.vocab_size)
+            return Speculation(drafter, rule, self.options.num_speculative_tokens)
+        speculation = super().token_speculation(role, draft_runner)
+        return None if speculation is None else replace(speculation, rule=rule)
 
 
 class SyntheticDrafter(Drafter):
@@ -191,12 +182,12 @@ class SyntheticDrafter(Drafter):
         self.vocab_size = vocab_size
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        size = self.vocab_size
-        asked = ((context.tokens[-1], min(k, context.limit)) for context in contexts)
-        return [
-            Proposal.chain([(last + i + 1) % size for i in range(n)])
-            for last, n in asked
-        ]
+        proposals = []
+        for context in contexts:
+            first = context.tokens[-1] + 1
+            ids = range(first, first + min(k, context.limit))
+            proposals.append(Proposal.chain([i % self.vocab_size for i in ids]))
+        return proposals
 
 
 class SyntheticRule(AcceptanceRule):
@@ -219,13 +210,12 @@ class SyntheticRule(AcceptanceRule):
         as if draws were independent. Our stratified draws keep n in a row slightly less
         often."""
         k, alpha = len(proposal), self.alpha
-        chances = [alpha**n * (1 - alpha) for n in range(k)] + [alpha**k]
-        return [
-            Outcome(
-                chance, tuple(range(n)), partial(p_rows.__getitem__, n), untouched=True
-            )
-            for n, chance in enumerate(chances)
-        ]
+        outcomes = []
+        for n in range(k + 1):
+            chance = alpha**n * (1 - alpha if n < k else 1)
+            row = partial(p_rows.__getitem__, n)
+            outcomes.append(Outcome(chance, tuple(range(n)), row, untouched=True))
+        return outcomes
 
     @torch.inference_mode()
     def verify(
@@ -236,25 +226,23 @@ class SyntheticRule(AcceptanceRule):
         ids: Tensor | None = None,
     ) -> list[Decision]:
         """One decision per branch from flat `probs` [sum of (n + 1), v]."""
-        parts = rows_of(probs, proposals, draws, trees=False)
-        kept = [
-            self._kept(len(one), draw)
-            for one, draw in zip(proposals, draws, strict=True)
-        ]
-        rows = torch.stack([part[n] for part, n in zip(parts, kept, strict=True)])
-        keys = [draw.sample_key(n) for draw, n in zip(draws, kept, strict=True)]
-        tokens = sample(rows, keys, ids)
+        tables = rows_of(probs, proposals, draws, trees=False)
+        accepted, rows, keys = list[int](), list[Tensor](), list[int]()
+        for table, proposal, draw in zip(tables, proposals, draws, strict=True):
+            stream = draw.stream.fold_in("synthetic")
+            n = 0
+            while n < len(proposal) and kept_at(
+                stream, self.alpha, TOKENS, draw.offset + n
+            ):
+                n += 1
+            accepted.append(n)
+            rows.append(table[n])
+            keys.append(draw.sample_key(n))
+        tokens = sample(torch.stack(rows), keys, ids)
         return [
             Decision(tuple(range(n)), token)
-            for n, token in zip(kept, tokens, strict=True)
+            for n, token in zip(accepted, tokens, strict=True)
         ]
-
-    def _kept(self, k: int, draw: Draws) -> int:
-        stream = draw.stream.fold_in("synthetic")
-        places = (
-            kept_at(stream, self.alpha, TOKENS, draw.offset + i) for i in range(k)
-        )
-        return next((n for n, kept in enumerate(places) if not kept), k)
 
 
 class SyntheticVerifier(Verifier):
@@ -265,27 +253,32 @@ class SyntheticVerifier(Verifier):
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         self.name = f"synthetic:{synthetic.alpha1:g}"
         self.stream = Stream.root(synthetic.seed).fold_in("step acceptance")
-        self.synthetic, self.first, self.runner = synthetic, 0, judge
+        self.synthetic = synthetic
+        self.first = 0
+        self.judge_model = judge
         self.prefixes = None if judge is None else PrefixCache(judge)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if self.runner is not None and self.prefixes is not None:
-            size, rows = self.runner.vocab_size, []
-            for pair in pairs:
-                steps = (*pair.target_step.tokens, *pair.draft.tokens)
-                rows.append(
-                    PromptRow([*INSTRUCTIONS, *(t % size for t in steps), *FRAME])
-                )
-            self.prefixes.warm(INSTRUCTIONS)
-            for logits in self.prefixes.logits(rows):
-                if isinstance(logits, LRError):
-                    raise logits
-                logits.argmax(-1).tolist()  # waits for the result, which is not used
-        how, places = (
-            (self.stream, self.synthetic.alpha1, STEPS),
-            [pair.index for pair in pairs],
-        )
+        if self.judge_model is not None and self.prefixes is not None:
+            self._read(self.prefixes, self.judge_model.vocab_size, pairs)
+        rate = self.synthetic.alpha1
         return [
-            Verdict(kept_at(*how, self.first + p), why=f"drawn for step {p}")
-            for p in places
+            Verdict(
+                kept_at(self.stream, rate, STEPS, self.first + pair.index),
+                why=f"drawn for step {pair.index}",
+            )
+            for pair in pairs
         ]
+
+    def _read(self, prefixes: PrefixCache, size: int, pairs: Sequence[Pair]) -> None:
+        """Read the pairs as a judge does, and wait for the result, which is not used.
+        `size`: of the judge's vocabulary."""
+        rows = []
+        for pair in pairs:
+            steps = (*pair.target_step.tokens, *pair.draft.tokens)
+            rows.append(PromptRow([*INSTRUCTIONS, *(t % size for t in steps), *FRAME]))
+        prefixes.warm(INSTRUCTIONS)
+        for logits in prefixes.logits(rows):
+            if isinstance(logits, LRError):
+                raise logits
+            logits.argmax(-1).tolist()
