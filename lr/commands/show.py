@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -32,10 +32,10 @@ def console(*, stderr: bool = False, width: int = 120) -> Console:
     """A console that prints text literally: "[x]" in a file name or an answer is not
     markup. Where the stream is not a terminal, the output is plain and at least `width`
     columns wide."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=True, **AS_IT_IS)
-    if not made.is_terminal:
-        made.width = max(made.width, width)
-    return made
+    out = Console(stderr=stderr, highlight=False, soft_wrap=True, **AS_IT_IS)
+    if not out.is_terminal:
+        out.width = max(out.width, width)
+    return out
 
 
 def table(
@@ -49,18 +49,25 @@ def table(
     """A table whose first `text` columns hold words and the rest numbers. A column is a
     heading, or a heading and a number format: "off:+.1%" (.2f is the default).
     `groups`: one per row; a gap separates rows of different groups."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0),
-                 title=title, title_justify="left")  # fmt: skip
-    heads, _, forms = zip(*(column.partition(":") for column in columns), strict=True)
-    for place, head in enumerate(heads):
-        made.add_column(head, justify="left" if place < text else "right", no_wrap=True)
-    for place, row in enumerate(rows):
-        cells = (
-            cell(one, form or ".2f") for one, form in zip(row, forms, strict=False)
-        )
-        pair = groups[place : place + 2]  # the groups of this row and the next
-        made.add_row(*cells, end_section=len(set(pair)) > 1)
-    return made
+    grid = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        padding=(0, 1, 0, 0),
+        title=title,
+        title_justify="left",
+    )
+    formats = []
+    for index, column in enumerate(columns):
+        head, _, number_format = column.partition(":")
+        formats.append(number_format or ".2f")
+        justify: Literal["left", "right"] = "left" if index < text else "right"
+        grid.add_column(head, justify=justify, no_wrap=True)
+    for index, row in enumerate(rows):
+        cells = [cell(value, form) for value, form in zip(row, formats, strict=False)]
+        pair = groups[index : index + 2]  # the groups of this row and the next
+        grid.add_row(*cells, end_section=len(set(pair)) > 1)
+    return grid
 
 
 def in_words(facts: Mapping[str, object]) -> str:
@@ -70,26 +77,28 @@ def in_words(facts: Mapping[str, object]) -> str:
 
 @contextmanager
 def progress(
-    what: str, total: int, done: int = 0, *, beside: Console | None = None
+    title: str, total: int, done: int = 0, *, beside: Console | None = None
 ) -> Iterator[Callable[..., None]]:
     """A progress bar on standard error, shown in a terminal only. Yields a function to
     call after every piece of work, with an optional status text. `beside`: a console
     that prints text meanwhile; the bar then stays below that text."""
-    shown = (
-        beside if beside is not None and beside.is_terminal else Console(stderr=True)
-    )
-    clock, words = "{task.elapsed:.0f} s,", "{task.description}"
-    columns = (
-        what,
+    out = Console(stderr=True)
+    if beside is not None and beside.is_terminal:
+        out = beside
+    bar = Progress(
+        title,
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
-        clock,
+        "{task.elapsed:.0f} s,",
         TimeRemainingColumn(),
+        "{task.description}",
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
     )
-    off = not shown.is_terminal
-    with Progress(*columns, words, console=shown, transient=True, disable=off) as bar:
+    with bar:
         task = bar.add_task("", total=total, completed=done)
-        yield lambda said="": bar.update(task, advance=1, description=said)
+        yield lambda status="": bar.update(task, advance=1, description=status)
 
 
 MOST = {
@@ -105,10 +114,12 @@ def at_least(flags: object, **least: int) -> None:
     would never end. A flag with several values is checked value by value; None
     passes."""
     for name, bound in least.items():
-        value, most = getattr(flags, name), MOST.get(name, 10_000_000)
-        for one in value if isinstance(value, tuple) else (value,):
-            require(one is None or one >= bound, name, value, f"at least {bound}")
-            require(one is None or one <= most, name, value, f"at most {most}")
+        value = getattr(flags, name)
+        limit = MOST.get(name, 10_000_000)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None:
+                require(number >= bound, name, value, f"at least {bound}")
+                require(number <= limit, name, value, f"at most {limit}")
 
 
 def require_files(**files: Path | None) -> None:
@@ -116,35 +127,33 @@ def require_files(**files: Path | None) -> None:
     where matplotlib is missing. The keywords are the names of the flags."""
     for name, path in files.items():
         if path is not None:
-            none = f"another place: there is no folder {path.parent}; create it first"
-            require(path.parent.is_dir(), name, str(path), none)
+            expected = f"a file in a folder that exists; {path.parent} does not"
+            require(path.parent.is_dir(), name, str(path), expected)
     if files.get("figure") is not None:
         require_matplotlib()
 
 
 def settings_of(flags: Any) -> dict[str, Any]:
     """The flags of a command, for its JSON file: all except the files it writes."""
-    given = {
-        name: value
-        for name, value in asdict(flags).items()
-        if name not in ("json", "figure")
-    }
-    return {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
+    settings = {}
+    for name, value in asdict(flags).items():
+        if name not in ("json", "figure"):
+            settings[name] = str(value) if isinstance(value, Path) else value
+    return settings
 
 
 def step_line(step: AnswerStep, *, tiny: bool = False) -> Text:
     """One step with its sign and origin. A correction also shows the draft step it
     replaced and the reason: for a `tiny` model how the meanings differ, else what the
     verifier said."""
-    how = ORIGINS[step.origin.value]
-    line = Text(
-        f"  {how.typed} {step.origin.value:<10} {step.text.strip()}", style=how.style
-    )
+    origin = ORIGINS[step.origin.value]
+    words = f"  {origin.typed} {step.origin.value:<10} {step.text.strip()}"
+    line = Text(words, style=origin.style)
     if step.rejected is not None and step.verdict is not None:
-        why, draft = step.verdict.why, step.rejected
-        if tiny and (difference := differing(draft, step.text)):
-            why = difference
-        line.append(f"\n    {'rejected':<10} {draft.strip()}  ({why})", style="dim")
+        difference = differing(step.rejected, step.text) if tiny else ""
+        why = difference or step.verdict.why
+        draft = step.rejected.strip()
+        line.append(f"\n    {'rejected':<10} {draft}  ({why})", style="dim")
     return line
 
 
@@ -155,8 +164,8 @@ def summary(stats: Stats) -> str:
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
     parts.append(f"{stats.target_passes} target passes")
     if stats.step_acceptance is not None:
-        kept = f"{stats.accepted} of {stats.judged}"
-        parts.append(f"step acceptance {stats.step_acceptance:.2f} ({kept})")
+        counts = f"{stats.accepted} of {stats.judged}"
+        parts.append(f"step acceptance {stats.step_acceptance:.2f} ({counts})")
     if stats.verifier_passes:
         parts.append(f"{stats.verifier_passes} verifier passes")
     if stats.unjudged:

@@ -154,29 +154,23 @@ class ScriptedRun:
         for command in commands:
             match command:
                 case Draft(node, children):
+                    prefix = self.prefixes[node]
                     for child in children:
-                        self.prefixes[child] = self.prefixes[node]
-                        self._asked[Work(WorkKind.DRAFT, child)] = (
-                            self.prefixes[node],
-                            command,
-                        )
+                        self.prefixes[child] = prefix
+                        self._asked[Work(WorkKind.DRAFT, child)] = (prefix, command)
                 case Target(node):
-                    self._asked[Work(WorkKind.TARGET, node)] = (
-                        self.prefixes[node],
-                        command,
-                    )
+                    work = Work(WorkKind.TARGET, node)
+                    self._asked[work] = (self.prefixes[node], command)
                 case Judge(node, parent):
-                    self._asked[Work(WorkKind.JUDGE, node)] = (
-                        self.prefixes[parent],
-                        command,
-                    )
+                    work = Work(WorkKind.JUDGE, node)
+                    self._asked[work] = (self.prefixes[parent], command)
                 case Emit(emitted, _, node, root):
                     self.emitted.append(emitted)
                     if root is not None:
                         prefix = self.prefixes.pop(node)
-                        self.prefixes[root] = (
-                            prefix if node == root else (*prefix, emitted.step)
-                        )
+                        if node != root:
+                            prefix = (*prefix, emitted.step)
+                        self.prefixes[root] = prefix
                 case Release(node):
                     del self.prefixes[node]
         self.turns.append(Turn(event, tuple(commands)))
@@ -185,9 +179,9 @@ class ScriptedRun:
 
 def cut(step: Step, limit: int) -> Step:
     """The step as a writer with this limit of tokens would have written it."""
-    return (
-        step if len(step.tokens) <= limit else Step(step.tokens[:limit], Finish.LENGTH)
-    )
+    if len(step.tokens) <= limit:
+        return step
+    return Step(step.tokens[:limit], Finish.LENGTH)
 
 
 # Steps as short texts
@@ -207,26 +201,21 @@ class TextScript:
     drafts: Sequence[str] = ()
 
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
-        texts = (
-            self.drafts[len(prefix)].split("|")
-            if len(prefix) < len(self.drafts)
-            else []
-        )
-        return (
-            step_of(texts[sibling]) if sibling < len(texts) and texts[sibling] else None
-        )
+        if len(prefix) >= len(self.drafts):
+            return None
+        texts = self.drafts[len(prefix)].split("|")
+        text = texts[sibling] if sibling < len(texts) else ""
+        return step_of(text) if text else None
 
     def target(self, prefix: Prefix) -> Step:
-        return step_of(
-            self.targets[len(prefix)] if len(prefix) < len(self.targets) else "$"
-        )
+        ended = len(prefix) >= len(self.targets)
+        return step_of("$" if ended else self.targets[len(prefix)])
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
         if target is None and "?" in text_of(draft):
             return None
-        aligned = (
-            text_of(draft).lower() == text_of(target or self.target(prefix)).lower()
-        )
+        rival = target or self.target(prefix)
+        aligned = text_of(draft).lower() == text_of(rival).lower()
         return Verdict(aligned, "the same" if aligned else "not the same")
 
 
@@ -258,21 +247,23 @@ def lines_of(turns: Iterable[Turn], words: Words = str) -> list[str]:
     return lines
 
 
-def line_of(what: Event | Command, words: Words = str) -> str:
+def line_of(message: Event | Command, words: Words = str) -> str:
     """One event or command as a line."""
-    match what:
-        case Drafted(node, step):
-            return f"{node} {'no draft can come' if step is None else f'draft wrote {words(step)}'}"
+    match message:
+        case Drafted(node, draft_step):
+            if draft_step is None:
+                return f"{node} no draft can come"
+            return f"{node} draft wrote {words(draft_step)}"
         case Targeted(node, step):
             return f"{node} target wrote {words(step)}"
         case Judged(node, verdict):
             if verdict is None:
                 return f"{node} judged alone: unsure"
-            return f"{node} judged {'' if verdict.aligned else 'un'}aligned ({verdict.why})"
+            word = "aligned" if verdict.aligned else "unaligned"
+            return f"{node} judged {word} ({verdict.why})"
         case Draft(node, children, limit):
-            return (
-                f"draft {node} -> {' '.join(map(str, children))} (up to {limit} tokens)"
-            )
+            names = " ".join(map(str, children))
+            return f"draft {node} -> {names} (up to {limit} tokens)"
         case Target(node, limit):
             return f"target {node} (up to {limit} tokens)"
         case Judge(node, _, draft, target):
@@ -281,11 +272,10 @@ def line_of(what: Event | Command, words: Words = str) -> str:
         case Cancel(work):
             return f"cancel {work.kind.value} {work.node}"
         case Emit(emitted, _, node, root):
-            said = f"emit step {emitted.index}: {words(emitted.step)} ({emitted.origin.value})"
-            if root is not None:
-                said += (
-                    f"; root {root}" if node == root else f"; root {root}, was {node}"
-                )
-            return said
+            text = words(emitted.step)
+            line = f"emit step {emitted.index}: {text} ({emitted.origin.value})"
+            if root is None:
+                return line
+            return f"{line}; root {root}" + ("" if node == root else f", was {node}")
         case Release(node):
             return f"release {node}"

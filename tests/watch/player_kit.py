@@ -28,7 +28,6 @@ from lr.spec.protocol import (
     Limits,
     NodeId,
     Release,
-    Schedule,
     SchedulerConfig,
     Target,
     Targeted,
@@ -101,17 +100,6 @@ def bushy() -> TraceFile:
     targets = [f"The sum is {n}4." for n in range(1, 5)] + ["It is 55$"]
     config = SchedulerConfig(Limits(400), depth=2, width=3)
     run = ScriptedRun(config, TextScript(targets, drafts))
-    run.run()
-    return scripted_trace(run)
-
-
-@cache
-def synchronous() -> TraceFile:
-    """With a bonus."""
-    run = ScriptedRun(
-        SchedulerConfig(Limits(50), schedule=Schedule.SYNC, depth=2),
-        TextScript(["a.", "b.", "c.", "d$"], ["A.", "B.", "C.", "D$"]),
-    )
     run.run()
     return scripted_trace(run)
 

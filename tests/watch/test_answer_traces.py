@@ -17,12 +17,10 @@ from reasoner_kit import write_checkpoint
 from lr.commands.answer import saving
 from lr.commands.cli import main
 from lr.reasoner import Reasoner
-from lr.spec.protocol import Emit, Schedule, SchedulerConfig
+from lr.spec.protocol import Emit
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.theory.distributions import Bernoulli, Lognormal
-from lr.theory.simulate import ENDLESS, World, simulate
-from lr.trace import STATISTICS, Trace, stats_of
+from lr.trace import STATISTICS, stats_of
 from lr.types import Verdict
 from lr.watch.trace.file import (
     TraceError,
@@ -33,7 +31,6 @@ from lr.watch.trace.file import (
 )
 from lr.watch.trace.replay import replay, save_trace, trace_of
 from lr.watch.trace.state import state_at
-from lr.watch.trace.virtual import simulated_trace
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
 SHORT: dict[str, Any] = {
@@ -152,22 +149,6 @@ def test_nothing_but_statistics_without_details(reasoner: Reasoner) -> None:
     run = reasoner.run(QUESTION, mode="lr+sd", **SHORT)
     run.finish()
     assert all(isinstance(event, STATISTICS) for _, event in run.trace.events)
-
-
-@pytest.mark.parametrize("schedule", list(Schedule))
-def test_the_trace_of_a_simulation_is_the_simulation(schedule: Schedule) -> None:
-    config = SchedulerConfig(ENDLESS, schedule, depth=3)
-    world = World(
-        Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.2, 0.4), seed=3
-    )
-    trace = simulated_trace(config, world, 30)
-    outcome = simulate(config, world, 30)
-    assert (trace.stats.steps, trace.stats.judged) == (outcome.steps, outcome.judged)
-    assert max(r.time for r in trace.records if r.kind == "emit") == outcome.seconds
-    plain = Trace()
-    simulate(config, world, 30, trace=plain)
-    details = [(r.time, r.event) for r in trace.records if r.kind != "end"]
-    assert stats_of(plain.events) == stats_of(details)
 
 
 def test_the_command(

@@ -12,7 +12,7 @@ from player_kit import as_file, scripted, tiny
 
 from lr.commands.cli import main
 from lr.kvcache.cache import PagedKVCache
-from lr.spec.protocol import Limits, NodeId, SchedulerConfig, Work, WorkKind
+from lr.spec.protocol import Limits, SchedulerConfig
 from lr.watch.figures.cache import draw_blocks
 from lr.watch.figures.clock import (
     CANCELLED,
@@ -21,9 +21,9 @@ from lr.watch.figures.clock import (
     timeline_figure,
     timeline_of,
 )
-from lr.watch.figures.plots import draw_bars, draw_curves, draw_field, draw_waterfall
+from lr.watch.figures.plots import draw_bars, draw_curves, draw_field
 from lr.watch.figures.style import COLOURS, PAPER, SERIES, WASHES, write
-from lr.watch.figures.tree import draw_tree, fullest_tree, places_of, tree_figure
+from lr.watch.figures.tree import draw_tree, fullest_tree, tree_figure
 from lr.watch.scripted import ScriptedRun, TextScript, newest, oldest
 from lr.watch.trace.state import state_at
 from lr.watch.trace.virtual import scripted_trace
@@ -88,17 +88,6 @@ def test_a_rejected_step_stands_beside_its_correction_and_is_hatched() -> None:
     assert any(patch.get_hatch() for patch in drawing.axes[0].patches)
 
 
-def test_alternatives_stand_below_each_other() -> None:
-    run = a_run(width=2)
-    for node in (NodeId(0, 1), NodeId(0, 1, 1)):
-        run.step(Work(WorkKind.DRAFT, node))
-    trace = scripted_trace(run)
-    places, _ = places_of(state_at(trace, len(trace.records)))
-    indices = {name: index for name, (index, _) in places.items()}
-    assert indices == {"0:0": 0, "0:1": 1, "0:1.1": 1}
-    assert places["0:0"][1] == places["0:1"][1] == 0 < places["0:1.1"][1]
-
-
 @pytest.mark.parametrize("order", [oldest, newest])
 @pytest.mark.parametrize("width", [1, 2])
 def test_every_piece_of_work_has_a_bar(order: Any, width: int) -> None:
@@ -125,14 +114,6 @@ def test_the_command_draws_each_picture_twice_the_same(tmp_path: Path) -> None:
     again = {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     assert drawn == again
     assert {"run-timeline.svg", "run-tree.png"} < set(drawn)
-
-
-def test_the_command_refuses_an_event_that_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = as_file(scripted(), tmp_path / "run.jsonl")
-    assert main(["draw", str(trace), "--event", "100000"]) == 2
-    assert "100000" in capsys.readouterr().err
 
 
 def test_blocks_show_owners_and_valid_tokens_only() -> None:
@@ -185,14 +166,6 @@ def test_curves_points_and_one_list_of_labels_for_neighbours() -> None:
     assert words(drawing) == ["low", "high\nnearly"]
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert legend == ["line", "seen"]
-
-
-def test_a_waterfall_goes_from_level_to_level() -> None:
-    levels = {"formula": 2.0, "chance": 2.25, "rows": 1.5, "stopwatch": 1.5}
-    drawing = draw_waterfall(levels, wholes=("formula", "stopwatch"), x="speedup")
-    bars = drawing.axes[0].patches
-    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
-    assert ends == [(0, 2.0), (2.0, 2.25), (2.25, 1.5), (0, 1.5)]
 
 
 def test_a_field_marks_what_holds() -> None:

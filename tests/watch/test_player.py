@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -17,14 +16,13 @@ import pytest
 from player_kit import NASTY, as_file, long, nasty, scripted, simulated, tiny
 
 from lr.commands.cli import main
-from lr.watch.figures.clock import CANCELLED, DONE, FAILED, timeline_of
+from lr.watch.figures.clock import CANCELLED, FAILED, timeline_of
 from lr.watch.figures.style import COLOURS, WASHES
 from lr.watch.figures.tree import cards_of
 from lr.watch.player.page import (
     KINDS,
     SCRIPTS,
     as_script_data,
-    headline_of,
     page_data,
     player_page,
     states_of,
@@ -78,19 +76,6 @@ def test_texts_of_a_trace_are_never_markup() -> None:
     assert stored is not None
     assert json.loads(stored[1])["question"] == NASTY
     assert as_script_data({"a": "</script>"}) == '{"a":"\\u003c/script>"}'
-
-
-@pytest.mark.parametrize("trace", [scripted, simulated, long])
-def test_the_headline_has_the_statistics_of_the_trace(
-    trace: Callable[[], TraceFile],
-) -> None:
-    stats = trace().stats
-    shown = {label: value for label, value, _ in headline_of(trace())}
-    assert shown["steps"] == str(stats.steps)
-    assert stats.step_acceptance is None or (
-        shown["α₁"] == f"{stats.step_acceptance:.2f}"
-    )
-    assert ("target passes" in shown) == bool(stats.target_passes)
 
 
 def value_at(history: list[Any], number: int, otherwise: Any = None) -> Any:
@@ -205,25 +190,6 @@ def test_spans_are_the_pieces_of_work() -> None:
             spans = [s for s in timeline.spans if (s.lane, s.row) == (lane.name, row)]
             spans.sort(key=lambda span: (span.asked, span.end))
             assert all(a.end <= b.asked for a, b in pairwise(spans))
-
-
-def test_waiting_workers_begin_later_than_they_are_asked() -> None:
-    spans = timeline_of(simulated()).spans
-    assert any(span.begin > span.asked for span in spans)
-    assert all(span.asked <= span.begin <= span.end for span in spans)
-
-
-def test_plain_decoding_has_a_span_per_step() -> None:
-    written = [
-        record
-        for record in long().records
-        if record.kind == "written" and record.data["role"] == "target"
-    ]
-    spans = timeline_of(replace(long(), records=written[:3])).spans
-    assert [(span.work, span.index, span.outcome) for span in spans] == [
-        ("target", index, DONE) for index in range(3)
-    ]
-    assert spans[1].begin == spans[0].end
 
 
 def test_figures_and_player_have_the_same_colours() -> None:

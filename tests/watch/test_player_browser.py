@@ -19,7 +19,6 @@ from player_kit import (
     nasty,
     scripted,
     simulated,
-    synchronous,
     tiny,
     wordy,
 )
@@ -30,7 +29,6 @@ from lr.watch.trace.state import state_at
 
 TRACES = {
     "scripted": scripted,
-    "synchronous": synchronous,
     "simulated": simulated,
     "tiny": lambda: tiny("lr+sd"),
     "plain": lambda: tiny("sd"),
@@ -233,13 +231,6 @@ def test_a_phone_does_not_scroll_sideways(window: Window, name: str) -> None:
         assert 0 <= box["x"] <= 360 - box["width"]
         assert box["y"] + box["height"] <= 740  # in sight without scrolling
         assert box["height"] >= 36  # big enough for a thumb
-
-
-def test_a_projector_shows_all_at_once(window: Window) -> None:
-    page = window.open("tiny", "#event=200", width=1920, height=1080)
-    assert page.evaluate("document.documentElement.scrollHeight") <= 1080
-    for panel in ("tree", "answer", "timeline", "cache"):
-        assert page.locator(f"#{panel}-panel").bounding_box()["height"] > 150, panel
 
 
 def test_panels_show_the_state(window: Window) -> None:

@@ -207,17 +207,6 @@ def test_over_a_pipe_live(tmp_path: Path) -> None:
     assert read_trace(saved).complete
 
 
-def test_over_a_pipe_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = as_file(scripted(), tmp_path / "run.jsonl")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\nn\nr\nb\nf\nq\nnever read\n"))
-    assert main(["step", str(trace)]) == 0
-    shown = capsys.readouterr().out
-    assert "says too little" in " ".join(shown.split())
-    assert "never read" not in shown
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_at_a_terminal_the_screen_is_drawn_in_place_and_ctrl_c_ends(
     tmp_path: Path,

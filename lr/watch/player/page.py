@@ -137,27 +137,29 @@ def _rejections(records: Sequence[Record]) -> list[Record]:
 
 def title_of(header: Header) -> str:
     """What was run, in words."""
-    how = f", {header.driver}" if header.driver in ("simulated", "scripted") else ""
-    return MODES.get(header.mode, header.mode) + how
+    driver = f", {header.driver}" if header.driver in ("simulated", "scripted") else ""
+    return MODES.get(header.mode, header.mode) + driver
 
 
 def setting_of(header: Header) -> str:
     """Models and settings on one line."""
-    models, options = header.models.get, header.options.get
-    ahead, most = header.mode in ("lr", "lr+sd"), options("num_speculative_tokens")
+    models = header.models.get
+    options = header.options.get
+    ahead = header.mode in ("lr", "lr+sd")
     speculates = header.mode in ("sd", "lr+sd")
+    count = options("num_speculative_tokens")
     parts = {
         f"target {models('target')}": models("target"),
         f"draft {models('draft')}": header.mode != "ar" and models("draft"),
         f"{models('device')} {models('dtype') or ''}".strip(): models("device"),
         f"schedule {header.schedule} · depth {header.depth} · width {header.width}": ahead,
         f"verifier {header.verifier}": ahead and header.verifier,
-        f"{most} draft tokens a round by {options('drafter')}": speculates and most,
+        f"{count} draft tokens a round by {options('drafter')}": speculates and count,
         f"rule {options('acceptance')}": speculates and options("acceptance"),
         f"driver {header.driver}": True,
         f"variant: {header.variant}": header.variant,
     }
-    return " · ".join(words for words, known in parts.items() if known)
+    return " · ".join(words for words, applies in parts.items() if applies)
 
 
 def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:

@@ -68,8 +68,9 @@ def say(record: Record) -> str:
             )
             return f"the verifier is asked about {node}: the draft's step {against}"
         case "emit":
-            how = ORIGINS[data["origin"]].says
-            return f"step {data['index']} of the answer: {how}: {text_of(data['step'])}"
+            origin = ORIGINS[data["origin"]].says
+            step = text_of(data["step"])
+            return f"step {data['index']} of the answer: {origin}: {step}"
         case "drafted" if data["step"] is None:
             return f"there will be no draft step to {node}"
         case "drafted":
@@ -82,49 +83,42 @@ def say(record: Record) -> str:
         case "judged" if data["verdict"] is None:
             return f"the verifier is not sure about {node} without the target's step"
         case "judged":
-            said = "aligned" if data["verdict"]["aligned"] else "not aligned"
-            return f"verdict on {node}: {said} ({data['verdict']['why']})"
+            verdict = "aligned" if data["verdict"]["aligned"] else "not aligned"
+            return f"verdict on {node}: {verdict} ({data['verdict']['why']})"
         case "forward":
-            rows, tokens = (
-                counted(data["branches"], "branch", "es"),
-                counted(data["tokens"], "token"),
-            )
+            rows = counted(data["branches"], "branch", "es")
+            tokens = counted(data["tokens"], "token")
             return f"one forward of the {role}: {rows}, {tokens}"
         case "token":
             piece, p = visible(data["piece"]), f"(probability {data['p']:.3f})"
             return f'the {role} drew "{piece}" for step {data["index"]} {p}'
         case "round":
-            where = "" if node is None else f" for {node}"
-            kept = f"{data['accepted']} of {data['proposed']} draft tokens stay"
-            return f"the {role}{where}: {kept}, {data['emitted']} are new"
+            at = "" if node is None else f" for {node}"
+            stay = f"{data['accepted']} of {data['proposed']} draft tokens stay"
+            return f"the {role}{at}: {stay}, {data['emitted']} are new"
         case "written":
             return f"the {role} finished step {data['index']}: {text_of(data['step'])}"
         case "verifier":
             return f"the verifier answered about {counted(data['pairs'], 'pair')}"
         case "span":
-            how = "finished" if data["completed"] else "dropped"
-            return f"a worker {how} {data['work']} {node}"
+            verb = "finished" if data["completed"] else "dropped"
+            return f"a worker {verb} {data['work']} {node}"
         case "note":
             at = "" if node is None else f" at {node}"
-            fields = ", ".join(
-                f"{name} {_value(one)}" for name, one in data["fields"].items()
-            )
-            return f"the variant's {data['name']}{at}" + (
-                f": {fields}" if fields else ""
-            )
+            pairs = data["fields"].items()
+            fields = ", ".join(f"{name} {_value(value)}" for name, value in pairs)
+            end = f": {fields}" if fields else ""
+            return f"the variant's {data['name']}{at}{end}"
         case "grow":
-            copied = "branch {} leaves shared block {} for its copy {}"
-            more = [copied.format(*one) for one in data["copies"]]
-            more += [
-                f"block {block} to branch {number}" for number, block in data["fresh"]
+            changes = [
+                f"branch {branch} leaves shared block {old} for its copy {new}"
+                for branch, old, new in data["copies"]
             ]
-            rows, told = (
-                counted(len(data["rows"]), "branch", "es"),
-                f" ({'; '.join(more)})",
-            )
-            return (
-                f"{data['cache']} cache: one forward for {rows}{told if more else ''}"
-            )
+            for branch, block in data["fresh"]:
+                changes.append(f"block {block} to branch {branch}")
+            rows = counted(len(data["rows"]), "branch", "es")
+            end = f" ({'; '.join(changes)})" if changes else ""
+            return f"{data['cache']} cache: one forward for {rows}{end}"
         case "end":
             early = f"the run ended early: {data['why']}"
             return "the end of the answer" if data["done"] else early
@@ -144,6 +138,6 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def counted(number: int, word: str, more: str = "s") -> str:
+def counted(number: int, word: str, plural: str = "s") -> str:
     """A number and its word: 1 pass, 2 passes."""
-    return f"{number} {word}{more if number != 1 else ''}"
+    return f"{number} {word}{plural if number != 1 else ''}"

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -37,7 +38,7 @@ from lr.types import Step
 
 FORMAT, VERSION = "lr trace", 4
 KINDS: dict[str, type] = {
-    made.__name__.lower(): made for made in get_args(messages.Message)
+    message.__name__.lower(): message for message in get_args(messages.Message)
 } | {
     "forward": events.ForwardPass,
     "written": events.StepWritten,
@@ -58,7 +59,7 @@ KINDS: dict[str, type] = {
     "warn": events.Warned,
     "end": events.Ended,
 }
-KIND_OF = {made: name for name, made in KINDS.items()}
+KIND_OF = {event_class: name for name, event_class in KINDS.items()}
 TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
 Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
 
@@ -70,39 +71,35 @@ class TraceError(LRError):
 @dataclass(frozen=True)
 class Header:
     """The models, settings and prompt of a run: everything that a viewer shows about
-    the run and a replay needs. What a driver does not have (models in a simulation) is
-    None."""
+    the run, and that answering again needs. What a driver does not have (models in a
+    simulation) is None.
+
+    `unit`: of times; on virtual clocks "target step" (simulated) or "turn" (scripted).
+    `models`: by role, with device and dtype. `variant`: its name, or the parts that it
+    replaced. `options`: of a run on models. `caches`: by name, blocks and block_size.
+    `alone`: whether forwards and caches served this answer only. `lr`: the version of
+    this program. `made`: in UTC."""
 
     driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
     clock: Literal["wall", "virtual"] = "wall"
-    unit: str = (
-        "second"  # on virtual clocks "target step" (simulated) or "turn" (scripted)
-    )
+    unit: str = "second"
     mode: str = "lr"
     schedule: str = "depth"
     depth: int = 1
     width: int = 1
     max_target_rows: int | None = None
-    models: dict[str, str | None] = field(
-        default_factory=dict
-    )  # by role; device, dtype
+    models: dict[str, str | None] = field(default_factory=dict)
     verifier: str | None = None
-    variant: str | None = (
-        None  # its name, or the parts it replaced (then no replay by name)
-    )
-    options: dict[str, Any] = field(default_factory=dict)  # of a run on models
+    variant: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     question: str | None = None
     prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})
     eos: list[int] = field(default_factory=list)
-    caches: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # name: blocks, block_size
-    alone: bool = True  # whether forwards and caches served this answer only
-    detailed: bool = (
-        True  # whether events that the statistics do not need were recorded
-    )
-    lr: str = ""  # the version of this program
-    made: str | None = None  # in UTC: 2026-01-31T12:00:00Z
+    caches: dict[str, dict[str, int]] = field(default_factory=dict)
+    alone: bool = True
+    detailed: bool = True
+    lr: str = ""
+    made: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, the format, and its version."""
@@ -133,11 +130,13 @@ class Record:
         """The event for display: nodes by name, keys in hexadecimal, tokens with their
         texts, the fields of `Work` and `EmittedStep` on the same level as all
         others."""
-        shown: dict[str, Any] = {"time": self.time, "event": self.kind}
+        data: dict[str, Any] = {"time": self.time, "event": self.kind}
         for name, value in _shown(self.event, self.token_bytes).items():
-            inner = isinstance(value, dict) and name in ("emitted", "work")
-            shown |= value if inner else {name: value}
-        return shown
+            if isinstance(value, dict) and name in ("emitted", "work"):
+                data |= value
+            else:
+                data[name] = value
+        return data
 
 
 @dataclass(frozen=True)
@@ -168,11 +167,10 @@ def records_of(
     timed: Iterable[tuple[float, TraceEvent]], token_bytes: Bytes
 ) -> list[Record]:
     """The records of a trace in memory, in the order of their times."""
-    ordered = sorted(
-        timed, key=lambda pair: pair[0]
-    )  # stable: equal times stay in order
+    ordered = sorted(timed, key=itemgetter(0))  # stable: equal times stay in order
     return [
-        Record(i, when, event, token_bytes) for i, (when, event) in enumerate(ordered)
+        Record(number, when, event, token_bytes)
+        for number, (when, event) in enumerate(ordered)
     ]
 
 
@@ -187,9 +185,9 @@ def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
     never complete a character give U+FFFD."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     pieces = [decoder.decode(token_bytes(token)) for token in tokens]
-    rest = decoder.decode(b"", final=True)
-    if pieces and rest:
-        pieces[-1] += rest
+    unfinished = decoder.decode(b"", final=True)
+    if pieces:
+        pieces[-1] += unfinished
     return pieces
 
 
@@ -197,9 +195,7 @@ def piece_of(token: int, token_bytes: Bytes) -> str:
     """The text of one token alone; incomplete characters show as bytes, such as
     <E2>."""
     text = token_bytes(token).decode(errors="surrogateescape")
-    return re.sub(
-        "[\udc80-\udcff]", lambda lone: f"<{ord(lone[0]) - 0xDC00:02X}>", text
-    )
+    return re.sub("[\udc80-\udcff]", lambda m: f"<{ord(m[0]) - 0xDC00:02X}>", text)
 
 
 def _shown(value: Any, token_bytes: Bytes) -> Any:
@@ -211,15 +207,18 @@ def _shown(value: Any, token_bytes: Bytes) -> Any:
         case Enum():
             return value.value
         case tuple():
-            return [_shown(one, token_bytes) for one in value]
+            return [_shown(item, token_bytes) for item in value]
     if not is_dataclass(value):
         return value
-    shown = {}
-    for one in fields(value):
-        content = getattr(value, one.name)
-        key = one.name in ("key", "uniform_key") and content is not None
-        shown[one.name] = f"0x{content:016x}" if key else _shown(content, token_bytes)
-        if one.name == "token":
+    shown: dict[str, Any] = {}
+    for member in fields(value):
+        name = member.name
+        content = getattr(value, name)
+        if name in ("key", "uniform_key") and content is not None:
+            shown[name] = f"0x{content:016x}"
+        else:
+            shown[name] = _shown(content, token_bytes)
+        if name == "token":
             shown["piece"] = piece_of(content, token_bytes)
     if isinstance(value, Step):
         shown["pieces"] = pieces_of(value.tokens, token_bytes)
@@ -231,12 +230,15 @@ def _tokens(value: Any) -> Iterator[int]:
     if isinstance(value, Step):
         yield from value.tokens
     elif isinstance(value, tuple):
-        for one in value:
-            yield from _tokens(one)
+        for item in value:
+            yield from _tokens(item)
     elif is_dataclass(value):
-        for one in fields(value):
-            content = getattr(value, one.name)
-            yield from (content,) if one.name == "token" else _tokens(content)
+        for member in fields(value):
+            content = getattr(value, member.name)
+            if member.name == "token":
+                yield content
+            else:
+                yield from _tokens(content)
 
 
 # Writing
@@ -309,72 +311,71 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     header, token_bytes = _header(_object(lines[0], f"{name}, line 1"), name)
     trace = TraceFile(header, [])
     for i, line in enumerate(lines[1 : last + 1], start=1):
-        where = f"{name}, line {i + 1}"
+        place = f"{name}, line {i + 1}"
         try:
-            content = _object(line, where)
+            content = _object(line, place)
         except TraceError:
             if i != last:
                 raise
-            torn = "the last one, is incomplete and left out: the program was killed while writing"
-            trace.notes.append(f"line {i + 1}, {torn}")
-            break
-        made = KINDS.get(str(content.get("event")))
-        if made is None:
-            raise TraceError(
-                f"{where}: there is no kind of event {content.get('event')!r}."
+            trace.notes.append(
+                f"line {i + 1}, the last one, is incomplete and left out: the program "
+                "was killed while writing"
             )
-        try:
-            when = msgspec.convert(content.get("time"), float)
-            event: RunEvent = msgspec.convert(content, made)
-        except (msgspec.ValidationError, ValueError) as error:  # or half a character
-            raise TraceError(f"{where}: {content['event']}: {error}") from error
+            break
+        when, event = _event(content, place)
         before = trace.records[-1].time if trace.records else when
         if when < before:
-            raise TraceError(f"{where}: time {when} is before {before}, that of the line above; "
-                             "events must be in the order of their times.")  # fmt: skip
+            raise TraceError(
+                f"{place}: time {when} is before {before}, that of the line above; "
+                "events must be in the order of their times."
+            )
         trace.records.append(Record(len(trace.records), when, event, token_bytes))
     if not trace.complete:
         trace.notes.append("the trace was cut short: its last event (end) is missing")
     return trace
 
 
+def _event(content: dict[str, Any], place: str) -> tuple[float, TraceEvent]:
+    """The time and the event of a line."""
+    kind = str(content.get("event"))
+    if kind not in KINDS:
+        raise TraceError(f"{place}: there is no kind of event {kind!r}.")
+    try:
+        when = msgspec.convert(content.get("time"), float)
+        event: TraceEvent = msgspec.convert(content, KINDS[kind])
+    except (msgspec.ValidationError, ValueError) as error:  # or half a character
+        raise TraceError(f"{place}: {kind}: {error}") from error
+    return when, event
+
+
 def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
     if content.get("format") != FORMAT:
-        raise TraceError(f"{name}, line 1: this is not a trace: the first line should be an object "
-                         f'with "format": "{FORMAT}"')  # fmt: skip
+        raise TraceError(
+            f"{name}, line 1: this is not a trace: the first line should be an object "
+            f'with "format": "{FORMAT}"'
+        )
     version = content.get("version")
     if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
-        advice = (
-            "Read it with a newer version of this program."
-            if newer
-            else "Record it anew."
+        raise TraceError(
+            f"{name}, line 1: the trace has version {version!r}, this program reads "
+            f"version {VERSION}. Record it anew."
         )
-        raise TraceError(f"{name}, line 1: the trace has version {version!r}, this program reads "
-                         f"version {VERSION}. {advice}")  # fmt: skip
     try:
         header = msgspec.convert(content, Header)
-        texts = {
-            int(token): b64decode(text) for token, text in content["texts"].items()
-        }
-    except (
-        msgspec.ValidationError,
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-    ) as error:
+        encoded = msgspec.convert(content.get("texts"), dict[int, str], strict=False)
+        texts = {token: b64decode(text) for token, text in encoded.items()}
+    except (msgspec.ValidationError, ValueError) as error:
         raise TraceError(
             f"{name}, line 1: the header is not complete: {error}"
         ) from error
     return header, lambda token: texts.get(token, b"")
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
+def _object(line: str, place: str) -> dict[str, Any]:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise TraceError(f"{where}: not JSON ({error}): {line[:80]!r}") from error
+        raise TraceError(f"{place}: not JSON ({error}): {line[:80]!r}") from error
     if not isinstance(content, dict):
-        raise TraceError(f"{where}: expected an object {{...}}, found {line[:80]!r}")
+        raise TraceError(f"{place}: expected an object {{...}}, got {line[:80]!r}")
     return content
