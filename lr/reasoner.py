@@ -23,6 +23,7 @@ import torch
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
+from lr.engine.own_draft import engine_with
 from lr.engine.verifiers import VerifierChoice, usual_verifier
 from lr.engine.worker import DraftCheckpoint, DraftWorker
 from lr.errors import SettingError
@@ -35,9 +36,9 @@ from lr.model.weights import load_model
 from lr.options import GenerateOptions, make_options
 from lr.page_engine import serve_page
 from lr.result import Result
-from lr.spec.variant import Variant
+from lr.spec.variant import DraftModel, Variant
 from lr.spec.verifiers.base import Verifier, check_verifier
-from lr.types import require
+from lr.types import Role, require
 
 MOST_BLOCKS = 1 << 24  # in one cache: 268 million tokens
 
@@ -121,6 +122,7 @@ class Reasoner:
         except BaseException:
             target_model.close()  # ends its ranks, if it has several
             raise
+        self._drafting: tuple[DraftModel, Engine] | None = None
         self.codec = codec
         self.verifier: str | Verifier = verifier
         self.engine = Engine(
@@ -197,7 +199,7 @@ class Reasoner:
             expected = 'lr or lr+sd with engine "page"'
             require(options.looks_ahead, "mode", options.mode, expected)
         return Answer(
-            self.engine,
+            self._engine_for(variant),
             question,
             options,
             self.verifier,
@@ -206,10 +208,28 @@ class Reasoner:
             serve=serve_page if engine == "page" else None,
         )
 
+    def _engine_for(self, variant: Variant | None) -> Engine:
+        """The engine; with the variant's draft, if it has one. The last one is kept."""
+        if variant is None or variant.draft is None:
+            return self.engine
+        if self._drafting is None or self._drafting[0] is not variant.draft:
+            self._forget_draft()
+            self._drafting = variant.draft, engine_with(self.engine, variant.draft)
+        return self._drafting[1]
+
+    def _forget_draft(self) -> None:
+        if self._drafting is not None:
+            other = self._drafting[1]
+            if other.worker is not None:
+                other.worker.close()
+            other.runners[Role.DRAFT].end()
+        self._drafting = None
+
     def close(self) -> None:
         """End the draft's process, if any, and free all CUDA graphs. Another question
         starts a new process and new graphs, except that what verifiers ask then runs
         without graphs. A target that is split over several ranks is ended for good."""
+        self._forget_draft()
         self.engine.close()
 
     def __enter__(self) -> Reasoner:

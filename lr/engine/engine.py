@@ -114,6 +114,9 @@ class Engine:
         require(concurrency >= 1, "concurrency", concurrency, "a whole number >= 1")
         if not answers:
             return
+        if answers[0].engine is not self:  # a variant's draft has an engine of its own
+            yield from answers[0].engine.serve(answers, concurrency)
+            return
         blocks = self._cache_size(answers, concurrency)
         waiting = deque(answers)
         with ExitStack() as stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -34,6 +35,7 @@ from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.named import RandomVerifier
 from lr.spec.write import Segmenter
 from lr.types import Origin, Step, Verdict
+from lr.variants.self_draft import first_layers, self_draft
 from lr.watch.scripted import ScriptedRun, newest, shuffled
 
 QUESTION = "How many coins does Ann have?"
@@ -358,3 +360,46 @@ def test_there_are_eight_parts() -> None:
     assert len(PARTS) == 8
     fields = set(Variant.__dataclass_fields__)
     assert {part.field for part in PARTS} == fields - {"settings", "name", "file"}
+
+
+# A draft of one's own
+
+
+@pytest.mark.parametrize("mode", ["sd", "lr"])
+@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
+def test_the_target_drafts_for_itself(
+    reasoner: Reasoner, mode: Any, driver: Any
+) -> None:
+    """All its layers agree with it always, one layer seldom; the tokens are those of
+    plain decoding; and afterwards the usual draft drafts as before."""
+    how = {**HOW, "acceptance": "match", "coupling": "shared", "max_tokens": 40}
+    plain = reasoner.generate(QUESTION, mode="ar", **how)
+    before = reasoner.generate(QUESTION, mode=mode, **how)
+    for layers in (2, 1):
+        variant = self_draft(reasoner, layers=layers)
+        result = reasoner.generate(
+            QUESTION, variant=variant, mode=mode, driver=driver, **how
+        )
+        assert result.tokens == plain.tokens
+        rounds, stats = result.stats.rounds, result.stats
+        if layers == 2 and mode == "sd":
+            assert rounds.accepted == rounds.tried > 0
+        elif layers == 2:
+            assert stats.accepted >= stats.judged - 1 > 0
+    after = reasoner.generate(QUESTION, mode=mode, **how)
+    assert after.tokens == before.tokens
+    assert after.stats.draft_tokens == before.stats.draft_tokens
+
+
+def test_a_draft_can_be_a_checkpoint_or_a_model_and_nothing_else(
+    reasoner: Reasoner, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(tmp_path / "other", seed=5)
+    how = {**HOW, "max_tokens": 20}
+    plain = reasoner.generate(QUESTION, mode="ar", **how)
+    model = first_layers(reasoner.engine.target, 1)
+    for draft in (folder, model):
+        result = reasoner.generate(QUESTION, variant=Variant(draft=draft), **how)
+        assert result.tokens == plain.tokens
+    with pytest.raises(VariantError, match="draft"):
+        reasoner.generate(QUESTION, variant=Variant(draft=lambda target: 7), **how)  # type: ignore[arg-type, return-value]
