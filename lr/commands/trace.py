@@ -31,6 +31,7 @@ from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.style import require_matplotlib, write
 from lr.watch.figures.tree import fullest_tree, tree_figure
 from lr.watch.player.page import player_page, setting_of, title_of
+from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.stepper.session import Session
 from lr.watch.stepper.sources import Recorded, Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
@@ -45,8 +46,9 @@ class Shown:
     """What `lr play` and `lr step` show: a trace, or the answer to a question."""
 
     what: tyro.conf.Positional[str | None] = None
-    """A trace from --trace (a name that ends in .jsonl, or an existing file), or a
-    question to answer. Left out: a sample problem."""
+    """A trace from --trace (a name that ends in .jsonl, or an existing file), a recorded
+    answer of real models (eggs, coat or train), or a question to answer. Left out: a
+    sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     own: VariantChoice = field(default_factory=VariantChoice)
@@ -54,6 +56,8 @@ class Shown:
     def file(self) -> Path | None:
         """The trace file that `what` names; None if it is a question."""
         words = self.what
+        if words in RECORDED:
+            return recorded_path(words)
         with suppress(OSError):  # a question may be too long for a file name
             if words is not None and (words.endswith(".jsonl") or Path(words).exists()):
                 return Path(words)
@@ -122,7 +126,9 @@ class Play(Shown):
     def run(self) -> None:
         file = self.file()
         if file is not None:
-            trace, output = read_trace(file), self.output or file.with_suffix(".html")
+            page_name = Path(file.name) if self.what in RECORDED else file
+            trace = read_trace(file)
+            output = self.output or page_name.with_suffix(".html")
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
         else:

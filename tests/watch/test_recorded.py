@@ -1,0 +1,28 @@
+"""The recorded answers of real models can be read and played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lr.commands.cli import main
+from lr.watch.recorded import RECORDED, recorded_path
+from lr.watch.trace.file import read_trace
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_answer_plays(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = read_trace(recorded_path(name))
+    assert trace.complete and "qwen" in str(trace.header.models["target"])
+    assert main(["play", name]) == 0
+    assert Path(f"{name}.html").stat().st_size > 10_000
+
+
+def test_one_has_a_rejection_that_matters() -> None:
+    emits = [r for r in read_trace(recorded_path("coat")).records if r.kind == "emit"]
+    origins = [record.data["origin"] for record in emits]
+    assert "accepted" in origins and "correction" in origins
