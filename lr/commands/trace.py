@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +34,7 @@ from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.stepper.session import Session
 from lr.watch.stepper.sources import Recorded, Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
-from lr.watch.trace.file import TraceFile, read_trace, write_lines
+from lr.watch.trace.file import read_trace, write_lines
 from lr.watch.trace.state import state_at
 
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
@@ -197,7 +196,7 @@ class StepCommand(Shown):
             trace = read_trace(file)
             for note in trace.notes:
                 console(stderr=True).print(f"{file}: {note}", style="dim")
-            source = Recorded(trace, remaking(trace))
+            source = Recorded(trace)
         session = Session(source)
         try:
             StepperPrompt(session, _reader(out), out).run()
@@ -205,25 +204,6 @@ class StepCommand(Shown):
             out.print()
         finally:
             session.close()
-
-
-def remaking(trace: TraceFile) -> Callable[[], Source] | None:
-    """A function that begins the run of a trace again; None if the run cannot be
-    repeated."""
-    header = trace.header
-    question = header.question
-    if header.clock == "virtual" or question is None or header.driver != "lockstep":
-        return None
-    from lr.watch.stepper.live import LiveSource
-    from lr.watch.trace.replay import options_of, reasoner_of, variant_of
-
-    reasoner = cache(lambda: reasoner_of(header))
-
-    def begin() -> Source:
-        variant = variant_of(header, reasoner())
-        return LiveSource(reasoner(), question, options_of(header), variant)
-
-    return begin
 
 
 def _reader(out: Console) -> Callable[[str], str]:

@@ -4,16 +4,26 @@ what-ifs, on scripts and on the tiny models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
+from player_kit import simulated
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
-from lr.spec.protocol import Judged, Limits, SchedulerConfig
+from lr.spec.protocol import (
+    Drafted,
+    Emit,
+    Judged,
+    Limits,
+    SchedulerConfig,
+    Targeted,
+)
 from lr.watch.scripted import ScriptedRun, TextScript
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session, Side, is_forced
-from lr.watch.stepper.sources import FORCED, ScriptSource, StepperError, written_steps
+from lr.watch.stepper.sources import FORCED, Recorded, ScriptSource, StepperError
+from lr.watch.trace.file import Record
 from lr.watch.trace.replay import trace_of
 from lr.watch.trace.state import state_at
 
@@ -25,6 +35,12 @@ def live(request: pytest.FixtureRequest) -> Iterator[Session]:
     session = live_session(getattr(request, "param", "lr"))
     yield session
     session.close()
+
+
+def written_steps(records: Sequence[Record]) -> list[Any]:
+    """What two runs of the same answer have in common, in order."""
+    events = [record.event for record in records]
+    return [e for e in events if isinstance(e, Drafted | Targeted | Emit | Judged)]
 
 
 def text(session: Session, side: int = 0) -> str:
@@ -233,3 +249,13 @@ def test_plain_decoding_can_be_walked_too() -> None:
     session.go("step")
     assert text(session)
     session.close()
+
+
+def test_a_recording_is_walked_and_not_changed() -> None:
+    session = Session(Recorded(simulated()))
+    session.go("verdict")
+    with pytest.raises(StepperError, match="live"):
+        session.force(False)
+    assert len(session.sides) == 1
+    session.go("rejection")
+    assert session.at_rejection()

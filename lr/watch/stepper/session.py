@@ -226,10 +226,8 @@ class Session:
                 message += " Its blocks are the same ones, nothing was computed."
         else:
             source = side.source.again(side.place)
-            why = "a recording has no blocks to share"
-            if side.source.runs:
-                why = "the blocks of that place are gone"
-            message = f"Side B was made anew up to event {len(source.records)}: {why}."
+            count = len(source.records)
+            message = f"Side B was made anew up to event {count}: the blocks are gone."
         shares = can_share and (side.shares or side is self.sides[0])
         self.drop()
         self.sides.append(Side("B", source, len(source.records), shares=shares))

@@ -15,10 +15,9 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from lr.errors import LRError
-from lr.spec.protocol import Drafted, Emit, Judged, Targeted, WorkKind
+from lr.spec.protocol import Judged, WorkKind
 from lr.types import Verdict
 from lr.watch.scripted import ScriptedRun
 from lr.watch.trace.file import Header, Record, TraceFile
@@ -98,39 +97,20 @@ class Source:
 
 
 class Recorded(Source):
-    """A recording. `remake`: begins a fresh run of the same answer; None if that is
-    impossible."""
+    """A recorded answer: to be walked, not changed."""
 
     runs = False
 
-    def __init__(
-        self, trace: TraceFile, remake: Callable[[], Source] | None = None
-    ) -> None:
+    def __init__(self, trace: TraceFile) -> None:
         super().__init__(trace.header, trace.records)
-        self.remake = remake
 
     def fork(self) -> Source:
-        return self.again(len(self.records))
+        raise StepperError(
+            "a recording cannot go another way. Step through its question live: lr "
+            "step QUESTION, with the same settings and seed."
+        )
 
-    def anew(self) -> Source:
-        if self.remake is None:
-            raise StepperError(
-                "no what-if of it: this recording says too little to be run again."
-            )
-        return self.remake()
-
-    def again(self, number: int) -> Source:
-        """See `Source`. Raises `StepperError` if the fresh run differs from the
-        recorded one."""
-        source = super().again(number)
-        steps = written_steps(source.records)
-        if steps != written_steps(self.records)[: len(steps)]:
-            source.close()
-            raise StepperError(
-                "generated again, this answer is another one, so there is no what-if "
-                "of it. Was it recorded by another version or precision?"
-            )
-        return source
+    anew = fork
 
 
 class ScriptSource(Source):
@@ -186,16 +166,3 @@ def verdict_of(
 def decides(records: Sequence[Record]) -> bool:
     """Whether these events include a verdict or a step of the answer."""
     return any(record.kind in ("judged", "emit") for record in records)
-
-
-def written_steps(records: Sequence[Record]) -> list[tuple[str, str, Any]]:
-    """Every step that a model completed or that joined the answer, in order: what two
-    runs of the same answer have in common."""
-    steps = []
-    for record in records:
-        event = record.event
-        if isinstance(event, Drafted | Targeted) and event.step is not None:
-            steps.append((record.kind, str(event.node), event.step.tokens))
-        elif isinstance(event, Emit):
-            steps.append((record.kind, str(event.node), event.emitted.step.tokens))
-    return steps
