@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.model.attention_choice import equip
 from lr.model.device import own_stream
-from lr.model.dummy import SHAPES, fill_dummy
+from lr.model.dummy import SHAPES, random_model
 from lr.model.qwen import CausalLM
 
 pytestmark = [
@@ -31,8 +30,7 @@ def wide_model(name: str, layers: int = 4) -> CausalLM:
     """A few layers as wide as real ones: cuBLAS splits the sums of their products with
     several rows, which takes its workspace."""
     config = replace(SHAPES[name], num_layers=layers, vocab_size=2048)
-    model = CausalLM.materialised(partial(CausalLM, config), torch.bfloat16, CUDA)
-    fill_dummy(model)
+    model = random_model(config, torch.bfloat16, CUDA)
     equip(model)
     if not model.replayable:
         pytest.skip(f"attention {model.attention.name} is not recorded")
