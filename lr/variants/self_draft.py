@@ -38,6 +38,10 @@ def first_layers(target: CausalLM, layers: int) -> CausalLM:
     return draft.requires_grad_(False).eval()
 
 
-def self_draft(reasoner: Reasoner, *, layers: int = 4) -> Variant:
-    """The first `layers` of the target draft for it."""
-    return Variant(draft=lambda target: first_layers(target, layers))
+def self_draft(reasoner: Reasoner, *, layers: int | None = None) -> Variant:
+    """The first `layers` of the target (None: half of them) draft for it."""
+
+    def draft(target: CausalLM) -> CausalLM:
+        return first_layers(target, layers or target.config.num_layers // 2)
+
+    return Variant(draft=draft)

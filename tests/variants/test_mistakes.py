@@ -14,7 +14,7 @@ from lr.errors import LRError
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.variants.kit.check import QUESTIONS, check_answers, check_parts, idle_parts
-from lr.variants.kit.findings import Findings, World
+from lr.variants.kit.findings import Findings, Material
 from lr.variants.loading import load_variant
 
 FILE = Path(__file__).with_name("mistakes.py")
@@ -37,7 +37,7 @@ def who_notices(name: str, reasoner: Reasoner) -> str:
         return "refused" if findings.broken[0].startswith(KIND) else "broken"
 
     try:
-        parts = check_parts(make, World.of(reasoner))
+        parts = check_parts(make, Material.of(reasoner))
         for findings in parts:
             if findings.broken:
                 return broken(findings)

@@ -13,7 +13,7 @@ from lr.spec.protocol import Emit
 from lr.tiny.language import Split, problem
 from lr.types import Origin
 from lr.variants.kit.check import QUESTIONS, check_answers, check_parts
-from lr.variants.kit.findings import World
+from lr.variants.kit.findings import Material
 from lr.variants.loading import VARIANTS, load_variant
 
 
@@ -36,7 +36,7 @@ def test_a_variant_of_the_package_passes_lr_check(
     def make():  # type: ignore[no-untyped-def]
         return load_variant(name, reasoner)
 
-    findings = check_parts(make, World.of(reasoner))
+    findings = check_parts(make, Material.of(reasoner))
     answers, _ = check_answers(make, reasoner, QUESTIONS[:2], max_tokens=30)
     assert [found.broken for found in (*findings, answers) if found.broken] == []
 

@@ -25,7 +25,7 @@ from lr.spec.variant import Variant
 from lr.trace import Noted, StepWritten, TokenRound
 from lr.types import Finish, Origin, require
 from lr.variants.kit import steps, tokens
-from lr.variants.kit.findings import Findings, Make, World
+from lr.variants.kit.findings import Findings, Make, Material
 
 QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
@@ -113,7 +113,7 @@ def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     ]
 
 
-CHECKS: dict[str, Callable[[Findings, Make, World], None]] = {
+CHECKS: dict[str, Callable[[Findings, Make, Material], None]] = {
     "verifier": steps.check_verifier,
     "controller": steps.check_controller,
     "corrector": steps.check_corrector,
@@ -125,7 +125,7 @@ CHECKS: dict[str, Callable[[Findings, Make, World], None]] = {
 """By part; a draft is a model, which has no contract."""
 
 
-def check_parts(make: Make, world: World | None = None) -> list[Findings]:
+def check_parts(make: Make, material: Material | None = None) -> list[Findings]:
     """Ask every part of the variant for its contract, alone."""
     found = []
     for part in make().replaced:
@@ -133,7 +133,7 @@ def check_parts(make: Make, world: World | None = None) -> list[Findings]:
             continue
         findings = Findings(part.field)
         try:
-            CHECKS[part.field](findings, make, world or World())
+            CHECKS[part.field](findings, make, material or Material())
         except (VariantError, SettingError) as error:
             findings.must(False, "every value is of the kind that is expected", error)
         found.append(findings)

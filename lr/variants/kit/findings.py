@@ -35,7 +35,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class World:
+class Material:
     """What random questions are made of: the vocabulary and the size of hidden
     states."""
 
@@ -44,7 +44,7 @@ class World:
     hidden_size: int = 8
 
     @classmethod
-    def of(cls, reasoner: Reasoner) -> World:
+    def of(cls, reasoner: Reasoner) -> Material:
         codec = reasoner.codec
         size = reasoner.engine.target.config.hidden_size
         return cls(codec.vocab_size, min(codec.eos_ids), size)

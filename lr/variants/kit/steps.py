@@ -30,19 +30,19 @@ from lr.spec.verifiers.base import (
     verdicts_of,
 )
 from lr.types import Finish, SamplingParams, Step, Verdict
-from lr.variants.kit.findings import Findings, Make, World, same_everywhere
+from lr.variants.kit.findings import Findings, Make, Material, same_everywhere
 
 
-def random_step(chance: random.Random, world: World, length: int = 0) -> Step:
+def random_step(chance: random.Random, material: Material, length: int = 0) -> Step:
     """A step of 1 to 9 random tokens; every fifth ends the text."""
     length = length or chance.randint(1, 9)
-    tokens = tuple(chance.randrange(world.vocab_size) for _ in range(length))
+    tokens = tuple(chance.randrange(material.vocab_size) for _ in range(length))
     if chance.random() < 0.2:
-        return Step((*tokens, world.eos), Finish.EOS)
+        return Step((*tokens, material.eos), Finish.EOS)
     return Step(tokens, Finish.BOUNDARY)
 
 
-def random_pairs(count: int, world: World, seed: int = 0) -> list[Pair]:
+def random_pairs(count: int, material: Material, seed: int = 0) -> list[Pair]:
     """Random pairs with everything that can be required, and the rare cases: one token,
     the end of the text, equal steps, the same draft after another prefix, tokens that
     top-p forbids, a draft that no model drew."""
@@ -50,10 +50,10 @@ def random_pairs(count: int, world: World, seed: int = 0) -> list[Pair]:
     noise = torch.Generator().manual_seed(seed)
     pairs: list[Pair] = []
     for number in range(count):
-        draft = random_step(chance, world, 1 if number % 4 == 1 else 0)
+        draft = random_step(chance, material, 1 if number % 4 == 1 else 0)
         if number % 4 == 3:
             draft = pairs[-1].draft  # after another prefix, with other probabilities
-        target = random_step(chance, world)
+        target = random_step(chance, material)
         if number % 3 == 0 or target.finish is not draft.finish:
             target = draft  # steps that end differently never reach a verifier
         n = len(draft.tokens)
@@ -64,11 +64,13 @@ def random_pairs(count: int, world: World, seed: int = 0) -> list[Pair]:
         length = chance.randint(3, 12)
         pairs.append(
             Pair(
-                prefix=tuple(chance.randrange(world.vocab_size) for _ in range(length)),
+                prefix=tuple(
+                    chance.randrange(material.vocab_size) for _ in range(length)
+                ),
                 draft=draft,
                 target=target,
                 logprobs=tuple(raw),
-                hidden=torch.randn(n, world.hidden_size, generator=noise),
+                hidden=torch.randn(n, material.hidden_size, generator=noise),
                 target_sampling=tuple(p),
                 draft_sampling=() if number % 7 == 4 else tuple(q),
                 stream=Stream.root(seed).fold_in(number),
@@ -113,12 +115,12 @@ def judged(variant: Variant, pair: Pair) -> Verdict:
     return verdicts_of(verifier_of(variant), [pair])[0]
 
 
-def check_verifier(findings: Findings, make: Make, world: World) -> None:
+def check_verifier(findings: Findings, make: Make, material: Material) -> None:
     """One verdict per pair, by this pair alone; `requires` is enough; no pair is kept
     or changed."""
     verifier = verifier_of(make())
     needs = verifier.requires
-    full = random_pairs(24, world)
+    full = random_pairs(24, material)
     pairs = [only(pair, needs) for pair in full]
     each = same_everywhere(findings, make, judged, pairs, equal=alike)
     if len({verdict.aligned for verdict in each}) == 1:
@@ -134,10 +136,10 @@ def check_verifier(findings: Findings, make: Make, world: World) -> None:
     nothing = verifier.judge([])
     findings.must(nothing == [], "no pairs give no verdicts", nothing)
     statement = "a pair that holds more than `requires` names gets the same verdict"
-    for pair, verdict in zip(random_pairs(24, world), each, strict=True):
+    for pair, verdict in zip(random_pairs(24, material), each, strict=True):
         more = judged(make(), pair)
         findings.must(alike(more, verdict), statement, f"{more} and {verdict}")
-    for pair, untouched in zip(full, random_pairs(24, world), strict=True):
+    for pair, untouched in zip(full, random_pairs(24, material), strict=True):
         assert pair.hidden is not None and untouched.hidden is not None
         same = torch.equal(pair.hidden, untouched.hidden)
         findings.must(same, "the hidden states are left as they are", "other numbers")
@@ -152,9 +154,9 @@ def check_verifier(findings: Findings, make: Make, world: World) -> None:
         sure = sum(verdict is not None for verdict in first)
         findings.remarks.append(f"sure early about {sure} of {len(first)} random pairs")
     if type(verifier).choose is not Verifier.choose:
-        _check_choose(findings, make, world)
+        _check_choose(findings, make, material)
 
-    pairs = [only(pair, needs) for pair in random_pairs(40, world, seed=1)]
+    pairs = [only(pair, needs) for pair in random_pairs(40, material, seed=1)]
     alive = [weakref.ref(pair) for pair in pairs]
     while pairs:
         verifier.judge([pairs.pop()])
@@ -163,12 +165,12 @@ def check_verifier(findings: Findings, make: Make, world: World) -> None:
     findings.must(kept <= 10, "no pair is kept (no leak)", f"{kept} of 40 still held")
 
 
-def random_places(world: World) -> Iterator[Place]:
+def random_places(material: Material) -> Iterator[Place]:
     """Places of up to 4 alternatives with all verdicts, shown one more at a time."""
     chance = random.Random(2)
     for width in (1, 2, 3, 4):
         for bits in range(2**width):
-            pairs = random_pairs(width, world, seed=chance.getrandbits(20))
+            pairs = random_pairs(width, material, seed=chance.getrandbits(20))
             scores = [round(chance.random(), 3) for _ in pairs]
             aligned = [bool(bits >> j & 1) for j in range(width)]
             verdicts = [
@@ -185,19 +187,19 @@ def random_places(world: World) -> Iterator[Place]:
                 )
 
 
-def _check_choose(findings: Findings, make: Make, world: World) -> None:
+def _check_choose(findings: Findings, make: Make, material: Material) -> None:
     def choose(variant: Variant, place: Place) -> Any:
         choice = verifier_of(variant).choose(place)
         check_choice(choice, place)
         return choice
 
-    places = list(random_places(world))
+    places = list(random_places(material))
     choices = same_everywhere(findings, make, choose, places)
     if not any(isinstance(choice, Wait) for choice in choices):
         findings.remarks.append("choose never waits, so it compares no alternatives")
 
 
-def check_controller(findings: Findings, make: Make, world: World) -> None:
+def check_controller(findings: Findings, make: Make, material: Material) -> None:
     """Equal answers for equal histories; two answers share nothing."""
 
     def answers(variant: Variant, history: Sequence[Progress]) -> list[Any]:
@@ -222,7 +224,7 @@ def check_controller(findings: Findings, make: Make, world: World) -> None:
     same_everywhere(findings, make, answers, histories)
 
 
-def check_step_source(findings: Findings, make: Make, world: World) -> None:
+def check_step_source(findings: Findings, make: Make, material: Material) -> None:
     """A pure function of the tokens, which it does not change."""
 
     def steps_after(variant: Variant, question: tuple[list[int], int]) -> list[Any]:
@@ -231,19 +233,20 @@ def check_step_source(findings: Findings, make: Make, world: World) -> None:
         before, width = question
         tokens = list(before)
         steps = source.steps_after(tokens, 2, width)
-        check_steps(source, steps, width, world.vocab_size)
+        check_steps(source, steps, width, material.vocab_size)
         findings.must(tokens == before, "the tokens are left as they are", tokens)
         return [None if step is None else tuple(step) for step in steps]
 
     chance = random.Random(5)
     texts = [
-        [chance.randrange(world.vocab_size) for _ in range(n)] * 2 for n in range(2, 30)
+        [chance.randrange(material.vocab_size) for _ in range(n)] * 2
+        for n in range(2, 30)
     ]
     questions = [(text, 1 + len(text) % 3) for text in texts]
     same_everywhere(findings, make, steps_after, questions)
 
 
-def check_corrector(findings: Findings, make: Make, world: World) -> None:
+def check_corrector(findings: Findings, make: Make, material: Material) -> None:
     """Pure functions; a correction begins like a rejected step; some step is kept."""
 
     def correct(variant: Variant, question: tuple[Correction, Step, float]) -> Any:
@@ -259,8 +262,8 @@ def check_corrector(findings: Findings, make: Make, world: World) -> None:
 
     chance = random.Random(6)
     questions = []
-    for number, pair in enumerate(random_pairs(24, world)):
-        step = random_step(chance, world)
+    for number, pair in enumerate(random_pairs(24, material)):
+        step = random_step(chance, material)
         logprobs = tuple(-4 * chance.random() for _ in step.tokens)
         sampling = SamplingParams()
         correction = Correction(pair.prefix, (pair,), sampling, number % 3, logprobs, 2)
@@ -271,7 +274,7 @@ def check_corrector(findings: Findings, make: Make, world: World) -> None:
     findings.must(kept, "some step of the target is kept", "none of 24: no end")
 
 
-def check_segmenter(findings: Findings, make: Make, world: World) -> None:
+def check_segmenter(findings: Findings, make: Make, material: Material) -> None:
     """Equal boundaries for equal tokens, a new object for each step, steps that end."""
     pieces = [b".", b"\n", b"\n\n", b" ", b". ", b".\n\n", b"So", b"Wait", b"?", b","]
     pieces += [bytes([97 + n % 26]) * (1 + n % 3) for n in range(50)]

@@ -36,7 +36,7 @@ from lr.theory.exact import (
     total_variation,
 )
 from lr.types import Coupling, SamplingParams
-from lr.variants.kit.findings import Findings, Make, World, same_everywhere
+from lr.variants.kit.findings import Findings, Make, Material, same_everywhere
 
 EXACT = 1e-9
 LIMIT = 5.5  # standard errors
@@ -69,7 +69,7 @@ def table(seed: int, v: int, drop: float = 0.0) -> Model:
     return after
 
 
-def check_rule(findings: Findings, make: Make, world: World) -> None:
+def check_rule(findings: Findings, make: Make, material: Material) -> None:
     """Outcomes are a distribution over paths; a rule that calls itself lossless emits
     exactly the target's; decisions depend on their own branch alone."""
     rule: AcceptanceRule = make().make("rule")
@@ -244,7 +244,7 @@ class Bench:
         return shapes
 
 
-def check_drafter(findings: Findings, make: Make, world: World) -> None:
+def check_drafter(findings: Findings, make: Make, material: Material) -> None:
     """A proposal depends on its branch alone, is no deeper than allowed, and follows
     the stated `q`. `forget` frees all blocks; branches are left as they are."""
     bench = Bench()
