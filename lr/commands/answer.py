@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from lr.result import Result
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Problem, Split
 from lr.tiny.stories import story
+from lr.watch.stepper.words import counted
 from lr.watch.trace.file import require_writable
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def picked(reasoner: Reasoner, options: GenerateOptions) -> str:
         parts.append(f"verifier {engine.names.get('verifier')}")
     dtype = str(engine.target.dtype).removeprefix("torch.")
     parts.append(f"{dtype} on {engine.target.device}")
-    parts.append(f"{torch.get_num_threads()} CPU threads")
+    parts.append(counted(torch.get_num_threads(), "CPU thread"))
     return ", ".join(parts)
 
 
@@ -88,6 +90,7 @@ class Generate:
             require_writable(self.trace)
         out = show.console()
         notes = show.console(stderr=True)
+        note = partial(notes.print, style="dim", soft_wrap=False)
         reasoner = self.models.load(needs_draft=options.needs_draft)
         answer = reasoner.run(
             self.models.question(self.question),
@@ -95,7 +98,7 @@ class Generate:
             variant=self.own.load(reasoner),
             detailed=self.trace is not None,
         )
-        notes.print(picked(reasoner, answer.options), style="dim")
+        note(picked(reasoner, answer.options))
         tiny = self.models.model in CHECKPOINTS
         with saving(self.trace, answer):
             for step in answer:
@@ -106,15 +109,13 @@ class Generate:
         result = answer.result
         if not out.is_terminal and not result.text.endswith("\n"):
             out.print()
-        notes.print(show.summary(result.stats), style="dim")
+        note(show.summary(result.stats))
         if not result.finished:
-            notes.print(
-                "the answer was cut (--max_tokens, or the context)", style="dim"
-            )
+            note("the answer was cut (--max_tokens, or the context)")
         overlapped = answer.options.driver == "overlapped"
         reason = speed_reason(result.trace, overlapped=overlapped)
         if reason:
-            notes.print(reason, style="dim")
+            note(reason)
 
 
 RACE = 197  # The test story of the race: 43 steps, one of them corrected at seed 0.
@@ -156,7 +157,8 @@ class Demo:
             if question is None and tiny:
                 question = story(Split.TEST, RACE, 0).question
             question = self.models.question(question)
-            out.print(picked(reasoner, GenerateOptions(mode="lr")), style="dim")
+            line = picked(reasoner, GenerateOptions(mode="lr"))
+            out.print(line, style="dim", soft_wrap=False)
             # The first call allocates, and starts the draft's process.
             for mode in ("ar", "lr"):
                 reasoner.generate(question, **self._options(mode) | {"max_tokens": 2})

@@ -227,7 +227,7 @@ class ModelChoice:
 
         if given is None:
             note = f"no question was given; this is a sample: {QUESTION}"
-            console(stderr=True).print(note, style="dim")
+            console(stderr=True).print(note, style="dim", soft_wrap=False)
             return QUESTION
         if self.model in CHECKPOINTS and not asks(given):
             raise SettingError(
