@@ -1,17 +1,12 @@
 """Check and time everything that has a path of its own on a GPU.
 
-    python scripts/gpu_check.py --output DIR --budget 540
-    python scripts/gpu_check.py --only machine rows      some of the checks
-    python scripts/gpu_check.py --small                  tiny sizes on the CPU
+    python scripts/gpu_check.py --output DIR --budget 540 [--only machine rows] [--small]
 
 Every check runs in a process of its own with a time limit, so a crash or a hang costs
 that check only. What it finds is a line of JSON in DIR/NAME.jsonl at once; the tables
-come last, on the screen and in DIR/NAME.md. Exit code 1 if a check failed, else 0, also
-where there is no CUDA device, which is said. No network, no weights: models are the tiny
-family or have random weights.
-
-That results are right is the business of `pytest -m gpu`; this script runs it, orders
-what is left, and takes the time.
+come last. Exit code 1 if a check failed, else 0, also where there is no CUDA device,
+which is said. No network; models have random weights. That results are right is the
+business of `pytest -m gpu`; this script runs it, orders what is left, and takes the time.
 """
 
 from __future__ import annotations
@@ -39,25 +34,14 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.measure.bench.gpu import (
-    GpuPlan,
-    bench,
-    least_seconds,
-    measure_rates,
-    report,
-)
+from lr.measure.bench.gpu import GpuPlan, bench, least_seconds, measure_rates, report
 from lr.measure.bench.report import BenchWay, conditions, timed
 from lr.measure.bench.synthetic import Synthetic
 from lr.measure.report import table
 from lr.model.attention import AttentionKind, Tiles
-from lr.model.attention_choice import (
-    AttentionNeeds,
-    candidates,
-    equip,
-)
+from lr.model.attention_choice import AttentionNeeds, candidates, equip
 from lr.model.device import DeviceMap
 from lr.model.graphs import recorder_for
-from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 
@@ -73,13 +57,6 @@ class Here:
     @property
     def dtype(self) -> torch.dtype:
         return torch.float32 if self.small else torch.bfloat16
-
-    def model(self, shape: str) -> CausalLM:
-        """A published shape with random weights and the attention that it gets."""
-        name = "tiny-target" if self.small else shape
-        model = load_model(f"dummy:{name}", device=self.device, dtype=self.dtype)
-        equip(model)
-        return model
 
     @property
     def free_gib(self) -> float:
@@ -205,7 +182,9 @@ def rows(here: Here) -> str:
     here.tell(
         f"copies {rates.copied / 1e9:.0f} GB/s, reads {rates.read / 1e9:.0f} GB/s"
     )
-    model = here.model(layout(here, "")[0])
+    name = f"dummy:{layout(here, '')[0]}"
+    model = load_model(name, device=here.device, dtype=here.dtype)
+    equip(model)
     lengths = (20, 60) if here.small else (1000, 8000, 16000)
     seconds: dict[tuple[int, str], float] = {}
     for length in lengths:
@@ -220,15 +199,12 @@ def rows(here: Here) -> str:
             here.tell(f"{name} rows at {length}: {1e3 * seconds[length, name]:.3f} ms")
             for branch in chosen:
                 runner.close(branch)
-        limit = least_seconds(model.config, model.dtype, rates, 1, length)
-        share = limit / seconds[length, "1 x 1"]
-        here.tell(f"1 row at {length}: {share:.2f} of the limit")
         runner.end()
     first, last = lengths[0], lengths[-1]
-    five = seconds[first, "5 x 1"] / seconds[first, "1 x 1"]
+    one = seconds[first, "1 x 1"]
+    five = seconds[first, "5 x 1"] / one
     far = seconds[last, "5 x 5"] / seconds[first, "5 x 5"]
-    limit = least_seconds(model.config, model.dtype, rates, 1, first)
-    share = limit / seconds[first, "1 x 1"]
+    share = least_seconds(model.config, model.dtype, rates, 1, first) / one
     return (
         f"1 row {share:.2f} of the limit (goal 0.85); 5 rows {five:.2f} of one (goal 1.10); "
         f"5 x 5 rows at {last} {far:.2f} of those at {first} (goal 1.30)"

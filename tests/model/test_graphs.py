@@ -23,7 +23,6 @@ from lr.kvcache.branch import Branch
 from lr.kvcache.cache import integers
 from lr.model.attention import SDPA
 from lr.model.config import ModelConfig
-from lr.model.graphs import ROWS as ROW_COUNTS
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
 from lr.reasoner import Reasoner
@@ -255,13 +254,6 @@ def test_a_batch_takes_the_smallest_recording_that_holds_it() -> None:
     assert len(recorder.recorded) == 4
 
 
-def test_a_batch_with_more_rows_goes_the_ordinary_way() -> None:
-    recorder = Counting()
-    runner, graphs = replaying(recorder, rows=(1, 2))
-    decode(runner, 2, rows=3)
-    assert (recorder.replayed, graphs.recorded, graphs.failure) == ([], [1, 2], None)
-
-
 def test_what_cannot_be_recorded_is_said_and_goes_the_ordinary_way() -> None:
     """Nothing is replayed then, nor tried again, though the first size was recorded."""
     recorder = Counting()
@@ -328,17 +320,6 @@ def test_a_runner_keeps_the_attention_it_was_made_with(
     runner.close(branch)
     runners.take_back(runner)
     assert runners.idle == [runner] and runners.lend(4) is not runner
-
-
-def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(CausalLM, "replayable", True)
-    monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record_eager)
-    runner = ModelRunner(MODEL, num_blocks=4)
-    assert runner.graphs is not None
-    assert (runner.cache.num_blocks, runner.cache.pool.num_free) == (5, 4)
-    assert runner.graphs.recorded == sorted(ROW_COUNTS)
 
 
 def test_the_block_for_padding_rows_is_not_lent(

@@ -178,13 +178,3 @@ def test_what_cannot_be_divided_is_refused_before_anything_starts() -> None:
 def test_a_spread_that_cannot_be(devices: list[str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
         RankGroup(tuple(map(torch.device, devices)), "tiny-target", None)
-
-
-def test_a_part_of_a_model_without_a_checkpoint(tmp_path: Path) -> None:
-    hf_model("qwen3").config.save_pretrained(tmp_path)
-    part = RankLM.load(f"dummy:{tmp_path}", Ranks(1, 2, CPU))
-    assert part.layers[0].mlp.down.weight.shape == (32, 20)
-    assert all(
-        parameter.isfinite().all() and parameter.any()
-        for parameter in part.parameters()
-    )
