@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from threading import Lock
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -24,7 +26,7 @@ from lr.engine.answer import Answer
 from lr.tiny.oracle import differing
 from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import words_of
-from lr.watch.stepper.words import quoted
+from lr.watch.stepper.words import counted, quoted
 from lr.watch.trace.file import Record
 from lr.watch.trace.replay import header_of
 from lr.watch.trace.state import CACHE_EVENTS, EmittedState, State, apply_event
@@ -39,9 +41,8 @@ class Racer:
     def __init__(self, title: str, answer: Answer) -> None:
         self.title = title
         self.answer = answer
-        self.rewind()
-
         self.total: float | None = None  # its seconds, once it is complete
+        self.rewind()
 
     def rewind(self) -> None:
         """Show it from its beginning."""
@@ -78,8 +79,9 @@ class Race:
     def __init__(self, plain: Answer, lookahead: Answer) -> None:
         self.plain = Racer("plain decoding", plain)
         self.lookahead = Racer("lookahead", lookahead)
-        self.running: list[Racer] = []
+        self.running: list[Racer] = []  # whose columns move
         self.started = 0.0
+        self.lock = Lock()  # the display follows in a thread of its own
 
     def show(self, out: Console) -> None:
         """Run both, live on a terminal; then print how it ended, and one rejection in
@@ -91,10 +93,13 @@ class Race:
             refresh_per_second=FRAMES,
             transient=True,
         )
-        with live if out.is_terminal else NoLive():
-            self._run(self.plain)
-            self.plain.rewind()
-            self._run(self.lookahead)
+        with live if out.is_terminal else nullcontext():
+            self._run([self.plain])
+            self._run([self.plain, self.lookahead])
+            if out.is_terminal and self.plain.total is not None:
+                # Whoever is slower comes to the end, too.
+                elapsed = time.perf_counter() - self.started
+                time.sleep(max(0.0, self.plain.total - elapsed))
         self.plain.follow(math.inf)
         self.lookahead.follow(math.inf)
         out.print(self.columns(max(4, height - 8) if out.is_terminal else None))
@@ -106,17 +111,22 @@ class Race:
                 if out.is_terminal:
                     time.sleep(PAUSE)
 
-    def _run(self, racer: Racer) -> None:
-        self.started = time.perf_counter()
-        self.running.append(racer)
-        racer.total = racer.answer.finish().stats.seconds
+    def _run(self, racers: list[Racer]) -> None:
+        """Answer with the last racer; the columns of all move from their beginning."""
+        with self.lock:
+            for racer in racers:
+                racer.rewind()
+            self.running = racers
+            self.started = time.perf_counter()
+        racers[-1].total = racers[-1].answer.finish().stats.seconds
 
     def _frame(self, height: int) -> RenderableType:
-        """What the screen shows now; the display asks for it in a thread of its own."""
-        elapsed = time.perf_counter() - self.started
-        for racer in self.running:
-            racer.follow(elapsed)
-        return self.columns(height)
+        """What the screen shows now."""
+        with self.lock:
+            elapsed = time.perf_counter() - self.started
+            for racer in self.running:
+                racer.follow(elapsed)
+            return self.columns(height)
 
     def columns(self, height: int | None) -> RenderableType:
         """Both answers beside each other; with `height` only the last rows of each."""
@@ -124,7 +134,8 @@ class Race:
         cells = []
         for racer in (self.plain, self.lookahead):
             passes = racer.state.forwards.get("target", 0)
-            clock = f"{racer.seconds:.2f} s, {passes} target passes"
+            count = counted(passes, "target pass", "es")
+            clock = f"{racer.seconds:.2f} s, {count}"
             clock += ", done" if racer.done else ""
             table.add_column(f"{racer.title}\n{clock}", ratio=1)
             text = answer_text(racer.state, ahead=not racer.done)
@@ -133,16 +144,6 @@ class Race:
             cells.append(Tail(text, height))
         table.add_row(*cells)
         return table
-
-
-class NoLive:
-    """In place of a live display where there is no terminal."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
 
 @dataclass(frozen=True)
