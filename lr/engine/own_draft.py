@@ -49,7 +49,7 @@ def engine_with(engine: Engine, draft: DraftModel) -> Engine:
         judge=engine.judge,
         known_tokens=known_tokens,
         num_blocks=engine.num_blocks,
-        names={**engine.names, "draft": "the variant's"},
+        names=engine.names,
     )
     other.runners[Role.TARGET] = engine.runners[Role.TARGET]
     sizes = (engine.codec.vocab_size, known_tokens, engine.num_blocks)

@@ -15,6 +15,8 @@ from lr.types import Origin
 from lr.variants.kit.check import QUESTIONS, check_answers, check_parts
 from lr.variants.kit.findings import Material
 from lr.variants.loading import VARIANTS, load_variant
+from lr.watch.player.page import setting_of
+from lr.watch.trace.replay import trace_of
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +74,14 @@ def test_adaptive_depth_changes_no_step(reasoner: Reasoner) -> None:
     question = problem(Split.TEST, 0, 0).question
     adaptive = answer(reasoner, "adaptive(most=4)")
     assert adaptive.text == reasoner.generate(question, max_tokens=60, seed=1).text
+
+
+def test_a_trace_says_what_the_variant_replaced(reasoner: Reasoner) -> None:
+    question = problem(Split.TEST, 0, 0).question
+    variant = load_variant("token_recycling", reasoner)
+    recycled = reasoner.run(question, variant=variant, max_tokens=20)
+    recycled.finish()
+    header = trace_of(recycled).header
+    assert header.mode == "sd" and header.replaced == ["drafter"]
+    assert header.verifier is None and header.models["judge"] is None
+    assert "by the variant" in setting_of(header)

@@ -148,14 +148,19 @@ def setting_of(header: Header) -> str:
     ahead = header.mode in ("lr", "lr+sd")
     speculates = header.mode in ("sd", "lr+sd")
     count = options("num_speculative_tokens")
+    # What the variant replaced was not used: its name says what was.
+    drafter = "the variant" if "drafter" in header.replaced else options("drafter")
+    rule = "the variant's" if "rule" in header.replaced else options("acceptance")
+    verifier = "the variant's" if "verifier" in header.replaced else header.verifier
+    draft = "the variant's" if "draft" in header.replaced else models("draft")
     parts = {
         f"target {models('target')}": models("target"),
-        f"draft {models('draft')}": header.mode != "ar" and models("draft"),
+        f"draft {draft}": header.mode != "ar" and draft,
         f"{models('device')} {models('dtype') or ''}".strip(): models("device"),
         f"schedule {header.schedule} · depth {header.depth} · width {header.width}": ahead,
-        f"verifier {header.verifier}": ahead and header.verifier,
-        f"{count} draft tokens a round by {options('drafter')}": speculates and count,
-        f"rule {options('acceptance')}": speculates and options("acceptance"),
+        f"verifier {verifier}": ahead and verifier,
+        f"{count} draft tokens a round by {drafter}": speculates and count,
+        f"rule {rule}": speculates and rule,
         f"driver {header.driver}": True,
         f"variant: {header.variant}": header.variant,
     }

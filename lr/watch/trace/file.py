@@ -76,7 +76,7 @@ class Header:
 
     `unit`: of times; on virtual clocks "target step" (simulated) or "turn" (scripted).
     `models`: by role, with device and dtype. `variant`: its name, or the parts that it
-    replaced. `options`: of a run on models. `caches`: by name, blocks and block_size.
+    replaced; `replaced`: their fields. `options`: of a run on models. `caches`: by name, blocks and block_size.
     `alone`: whether forwards and caches served this answer only. `lr`: the version of
     this program. `made`: in UTC."""
 
@@ -91,6 +91,7 @@ class Header:
     models: dict[str, str | None] = field(default_factory=dict)
     verifier: str | None = None
     variant: str | None = None
+    replaced: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     question: str | None = None
     prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})

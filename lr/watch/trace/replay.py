@@ -53,6 +53,8 @@ def header_of(answer: Answer) -> Header:
     names: dict[str, str | None] = {
         role: engine.names.get(role) for role in ("target", "draft", "judge")
     }
+    if not ahead:
+        names["judge"] = None  # replaying without draft steps needs none
     names["device"] = str(engine.target.device)
     names["dtype"] = str(engine.target.dtype).removeprefix("torch.")
     verifier = engine.names.get("verifier")
@@ -68,6 +70,7 @@ def header_of(answer: Answer) -> Header:
         models=names,
         verifier=verifier if ahead else None,
         variant=variant.name or _parts_of(variant),
+        replaced=[part.field for part in variant.replaced],
         options=asdict(options),
         question=answer.question,
         prompt={
@@ -86,9 +89,9 @@ def header_of(answer: Answer) -> Header:
 def _parts_of(variant: Variant) -> str | None:
     """The parts that a variant without a name replaces, such as "verifier=Moody"."""
     parts = [
-        f"{name}={getattr(part, '__name__', type(part).__name__)}"
-        for name, part in vars(variant).items()
-        if part and name not in ("settings", "costs", "name", "file")
+        f"{part.field}={getattr(value, '__name__', type(value).__name__)}"
+        for part in variant.replaced
+        for value in [getattr(variant, part.field)]
     ]
     return ", ".join(parts) or None
 
