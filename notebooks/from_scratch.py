@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from lr import ModelRunner, load_model
+from lr.lookahead import QUESTION
 from lr.model.codec import Codec
 from lr.tiny.oracle import same_meaning
 
 Tokens = list[int]
 Same = Callable[[Tokens, Tokens], bool]
-QUESTION = (
-    "At first Hana has 46 shells. Then Ann gets 17 more shells than Hana. Then Ben gets 13 fewer "
-    "shells than Ann. By how many shells do Ann and Ben differ?"
-)
 SPEED = 8  # tokens that the draft writes during one pass of the target
 
 target = ModelRunner(load_model("tiny-target"), num_blocks=1024)

@@ -49,6 +49,6 @@ def test_every_command_without_a_question_asks_this_one() -> None:
 
 
 def test_readme_and_the_first_notebook_ask_this_one() -> None:
-    for name in ("README.md", "notebooks/00_lookahead_from_scratch.ipynb"):
+    for name in ("README.md", "notebooks/from_scratch.py"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert "from lr.lookahead import QUESTION" in text

@@ -86,7 +86,8 @@ def test_the_draft_is_wrong_once_and_being_wrong_costs_no_pass(
     scratch: ModuleType,
 ) -> None:
     answer, passes = scratch.plain(scratch.prompt)
-    text = scratch.codec.decode(scratch.lookahead(scratch.prompt, 3)[0])
-    assert "13 fewer" in text and "I read that Ben" not in text
-    never = scratch.rolling(scratch.prompt, 3, same=lambda ours, theirs: False)
+    end = scratch.lookahead(scratch.prompt, 4)[0][len(scratch.prompt) :]
+    text = scratch.codec.decode(end)
+    assert "17 fewer" in text and "17 more" not in text
+    never = scratch.rolling(scratch.prompt, 4, same=lambda ours, theirs: False)
     assert never == (answer, passes)
