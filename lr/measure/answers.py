@@ -17,15 +17,16 @@ SENTENCE = 400  # Longest sentence in characters.
 
 _SYMBOLS = str.maketrans(
     {
-        "−": "-", "–": "-", "－": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/",
+        "−": "-", "–": "-", "－": "-", "‐": "-", "‑": "-", "﹣": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/",
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ",
         "∞": r"\infty ", "π": r"\pi ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
-        "∅": r"\emptyset ", "°": r"^\circ ", "²": "^2", "³": "^3", "\r": "", "⁄": "/",
+        "∅": r"\emptyset ", "°": r"^\circ ", "\r": "", "⁄": "/",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "~": " ",
     }
 )  # fmt: skip
 _VULGAR_FRACTION = re.compile("[¼-¾⅐-⅞]")
-_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-z]))")
+_POWER = re.compile("[⁰¹²³⁴-⁹⁺⁻]+")
+_ROOT = re.compile(r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))")
 # emphasis and code marks; a power 2**3 and a product 2*3 stay
 _MARKS = re.compile(
     r"(?<![\w)}])\*+(?=\S)|(?<=\S)\*+(?![\w({\\*-])|`+|^[ \t]*[-*+] |\b__|__\b", re.M
@@ -61,7 +62,7 @@ _CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
 )
 _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
     r"\b(?:answer|result)s?\b[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:):?"
-    r"|\bsolutions? (?:is|are)\b:?|^[\s#]*(?:final )?answer\s*$",
+    r"|\bsolutions? (?:is|are)\b:?|^(?-i:A):|^[\s#]*(?:final )?answer\s*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _FINAL = re.compile(r"final answer|^[\s*#]*answer\s*[:=]", re.IGNORECASE | re.MULTILINE)
@@ -78,6 +79,11 @@ _HOLLOW = re.compile(  # "so the answer is correct" states none
     r"|as|below|above|therefore|thus|reasonable|obtained|found|that)\b",
     re.IGNORECASE,
 )
+_AMOUNT = re.compile(r"\\?[$€£]\d[\d,.]*")
+_MEANS = re.compile(
+    r"(?:\b(?:with|for|at|of|from|to|by|than)|[-+*/=(]) $", re.IGNORECASE
+)
+_PRICE = re.compile(r"\s*(?:(?:an?|per|each|every|more|less)\b|[-+*/=×÷$\\])")
 _AND = re.compile(r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&))\s*(?:[a-zA-Z]\s?=\s*)?")
 _NOT_TEXT = re.compile(r"\\(?:q?quad|text|mathrm|[()\[\],;! ])|[${}*~]")
 _INFERS = set(
@@ -94,14 +100,20 @@ class Answer(NamedTuple):
 
 
 def as_latex(text: str) -> str:
-    """The text with signs of Unicode as LaTeX has them: −3, ½, √2, ≤."""
+    """The text with signs of Unicode as LaTeX has them: −3, ½, √2, 10⁻³, ≤."""
     text = _VULGAR_FRACTION.sub(_fraction, text)
+    text = _POWER.sub(_power, text)
     return _ROOT.sub(r"\\sqrt{\1\2}", text).translate(_SYMBOLS)
 
 
 def _fraction(sign: re.Match[str]) -> str:
     top, _, bottom = unicodedata.normalize("NFKC", sign[0]).partition("\u2044")
     return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+def _power(signs: re.Match[str]) -> str:
+    power = unicodedata.normalize("NFKC", signs[0])
+    return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
 
 
 def final_answer(text: str) -> Answer | None:
@@ -192,6 +204,17 @@ def _value(sentence: str) -> str | None:
         values.pop()  # `$n$` names something
     if not values:
         return None
+    clause = max(sentence.rfind(", "), sentence.rfind("; "))
+    amounts = [
+        value
+        for value in values
+        if value.start() > clause
+        and _AMOUNT.fullmatch(value[0])
+        and not _MEANS.search(sentence[max(0, value.start() - 6) : value.start()])
+    ]
+    # "she spends $5 over 30 days": the money, unless it is a means or a price
+    if len(amounts) == 1 and not _PRICE.match(sentence, amounts[0].end()):
+        return _bare(amounts[0][0])
     first = len(values) - 1
     while first and _AND.fullmatch(
         sentence[values[first - 1].end() : values[first].start()]
@@ -218,7 +241,9 @@ _LETTER = re.compile(
     r"(?:\s*(?:,|and|or|&|/)\s*\(?(?P<next>[A-Z])(?!['\w]))?"
 )
 _CHOOSES = re.compile(
-    r"\b(?:answer|option|choice)\b[^.\n:=]{0,60}?(?:\bis\b|:|=)", re.IGNORECASE
+    r"\b(?:answer|option|choice)\b[^.\n:=]{0,60}?"
+    r"(?:\bis\b(?:,? (?:therefore|thus|hence|clearly),?)?|:|=)",
+    re.IGNORECASE,
 )
 _IS_RIGHT = re.compile(r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best)\b)")
 

@@ -8,10 +8,13 @@ question or the answer. docs/evaluation.md has the table. Read next: `answers.py
 
 from __future__ import annotations
 
+import ast
+import base64
 import hashlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -53,7 +56,7 @@ IRRELEVANT = set(
     """
     id idx index number unique_id task_id question_id record_id problem_id problem_idx
     problem_number question_number
-    level difficulty grade type subject topic category subcategory subfield domain
+    uuid cleaning_status modality level difficulty grade type subject topic category subcategory subfield domain
     subdomain subject_field problem_type question_type solution_type answer_type tags
     language split source src dataset data_source problem_source url link license year
     exam contest contest_id contest_date date platform question_title title metadata
@@ -227,7 +230,7 @@ def read_row(row: str | Mapping[str, Any], number: int, seed: int = 0) -> Item:
         return item
     except SettingError as error:
         raise SettingError(f"problem {number} {error}") from error
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, SyntaxError, RecursionError) as error:
         raise SettingError(
             f"problem {number} cannot be read ({type(error).__name__}: "
             f"{str(error)[:200]})."
@@ -335,7 +338,10 @@ def _recognise(line: Mapping[str, Any], seed: int) -> Item:
         return Item(0, question, Task.FREE, name=name)
     if is_asdiv:  # "9 (apples)"
         answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
-    return Item(0, question, Task.MATH, gold_answer(answer), name=name)
+    gold = gold_answer(answer)
+    if not gold:
+        raise SettingError("has no answer after its ####.")
+    return Item(0, question, Task.MATH, gold, name=name)
 
 
 def _question(row: _Row) -> str:
@@ -392,13 +398,25 @@ def _right_option(answer: Any, texts: Sequence[str], letters: Sequence[str]) -> 
 def _human_eval(row: _Row, name: str) -> Item:
     prompt, test, entry = (row.take(key) for key in ("prompt", "test", "entry_point"))
     row.finish()
-    body = test.partition("def check")[2]
-    if "assert" not in body and "raise" not in body:
+    statements = ast.walk(ast.parse(test))
+    if not any(isinstance(node, ast.Assert | ast.Raise) for node in statements):
         raise SettingError("has no test cases: any program would pass.")
     check = f"{test}\n\ncheck({entry})\n"
     return Item(
         0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=check, name=name
     )
+
+
+def _cases(cases: Any) -> Any:
+    """Test cases of LiveCodeBench: a list, as JSON, or that packed as base64 of zlib of
+    a pickled text. The text stands in the pickle between brackets, and nothing is
+    unpickled, which could run code."""
+    if not isinstance(cases, str) or not cases.strip():
+        return cases
+    if cases.lstrip()[0] in "[n":
+        return json.loads(cases)
+    packed = zlib.decompress(base64.b64decode(cases))
+    return json.loads(packed[packed.index(b"[") : packed.rindex(b"]") + 1])
 
 
 def _live_code_bench(row: _Row, name: str) -> Item:
@@ -407,7 +425,7 @@ def _live_code_bench(row: _Row, name: str) -> Item:
     public = row.fields.pop("public_test_cases")
     private = row.fields.pop("private_test_cases", None)
     row.finish()
-    if all(cases in (None, "", "[]", []) for cases in (public, private)):
+    if not (_cases(public) or _cases(private)):
         raise SettingError("has no test cases: any program would pass.")
     entry = "Solution" if "class Solution" in starter else ""
     return Item(0, content, Task.CODE, starter=starter, entry_point=entry, name=name)

@@ -39,8 +39,13 @@ _REWRITES = [
         (r"\\left\s*\\langle|\\langle", "("),
         (r"\\right\s*\\rangle|\\rangle", ")"),
         (r"\^\s*\{?\s*(?:\\(?:text|mathrm)\s*)?\{?(?:st|nd|rd|th)\b\}*", ""),  # 7^{th}
-        (r"(?<=\d)(?:st|nd|rd|th)\b", ""),
         (r"\\degree\b", r"^\\circ "),
+        (r"\\varnothing\b", r"\\emptyset "),
+        # type and colour
+        (
+            r"\\(?:bf|boldsymbol|bm|underline|large|(?:text)?color\s*\{\w+\})(?![a-zA-Z])",
+            "",
+        ),
         (r"\\mathrm\s*\{e\}", "e"),
         (r"\\?\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(?<![\\a-zA-Z{])(sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])", r"\\\1 "),
@@ -105,7 +110,8 @@ def _repeating_decimal(match: re.Match[str]) -> str:
 def plain_number(text: str) -> Fraction | None:
     """The value of a plain number, or None. Examples: "073", "1,000.50", "45 000",
     "1e5", "3 million" and "2 \\times 10^{5}"; but not "50%", "1,2" or "\\frac12"."""
-    text = text.replace("{,}", ",").replace("\\!", "").replace("\\,", " ").strip()
+    text = text.replace("{,}", ",").replace("\\!", "")
+    text = re.sub(r"\\[,;: ]", " ", text).strip()
     match = _PLAIN.fullmatch(text)
     if match is None or len(match[2]) > 1000:
         return None

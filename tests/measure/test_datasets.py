@@ -3,7 +3,10 @@ used is refused by name; one bad row does not take the file with it."""
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
+import zlib
 from pathlib import Path
 
 import pytest
@@ -74,7 +77,18 @@ def test_a_choice_without_one_right_option_is_refused(change: dict) -> None:
 LAYOUTS = {case["layout"]: case["row"] for case in rows("layouts.jsonl")}
 HUMAN_EVAL = LAYOUTS["HumanEval"]
 LIVE_CODE_BENCH = LAYOUTS["LiveCodeBench"]
+
+
+def packed(cases: list) -> str:
+    """Test cases as LiveCodeBench packs its private ones."""
+    text = zlib.compress(pickle.dumps(json.dumps(cases)))
+    return base64.b64encode(text).decode()
+
+
 NO_TESTS = [
+    HUMAN_EVAL | {"test": "def check(candidate):\n    pass  # assert\n"},
+    LIVE_CODE_BENCH | {"public_test_cases": "[]", "private_test_cases": packed([])},
+    LIVE_CODE_BENCH | {"public_test_cases": " [ ] ", "private_test_cases": "null"},
     HUMAN_EVAL | {"test": "METADATA = {}\n"},
     HUMAN_EVAL | {"test": "def check(candidate):\n    pass"},
     HUMAN_EVAL | {"test": ""},
@@ -87,6 +101,17 @@ NO_TESTS = [
 def test_a_problem_without_tests_is_refused(line: dict) -> None:
     with pytest.raises(SettingError, match="test"):
         read_row(line, 0)
+
+
+def test_private_cases_alone_are_tests() -> None:
+    cases = packed([{"input": "1", "output": "2"}])
+    row = LIVE_CODE_BENCH | {"public_test_cases": "[]", "private_test_cases": cases}
+    assert read_row(row, 0).task is Task.CODE
+
+
+def test_a_mark_without_an_answer_is_refused() -> None:
+    with pytest.raises(SettingError, match="no answer"):
+        read_row({"question": "a", "answer": "####"}, 0)
 
 
 @pytest.mark.parametrize("case", rows("refused.jsonl"), ids=lambda case: case["word"])
