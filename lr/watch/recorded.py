@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+from lr.watch.trace.file import TraceFile
 
 RECORDED = ("eggs", "coat", "train")
 
@@ -20,3 +23,25 @@ def recorded_path(name: str) -> Path:
     """The trace of one of `RECORDED`."""
     assert name in RECORDED
     return Path(str(files("lr.watch"))) / "answers" / f"{name}.jsonl"
+
+
+def step_lines(trace: TraceFile) -> list[str]:
+    """The emitted steps in words: origin and text, and for a correction the draft step
+    that it replaced, with the reason."""
+    lines = []
+    for record in trace.records:
+        if record.kind != "emit":
+            continue
+        data = record.data
+        number = f"{data['index']} {data['origin']:<10}"
+        reason = data["verdict"]["why"] if data["verdict"] else ""
+        accepted = data["origin"] == "accepted"
+        lines.append(f"{number} {_text(data['step'])}{f'  ({reason})' * accepted}")
+        if data["rejected"]:
+            lines.append(f"  not        {_text(data['rejected'])}  ({reason})")
+    return lines
+
+
+def _text(step: dict[str, Any]) -> str:
+    """The text of a step on one line."""
+    return " ".join("".join(step["pieces"]).split())
