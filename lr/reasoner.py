@@ -32,7 +32,7 @@ from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported
 from lr.model.qwen import CausalLM
-from lr.model.weights import load_model
+from lr.model.weights import Progress, load_model, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.page_engine import serve_page
 from lr.result import Result
@@ -47,7 +47,8 @@ class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
     `target` and `draft` share a tokenizer. Each is the name of a tiny model, a
-    directory or a hub id. `draft=None` allows only plain decoding.
+    directory or a hub id; "int4:" or "int8:" before it quantises its matrices on a CPU
+    (`model/quantize.py`). `draft=None` allows only plain decoding.
 
     `verifier` is a `Verifier` or a name: "exact", "judge", "embedding:0.95", "oracle"
     for the tiny language, ... (`spec/verifiers/named.py`). None selects "judge" if
@@ -55,12 +56,14 @@ class Reasoner:
     is the verifier's checkpoint: a language model for "judge", an encoder for
     "embedding".
 
-    `dtype` None: float32 on the CPU, else the checkpoint's. `device`: one for all
+    `dtype` None: the checkpoint's; on a CPU, float32 or, for a large model on a
+    processor that multiplies it, bfloat16 (`lr info` says which). `device`: one for all
     models, or a mapping from "target", "draft" and "judge" (default: the target's).
     Several devices, such as ["cuda:0", "cuda:1"], split the target over as many
     processes (`model/ranks.py`). `num_blocks`: cache blocks of 16 tokens per model;
     None: as many as the answers need. `attention`: one of those in `docs/attention.md`.
-    `graphs`: use CUDA graphs on CUDA devices.
+    `graphs`: use CUDA graphs on CUDA devices. `progress` hears how far the loading of
+    each model is.
 
     Caches are kept between answers. The first question with driver "overlapped" starts
     a process, which does not import your script and lives until `close`, the end of a
@@ -80,12 +83,12 @@ class Reasoner:
         num_blocks: int | None = None,
         attention: str = "auto",
         graphs: bool = True,
+        progress: Progress | None = None,
     ) -> None:
         allowed = num_blocks is None or 0 < num_blocks <= MOST_BLOCKS
         require(allowed, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
         devices = DeviceMap.of(device)
-        if dtype is None and devices.target[0].type == "cpu":
-            dtype = torch.float32
+        dtype = dtype or usual_dtype(target, devices.target[0])
 
         # 1. Check tokenizers and the verifier's name before anything large is loaded
         codec = Codec.load(target)
@@ -97,7 +100,7 @@ class Reasoner:
         if not isinstance(verifier, str):
             verifier = check_verifier(verifier)
         elif draft is not None or judge is not None:
-            how = (devices.judge, dtype, num_blocks, attention, graphs)
+            how = (devices.judge, dtype, num_blocks, attention, graphs, progress)
             choice = VerifierChoice(verifier, codec, judge, *how)
         used = verifier if isinstance(verifier, str) else verifier.name
         names = {"target": target, "draft": draft, "judge": judge, "verifier": used}
@@ -109,16 +112,20 @@ class Reasoner:
 
             target_model = load_parallel(target, devices.target, dtype)
         else:
-            target_model = load_model(target, device=devices.target[0], dtype=dtype)
+            target_model = load_model(
+                target, device=devices.target[0], dtype=dtype, progress=progress
+            )
         try:
             equip(target_model, attention, graphs=graphs)
             draft_model = None
             if draft is not None:
-                draft_model = load_model(draft, device=devices.draft, dtype=dtype)
+                draft_model = load_model(
+                    draft, device=devices.draft, dtype=dtype, progress=progress
+                )
                 equip(draft_model, attention, graphs=graphs)
                 require_rows(draft_model, codec)
             if choice is not None and draft is not None:
-                verifier = choice.build(target_model)
+                verifier = choice.build(target_model, draft_model)
         except BaseException:
             target_model.close()  # ends its ranks, if it has several
             raise

@@ -25,11 +25,26 @@ verifiers: dict[str, Callable[[Codec], Verifier]] = {}
 
 DUMMY = "dummy:"
 """How the name of a checkpoint with random weights begins (`lr/model/dummy.py`)."""
+WEIGHTS = ("int8", "int4")
+"""Kinds of quantised weights (`model/quantize.py`). "int4:NAME" is the checkpoint NAME
+with such weights."""
 
 
 def is_dummy(name: str | Path) -> bool:
     """Whether a checkpoint's name asks for random weights."""
-    return str(name).startswith(DUMMY)
+    return str(split_weights(name)[1]).startswith(DUMMY)
+
+
+def split_weights(name: str | Path) -> tuple[str | None, str | Path]:
+    """The kind of weights and the checkpoint: "int4:NAME" is ("int4", "NAME"), another
+    name is (None, name)."""
+    kind, colon, checkpoint = str(name).partition(":")
+    return (kind, checkpoint) if colon and kind in WEIGHTS else (None, name)
+
+
+def with_weights(weights: str | None, name: str) -> str:
+    """The name of a checkpoint with this kind of weights; None: as it is."""
+    return name if weights is None else f"{weights}:{split_weights(name)[1]}"
 
 
 def load_file(path: str | Path, *, anew: bool = False) -> ModuleType:

@@ -277,7 +277,9 @@ class BenchGpu:
             top_k=20,
         )
         names = (target, draft, judge)
-        dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
+        dtype = torch_dtype(self.dtype)
+        if dtype is None:
+            dtype = torch.float32 if first.type == "cpu" else torch.bfloat16
         memory = plan_memory(
             [None if name is None else f"dummy:{name}" for name in names],
             layout,

@@ -85,7 +85,7 @@ class MemoryOf:
         return plan_memory(
             (self.model, self.draft_model, self.judge_model),
             DeviceMap(target, draft, judge),
-            torch_dtype(self.dtype, target[0].type),
+            torch_dtype(self.dtype),
             options,
             self.max_tokens_len,
             share=self.concurrency,

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.model.files import resolve
-from lr.registry import is_dummy
+from lr.registry import is_dummy, split_weights, with_weights
 from lr.tiny import CHECKPOINTS
 from lr.tiny.stories import asks
 from lr.types import require
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     import torch
 
     from lr.model.device import DeviceMap
+    from lr.model.weights import Progress
     from lr.reasoner import Reasoner
     from lr.spec.variant import Variant
     from lr.spec.verifiers.base import Verifier
 
+WeightsName = Literal["int8", "int4"]
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
 AttentionName = Literal["auto", "flash", "triton", "sdpa", "reference"]
 KEY = "LR_API_KEY"
@@ -41,7 +44,7 @@ class DeviceOptions:
     device: str = "auto"
     """auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1."""
     dtype: DtypeName | None = None
-    """None: float32 on the CPU, the checkpoint's own elsewhere."""
+    """None: the checkpoint's own; on a CPU what lr info says."""
     threads: int | None = None
     """CPU threads; None: one for the tiny models, else torch's default."""
 
@@ -59,18 +62,15 @@ class DeviceOptions:
         if self.threads is not None:
             require(0 < self.threads <= 1024, "threads", self.threads, "1 to 1024")
             torch.set_num_threads(self.threads)
-        elif all(model is None or model in CHECKPOINTS for model in models):
+        elif all(m is None or split_weights(m)[1] in CHECKPOINTS for m in models):
             torch.set_num_threads(1)
         return torch.get_num_threads()
 
 
-def torch_dtype(name: DtypeName | None, device: str = "") -> torch.dtype | None:
-    """The dtype of that name. No name: float32 on the CPU, else None (the
-    checkpoint's)."""
+def torch_dtype(name: DtypeName | None) -> torch.dtype | None:
+    """The dtype of that name; None: none is asked for."""
     import torch
 
-    if name is None and device == "cpu":
-        return torch.float32
     by_name = {
         "float64": torch.float64,
         "float32": torch.float32,
@@ -78,6 +78,23 @@ def torch_dtype(name: DtypeName | None, device: str = "") -> torch.dtype | None:
         "float16": torch.float16,
     }
     return None if name is None else by_name[name]
+
+
+@contextmanager
+def loading_bars() -> Iterator[Progress]:
+    """A bar for each model while it is loaded, on standard error."""
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    with Bars(console=console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(checkpoint: str, done: int, total: int) -> None:
+            if checkpoint not in tasks:
+                tasks[checkpoint] = bars.add_task(f"loading {checkpoint}")
+            bars.update(tasks[checkpoint], completed=done, total=total)
+
+        yield progress
 
 
 @dataclass(frozen=True)
@@ -153,6 +170,13 @@ class ModelChoice:
     judge_model: str | None = None
     """The model of the verifiers judge and embedding. None: tiny-judge for
     tiny-target."""
+    weights: WeightsName | None = None
+    """Quantise the target's matrices, on a CPU. It is another target then: its answers
+    differ."""
+    draft_weights: WeightsName | None = None
+    """Quantise the draft's matrices, on a CPU: a draft that costs less and agrees a
+    little less often. With --draft_model equal to --model, the target drafts for
+    itself."""
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score,
     likelihood, random, each with :threshold; always; never; oracle (tiny models
@@ -196,13 +220,16 @@ class ModelChoice:
         from lr.reasoner import Reasoner
 
         self.placement.set_threads(target, draft)
+        target = with_weights(self.weights, target)
+        if draft is not None:
+            draft = with_weights(self.draft_weights, draft)
         verifier: str | Verifier | None = self.verifier
         judge = self.judge_model
         if draft is None:
             verifier, judge = self.verifier or "exact", None
         elif self.server.address() is not None:
             verifier, judge = self.server.verifier(self.verifier, judge, target), None
-        with warnings.catch_warnings(record=True) as warned:
+        with loading_bars() as bars, warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")  # whatever -W says
             loaded = Reasoner(
                 target,
@@ -214,6 +241,7 @@ class ModelChoice:
                 num_blocks=self.placement.num_blocks,
                 attention=self.placement.attention,
                 graphs=self.placement.cuda_graphs,
+                progress=bars,
             )
         for warning in warned:
             console(stderr=True).print(f"note: {warning.message}", style="yellow")

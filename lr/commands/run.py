@@ -149,7 +149,7 @@ class RunModels(ModelChoice):
         return plan_memory(
             names,
             places,
-            torch_dtype(self.placement.dtype, places.target[0].type),
+            torch_dtype(self.placement.dtype),
             options,
             tokens,
             share=1 if waits else share,

@@ -24,7 +24,7 @@ from lr.model.attention import flash_or_plain
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.model.weights import load_model
+from lr.model.weights import Progress, checkpoint_id, load_model, stored_dtype
 from lr.registry import load_file, verifiers
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
@@ -64,8 +64,10 @@ class VerifierChoice:
     num_blocks: int | None = None
     attention: str = "auto"
     graphs: bool = True
+    progress: Progress | None = None
     model: CausalLM | None = field(init=False, default=None)
     _target: CausalLM | None = field(init=False, default=None)
+    _draft: CausalLM | None = field(init=False, default=None)
     _make: Callable[[VerifierModels], Verifier] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,10 +92,12 @@ class VerifierChoice:
                 f"line --judge_model), {named.checkpoint}."
             )
 
-    def build(self, target: CausalLM) -> Verifier:
-        """Load the verifier; some ask the `target`. Raises `SettingError` for an
-        impossible threshold."""
+    def build(self, target: CausalLM, draft: CausalLM | None = None) -> Verifier:
+        """Load the verifier; some ask the `target`. A judge that is the same checkpoint
+        as target or draft shares its weights. Raises `SettingError` for an impossible
+        threshold."""
         self._target = target
+        self._draft = draft
         return self._make(self)
 
     # What a verifier may be made of
@@ -104,10 +108,22 @@ class VerifierChoice:
 
     def judge(self) -> PromptedModel:
         assert self.checkpoint is not None
-        self.model = load_model(self.checkpoint, device=self.device, dtype=self.dtype)
+        self.model = self._loaded(self.checkpoint)
         equip(self.model, self.attention, graphs=self.graphs)
         blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
         return asked_model(self.model, Codec.load(self.checkpoint), blocks)
+
+    def _loaded(self, checkpoint: str | Path) -> CausalLM:
+        dtype = self.dtype or stored_dtype(checkpoint)
+        wanted = (checkpoint_id(checkpoint), dtype, torch.device(self.device))
+        for model in (self._target, self._draft):
+            if model is None or type(model) is not CausalLM:  # spread over processes
+                continue
+            if (model.source, model.dtype, model.device) == wanted:
+                return model.twin()
+        return load_model(
+            checkpoint, device=self.device, dtype=dtype, progress=self.progress
+        )
 
     def encoder(self) -> Embed:
         assert self.checkpoint is not None

@@ -27,7 +27,7 @@ from lr.model.device import DeviceMap
 from lr.model.dummy import published, shape
 from lr.model.files import read_json, resolve
 from lr.model.ranks import part_of
-from lr.model.weights import pieces
+from lr.model.weights import cpu_dtype, pieces
 from lr.options import GenerateOptions
 from lr.registry import is_dummy
 from lr.spec.verifiers.judge import JUDGE_TOKENS
@@ -115,15 +115,20 @@ def plan_memory(
     """The plan for target, draft and judge (None: there is none), with `share` answers
     at a time whose prompt and answer together have at most `tokens` tokens.
 
-    Only config.json is read; nothing is downloaded for a known shape. `dtype` None: that
-    of each config.json. `num_blocks`: cache blocks of 16 tokens per model; None: as many
+    Only config.json is read; nothing is downloaded for a known shape. `dtype` None: the
+    usual one. `num_blocks`: cache blocks of 16 tokens per model; None: as many
     as needed. `free_gib`: what every device has free; None: what it has now.
     """
     # 1. The models, where they are, and the weights of each device.
     devices = (places.target, (places.draft,), (places.judge,))
     roles = ("target", "draft", "judge")
     known = [
-        (role, name, described(name, dtype), tuple(map(device_name, where)))
+        (
+            role,
+            name,
+            described(name, dtype, where[0].type),
+            tuple(map(device_name, where)),
+        )
         for role, name, where in zip(roles, names, devices, strict=True)
         if name is not None and (role != "draft" or options.needs_draft)
     ]
@@ -178,15 +183,25 @@ def needed(models: Sequence[ModelMemory], device: str) -> int:
 
 
 def described(
-    name: str, dtype: torch.dtype | None = None
+    name: str, dtype: torch.dtype | None, device: str
 ) -> tuple[ModelConfig, torch.dtype]:
-    """Configuration and dtype of a checkpoint. Raises `CheckpointError`."""
+    """Configuration of a checkpoint, and its dtype on a kind of device. Raises
+    `CheckpointError`."""
+    config, stored = described_by_file(name)
+    if dtype is None:
+        dtype = cpu_dtype(config, stored) if device == "cpu" else stored
+    return config, dtype
+
+
+def described_by_file(name: str) -> tuple[ModelConfig, torch.dtype]:
+    """Configuration and stored dtype of a checkpoint, of which only config.json is
+    read."""
     if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
-        return shape(name), dtype or torch.bfloat16
+        return shape(name), torch.bfloat16
     folder = resolve(name, weights=False)
     raw = read_json(folder / "config.json")
     stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
-    stored = dtype or getattr(torch, stated.removeprefix("torch."), None)
+    stored = getattr(torch, stated.removeprefix("torch."), None)
     if not isinstance(stored, torch.dtype):
         raise CheckpointError(
             f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or "

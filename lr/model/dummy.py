@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lr.errors import CheckpointError
 from lr.model.byte_level import printable_bytes
 from lr.model.config import ModelConfig, read_config
-from lr.registry import DUMMY, checkpoints, is_dummy
+from lr.registry import DUMMY, checkpoints, is_dummy, split_weights
 from lr.rng import Stream
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def published(name: str | Path) -> ModelConfig | None:
 def shape(name: str | Path) -> ModelConfig:
     """The configuration of a published shape, a tiny model, or a directory with a
     config.json; with or without `dummy:`. Raises `CheckpointError`."""
-    stated = str(name).removeprefix(DUMMY)
+    stated = str(split_weights(name)[1]).removeprefix(DUMMY)
     path = Path(stated).expanduser()
     if path.is_dir() or path.name == "config.json":
         return read_config(path)

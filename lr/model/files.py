@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError
-from lr.registry import checkpoints
+from lr.registry import checkpoints, split_weights
 
 _TEXT_FILES = [
     "config.json",
@@ -32,6 +32,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     download from the Hugging Face hub (`weights=False`: configuration and tokenizer
     only). Raises CheckpointError.
     """
+    _, name_or_path = split_weights(name_or_path)
     name = str(name_or_path)
     if name in checkpoints:
         if (checkpoints[name] / "config.json").is_file():

@@ -10,6 +10,7 @@ reverse. Files and downloads: `files.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
-from lr.registry import is_dummy
+from lr.registry import is_dummy, split_weights
 from lr.types import require
 
 _DTYPES = {
@@ -32,12 +33,18 @@ _DTYPES = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
 }
-_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 HARMLESS_SUFFIX = "rotary_emb.inv_freq"
 """Old checkpoints store the rotary frequencies, which are computed from the
 configuration here."""
+BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
+LARGE = 50_000_000
+"""With at most so many weights a model stays in the caches of a processor, and float32
+is quicker. Beyond, every pass reads the weights from memory, where bfloat16 is half as
+much; and several rows cost little more than one."""
+Progress = Callable[[str, int, int], None]
+"""progress(checkpoint, weights read so far, all weights)."""
 
 
 @dataclass(frozen=True)
@@ -59,40 +66,27 @@ def pieces(config: ModelConfig) -> list[Piece]:
     v, e = config.vocab_size, config.hidden_size
     d, inner = config.head_dim, config.intermediate_size
     h, k = config.num_heads, config.num_kv_heads
-    listed: list[Piece] = []
+    network: list[Piece] = []
 
     def add(key: str, parameter: str, first: int, *shape: int) -> None:
-        listed.append(Piece(key, parameter, first, shape))
+        network.append(Piece(key, parameter, first, shape))
 
     add(EMBEDDING_KEY, "embedding.weight", 0, v, e)
     for i in range(config.num_layers):
         theirs, ours = f"model.layers.{i}.", f"layers.{i}."
         add(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, e)
+        attention = theirs + "self_attn."
         for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
-            key, rows = f"{theirs}self_attn.{name}_proj.", heads * d
+            key = f"{attention}{name}_proj."
+            rows = heads * d
             add(key + "weight", ours + "attention.qkv.weight", first * d, rows, e)
             if config.qkv_bias:
                 add(key + "bias", ours + "attention.qkv.bias", first * d, rows)
         if config.qk_norm:
-            add(
-                theirs + "self_attn.q_norm.weight",
-                ours + "attention.qk_norm.weight",
-                0,
-                d,
-            )
-            add(
-                theirs + "self_attn.k_norm.weight",
-                ours + "attention.qk_norm.weight",
-                d,
-                d,
-            )
-        add(
-            theirs + "self_attn.o_proj.weight",
-            ours + "attention.out.weight",
-            0,
-            e,
-            h * d,
-        )
+            norm = ours + "attention.qk_norm.weight"
+            add(attention + "q_norm.weight", norm, 0, d)
+            add(attention + "k_norm.weight", norm, d, d)
+        add(attention + "o_proj.weight", ours + "attention.out.weight", 0, e, h * d)
         add(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, e)
         add(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, inner, e)
         add(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, inner, e)
@@ -100,7 +94,7 @@ def pieces(config: ModelConfig) -> list[Piece]:
     add("model.norm.weight", "norm.weight", 0, e)
     if not config.tie_word_embeddings:
         add(HEAD_KEY, "head.weight", 0, v, e)
-    return listed
+    return network
 
 
 def load_model(
@@ -108,21 +102,23 @@ def load_model(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
+    progress: Progress | None = None,
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
     `name_or_path`: a directory in Hugging Face layout, a hub id, or a tiny model's
     name. "dummy:" before the name of a shape or the directory of a config.json gives
-    random weights. `dtype` None: the stored one. Raises CheckpointError for a network
+    random weights. "int8:" or "int4:" before any of them quantises the matrices
+    (`quantize.py`), which makes another model. `dtype` None: the stored one
+    (`usual_dtype` has a better one for a CPU). Raises CheckpointError for a network
     that is not computed exactly here and for missing or unexpected tensors;
-    SettingError for an impossible device or dtype.
+    SettingError for an impossible device, dtype or kind of weights.
     """
     place = find_device(device)
     possible = (*_DTYPES.values(), None)
-    require(
-        dtype in possible, "dtype", dtype, f"one of {', '.join(map(str, possible))}"
-    )
-    return load_pieces(name_or_path, place, dtype, CausalLM)
+    expected = f"one of {', '.join(map(str, possible))}"
+    require(dtype in possible, "dtype", dtype, expected)
+    return load_pieces(name_or_path, place, dtype, CausalLM, progress=progress)
 
 
 def config_of(source: str | Path) -> ModelConfig:
@@ -141,50 +137,68 @@ def load_pieces(
     dtype: torch.dtype | None,
     network: Callable[[ModelConfig], Network],
     take: Callable[[ModelConfig], list[Piece]] = pieces,
+    progress: Progress | None = None,
 ) -> Network:
     """As `load_model`, for the network that `network` makes and the pieces that `take`
     lists."""
-    directory = Path(source) if is_dummy(source) else resolve(source)
-    config = config_of(directory)
-    make, taken = partial(network, config), take(config)
-    if is_dummy(source):
-        model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
+    weights, name = split_weights(source)
+    name = name if is_dummy(name) else resolve(name)
+    config = config_of(name)
+    make = partial(network, config)
+    model = CausalLM.materialised(make, dtype or stored_dtype(name), device)
+    if isinstance(name, Path):
+        report = None if progress is None else partial(progress, str(source))
+        fill(model, name, config, take(config), report)
+    else:
         from lr.model.dummy import fill_dummy
 
         fill_dummy(model)
-        return lay_out(model)
+    model.source = checkpoint_id(name if weights is None else f"{weights}:{name}")
+    if weights is not None:
+        from lr.model.quantize import quantize
+
+        quantize(model, weights)
+    return model
+
+
+def checkpoint_id(source: str | Path) -> str:
+    """The same text for all names of a checkpoint with the same kind of weights."""
+    weights, name = split_weights(source)
+    directory = name if is_dummy(name) else resolve(name).resolve()
+    return f"{weights}:{directory}"
+
+
+def fill(
+    model: CausalLM,
+    directory: Path,
+    config: ModelConfig,
+    wanted: list[Piece],
+    report: Callable[[int, int], None] | None,
+) -> None:
+    """Copy the wanted pieces of a checkpoint into a model's parameters."""
     tensors = open_tensors(directory)
-    account(config, tensors, directory, taken[0].taken[0])
-    model = CausalLM.materialised(
-        make, dtype or checkpoint_dtype(directory, tensors), device
-    )
+    account(config, tensors, directory, wanted[0].taken[0])
+    # The files are mapped and copied, one tensor at a time, into memory that is aligned
+    # for the processor (a file is not), and in which q, k, v are one matrix.
     parameters = dict(model.named_parameters())
     unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
-    for piece in taken:
-        parameter, stored = parameters[piece.parameter], tensors[piece.key][piece.taken]
+    total = sum(math.prod(piece.shape) for piece in wanted)
+    num_read = 0
+    for piece in wanted:
+        parameter = parameters[piece.parameter]
+        stored = tensors[piece.key][piece.taken]
         end = piece.first + len(stored)
         parameter[piece.first : end] = stored
-        del stored  # one tensor at a time
+        del stored
         if piece.key in (EMBEDDING_KEY, HEAD_KEY):
-            parameter[end:] = (
-                0  # a rank's padding rows of the vocabulary, which no file has
-            )
+            # a rank's padding rows of the vocabulary, which no file has
+            parameter[end:] = 0
             end = len(parameter)
         unfilled[piece.parameter] -= end - piece.first
+        num_read += math.prod(piece.shape)
+        if report is not None:
+            report(num_read, total)
     assert not any(unfilled.values()), f"rows without a source: {unfilled}"
-    return lay_out(model)
-
-
-def lay_out(model: Network) -> Network:
-    """Store the matrices of a model on the CPU in column order. In fp32 and at the
-    sizes of the tiny models this makes products with one row faster, and with a few
-    rows at least as fast.
-    """
-    if model.device.type == "cpu":
-        for module in model.modules():
-            if isinstance(module, torch.nn.Linear):
-                module.weight.data = module.weight.data.t().contiguous().t()
-    return model
 
 
 def account(
@@ -195,57 +209,88 @@ def account(
     compared with it, in the `rows` that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
-    shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
-    dtypes = {key: tensors[key].get_dtype() for key in shapes}
-    tied_head = (
-        config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
-    )
-    known = {*needed, HEAD_KEY} if tied_head else set(needed)
+    missing = [key for key in needed if key not in tensors]
+    tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and not missing
     unexpected = [
-        k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)
+        key
+        for key in sorted(tensors)
+        if key not in needed
+        and not key.endswith(HARMLESS_SUFFIX)
+        and not (key == HEAD_KEY and config.tie_word_embeddings)
     ]
-    misshapen = [key for key, shape in shapes.items() if shape != needed[key]]
-    found = {
-        "missing": [key for key in needed if key not in tensors],
-        "unexpected": sorted(unexpected),
-        "of another shape": [
-            f"{k} is {shapes[k]}, expected {needed[k]}" for k in misshapen
-        ],
-        f"of a dtype other than {', '.join(_DTYPES)}": [
-            f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
-        ],
-    }
-    lists = ""
-    for what, items in found.items():
-        more = f", and {len(items) - 10} more" if len(items) > 10 else ""
-        lists += (
-            f" {len(items)} {what}: {', '.join(items[:10])}{more}." if items else ""
-        )
-    if lists:
+    other_shapes, other_dtypes = [], []
+    for key, expected in needed.items():
+        if key in tensors:
+            shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()
+            if shape != expected:
+                other_shapes.append(f"{key} is {shape}, expected {expected}")
+            if dtype not in _DTYPES:
+                other_dtypes.append(f"{key} is {dtype}")
+    faults = ""
+    for fault, keys in (
+        ("missing", missing),
+        ("unexpected", unexpected),
+        ("of another shape", other_shapes),
+        (f"of a dtype other than {', '.join(_DTYPES)}", other_dtypes),
+    ):
+        if keys:
+            more = f", and {len(keys) - 10} more" if len(keys) > 10 else ""
+            faults += f" {len(keys)} {fault}: {', '.join(keys[:10])}{more}."
+    if faults:
         raise CheckpointError(
-            f"the tensors of {directory} are not those its config.json describes.{lists} Check "
-            "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "
-            "sizes) and that the weights are neither adapters nor quantised."
+            f"the tensors of {directory} are not those its config.json describes."
+            f"{faults} Check that config.json belongs to these weights "
+            "(tie_word_embeddings, attention_bias, sizes) and that the weights are "
+            "neither adapters nor quantised."
         )
     if tied_head and not torch.equal(
         tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]
     ):
         raise CheckpointError(
-            f"{directory} says tie_word_embeddings, but {HEAD_KEY} differs from {EMBEDDING_KEY}. "
-            "If the head has its own weights, set tie_word_embeddings to false in config.json."
+            f"{directory} says tie_word_embeddings, but {HEAD_KEY} differs from "
+            f"{EMBEDDING_KEY}. If the head has its own weights, set tie_word_embeddings "
+            "to false in config.json."
         )
 
 
-def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype:
+def stored_dtype(source: str | Path) -> torch.dtype:
     """The dtype in config.json (`dtype`, formerly `torch_dtype`), else that of the
-    embedding."""
+    embedding; bfloat16 for a dummy. Raises CheckpointError."""
+    if is_dummy(source):
+        return torch.bfloat16
+    directory = resolve(source)
     raw = read_json(directory / "config.json")
-    stored = _DTYPES[tensors[EMBEDDING_KEY].get_dtype()]
-    name = raw.get("dtype") or raw.get("torch_dtype") or stored
+    name = raw.get("dtype") or raw.get("torch_dtype")
+    if name is None:
+        return _DTYPES[open_tensors(directory)[EMBEDDING_KEY].get_dtype()]
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
     spelled = str(name).removeprefix("torch.")
-    if spelled not in _DTYPE_NAMES:
+    if spelled not in names:
         raise CheckpointError(
             f"config.json of {directory} says dtype {name!r}; expected one of "
-            f"{', '.join(_DTYPE_NAMES)}. Give a dtype to load_model, or correct config.json."
+            f"{', '.join(names)}. Give a dtype, or correct config.json."
         )
-    return _DTYPE_NAMES[spelled]
+    return names[spelled]
+
+
+def usual_dtype(source: str | Path, device: torch.device) -> torch.dtype:
+    """The dtype to compute a checkpoint in where nobody says one: the stored one, on a
+    CPU `cpu_dtype`."""
+    stored = stored_dtype(source)
+    return stored if device.type != "cpu" else cpu_dtype(config_of(source), stored)
+
+
+def cpu_dtype(config: ModelConfig, stored: torch.dtype) -> torch.dtype:
+    """bfloat16 on a processor that multiplies it, for a model too large for the caches
+    whose weights have 16 bits anyway, else float32."""
+    large = sum(math.prod(piece.shape) for piece in pieces(config)) > LARGE
+    half = stored in (torch.bfloat16, torch.float16)
+    return torch.bfloat16 if large and half and bfloat16_unit() else torch.float32
+
+
+def bfloat16_unit() -> str:
+    """The instructions by which this processor multiplies bfloat16; "" if it has
+    none."""
+    capabilities = torch.cpu.get_capabilities()
+    units = [unit for unit in BFLOAT16_UNITS if capabilities.get(unit)]
+    return units[0] if units else ""

@@ -1,0 +1,118 @@
+"""Quantised weights: how far each matrix is from full precision, and that a model of
+them answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from model_kit import KINDS, hf_model, our_logits, random_tokens
+from torch import Tensor
+
+from lr import Reasoner
+from lr.errors import SettingError
+from lr.lookahead import QUESTION
+from lr.model.layers import Linear
+from lr.model.quantize import GROUP, Int4Linear, Int8Linear, Quantised, quantize
+from lr.model.weights import load_model
+
+LARGER = {
+    "vocab_size": 80,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "tie_word_embeddings": True,
+}
+
+
+def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """A random matrix, and every unit vector of its columns: W e_i is column i."""
+    noise = torch.Generator().manual_seed(rows)
+    weight = torch.randn(rows, columns, generator=noise)
+    return weight, torch.eye(columns, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (48, 96), (1040, 64)])
+def test_each_weight_is_within_half_a_step(
+    rows: int, columns: int, by_columns: bool
+) -> None:
+    """The bound is exact: half a step of the grid, and the roundings of bfloat16."""
+    weight, units = matrix(rows, columns)
+    stored = weight.t().contiguous().t() if by_columns else weight
+    rounding = torch.finfo(torch.bfloat16).eps * weight.abs().amax() * 2
+    step8 = weight.abs().amax(1, keepdim=True) / 127
+    error = (Int8Linear(stored, None)(units).t().float() - weight).abs()
+    assert (error <= step8 / 2 + rounding).all()
+    groups = weight.unflatten(1, (-1, GROUP))
+    step4 = (groups.amax(2) - groups.amin(2)) / 15
+    error = (Int4Linear(stored, None)(units).t().float() - weight).abs()
+    assert (error <= step4.repeat_interleave(GROUP, 1) / 2 + rounding).all()
+
+
+@pytest.mark.parametrize(("kind", "most"), [(Int8Linear, 0.01), (Int4Linear, 0.09)])
+def test_error_of_a_matrix(kind: type[Quantised], most: float) -> None:
+    """Of normally distributed weights, relative to the product's size."""
+    weight, _ = matrix(256, 512)
+    bias = torch.randn(256, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(7, 512, generator=torch.Generator().manual_seed(2))
+    exact = x @ weight.t()
+    error = kind(weight, bias)(x) - bias - exact
+    assert 0.2 * most < error.norm() / exact.norm() < most
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quantised_model_computes_nearly_the_same(
+    tmp_path: Path, kind: str, weights: str, dtype: torch.dtype
+) -> None:
+    hf_model(kind, **LARGER).save_pretrained(tmp_path)
+    tokens = random_tokens(20)
+    exact = our_logits(load_model(tmp_path, dtype=torch.float64), tokens)
+    model = load_model(f"{weights}:{tmp_path}", dtype=dtype)
+    assert not [part for part in model.modules() if type(part) is Linear]
+    logits = our_logits(model, tokens)
+    assert logits.dtype is dtype
+    error = (logits.double() - exact).norm() / exact.norm()
+    assert error < {"int8": 0.1, "int4": 0.6}[weights]
+
+
+def test_matrices_that_no_kernel_reads_stay(tmp_path: Path) -> None:
+    hf_model("qwen3").save_pretrained(tmp_path)  # a head of 61 rows, an MLP of 40
+    model = load_model(f"int4:{tmp_path}", dtype=torch.float32)
+    parts = dict(model.named_modules())
+    assert type(parts["head"]) is type(parts["layers.0.mlp.down"]) is Linear
+    assert type(parts["layers.0.attention.qkv"]) is Int4Linear
+    assert our_logits(model, random_tokens(5)).isfinite().all()
+
+
+@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
+def test_the_target_drafts_for_itself_in_four_bits(driver: str) -> None:
+    """The draft's process quantises too, and the answer is the target's alone."""
+    options = {"acceptance": "match", "coupling": "shared", "driver": driver}
+    with Reasoner("tiny-target", "int4:tiny-target", "exact") as reasoner:
+        plain = reasoner.generate(QUESTION, mode="ar", **options)
+        ahead = reasoner.generate(QUESTION, mode="lr+sd", drafter="draft", **options)
+    assert ahead.tokens == plain.tokens
+    assert ahead.stats.step_acceptance
+    assert ahead.stats.target_passes < plain.stats.target_passes
+
+
+@pytest.mark.usefixtures("whole_targets")
+def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
+    named = {"tiny-target": "target", "int4:tiny-target": "draft", "tiny-judge": None}
+    for judge, owner in named.items():
+        models = ("tiny-target", "int4:tiny-target", "judge")
+        with Reasoner(*models, judge=judge) as reasoner:
+            engine = reasoner.engine
+            assert engine.judge is not None and engine.draft is not None
+            assert not engine.target.asked and engine.judge.asked
+            for role, model in (("target", engine.target), ("draft", engine.draft)):
+                shared = engine.judge.layers is model.layers
+                assert shared == (role == owner)
+
+
+def test_other_devices_are_refused() -> None:
+    with pytest.raises(SettingError, match="CPU"):
+        quantize(load_model("tiny-draft").to("meta"), "int4")
