@@ -37,7 +37,9 @@ def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sdpa", SDPA),
     ]
     monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: found)
-    verdicts = [line.split()[1] for line in attention_lines(torch.device("cpu"))[1:]]
+    verdicts = [
+        line.split()[1] for line in list(attention_lines(torch.device("cpu")))[1:]
+    ]
     assert verdicts == ["no:", "taken", "works,"]
 
 

@@ -13,24 +13,14 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import DeviceOptions, DtypeName, torch_dtype
 from lr.commands.show import at_least, console, table
-from lr.model.files import resolve
 from lr.options import GenerateOptions, Mode
-from lr.tiny import CHECKPOINTS
 
 if TYPE_CHECKING:
     import torch
 
     from lr.measure.memory import MemoryPlan
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "huggingface_hub",
-    "tyro",
-    "rich",
-)
+PACKAGES = "torch transformers tokenizers safetensors huggingface_hub tyro rich".split()
 
 
 @dataclass(frozen=True)
@@ -38,28 +28,23 @@ class MemoryOf:
     """Models whose memory to plan, with the flags of `lr run`. Devices have names,
     since this machine may lack them."""
 
-    model: str | None = (
-        None  # Print the memory that models need instead: this target, ...
-    )
+    model: str | None = None
+    """Print the memory that models need instead: this target (a shape such as
+    Qwen3-32B, a directory, a hub id), ..."""
     draft_model: str | None = None  # ... this draft ...
-    judge_model: str | None = (
-        None  # ... and this judge: shapes (Qwen3-32B), directories, hub ids.
-    )
+    judge_model: str | None = None  # ... and this judge.
     mode: Mode = "lr+sd"  # The mode to plan for.
     max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
     max_depth: int = 4  # How many draft steps to write ahead.
     concurrency: int = 1  # Problems answered at the same time.
-    dtype: DtypeName | None = (
-        None  # None: float32 on the CPU, the checkpoint's own elsewhere.
-    )
-    target_device: str = (
-        "auto"  # Device of the target; cuda:0,cuda:1 for tensor parallelism.
-    )
+    dtype: DtypeName | None = None
+    """None: the checkpoint's own; on a CPU what lr info says."""
+    target_device: str = "auto"
+    """Device of the target; cuda:0,cuda:1 for tensor parallelism."""
     draft_device: str | None = None  # None: as the target.
     judge_device: str | None = None  # None: as the target.
-    free_gib: float | None = (
-        None  # Plan with this much free on every device. None: what is free.
-    )
+    free_gib: float | None = None
+    """Plan with this much free on every device. None: what is free."""
 
     def plan(self) -> MemoryPlan:
         """The plan. Raises `CheckpointError`, `SettingError`."""
@@ -69,13 +54,13 @@ class MemoryOf:
         from lr.model.device import DeviceMap, find_device
 
         at_least(self, max_tokens_len=1, concurrency=1, free_gib=0)
-        known = find_device if self.free_gib is None else torch.device
+        device_of = find_device if self.free_gib is None else torch.device
         named = self.target_device
         if named == "auto":
             named = str(find_device("auto"))
-        target = tuple(known(part.strip()) for part in named.split(","))
-        draft = known(self.draft_device or target[0])
-        judge = known(self.judge_device or target[0])
+        target = tuple(device_of(part.strip()) for part in named.split(","))
+        draft = device_of(self.draft_device or target[0])
+        judge = device_of(self.judge_device or target[0])
         options = GenerateOptions(
             mode="ar" if self.draft_model is None else self.mode,
             drafter="ngram",
@@ -106,7 +91,7 @@ def memory_table(plan: MemoryPlan) -> Table:
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, devices and the checkpoints of this package, or the memory that
+    """Print versions, devices and how models are computed on them, or the memory that
     models need."""
 
     memory: MemoryOf = field(default_factory=MemoryOf)
@@ -118,31 +103,46 @@ class Info:
             out.print(memory_table(plan))
             plan.check()
         else:
-            for line in self._here():
+            for line in machine_lines():
                 out.print(line)
 
-    def _here(self) -> Iterator[str]:
-        import torch
 
-        machine = f"{platform.system()} {platform.machine()}"
-        yield f"lr {__version__}, Python {platform.python_version()}, {machine}"
-        for package in PACKAGES:
-            try:
-                yield f"  {package} {version(package)}"
-            except PackageNotFoundError:
-                yield f"  {package} is not installed"
-        device = DeviceOptions().torch_device()
-        yield f"device: {device}, {torch.get_num_threads()} CPU threads"
-        for index in range(torch.cuda.device_count()):
-            gpu = torch.cuda.get_device_properties(index)
-            yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
-        yield from attention_lines(device)
-        for name in CHECKPOINTS:
-            files = [path for path in resolve(name).rglob("*") if path.is_file()]
-            yield f"checkpoint {name}: {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
+def machine_lines() -> Iterator[str]:
+    """What this machine has, and what models get on it."""
+    import torch
+
+    yield f"lr {__version__}, Python {platform.python_version()}"
+    for package in PACKAGES:
+        try:
+            yield f"  {package} {version(package)}"
+        except PackageNotFoundError:
+            yield f"  {package} is not installed"
+    device = DeviceOptions().torch_device()
+    system = f"{platform.system()} {platform.machine()}"
+    yield f"device: {device}, {torch.get_num_threads()} CPU threads, {system}"
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(index)
+        yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
+    yield from dtype_lines()
+    yield from attention_lines(device)
 
 
-def attention_lines(device: torch.device) -> list[str]:
+def dtype_lines() -> Iterator[str]:
+    """The dtype that models get on the CPU, and why."""
+    from lr.model.weights import BFLOAT16_UNITS, LARGE, bfloat16_unit
+
+    yield "dtype on the CPU, where none is asked for:"
+    yield "  float32: small models, which stay in the caches"
+    large = f"models of more than {LARGE // 10**6} million weights"
+    unit = bfloat16_unit()
+    if unit:
+        yield f"  bfloat16: {large}, since the processor has {unit}"
+    else:
+        missing = " or ".join(BFLOAT16_UNITS)
+        yield f"  float32: {large} too, since the processor has no {missing}"
+
+
+def attention_lines(device: torch.device) -> Iterator[str]:
     """The kind of attention that models get on a device, after trying each kind, and
     why. The trial of the first two records CUDA graphs."""
     import torch
@@ -150,14 +150,13 @@ def attention_lines(device: torch.device) -> list[str]:
     from lr.model.attention_choice import AttentionNeeds, candidates
 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
-    lines, taken = [f"attention on {device}, {shape}:"], False
+    name = str(dtype).removeprefix("torch.")
+    yield f"attention on {device}, {name}, 32 heads of 128, 8 of them KV heads:"
+    verdict = "taken"
     for name, kind in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):
         if isinstance(kind, str):
-            lines.append(f"  {name:<6} no: {kind}")
-            continue
-        verdict = "works, but another comes first" if taken else "taken"
-        graphs = ", with CUDA graphs and fused layers" if kind.tiles else ""
-        lines.append(f"  {name:<6} {verdict}{graphs}")
-        taken = True
-    return lines
+            yield f"  {name:<6} no: {kind}"
+        else:
+            graphs = ", with CUDA graphs and fused layers" if kind.tiles else ""
+            yield f"  {name:<6} {verdict}{graphs}"
+            verdict = "works, but another comes first"
