@@ -161,7 +161,7 @@ def test_checkpoints_that_are_none(
         fails(capsys, ["generate", "q", *models], *expected)
 
     fails_with(tmp_path / "nowhere", "nowhere")
-    fails_with(tmp_path, "tokenizer")
+    fails_with(tmp_path, "config.json")
     broken = write_checkpoint(tmp_path / "broken", seed=1)
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])

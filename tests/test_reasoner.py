@@ -179,13 +179,13 @@ def test_verifiers_that_make_no_sense_are_refused(
     assert Reasoner(*checkpoints, "oracle").verifier.name == "oracle"  # type: ignore[union-attr]
     with pytest.raises(
         SettingError,
-        match="there is no verifier 'oracel'; choose one of: exact, oracle",
+        match="there is no verifier 'oracel'",
     ):
         Reasoner(*checkpoints, "oracel")
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
     with pytest.raises(
         SettingError,
-        match=r"speaks none of them\. For this checkpoint choose one of: exact",
+        match="tiny language",
     ):
         Reasoner(foreign, foreign, "oracle")
     with pytest.raises(SettingError, match="uses no judge model"):
@@ -250,14 +250,14 @@ def test_what_is_no_question_or_checkpoint_is_refused(
         with pytest.raises(SettingError, match="question"):
             exact.generate(question)  # type: ignore[arg-type]
     for name in (None, 3):
-        with pytest.raises(CheckpointError, match="names no checkpoint"):
+        with pytest.raises(CheckpointError, match="no checkpoint"):
             Reasoner(name)  # type: ignore[arg-type]
     for verifier in (3, object()):
         with pytest.raises(LRError, match="verifier"):
             Reasoner(*checkpoints, verifier)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="num_blocks is 0"):
         Reasoner(*checkpoints, "exact", num_blocks=0).generate(QUESTION)
-    assert Reasoner(*checkpoints, None).verifier.name == "judge"  # type: ignore[union-attr]
+    assert Reasoner(*checkpoints, None).verifier.name == "exact"  # type: ignore[union-attr]
 
 
 def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:
