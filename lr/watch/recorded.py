@@ -42,6 +42,19 @@ def step_lines(trace: TraceFile) -> list[str]:
     return lines
 
 
+def judged_pairs(trace: TraceFile) -> list[tuple[float, str, str]]:
+    """The pairs that the judge saw: its probability, the target's step, the draft's."""
+    pairs: dict[str, tuple[str, str]] = {}
+    judged = []
+    for record in trace.records:
+        data = record.data
+        if record.kind == "judge":
+            pairs[data["node"]] = _text(data["target"]), _text(data["draft"])
+        elif record.kind == "judged" and data["node"] in pairs:
+            judged.append((data["verdict"]["score"], *pairs[data["node"]]))
+    return judged
+
+
 def _text(step: dict[str, Any]) -> str:
     """The text of a step on one line."""
     return " ".join("".join(step["pieces"]).split())
