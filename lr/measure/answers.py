@@ -91,7 +91,7 @@ _INFERS = set(
 )
 
 
-class Answer(NamedTuple):
+class FinalAnswer(NamedTuple):
     """An answer and where it was found: "box", "mark" (#### 42), "sentence" (the answer
     is 42), "last value", "last line"."""
 
@@ -116,7 +116,7 @@ def _power(signs: re.Match[str]) -> str:
     return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
 
 
-def final_answer(text: str) -> Answer | None:
+def final_answer(text: str) -> FinalAnswer | None:
     """The final answer of a mathematical solution, or None. A final answer stated after
     the last box replaces it."""
     closed = boxes(text)
@@ -125,22 +125,22 @@ def final_answer(text: str) -> Answer | None:
     tail = as_latex(_MARKS.sub("", text[max(end, len(text) - TAIL) :]))
     if marks := _MARK.findall(tail):
         value = _value(marks[-1])
-        return Answer(value or marks[-1].strip(), "mark")
+        return FinalAnswer(value or marks[-1].strip(), "mark")
     sentences = list(_statements(tail))
     for states, sentence in sentences:
         value = _value(_before_aside(sentence))
         if value and (box is None or _FINAL.search(states)):
-            return Answer(value, "sentence")
+            return FinalAnswer(value, "sentence")
         words = _before_aside(sentence, needs_value=False).strip(" .:,$")
         if box is None and words and len(words) < 60 and not _HOLLOW.match(words):
-            return Answer(words, "sentence")
+            return FinalAnswer(words, "sentence")
     if box is not None:
-        return Answer(box, "box")
+        return FinalAnswer(box, "box")
     for sentence in list(_sentences(tail))[: -SENTENCES - 1 : -1]:
         if value := _value(sentence):
-            return Answer(value, "last value")
+            return FinalAnswer(value, "last value")
     names = re.findall(f"(?s:{_MATH})", tail)
-    return Answer(_bare(names[-1]), "last value") if names else None
+    return FinalAnswer(_bare(names[-1]), "last value") if names else None
 
 
 def boxed_answer(text: str) -> str | None:
@@ -248,22 +248,22 @@ _CHOOSES = re.compile(
 _IS_RIGHT = re.compile(r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best)\b)")
 
 
-def chosen_letter(text: str, letters: str) -> Answer | None:
+def chosen_letter(text: str, letters: str) -> FinalAnswer | None:
     """The chosen one of these letters, or None. Example: "\\boxed{\\text{(B)}}", "the
     answer is (B), because" and a last line "**B**" give "B"."""
     closed = boxes(text)
     end = closed[-1].end if closed else 0
     after_box = text[max(end, len(text) - TAIL) :]
     if letter := _stated_letter(after_box, letters):
-        return Answer(letter, "sentence")
+        return FinalAnswer(letter, "sentence")
     if closed:
         letter = _letter(_joined(text, closed[-9:]) or "", letters)
-        return Answer(letter, "box") if letter else None
+        return FinalAnswer(letter, "box") if letter else None
     lines = after_box.strip().splitlines() or [""]
     last_line = _WRAPPER.sub("", lines[-1]).strip(" .()[]")
     if len(last_line) == 1 or len(lines) == 1:  # not the last of a list of options
         letter = _letter(lines[-1], letters)
-        return Answer(letter, "last line") if letter else None
+        return FinalAnswer(letter, "last line") if letter else None
     return None
 
 

@@ -21,7 +21,7 @@ from lr.spec.protocol import (
 )
 from lr.watch.scripted import ScriptedRun, TextScript
 from lr.watch.stepper.live import LiveSource
-from lr.watch.stepper.session import Session, Side, is_forced
+from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, Recorded, ScriptSource, StepperError
 from lr.watch.trace.file import Record
 from lr.watch.trace.replay import trace_of
@@ -47,7 +47,7 @@ def text(session: Session, side: int = 0) -> str:
     return session.sides[side].state.text
 
 
-def forced(side: Side) -> list[str]:
+def forced(side: StepperSide) -> list[str]:
     """The nodes whose verdicts were forced."""
     events = [record.event for record in side.records]
     judged = [event for event in events if isinstance(event, Judged)]

@@ -37,7 +37,7 @@ MOST_IDLE = (
 )
 
 
-class Side:
+class StepperSide:
     """One answer and a place in it: `place` events have happened. `shares`: whether
     this what-if uses the first side's cache. `fine`: whether it moves event by
     event."""
@@ -125,14 +125,14 @@ class Side:
         return place
 
 
-def _to(kind: str) -> Callable[[Side], object]:
+def _to(kind: str) -> Callable[[StepperSide], object]:
     return lambda side: side.go(lambda record: record.kind == kind)
 
 
-MOVES: dict[str, Callable[[Side], object]] = {
+MOVES: dict[str, Callable[[StepperSide], object]] = {
     "next": lambda side: side.go(side.is_stop),  # a change of the tree or the answer
-    "back": Side.back,  # the opposite
-    "event": Side.forward,  # one event, even a detail
+    "back": StepperSide.back,  # the opposite
+    "event": StepperSide.forward,  # one event, even a detail
     "step": _to("emit"),  # a step of the answer
     "rejection": lambda side: side.go(side.is_rejection),  # of a draft step
     "verdict": _to("judge"),  # where one is due
@@ -147,11 +147,11 @@ class Session:
     both."""
 
     def __init__(self, source: Source) -> None:
-        self.sides = [Side("A", source)]
+        self.sides = [StepperSide("A", source)]
         self.moved = list(self.sides)
 
     @property
-    def active(self) -> Side:
+    def active(self) -> StepperSide:
         """The side to show, force and fork: the what-if if it moves."""
         return self.moved[-1]
 
@@ -179,7 +179,7 @@ class Session:
             record is not None and side.is_rejection(record) for side, record in events
         )
 
-    def due(self, side: Side) -> list[str]:
+    def due(self, side: StepperSide) -> list[str]:
         """The nodes on which a verdict is due here, in the order in which the verifier
         got them."""
         return [node for kind, node in side.state.work if kind == "judge"]
@@ -230,7 +230,7 @@ class Session:
             message = f"Side B was made anew up to event {count}: the blocks are gone."
         shares = can_share and (side.shares or side is self.sides[0])
         self.drop()
-        self.sides.append(Side("B", source, len(source.records), shares=shares))
+        self.sides.append(StepperSide("B", source, len(source.records), shares=shares))
         self.moved = list(self.sides)
         return message
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import Card, cards_of, words_of
-from lr.watch.stepper.session import Session, Side, is_forced
+from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, StepperError
 from lr.watch.stepper.words import counted, quoted, say, visible
 from lr.watch.trace.file import Record
@@ -44,7 +44,7 @@ def screen(session: Session) -> RenderableType:
     return Group(*parts, table)
 
 
-def body(side: Side) -> list[RenderableType]:
+def body(side: StepperSide) -> list[RenderableType]:
     """The last event, the answer so far, the present tree."""
     state = side.state
     happened = side.happened
@@ -121,7 +121,7 @@ def _card_line(space: str, card: Card) -> Text:
     return line.append(card.words, style=style)
 
 
-def _rule(side: Side, session: Session) -> Rule:
+def _rule(side: StepperSide, session: Session) -> Rule:
     header = side.source.header
     total = f" of {len(side.records)}" if side.over or not side.source.runs else ""
     text = f"event {side.place}{total}"
@@ -140,7 +140,7 @@ def _rule(side: Side, session: Session) -> Rule:
 # Inside a node
 
 
-def node_view(side: Side, name: str) -> RenderableType:
+def node_view(side: StepperSide, name: str) -> RenderableType:
     """A node: the draft step that leads to it, the target's step at the same place, the
     verdict, the tokens of both steps, and a variant's notes about the node.
 
@@ -195,7 +195,7 @@ def _verdict(node: NodeState) -> Text:
     return Text(text, style="magenta")
 
 
-def tokens_view(side: Side, role: str, node: str) -> Text:
+def tokens_view(side: StepperSide, role: str, node: str) -> Text:
     """The tokens that a model wrote for a node, in order, with those rejected or never
     tried, and their probabilities, as one paragraph."""
     rounds = False
