@@ -86,14 +86,14 @@ class PassCost:
         # The best non-negative fit is the plain fit of some of the three parts. All
         # choices are tried, small ones first. (scipy.optimize.nnls computes the same,
         # but scripts/gpu_check.py must run without scipy.)
-        best, least = np.zeros(3), np.inf
+        best, smallest = np.zeros(3), np.inf
         tolerance = 1e-9 * float(np.linalg.norm(seconds))
         for parts in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
             line = np.zeros(3)
             line[parts] = np.linalg.lstsq(columns[:, parts], seconds, rcond=None)[0]
             error = float(np.linalg.norm(columns @ line - seconds))
-            if (line >= 0).all() and error < least - tolerance:
-                best, least = line, error
+            if (line >= 0).all() and error < smallest - tolerance:
+                best, smallest = line, error
         return cls(*map(float, best))
 
     def seconds(self, rows: float, extra: float = 0.0) -> float:

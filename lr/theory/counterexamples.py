@@ -59,7 +59,7 @@ class DropUnsureRule(RejectRule):
 
     name = "drop-unsure"
     lossless = False
-    least = 0.3  # The draft's probability below which a token is dropped.
+    threshold = 0.3  # The draft's probability below which a token is dropped.
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """The outcomes of rejection on the chain before the first unsure token."""
@@ -68,13 +68,13 @@ class DropUnsureRule(RejectRule):
         unsure = (
             i
             for i, token in enumerate(proposal.tokens)
-            if float(q[i, token]) < self.least
+            if float(q[i, token]) < self.threshold
         )
-        kept = next(unsure, len(proposal))
-        if kept == 0:
+        count = next(unsure, len(proposal))
+        if count == 0:
             return [untried(p_rows)]
-        rest = Proposal.chain(proposal.tokens[:kept], q[:kept])
-        return super().outcomes(p_rows[: kept + 1], rest)
+        sure = Proposal.chain(proposal.tokens[:count], q[:count])
+        return super().outcomes(p_rows[: count + 1], sure)
 
 
 class FreshSamplesRule(AcceptanceRule):
@@ -172,17 +172,20 @@ def counterexamples() -> list[Counterexample]:
     ]
 
 
-def bias(one: Counterexample, *, cases: int = 200) -> float:
+def bias(counterexample: Counterexample, *, cases: int = 200) -> float:
     """The mean total variation between output and target, over random p, q (softmax of
     normals)."""
     generator = torch.Generator().manual_seed(0)
     total = 0.0
     for _ in range(cases):
         p, q = torch.randn(2, 6, dtype=torch.float64, generator=generator).softmax(-1)
-        target = context_free(one.warp(p))
+        target = context_free(counterexample.warp(p))
         # one position is drafted; sum over the token after it
         two = round_distribution(
-            one.rule, target, one.drafts(context_free(q)), length=2
+            counterexample.rule,
+            target,
+            counterexample.drafts(context_free(q)),
+            length=2,
         )
         total += total_variation(two.sum(-1), plain_distribution(target, 1))
     return total / cases

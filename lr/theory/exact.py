@@ -150,10 +150,10 @@ def shared_noise_agreement(p: Tensor, q: Tensor) -> Tensor:
 
         P(both = x) = 1 / sum over y of max(p_y / p_x, q_y / q_x)."""
     possible = (p > 0) & (q > 0)
-    both = torch.zeros_like(p)
+    agreement = torch.zeros_like(p)
     ps, qs = p[possible], q[possible]
-    both[possible] = 1.0 / torch.maximum(p / ps[:, None], q / qs[:, None]).sum(-1)
-    return both
+    agreement[possible] = 1.0 / torch.maximum(p / ps[:, None], q / qs[:, None]).sum(-1)
+    return agreement
 
 
 def independent_agreement(p: Tensor, q: Tensor) -> float:

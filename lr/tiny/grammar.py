@@ -72,11 +72,11 @@ CHANGED = {
 def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
     """The templates of every (kind, operation), the target's favourite first."""
     table: dict[tuple[StepKind, str], tuple[str, ...]] = {}
-    for query, asked in QUESTIONS.items():
+    for query, question in QUESTIONS.items():
         table[StepKind.GOAL, query] = (
-            f"[We|You|I] [need|want|have] to [find|determine|compute] {asked} .",
-            f"The [question|text|story] [asks|says] to [find|determine|compute] {asked} .",
-            f"[Our|My|One] [goal|task|aim] is to [find|determine|compute] {asked} .",
+            f"[We|You|I] [need|want|have] to [find|determine|compute] {question} .",
+            f"The [question|text|story] [asks|says] to [find|determine|compute] {question} .",
+            f"[Our|My|One] [goal|task|aim] is to [find|determine|compute] {question} .",
         )
     table[StepKind.GIVEN, ""] = (
         "[Initially|Originally|First] {A} has {z} {item} @END",
@@ -111,8 +111,8 @@ def _templates() -> dict[tuple[StepKind, str], tuple[str, ...]]:
     table[StepKind.ANSWER, "jar"] = (
         "[So|Thus] in the end the jar has {z} {item} , and the [answer|result] [is|equals] @BOX .",
     )
-    for what, told in TURNS.items():
-        table[StepKind.NOTE, what] = (f"Turn {{k}} : {told} .",)
+    for turn, wording in TURNS.items():
+        table[StepKind.NOTE, turn] = (f"Turn {{k}} : {wording} .",)
     for operation, expression in CHANGED.items():
         table[StepKind.OPERATION, operation] = (
             f"The jar had {{x}} {{item}} [,|:] {{x}} {expression} [=|is] {{z}} , [so|and] now the "
@@ -140,7 +140,7 @@ def pieces(template: str) -> tuple[TemplatePiece, ...]:
 
 
 PIECES = {
-    key: tuple(pieces(one) for one in templates)
+    key: tuple(pieces(template) for template in templates)
     for key, templates in _templates().items()
 }
 

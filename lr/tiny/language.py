@@ -119,17 +119,17 @@ def _draw(rng: random.Random) -> Problem | None:
         operations.append(step)
         assert step.result is not None
         people.append((step.entity, step.result))
-    asked = query(rng, people[-2:], item)
-    if asked is None:
+    goal_and_answer = query(rng, people[-2:], item)
+    if goal_and_answer is None:
         return None
-    goal, answer = asked
-    given = Meaning(
+    goal, answer = goal_and_answer
+    start = Meaning(
         StepKind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item
     )
     assert answer.result is not None
     return Problem(
-        _question(given, operations, goal),
-        (goal, given, *operations, answer),
+        _question(start, operations, goal),
+        (goal, start, *operations, answer),
         answer.result,
     )
 
@@ -232,19 +232,17 @@ QUESTION = re.compile(
 """The form of a question; see `_question`."""
 
 
-def _question(given: Meaning, operations: list[Meaning], goal: Meaning) -> str:
+def _question(start: Meaning, operations: list[Meaning], goal: Meaning) -> str:
     """The question in plain words: one sentence per fact, then the query."""
 
-    def said(wording: dict[str, str], step: Meaning) -> str:
-        amount, people = (
-            step.operands[-1] if step.operands else 0,
-            (*step.references, ""),
-        )
+    def say(wording: dict[str, str], step: Meaning) -> str:
+        amount = step.operands[-1] if step.operands else 0
+        people = (*step.references, "")
         places = {"n": amount, "item": step.item, "A": people[0], "B": people[1]}
         return wording[step.operation].format(**places)
 
-    sentences = [f"At first {given.entity} has {given.result} {given.item}."]
+    sentences = [f"At first {start.entity} has {start.result} {start.item}."]
     sentences += [
-        f"Then {step.entity} gets {said(AMOUNTS, step)}." for step in operations
+        f"Then {step.entity} gets {say(AMOUNTS, step)}." for step in operations
     ]
-    return f"{' '.join(sentences)} {said(QUESTIONS, goal)}?"
+    return f"{' '.join(sentences)} {say(QUESTIONS, goal)}?"

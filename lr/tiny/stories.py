@@ -73,8 +73,8 @@ def _draw(rng: random.Random) -> Problem | None:
             special.append(step)
         else:
             person = people[at % len(people)]
-            what, amount = rules[person]
-            operation = f"then {what}" if before else what
+            move, amount = rules[person]
+            operation = f"then {move}" if before else move
             others = (before,) if before else ()
             step = Meaning(
                 StepKind.NOTE,
@@ -93,10 +93,10 @@ def _draw(rng: random.Random) -> Problem | None:
             return None
         steps += [step, after]
     goal = Meaning(StepKind.GOAL, "jar", item=item)
-    given = Meaning(StepKind.GIVEN, "jar", result=start, item=item)
+    opening = Meaning(StepKind.GIVEN, "jar", result=start, item=item)
     answer = Meaning(StepKind.ANSWER, "jar", result=jar, item=item)
     question = " ".join(_sentences(start, rules, special, item))
-    return Problem(question, (goal, given, *steps, answer), jar)
+    return Problem(question, (goal, opening, *steps, answer), jar)
 
 
 def _rules(rng: random.Random) -> Rules:
@@ -107,7 +107,7 @@ def _rules(rng: random.Random) -> Rules:
         drawn = [
             (rng.choice(("put", "take")), rng.randrange(LOWEST, 31)) for _ in names
         ]
-        drift = sum(amount if what == "put" else -amount for what, amount in drawn)
+        drift = sum(amount if move == "put" else -amount for move, amount in drawn)
         if abs(drift) <= MOST_DRIFT:
             return dict(zip(names, drawn, strict=True))
 
@@ -115,11 +115,11 @@ def _rules(rng: random.Random) -> Rules:
 def _special(rng: random.Random, jar: int, item: str) -> Meaning:
     """Draw a special turn that leaves the jar within bounds."""
     while True:
-        what = rng.choice(("put", "put", "take", "take", "doubles", "halves"))
-        step = Meaning(StepKind.NOTE, what, rng.choice(NAMES), item=item)
-        if what in ("put", "take"):
+        move = rng.choice(("put", "put", "take", "take", "doubles", "halves"))
+        step = Meaning(StepKind.NOTE, move, rng.choice(NAMES), item=item)
+        if move in ("put", "take"):
             step = step._replace(operands=(rng.randrange(LOWEST, MOST_CHANGED + 1),))
-        if what == "halves" and jar % 2:
+        if move == "halves" and jar % 2:
             continue
         result = consequence(step, jar).result
         if result is not None and LOWEST <= result <= HIGHEST:
@@ -134,15 +134,15 @@ def consequence(turn: Meaning, jar: int) -> Meaning:
     return Meaning(StepKind.OPERATION, operation, "", (), operands, result, turn.item)
 
 
-SAID = {
+MOVES = {
     "put": "{person} puts {n} {item} in",
     "take": "{person} takes {n} {item} out",
     "doubles": "{person} doubles the {item}",
     "halves": "{person} takes half of the {item} out",
 }
 _ANY, _MOVE = (
-    one_of([SAID[what] for what in some], person=PERSON, n=r"\d+", item=ITEM)
-    for some in (SAID, ("put", "take"))
+    one_of([MOVES[move] for move in moves], person=PERSON, n=r"\d+", item=ITEM)
+    for moves in (MOVES, ("put", "take"))
 )
 QUESTION = re.compile(
     rf"The jar has \d+ {ITEM}\. {_MOVE}, then {_MOVE}, then {_MOVE}, and so on in turn\."
@@ -162,13 +162,13 @@ def _sentences(
     """The question in plain words: the start, the rules, the special turns, the
     query."""
 
-    def said(person: str, what: str, amount: int = 0) -> str:
-        return SAID[what].format(person=person, n=amount, item=item)
+    def say(person: str, move: str, amount: int = 0) -> str:
+        return MOVES[move].format(person=person, n=amount, item=item)
 
     yield f"The jar has {start} {item}."
-    yield f"{', then '.join(said(who, *rule) for who, rule in rules.items())}, and so on in turn."
+    yield f"{', then '.join(say(who, *rule) for who, rule in rules.items())}, and so on in turn."
     for turn in special:
-        yield f"Turn {turn.note}: {said(turn.entity, turn.operation, *turn.operands)}."
+        yield f"Turn {turn.note}: {say(turn.entity, turn.operation, *turn.operands)}."
     yield f"How many {item} are in the jar in the end?"
 
 

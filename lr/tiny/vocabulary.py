@@ -48,7 +48,7 @@ def vocabulary() -> tuple[str, ...]:
     words |= {f" {digit}" for digit in "0123456789"}
     templates = [template for group in PIECES.values() for template in group]
     alternatives = [
-        run for template in templates for place in template for run in place
+        run for template in templates for choices in template for run in choices
     ]
     for word in " ".join(alternatives).split():
         if word[0].isupper():
