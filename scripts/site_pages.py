@@ -215,11 +215,19 @@ def mathml(latex: str, display: bool) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """The players that docs/algorithm.md shows, of answers that are recorded now."""
+    """The players that docs/algorithm.md shows, of answers that are recorded now, and of
+    the recorded answers of real models."""
+    from lr.watch.player.page import player_page
+    from lr.watch.recorded import RECORDED, recorded_path
+    from lr.watch.trace.file import read_trace
+
     folder = Path(config.site_dir) / "player"
     folder.mkdir(exist_ok=True)
     for name in PLAYERS:
         write_player(name, folder / f"{name}.html")
+    for name in RECORDED:  # answers of real models, which come with the package
+        page = player_page(read_trace(recorded_path(name)))
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
 
 
 def write_player(name: str, path: Path) -> None:
