@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -184,15 +184,6 @@ def test_the_work_of_answers() -> None:
     assert answers.load(lookup=True).draft_passes == 0
 
 
-def test_the_acceptance_is_that_of_first_alternatives() -> None:
-    tape = Tape()
-    for index, aligned in enumerate([(True,), (False, True), (False, False)]):
-        tape.add(0, judged(index, *aligned))
-    answers = Answers()
-    answers.add(tape.events)
-    assert answers.load(lookup=False).acceptance == 1 / 3
-
-
 def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
     found = calibrate([invented()] * 4, "invented", {"clock": "none"})
     path = tmp_path / "calibration.json"
@@ -278,14 +269,6 @@ def test_rounds_of_a_step() -> None:
     rounds = [draw_rounds(0.5, 1, 3, chance) for _ in range(4000)]
     assert set(rounds) == {2, 3}
     assert sum(rounds) / 4000 == pytest.approx(2.25, abs=0.05)  # 7 standard errors
-
-
-def test_a_measured_rate_predicts_a_recorded_calibration() -> None:
-    """Synchronous lookahead on one thread gains little on the tiny models, and the
-    closed form, which knows no costs of rows, promises more."""
-    found = replace(Calibration.load(TINY), lookup=False)
-    way = Way(Schedule.SYNC, 2)
-    assert 0.8 < predicted_speedup(way, found) < 1.2 < way.formula(found)
 
 
 def test_ratio_with_error() -> None:

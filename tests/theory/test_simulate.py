@@ -177,17 +177,6 @@ def test_without_need_of_target_steps() -> None:
     assert outcome.seconds == pytest.approx(3 * (0.2 + 0.05) + 1, abs=1e-12)
 
 
-def test_as_many_steps_as_were_asked_for() -> None:
-    """Also where one event emits several: a synchronous cycle of 4 steps, of which 10
-    steps need two and a half.
-    """
-    trace = Trace()
-    outcome = simulate(
-        SchedulerConfig(ENDLESS, Schedule.SYNC, 3), World(Bernoulli(1)), 10, trace
-    )
-    assert outcome.steps == len(emitted_steps(trace)) == 10 and len(outcome.stages) == 2
-
-
 def test_what_a_trace_holds() -> None:
     """Every row begun is a span; the one draft model never writes two steps at once;
     the emissions are the steps in order.

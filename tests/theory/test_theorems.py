@@ -11,7 +11,6 @@ from lr.theory.asynchronous import async_parallelism, lr_async_speedup
 from lr.theory.hybrid import (
     THRESHOLD,
     best_split,
-    halving_ratio,
     lemma6,
     theorem3,
     theorem3_holds,
@@ -100,22 +99,6 @@ def test_theorem_3_by_brute_force(budget: int) -> None:
     assert np.array_equal(says.hybrid, theorem3_holds(a1, a2, c1, c2, budget))
 
 
-def test_conditions_7_and_8_compare_two_points_each() -> None:
-    """(7) is h(2, M/2) >= h(1, M), (8) is h(M/2, 2) >= h(M, 1)."""
-    for budget in (4, 6, 16):
-        a1, a2, c1, c2 = np.random.default_rng(9).random((4, 3000))
-        f, g = (
-            lambda k, a=a, c=c: lr_sync_speedup(a, k, c)
-            for a, c in ((a1, c1), (a2, c2))
-        )
-        says = theorem3(a1, a2, c1, c2, budget)
-        assert np.array_equal(says.seven, f(2) * g(budget // 2) >= g(budget))
-        assert np.array_equal(says.eight, f(budget // 2) * g(2) >= f(budget))
-        assert halving_ratio(a1, c1, budget) == pytest.approx(
-            f(budget) / f(budget // 2)
-        )
-
-
 def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
     """A draft as slow as it is good (a1 <= c1) is no use: token-level speculation alone
     is best, at every budget.
@@ -124,19 +107,6 @@ def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
     split = best_split(0.3, 0.8, 0.4, 0.05, 16)
     assert split.k1 == 1 and not split.hybrid_wins
     assert not theorem3_holds(0.7, 0.7, 0.1, 0.1, 5)  # odd: the theorem says nothing
-
-
-def test_large_budgets() -> None:
-    """In the end the hybrid wins iff each method is of use by itself."""
-    for a1, a2, c1, c2 in [
-        (0.6, 0.5, 0.2, 0.1),
-        (0.6, 0.05, 0.2, 0.1),
-        (0.15, 0.5, 0.2, 0.1),
-        (0.9, 0.9, 0.05, 0.02),
-    ]:
-        for asynchronous in (True, False):
-            split = best_split(a1, a2, c1, c2, 600, "async" if asynchronous else "sync")
-            assert split.hybrid_wins == (a2 > c2 and a1 > (0 if asynchronous else c1))
 
 
 def test_lemma_6() -> None:

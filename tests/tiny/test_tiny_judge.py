@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
 from tiny_training.judge import RUNNING_WEIGHT, JudgeRows, as_pair
 from tiny_training.pairs import (
     TextPair,
@@ -43,15 +42,6 @@ def test_everything_that_can_differ_does() -> None:
     assert set(kinds) == {"several", "unreadable", *fields.split()}
     assert min(kinds.values()) >= 3
     assert {kind_of_difference(pair) for pair in PAIRS if pair.same} == {""}
-
-
-def test_some_equal_pairs_share_a_mistake() -> None:
-    """7 + 3 = 11 in both steps is the same meaning: the judge compares and does not
-    calculate."""
-    steps = [parse(pair.first) for pair in PAIRS if pair.same]
-    sums = [s for s in steps if s and s.operands and s.operation in ("add", "sum")]
-    wrong = [step for step in sums if sum(step.operands) != step.result]
-    assert 0.02 < len(wrong) / len(sums) < 0.3
 
 
 def test_a_change_changes_the_meaning_and_stays_in_the_language() -> None:
@@ -92,25 +82,6 @@ def test_running_answers_change_where_the_steps_part() -> None:
         *[("First", True), (" Ann", True), (" has", True), (" 1", True), ("2", False)],
         *[(" coins", False), (" now", False), (".", False), ("[", False)],
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "agrees"),
-    [
-        ("Initially Ann has 7 coins.", "Initially Ann has 7 coins ."),
-        ("First Ann has 7 coins altogether.", "First Ann has 7 coins altogether ."),
-        ("First Ann has 17 coins.", "First Ann has "),
-        ("First Ann has 72 coins.", "First Ann has 7"),
-        ("First Ben has 7 coins.", "First "),
-        ("Then Ann has 3 more", "The"),
-        ("I know that Ann has 7 coins. So", "I know that Ann has 7 coins . "),
-        ("", ""),
-    ],
-)
-def test_how_far_a_text_agrees_with_a_meaning(text: str, agrees: str) -> None:
-    meaning = parse("Initially Ann has 7 coins.")
-    assert meaning is not None
-    assert unglue(text)[: agreeing_prefix(meaning, text)] == agrees
 
 
 def test_equal_pairs_agree_to_the_end_and_different_ones_part() -> None:

@@ -25,7 +25,6 @@ from tiny_training.trainer import (
 )
 
 from lr.engine.runner import ModelRunner
-from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.tiny.grammar import Style
@@ -74,14 +73,6 @@ def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path: Path) -> No
     assert all(torch.equal(a, b) for a, b in weights)
 
 
-def test_another_number_of_processes_is_refused(tmp_path: Path) -> None:
-    first, second = trainer(), trainer()
-    first.progress.places = ((0, 0), (1, 0))
-    first.save(tmp_path / "state.pt")
-    with pytest.raises(SettingError, match="processes"):
-        second.load(tmp_path / "state.pt")
-
-
 def test_the_loss_falls_and_a_check_leaves_the_training_as_it_was() -> None:
     checked, plain = trainer(), trainer()
     losses = [plain.step()[0] for _ in range(8)]
@@ -91,13 +82,6 @@ def test_the_loss_falls_and_a_check_leaves_the_training_as_it_was() -> None:
     problems, solved, *_ = held_out_counts(checked.model, codec, range(2))
     assert problems == 2 and solved <= 2
     assert again + [checked.step()[0] for _ in range(2)] == losses[:3]
-
-
-def test_the_rate_warms_up_and_falls_to_two_percent() -> None:
-    recipe = Recipe(tokens=1000, warmup=10)
-    assert recipe.rate(0, 0) == pytest.approx(0.1)
-    assert recipe.rate(100, 500) == pytest.approx(0.51)
-    assert recipe.rate(200, 1000) == recipe.rate(300, 2000) == pytest.approx(0.02)
 
 
 def test_a_row_has_loss_on_its_own_style_only() -> None:
