@@ -67,10 +67,11 @@ class GenerateOptions:
     """Whether the draft samples tokens, and the first alternative of each step, with
     the target's noise (shared). The distributions stay the same; draft and target agree
     more often."""
-    mode: Mode = "lr"
+    mode: Mode | None = None
     """ar: plain decoding of the target, one token at a time. sd: token-level
     speculative decoding. lr: Lookahead Reasoning, step by step. lr+sd: both,
-    token-level speculation inside the steps."""
+    token-level speculation inside the steps. None: lr+sd with a draft (the tiny models:
+    lr), ar without one."""
     depth: int = 4
     """How many draft steps to write ahead (gamma in the paper)."""
     width: int = 1
@@ -127,9 +128,10 @@ class GenerateOptions:
         )  # refuses impossible values before the models are loaded
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if get_origin(hint) is Literal:
-                choices = get_args(hint)
-                require(value in choices, name, value, f"one of {', '.join(choices)}")
+            if get_origin(hint) is Literal or name == "mode":
+                choices = MODES if name == "mode" else get_args(hint)
+                known = value in choices or (name == "mode" and value is None)
+                require(known, name, value, f"one of {', '.join(choices)}")
             elif hint is int or (hint == int | None and value is not None):
                 require_whole(name, value, LEAST.get(name, 1), MOST.get(name))
         name = "prompt_lookup_max (not below prompt_lookup_min)"
@@ -177,9 +179,10 @@ class GenerateOptions:
         return self.speculates and self.drafter in ("draft", "tree")
 
     @property
-    def needs_draft(self) -> bool:
-        """Whether a draft model is needed, for steps or for tokens."""
-        return self.looks_ahead or self.drafts_tokens
+    def needs_draft(self) -> bool | None:
+        """Whether a draft model is needed, for steps or for tokens. None, if the mode is
+        not chosen yet: one is used if it is there."""
+        return None if self.mode is None else self.looks_ahead or self.drafts_tokens
 
     @property
     def nodes(self) -> int:

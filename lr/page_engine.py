@@ -13,7 +13,7 @@ from lr.lookahead import Lookahead, Writer
 from lr.spec.protocol import Emit, NodeId, Schedule
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.trace import ForwardPass
-from lr.types import Coupling, EmittedStep, Role, Verdict
+from lr.types import Coupling, EmittedStep, Role, Verdict, require
 
 
 def serve_page(answer: Answer) -> Steps:
@@ -71,6 +71,8 @@ def require_simple(answer: Answer) -> Verifier:
     """The answer's verifier. Raises `SettingError` for an answer that the page cannot
     give."""
     options, verifier = answer.options, answer.verifier
+    expected = 'lr or lr+sd with engine "page"'
+    require(options.looks_ahead, "mode", options.mode, expected)
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
     replaced = any(
         part.level in ("steps", "draft") and part.field != "verifier"

@@ -6,10 +6,7 @@
     )
     print(result.answer, result.stats.step_acceptance)
 
-Tokenizers and the verifier's name are checked before the target, the draft and the
-verifier's model are loaded. Named verifiers (`lr/spec/verifiers/named.py`) are found
-through `lr/registry.py`. The algorithm is in `lookahead.py`, on one page. Read next:
-`engine/engine.py`.
+The algorithm is in `lookahead.py`, on one page. Read next: `engine/engine.py`.
 """
 
 from __future__ import annotations
@@ -23,21 +20,19 @@ import torch
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
+from lr.engine.loading import Loader
 from lr.engine.own_draft import engine_with
-from lr.engine.verifiers import VerifierChoice, usual_verifier
-from lr.engine.worker import DraftCheckpoint, DraftWorker
-from lr.errors import SettingError
-from lr.model.attention_choice import equip
+from lr.engine.verifiers import VerifierChoice
+from lr.engine.worker import DraftCheckpoint
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported
-from lr.model.qwen import CausalLM
-from lr.model.weights import Progress, load_model, usual_dtype
+from lr.model.weights import Progress, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.page_engine import serve_page
 from lr.result import Result
 from lr.spec.variant import DraftModel, Variant
-from lr.spec.verifiers.base import Verifier, check_verifier
+from lr.spec.verifiers.base import Verifier
 from lr.types import Role, require
 
 MOST_BLOCKS = 1 << 24  # in one cache: 268 million tokens
@@ -46,15 +41,16 @@ MOST_BLOCKS = 1 << 24  # in one cache: 268 million tokens
 class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
-    `target` and `draft` share a tokenizer. Each is the name of a tiny model, a
-    directory or a hub id; "int4:" or "int8:" before it quantises its matrices on a CPU
-    (`model/quantize.py`). `draft=None` allows only plain decoding.
+    `target` is the name of a tiny model, a directory or a hub id, and so is `draft`,
+    which must share its tokenizer; "int4:" or "int8:" before a name quantises its
+    matrices on a CPU (`model/quantize.py`). `verifier` is a `Verifier` or a name: "exact",
+    "judge", "embedding:0.95", ... (`spec/verifiers/named.py`). `judge` is the
+    verifier's checkpoint: a language model for "judge", an encoder for "embedding".
 
-    `verifier` is a `Verifier` or a name: "exact", "judge", "embedding:0.95", "oracle"
-    for the tiny language, ... (`spec/verifiers/named.py`). None selects "judge" if
-    `judge` is given or the target is "tiny-target", and "exact" otherwise. `judge`
-    is the verifier's checkpoint: a language model for "judge", an encoder for
-    "embedding".
+    Without a draft, there is the one that the target's generation_config.json names
+    (that of tiny-target does) or none, and only plain decoding. Without a verifier, it
+    is the judge, if one is given, else the one that the target names ("oracle" for
+    tiny-target), else "exact".
 
     `dtype` None: the checkpoint's; on a CPU, float32 or, for a large model on a
     processor that multiplies it, bfloat16 (`lr info` says which). `device`: one for all
@@ -71,11 +67,13 @@ class Reasoner:
     warns of settings in the target's generation_config.json that have no effect.
     """
 
+    _drafting: tuple[DraftModel, Engine] | None = None  # of the last variant with one
+
     def __init__(
         self,
         target: str | Path = "tiny-target",
-        draft: str | Path | None = "tiny-draft",
-        verifier: str | Verifier | None = "oracle",
+        draft: str | Path | None = None,
+        verifier: str | Verifier | None = None,
         *,
         judge: str | Path | None = None,
         device: Device | Mapping[str, Device] | DeviceMap = "cpu",
@@ -89,72 +87,42 @@ class Reasoner:
         require(allowed, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
         devices = DeviceMap.of(device)
         dtype = dtype or usual_dtype(target, devices.target[0])
+        loader = Loader(dtype, attention, graphs, progress)
 
-        # 1. Check tokenizers and the verifier's name before anything large is loaded
+        # 1. Check tokenizers and names before anything large is loaded
         codec = Codec.load(target)
+        draft = draft or codec.generation_config.get("draft")
         draft_codec = codec if draft is None else Codec.load(draft)
         require_same(codec, draft_codec)
-        if verifier is None:
-            verifier = usual_verifier(codec, judge)
-        choice = None
-        if not isinstance(verifier, str):
-            verifier = check_verifier(verifier)
-        elif draft is not None or judge is not None:
-            how = (devices.judge, dtype, num_blocks, attention, graphs, progress)
-            choice = VerifierChoice(verifier, codec, judge, *how)
-        used = verifier if isinstance(verifier, str) else verifier.name
-        names = {"target": target, "draft": draft, "judge": judge, "verifier": used}
+        choice = VerifierChoice(
+            verifier, codec, judge, devices.judge, loader, num_blocks
+        )
+        names = {"target": target, "draft": draft, "judge": judge}
 
         # 2. Load the models
-        target_model: CausalLM
-        if devices.ranks > 1:
-            from lr.model.ranks import load_parallel
-
-            target_model = load_parallel(target, devices.target, dtype)
-        else:
-            target_model = load_model(
-                target, device=devices.target[0], dtype=dtype, progress=progress
-            )
+        target_model = loader.load_target(target, devices.target)
+        draft_model = None
         try:
-            equip(target_model, attention, graphs=graphs)
-            draft_model = None
             if draft is not None:
-                draft_model = load_model(
-                    draft, device=devices.draft, dtype=dtype, progress=progress
-                )
-                equip(draft_model, attention, graphs=graphs)
-                require_rows(draft_model, codec)
-            if choice is not None and draft is not None:
-                verifier = choice.build(target_model, draft_model)
+                draft_model = loader.load_draft(draft, devices.draft, codec)
+            self.verifier = choice.build(target_model, draft_model)
         except BaseException:
             target_model.close()  # ends its ranks, if it has several
             raise
-        self._drafting: tuple[DraftModel, Engine] | None = None
         self.codec = codec
-        self.verifier: str | Verifier = verifier
         self.engine = Engine(
             codec=codec,
             target=target_model,
             draft=draft_model,
-            judge=None if choice is None else choice.model,
+            judge=choice.model,
             known_tokens=draft_codec.vocab_size,
             num_blocks=num_blocks,
-            names={r: None if n is None else str(n) for r, n in names.items()},
+            names=names | {"verifier": choice.name},
         )
         if draft is not None and devices.shares_gpu:
-            self.engine.worker = self.engine.draft_thread()
+            self.engine.add_thread()
         elif draft is not None:
-            load = DraftCheckpoint(
-                name=draft,
-                device=devices.draft,
-                dtype=dtype,
-                pieces=tuple(map(codec.token_bytes, range(codec.vocab_size))),
-                known_tokens=draft_codec.vocab_size,
-                num_blocks=num_blocks,
-                attention=attention,
-                graphs=graphs,
-            )
-            self.engine.worker = DraftWorker(load)
+            self.engine.add_process(DraftCheckpoint(loader, draft, devices.draft))
         warn_unsupported(codec)
 
     def generate(
@@ -202,9 +170,6 @@ class Reasoner:
             own = variant.settings.items()
             settings = {name: changes.get(name, value) for name, value in own}
             variant = replace(variant, settings=settings)
-        if engine == "page":
-            expected = 'lr or lr+sd with engine "page"'
-            require(options.looks_ahead, "mode", options.mode, expected)
         return Answer(
             self._engine_for(variant),
             question,
@@ -244,13 +209,3 @@ class Reasoner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def require_rows(draft: CausalLM, codec: Codec) -> None:
-    """Raise `SettingError` unless the draft can read all tokens of the target."""
-    rows = draft.config.vocab_size
-    if rows < codec.vocab_size:
-        raise SettingError(
-            f"the draft has embeddings for {rows} token ids, but target {codec.name} can write "
-            f"{codec.vocab_size}. Choose a draft with an embedding for each of them."
-        )

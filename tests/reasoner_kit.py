@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lr import reasoner as front_door
+from lr.engine import loading
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -29,9 +29,11 @@ def write_checkpoint(
     heads: tuple[int, int] = (2, 1),
     padding: int = 0,
     context: int = 512,
+    mode: str | None = "lr",
 ) -> Path:
     """A random checkpoint that speaks the tiny language's tokens (and babbles).
     `heads`: of queries and of keys; `padding`: unused rows of the embedding.
+    `mode`: the one that it names.
     """
     tokenizer = build_tokenizer()
     vocabulary = len(tokenizer) + padding
@@ -46,9 +48,8 @@ def write_checkpoint(
         parameter.data.copy_(1 + 0.1 * drawn if "norm" in name else 0.3 * drawn)
     save_model(model.eval(), folder, extra={"eos_token_id": tokenizer.eos_token_id})
     tokenizer.save_pretrained(folder)
-    (folder / "generation_config.json").write_text(
-        json.dumps({"temperature": 0.7, "top_k": 30, "do_sample": True})
-    )
+    settings = {"temperature": 0.7, "top_k": 30, "do_sample": True, "mode": mode}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     return folder
 
 
@@ -69,7 +70,7 @@ def load_small(name: str | Path, **how: Any) -> CausalLM:
 def with_loader(loader: Callable[..., CausalLM]) -> Iterator[None]:
     """Meanwhile a `Reasoner` loads its models by `loader`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front_door, "load_model", loader)
+        patch.setattr(loading, "load_model", loader)
         yield
 
 

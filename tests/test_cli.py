@@ -142,7 +142,8 @@ def test_impossible_flags(
 
 def test_what_lacks_a_model(target: Path, capsys: Capture) -> None:
     fails(capsys, "generate q --model nosuch".split(), "nosuch")
-    fails(capsys, ["generate", "q", "--model", str(target)], "--draft_model")
+    words = ["generate", "q", "--mode", "lr", "--model", str(target)]
+    fails(capsys, words, "--draft_model")
     fails(capsys, "demo --problems 0".split(), "problems")
 
 

@@ -41,7 +41,8 @@ def test_lr_run_plans_before_it_loads(
 ) -> None:
     monkeypatch.setattr("lr.measure.memory.free_bytes", lambda _: 8 << 30)
     monkeypatch.setattr(
-        "lr.reasoner.load_model", lambda *_, **__: pytest.fail("models were loaded")
+        "lr.engine.loading.load_model",
+        lambda *_, **__: pytest.fail("models were loaded"),
     )
     words = f"run --dataset tiny:2 {DUMMY} --device cpu --mode lr --output {tmp_path}/r"
     assert main(words.split()) == 2

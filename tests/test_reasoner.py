@@ -3,44 +3,81 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 
+import lr
 from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
 from lr.reasoner import Reasoner
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.types import Origin, Role, Verdict
+from lr.types import Coupling, Origin, Role, Verdict
 
 DRAFTERS = ("ngram", "suffix", "draft", "tree", "step")
 QUESTION = "How many coins does Ann have?"
+LR = {"mode": "lr"}
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    return write_checkpoint(folder / "target", seed=1, layers=2), write_checkpoint(
-        folder / "draft", seed=2, padding=13
-    )
+    target = write_checkpoint(folder / "target", seed=1, layers=2, mode=None)
+    return target, write_checkpoint(folder / "draft", seed=2, padding=13)
 
 
 @pytest.fixture(scope="module")
 def exact(checkpoints: tuple[Path, Path]) -> Reasoner:
-    return Reasoner(*checkpoints, "exact", dtype=torch.float64)
+    return Reasoner(*checkpoints, dtype=torch.float64)
 
 
-class Coin(Verifier):
-    """Accepts every other pair."""
+# What is there unless the user says otherwise
 
-    name = "coin"
 
-    def __init__(self) -> None:
-        self.asked = 0
+def test_a_real_checkpoint_alone_decodes_plainly(
+    checkpoints: tuple[Path, Path],
+) -> None:
+    reasoner = Reasoner(checkpoints[0])
+    assert reasoner.generate(QUESTION, max_tokens=5).mode == "ar"
+    ngram = reasoner.generate(QUESTION, mode="sd", drafter="ngram", max_tokens=5)
+    assert ngram.tokens
+    for options in (LR, {"mode": "sd"}, {"mode": "lr+sd", "drafter": "ngram"}):
+        with pytest.raises(SettingError, match="draft"):
+            reasoner.generate(QUESTION, **options)
 
-    def judge(self, pairs: list[Pair]) -> list[Verdict]:
-        self.asked += len(pairs)
-        return [Verdict((self.asked + i) % 2 == 0, "coin") for i in range(len(pairs))]
+
+def test_a_pair_of_checkpoints_uses_both_levels(exact: Reasoner) -> None:
+    assert exact.generate(QUESTION, max_tokens=5).mode == "lr+sd"
+    assert exact.verifier.name == "exact"
+
+
+def test_the_tiny_target_names_its_draft_its_verifier_and_its_mode() -> None:
+    reasoner = Reasoner()
+    assert reasoner.engine.draft is not None
+    assert reasoner.verifier.name == "oracle"
+    assert reasoner.generate(QUESTION, max_tokens=5).mode == "lr"
+
+
+def test_a_judge_is_the_verifier_if_it_is_given() -> None:
+    assert Reasoner(judge="tiny-judge").verifier.name == "judge"
+
+
+def test_sampling_defaults_come_from_the_checkpoint(exact: Reasoner) -> None:
+    sampling = exact.run(QUESTION).sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.7, 30, 1.0)
+    assert exact.run(QUESTION, top_k=0, temperature=0.0).sampling.greedy
+
+
+def test_options_are_given_as_one_object_or_as_changes(exact: Reasoner) -> None:
+    options = lr.GenerateOptions(mode="lr", depth=3, max_tokens=12)
+    answer = exact.run(QUESTION, options, max_tokens=7)
+    assert (answer.options.depth, answer.options.max_tokens) == (3, 7)
+    assert exact.run(QUESTION, mode="lr", depth=3).options.depth == 3
+
+
+# Answers
 
 
 @pytest.mark.parametrize("temperature", [None, 0.0, 1.0])
@@ -51,14 +88,10 @@ def test_exact_lookahead_is_plain_decoding(
 ) -> None:
     """Draft and target differ in the padding of their vocabularies, which changes
     nothing."""
-    how = {"temperature": temperature, "max_tokens": 60, "max_step_tokens": 20}
-    plain = exact.generate(QUESTION, mode="ar", **how)
-    assert (
-        exact.generate(
-            QUESTION, schedule=schedule, depth=depth, width=width, **how
-        ).tokens
-        == plain.tokens
-    )
+    length = {"temperature": temperature, "max_tokens": 60, "max_step_tokens": 20}
+    tree = {"schedule": schedule, "depth": depth, "width": width}
+    plain = exact.generate(QUESTION, mode="ar", **length)
+    assert exact.generate(QUESTION, **LR, **tree, **length).tokens == plain.tokens
 
 
 @pytest.mark.parametrize(
@@ -69,203 +102,208 @@ def test_exact_lookahead_is_plain_decoding(
 def test_matching_at_both_levels_is_plain_decoding(
     exact: Reasoner, mode: str, drafter: str, temperature: float
 ) -> None:
-    how = {"temperature": temperature, "max_tokens": 40, "max_step_tokens": 20}
-    plain = exact.generate(QUESTION, mode="ar", **how)
-    shared = {
-        "drafter": drafter,
-        "acceptance": "match",
-        "coupling": "shared",
-        "branching": (2, 1),
-    }
-    assert exact.generate(QUESTION, mode=mode, **how, **shared).tokens == plain.tokens
+    length = {"temperature": temperature, "max_tokens": 40, "max_step_tokens": 20}
+    token_level = {"drafter": drafter, "acceptance": "match", "branching": (2, 1)}
+    plain = exact.generate(QUESTION, mode="ar", **length)
+    both = exact.generate(
+        QUESTION, mode=mode, coupling="shared", **length, **token_level
+    )
+    assert both.tokens == plain.tokens
+
+
+class Coin(Verifier):
+    """Accepts every other pair."""
+
+    name = "coin"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def judge(self, pairs: list[Pair]) -> list[Verdict]:  # type: ignore[override]
+        self.asked += len(pairs)
+        return [Verdict((self.asked + i) % 2 == 0, "coin") for i in range(len(pairs))]
 
 
 def test_a_result_says_who_wrote_what(checkpoints: tuple[Path, Path]) -> None:
     reasoner = Reasoner(*checkpoints, Coin())
     result = reasoner.generate(
-        QUESTION, max_tokens=300, temperature=1.2, ignore_half_sentence=False
+        QUESTION, **LR, max_tokens=300, temperature=1.2, ignore_half_sentence=False
     )
-    assert result.text == reasoner.codec.decode(result.tokens)
     for step in result.steps:
-        assert step.author is (
-            Role.DRAFT if step.origin is Origin.ACCEPTED else Role.TARGET
-        )
-        assert (step.rejected is not None) == (step.origin is Origin.CORRECTION)
-        assert (step.verdict is not None) == (
-            step.origin in (Origin.ACCEPTED, Origin.CORRECTION)
-        )
+        by_draft = step.origin is Origin.ACCEPTED
+        corrected = step.origin is Origin.CORRECTION
+        assert step.author is (Role.DRAFT if by_draft else Role.TARGET)
+        assert (step.rejected is not None) == corrected
+        assert (step.verdict is not None) == (by_draft or corrected)
     stats = result.stats
     assert stats.tokens == len(result.tokens)
     assert stats.steps == len(result.steps)
     assert stats.target_passes > 0 < stats.draft_passes
-    assert stats.seconds > 0
-    assert stats.target_seconds + stats.draft_seconds <= stats.seconds
+    assert 0 < stats.target_seconds + stats.draft_seconds <= stats.seconds
+
+
+def test_a_run_yields_the_steps_of_the_result(exact: Reasoner) -> None:
+    answer = exact.run(QUESTION, **LR, max_tokens=50)
+    steps = tuple(answer)
+    assert steps == answer.result.steps == answer.finish().steps
+    assert steps == exact.generate(QUESTION, **LR, max_tokens=50).steps
 
 
 def test_same_seed_same_answer_another_sample_another(exact: Reasoner) -> None:
-    def answer(**changes: int) -> tuple[int, ...]:
-        return exact.generate(
-            QUESTION, max_tokens=40, **{"temperature": 1.5, **changes}
-        ).tokens
+    def tokens(**changes: int) -> tuple[int, ...]:
+        settings: dict[str, Any] = {"temperature": 1.5, "max_tokens": 40, **LR}
+        return exact.generate(QUESTION, **(settings | changes)).tokens
 
-    assert answer() == answer()
-    assert answer() != answer(seed=1)
-    assert answer() != answer(sample=1)
+    assert tokens() == tokens()
+    assert len({tokens(), tokens(seed=1), tokens(sample=1)}) == 3
 
 
-def test_run_yields_the_steps_of_the_result(exact: Reasoner) -> None:
-    run = exact.run(QUESTION, max_tokens=50)
-    steps = list(run)
-    assert (
-        tuple(steps)
-        == run.finish().steps
-        == exact.generate(QUESTION, max_tokens=50).steps
+@pytest.mark.parametrize("mode", ["ar", "lr"])
+@pytest.mark.parametrize("engine", ["scheduler", "page"])
+def test_a_step_that_ends_inside_a_character_leaves_it_to_the_next(
+    checkpoints: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    engine: Any,
+) -> None:
+    """Every token is half a character, and steps have three tokens."""
+    if (mode, engine) == ("ar", "page"):
+        pytest.skip("the page runs lr")
+    reasoner = Reasoner(*checkpoints, "always")
+    codec = reasoner.codec
+    halves = "é".encode()
+    monkeypatch.setattr(
+        codec, "_bytes", [halves[i % 2 : i % 2 + 1] for i in range(500)]
     )
-
-
-def test_sampling_defaults_come_from_the_checkpoint(exact: Reasoner) -> None:
-    sampling = exact.run(QUESTION).sampling
-    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.7, 30, 1.0)
-    assert exact.run(QUESTION, top_k=0, temperature=0.0).sampling.greedy
+    steps: dict[str, Any] = {"segmenter": "fixed", "segment_tokens": 3}
+    result = reasoner.generate(
+        QUESTION,
+        mode=mode,
+        engine=engine,
+        max_tokens=40,
+        **steps,
+    )
+    assert result.text == codec.decode(result.tokens)
+    assert len(result.steps) > 5
 
 
 def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
-    reasoner = Reasoner(*checkpoints, "exact")
+    reasoner = Reasoner(*checkpoints)
     words = " coins" * 400
     result = reasoner.generate(words, temperature=1.0, seed=3, max_step_tokens=30)
-    assert len(result.prompt) + len(result.tokens) <= 512
-    assert result.finished or len(result.prompt) + len(result.tokens) == 512
-    with pytest.raises(ContextError, match="the context is 512"):
+    length = len(result.prompt) + len(result.tokens)
+    assert length <= 512
+    assert result.finished or length == 512
+    with pytest.raises(ContextError, match="512"):
         reasoner.generate(words * 2)
 
 
+# What a result says was used
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("mode", "drafter", "acceptance", "coupling", "named"),
     [
-        ({"depth": 0}, "depth is 0"),
-        ({"depth": 2.5}, "depth is 2.5"),
-        ({"mode": "fast"}, "mode is 'fast', expected one of ar, sd, lr"),
-        ({"drafter": "oracle"}, "drafter is 'oracle', expected one of ngram"),
-        ({"acceptance": "hope"}, "acceptance is 'hope'"),
-        ({"coupling": "tight"}, "coupling is 'tight'"),
-        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
-        ({"prompt_lookup_min": 3}, "prompt_lookup_max .* is 2"),
-        ({"branching": ()}, r"branching is \(\)"),
-        (
-            {"mode": "sd", "drafter": "tree", "acceptance": "block"},
-            "rule 'block' verifies chains only",
-        ),
-        ({"width": 0}, "width is 0"),
-        ({"width": 4, "depth": 6}, "depth and width is"),
-        ({"schedule": "soon"}, "schedule is 'soon'"),
-        ({"mode": "sd", "drafter": "step"}, "'step' needs the draft steps"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"max_step_tokens": -1}, "max_step_tokens is -1"),
-        ({"temperature": -0.1}, "temperature is -0.1"),
-        ({"seed": "x"}, "seed is 'x'"),
-        ({"depht": 3}, "no option depht; the options are drafter"),
+        ("lr", "draft", "reject", "independent", "independent"),
+        ("lr", "draft", "reject", "shared", "shared"),
+        ("sd", "ngram", "reject", "shared", "independent"),
+        ("sd", "draft", "reject", "shared", "shared"),
+        ("lr+sd", "step", "reject", "independent", "proposal"),
+        ("lr+sd", "step", "match", "shared", "shared"),
+    ],
+)
+def test_results_name_the_coupling(
+    exact: Reasoner,
+    mode: str,
+    drafter: str,
+    acceptance: str,
+    coupling: str,
+    named: str,
+) -> None:
+    options = {"drafter": drafter, "acceptance": acceptance, "coupling": coupling}
+    assert exact.generate("?", mode=mode, max_tokens=9, **options).coupling == named
+
+
+def test_the_coupling_is_that_of_a_variants_drafter(exact: Reasoner) -> None:
+    from lr.spec.drafters import LookupDrafter
+
+    class Shared(LookupDrafter):
+        coupling = Coupling.SHARED
+
+    variant = Variant(drafter=lambda setup: Shared(2, 1))
+    result = exact.generate("?", variant=variant, mode="sd", max_tokens=9)
+    assert result.coupling == "shared"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "noun"),
+    [
+        ({"depth": 0}, "depth"),
+        ({"depth": 2.5}, "depth"),
+        ({"mode": "fast"}, "mode"),
+        ({"drafter": "oracle"}, "drafter"),
+        ({"acceptance": "hope"}, "acceptance"),
+        ({"coupling": "tight"}, "coupling"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+        ({"num_speculative_tokens": 10**9}, "num_speculative_tokens"),
+        ({"draft_forwards": 10**12}, "draft_forwards"),
+        ({"prompt_lookup_min": 3}, "prompt_lookup_max"),
+        ({"min_confidence": "a"}, "min_confidence"),
+        ({"branching": ()}, "branching"),
+        ({"branching": 3}, "branching"),
+        ({"branching": (99, 99, 99, 99)}, "branching"),
+        ({"mode": "sd", "drafter": "tree", "acceptance": "block"}, "chains"),
+        ({"width": 0}, "width"),
+        ({"width": 4, "depth": 6}, "width"),
+        ({"schedule": "soon"}, "schedule"),
+        ({"mode": "sd", "drafter": "step"}, "draft steps"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_step_tokens": -1}, "max_step_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"top_p": "x"}, "top_p"),
+        ({"seed": "x"}, "seed"),
+        ({"depht": 3}, "depht"),
     ],
 )
 def test_impossible_options_are_refused(
-    exact: Reasoner, options: dict[str, object], message: str
+    exact: Reasoner, options: dict[str, object], noun: str
 ) -> None:
-    with pytest.raises(SettingError, match=message):
+    with pytest.raises(SettingError, match=noun):
         exact.generate(QUESTION, **options)
 
 
-def test_verifiers_that_make_no_sense_are_refused(
+def test_impossible_models_are_refused(
     checkpoints: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    assert Reasoner(*checkpoints, "oracle").verifier.name == "oracle"  # type: ignore[union-attr]
-    with pytest.raises(
-        SettingError,
-        match="there is no verifier 'oracel'",
-    ):
-        Reasoner(*checkpoints, "oracel")
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
-    with pytest.raises(
-        SettingError,
-        match="tiny language",
-    ):
-        Reasoner(foreign, foreign, "oracle")
-    with pytest.raises(SettingError, match="uses no judge model"):
-        Reasoner(*checkpoints, "exact", judge=checkpoints[0])
-
-
-def test_results_name_the_coupling(exact: Reasoner) -> None:
-    settings = {"max_tokens": 12, "drafter": "step"}
-    named = [
-        exact.generate(
-            "How many?", mode=mode, acceptance=acceptance, coupling=coupling, **settings
-        ).coupling  # type: ignore[arg-type]
-        for mode, acceptance, coupling in (
-            ("lr", "reject", "independent"),
-            ("lr", "reject", "shared"),
-            ("lr+sd", "reject", "independent"),
-            ("lr+sd", "match", "shared"),
-        )
+    target, draft = checkpoints
+    refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((target, foreign), {}, "vocabularies"),
+        ((target, draft, "oracel"), {}, "oracel"),
+        ((foreign, foreign, "oracle"), {}, "language"),
+        ((target, draft, "exact"), {"judge": target}, "judge"),
+        ((target, draft), {"device": "x"}, "device"),
+        ((target, draft), {"num_blocks": 0}, "num_blocks"),
+        ((target, draft), {"attention": "quick"}, "attention"),
+        ((target, draft, object()), {}, "verifier"),
     ]
-    assert named == ["independent", "shared", "proposal", "shared"]
+    for models, settings, noun in refused:
+        with pytest.raises(LRError, match=noun):
+            Reasoner(*models, **settings)
+    with pytest.raises(CheckpointError, match="checkpoint"):
+        Reasoner(3)  # type: ignore[arg-type]
 
 
-def test_values_of_a_wrong_kind_are_refused(exact: Reasoner) -> None:
-    for wrong in (
-        {"top_p": "x"},
-        {"branching": 3},
-        {"min_confidence": "a"},
-        {"temperature": "warm"},
-    ):
-        with pytest.raises(SettingError, match=next(iter(wrong))):
-            exact.generate("How many?", **wrong)
-
-
-def test_an_unknown_device_is_refused(checkpoints: tuple[Path, Path]) -> None:
-    with pytest.raises(SettingError, match="device is 'x', expected auto, cpu"):
-        Reasoner(*checkpoints, "exact", device="x")
-
-
-def test_different_tokenizers_are_refused(
-    checkpoints: tuple[Path, Path], tmp_path: Path
-) -> None:
-    foreign = write_foreign_checkpoint(tmp_path / "foreign")
-    with pytest.raises(SettingError, match="different vocabularies"):
-        Reasoner(checkpoints[0], foreign, "exact")
-
-
-def test_without_a_draft_there_is_plain_decoding(
-    checkpoints: tuple[Path, Path],
-) -> None:
-    reasoner = Reasoner(checkpoints[0], None)
-    assert reasoner.generate(QUESTION, mode="ar", max_tokens=5).tokens
-    assert reasoner.generate(QUESTION, mode="sd", drafter="ngram", max_tokens=5).tokens
-    for options in ({}, {"mode": "sd"}, {"mode": "lr+sd", "drafter": "ngram"}):
-        with pytest.raises(SettingError, match="needs a draft"):
-            reasoner.generate(QUESTION, **options)
-
-
-def test_what_is_no_question_or_checkpoint_is_refused(
-    exact: Reasoner, checkpoints: tuple[Path, Path]
-) -> None:
-    for question in (None, b"abc", "\udc80"):
+def test_what_is_no_question_is_refused(exact: Reasoner) -> None:
+    for question in (None, b"abc", "\udc80", " "):
         with pytest.raises(SettingError, match="question"):
             exact.generate(question)  # type: ignore[arg-type]
-    for name in (None, 3):
-        with pytest.raises(CheckpointError, match="no checkpoint"):
-            Reasoner(name)  # type: ignore[arg-type]
-    for verifier in (3, object()):
-        with pytest.raises(LRError, match="verifier"):
-            Reasoner(*checkpoints, verifier)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="num_blocks is 0"):
-        Reasoner(*checkpoints, "exact", num_blocks=0).generate(QUESTION)
-    assert Reasoner(*checkpoints, None).verifier.name == "exact"  # type: ignore[union-attr]
 
 
 def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:
-    with pytest.raises(OutOfBlocks, match="of 2 are free"):
-        Reasoner(*checkpoints, "exact", num_blocks=2).generate(QUESTION, max_tokens=100)
-
-
-def test_every_error_of_ours_is_one_kind() -> None:
-    assert all(
-        issubclass(kind, LRError) for kind in (ContextError, OutOfBlocks, SettingError)
-    )
+    with pytest.raises(OutOfBlocks, match="blocks"):
+        Reasoner(*checkpoints, num_blocks=2).generate(QUESTION, max_tokens=100)

@@ -192,8 +192,7 @@ def reasoners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoners]:
     made: Reasoners = {}
     with pytest.MonkeyPatch.context() as patch:
         load = cache(load_small)
-        for user in ("lr.reasoner", "lr.engine.verifiers"):
-            patch.setattr(f"{user}.load_model", load)
+        patch.setattr("lr.engine.loading.load_model", load)
         for pair, verifier in sorted(
             {(case["pair"], case["verifier"]) for case in cases()}
         ):

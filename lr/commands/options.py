@@ -201,8 +201,9 @@ class ModelChoice:
         target = spread([device], ranks, self.placement.threads)
         return DeviceMap.of({"target": target, "draft": device, "judge": device})
 
-    def load(self, *, needs_draft: bool) -> Reasoner:
-        """The reasoner these flags describe. Plain decoding loads no draft."""
+    def load(self, *, needs_draft: bool | None) -> Reasoner:
+        """The reasoner these flags describe. Plain decoding loads no draft;
+        `needs_draft` None: load one if it is there."""
         draft = self.draft()
         if needs_draft and draft is None:
             if not is_dummy(self.model):
@@ -212,7 +213,7 @@ class ModelChoice:
                 f"Speculation with {self.model} needs a draft: give --draft_model (a "
                 "smaller checkpoint of the same family), or decode plainly with --mode ar."
             )
-        return self.reasoner(self.model, draft if needs_draft else None)
+        return self.reasoner(self.model, None if needs_draft is False else draft)
 
     def reasoner(self, target: str, draft: str | None) -> Reasoner:
         """A reasoner with these two, and the verifier and devices of the flags. Prints
@@ -229,6 +230,8 @@ class ModelChoice:
             verifier, judge = self.verifier or "exact", None
         elif self.server.address() is not None:
             verifier, judge = self.server.verifier(self.verifier, judge, target), None
+        elif verifier is None and target in CHECKPOINTS:
+            verifier = "judge"
         with loading_bars() as bars, warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")  # whatever -W says
             loaded = Reasoner(

@@ -249,6 +249,9 @@ class RunCommand:
                 if variant is not None and self.mode in MODES:  # the flag wins
                     own_mode = {**variant.settings, "mode": mode}
                     variant = replace(variant, settings=own_mode)
+                elif variant is not None:
+                    own = variant.settings.get("mode", options.mode)
+                    options = replace(options, mode=own)
                 grade_programs(store, items, grader)
                 evaluation = running.Evaluation(
                     reasoner,

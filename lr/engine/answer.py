@@ -26,7 +26,7 @@ from lr.engine.steering import CorrectedStep, Steering
 from lr.engine.worker import RemoteSide, StepsAhead
 from lr.errors import CheckpointError, ContextError, SettingError
 from lr.model.codec import Codec
-from lr.options import GenerateOptions
+from lr.options import GenerateOptions, Mode
 from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
 from lr.spec import protocol as messages
@@ -88,7 +88,7 @@ class Answer:
         engine: Engine,
         question: str,
         options: GenerateOptions,
-        verifier: str | Verifier,
+        verifier: Verifier,
         variant: Variant | None = None,
         *,
         detailed: bool = False,
@@ -101,7 +101,8 @@ class Answer:
         self.trace = Trace(detailed=detailed)
         self.variant = Variant() if variant is None else variant
         self.verifier = self.variant.verifier or verifier
-        self.options = options = apply_settings(options, self.variant)
+        options = apply_settings(options, self.variant, engine.usual_mode)
+        self.options = options
         self.sampling = options.sampling(recommended_sampling(engine.codec))
         self.prompt = engine.codec.chat(
             question, system=options.system, enable_thinking=options.enable_thinking
@@ -147,6 +148,12 @@ class Answer:
         return self.result
 
     @property
+    def mode(self) -> Mode:
+        mode = self.options.mode
+        assert mode is not None, "chosen when the answer was made"
+        return mode
+
+    @property
     def done(self) -> bool:
         """Whether the answer is complete and all its steps were handed over."""
         return self.scheduler.done and len(self.steps) == len(self.emitted)
@@ -156,7 +163,7 @@ class Answer:
         """The result so far."""
         return Result(
             question=self.question,
-            mode=self.options.mode,
+            mode=self.mode,
             prompt=tuple(self.prompt),
             steps=tuple(self.steps),
             trace=self.trace,
@@ -433,10 +440,8 @@ class Answer:
 
     @property
     def requires(self) -> Requires:
-        """What the verifier must be shown; nothing if none is loaded."""
-        if isinstance(self.verifier, Verifier):
-            return self.verifier.requires
-        return Requires.NOTHING
+        """What the verifier must be shown; nothing if there are no draft steps."""
+        return self.verifier.requires if self.options.looks_ahead else Requires.NOTHING
 
     def stream(self, role: Role, index: int, sibling: int = 0) -> Stream:
         """The randomness of alternative `sibling` of step `index`, as a role writes it.
@@ -521,7 +526,6 @@ class Answer:
         verifier = self.verifier
         if not options.looks_ahead:
             return SchedulerConfig(self.limits, depth=0)
-        assert isinstance(verifier, Verifier), "it is loaded with the draft"
         needs_target_step = (
             bool(verifier.requires & Requires.TARGET_STEP)
             and verifier.early_requires is None

@@ -27,20 +27,21 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from lr.engine.answer import READS_DRAFTS, Answer, Steps
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import Side
-from lr.engine.worker import DraftWorker, RemoteSide, RemoteWriter
+from lr.engine.worker import DraftCheckpoint, DraftWorker, RemoteSide, RemoteWriter
 from lr.errors import OutOfBlocks, ProtocolError
 from lr.model.codec import Codec
 from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
-from lr.options import GenerateOptions
+from lr.options import GenerateOptions, Mode
 from lr.spec.verifiers.base import Requires, Verifier, all_verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall, Warned
@@ -66,7 +67,7 @@ class Engine:
     known_tokens: int | None = None
     num_blocks: int | None = None
     worker: DraftWorker | None = None
-    names: Mapping[str, str | None] = field(default_factory=dict)
+    names: Mapping[str, str | Path | None] = field(default_factory=dict)
     runners: dict[Role, Runners] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +79,15 @@ class Engine:
                 known_tokens=self.known_tokens if role is Role.DRAFT else None,
                 num_blocks=self.num_blocks,
             )
+
+    @property
+    def usual_mode(self) -> Mode:
+        """The mode of an answer whose options name none: what the target's checkpoint
+        names, else the fastest that the models allow."""
+        if self.draft is None:
+            return "ar"
+        stated: Mode | None = self.codec.generation_config.get("mode")
+        return stated or "lr+sd"
 
     @property
     def models(self) -> dict[Role, CausalLM]:
@@ -171,13 +181,26 @@ class Engine:
                 caches.append(own)
         return caches
 
-    def draft_thread(self) -> DraftWorker:
-        """A worker in this process, which shares the draft's weights."""
-        draft = self.draft
-        assert draft is not None
-        sizes = (self.codec.vocab_size, self.known_tokens, self.num_blocks)
-        parts = Runners(draft, *sizes), self.codec.token_bytes
-        return DraftWorker(lambda: parts, as_thread=True)
+    def add_process(self, checkpoint: DraftCheckpoint) -> None:
+        """Let a process write the drafts of driver "overlapped"; it loads the
+        checkpoint."""
+        codec = self.codec
+        self.worker = DraftWorker(
+            replace(
+                checkpoint,
+                loader=replace(checkpoint.loader, progress=None),
+                pieces=tuple(map(codec.token_bytes, range(codec.vocab_size))),
+                known_tokens=self.known_tokens,
+                num_blocks=self.num_blocks,
+            )
+        )
+
+    def add_thread(self) -> None:
+        """Let a thread write them; it shares the draft's weights."""
+        assert self.draft is not None
+        sizes = self.codec.vocab_size, self.known_tokens, self.num_blocks
+        parts = Runners(self.draft, *sizes), self.codec.token_bytes
+        self.worker = DraftWorker(lambda: parts, as_thread=True)
 
     def forget_caches(self) -> None:
         """Free the idle caches and CUDA graphs; the next answer makes new ones."""

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lr.engine.loading import Loader
 from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError, SettingError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.attention import flash_or_plain
-from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.model.weights import Progress, checkpoint_id, load_model, stored_dtype
+from lr.model.weights import checkpoint_id, stored_dtype
 from lr.registry import load_file, verifiers
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
@@ -47,48 +47,55 @@ def asked_model(
 
 @dataclass
 class VerifierChoice:
-    """A verifier by name for a target with `codec`, checked but not loaded yet.
+    """The verifier for a target with `codec`, checked but not loaded yet.
 
-    `checkpoint` is the verifier's own: a language model for "judge" (None: the one that
-    the target names), an encoder for "embedding". It runs on `device` in `dtype`, a
-    judge with this `attention` and `graphs`. `num_blocks`: cache blocks of 16 tokens
-    for the model that the verifier asks (None: as many as it needs). `model`: the
-    judge, once loaded. Raises `SettingError` if the verifier does not fit the target or
-    the checkpoint."""
+    `wanted`: a verifier, its name, or None for the usual one. `checkpoint` is the
+    verifier's own: a language model for "judge" (None: the one that the target names),
+    an encoder for "embedding". `loader` loads it on `device`. `num_blocks`: cache blocks
+    of 16 tokens for the model that the verifier asks (None: as many as it needs).
+    `model`: the judge, once loaded. Raises `SettingError` if the verifier does not fit
+    the target or the checkpoint."""
 
-    name: str
+    wanted: str | Verifier | None
     codec: Codec
     checkpoint: str | Path | None = None
     device: str | torch.device = "cpu"
-    dtype: torch.dtype | None = None
+    loader: Loader = field(default_factory=Loader)
     num_blocks: int | None = None
-    attention: str = "auto"
-    graphs: bool = True
-    progress: Progress | None = None
+    name: str = field(init=False)
     model: CausalLM | None = field(init=False, default=None)
     _target: CausalLM | None = field(init=False, default=None)
     _draft: CausalLM | None = field(init=False, default=None)
     _make: Callable[[VerifierModels], Verifier] = field(init=False)
 
     def __post_init__(self) -> None:
-        kind, _, member = self.name.partition(":")
+        wanted = self.wanted
+        if wanted is None:
+            wanted = usual_verifier(self.codec, self.checkpoint)
+        if not isinstance(wanted, str):
+            verifier = check_verifier(wanted)
+            self.name = verifier.name
+            self._make = lambda models: verifier
+            return
+        self.name = wanted
+        kind, _, member = wanted.partition(":")
         if kind.endswith(".py"):
             self._make = _own(kind, member)
             return
-        named, threshold = _named(self.name)
+        named, threshold = _named(wanted)
         self._make = lambda models: named.make(models, threshold)
         if kind == "oracle":
             self.oracle()  # refuses a target of another language
         if self.checkpoint is not None and named.checkpoint is None:
             raise SettingError(
-                f"judge is {str(self.checkpoint)!r}, but verifier {self.name!r} uses no judge "
+                f"judge is {str(self.checkpoint)!r}, but verifier {wanted!r} uses no judge "
                 "model; omit judge, or use verifier judge."
             )
         if self.checkpoint is None and kind == "judge":
             self.checkpoint = own_judge(self.codec)
         if self.checkpoint is None and named.checkpoint is not None:
             raise SettingError(
-                f"verifier {self.name!r} needs its own checkpoint: give judge (on the command "
+                f"verifier {wanted!r} needs its own checkpoint: give judge (on the command "
                 f"line --judge_model), {named.checkpoint}."
             )
 
@@ -109,21 +116,20 @@ class VerifierChoice:
     def judge(self) -> PromptedModel:
         assert self.checkpoint is not None
         self.model = self._loaded(self.checkpoint)
-        equip(self.model, self.attention, graphs=self.graphs)
         blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
         return asked_model(self.model, Codec.load(self.checkpoint), blocks)
 
     def _loaded(self, checkpoint: str | Path) -> CausalLM:
-        dtype = self.dtype or stored_dtype(checkpoint)
-        wanted = (checkpoint_id(checkpoint), dtype, torch.device(self.device))
+        loader = self.loader
+        device = torch.device(self.device)
+        dtype = loader.dtype or stored_dtype(checkpoint)
         for model in (self._target, self._draft):
             if model is None or type(model) is not CausalLM:  # spread over processes
                 continue
-            if (model.source, model.dtype, model.device) == wanted:
-                return model.twin()
-        return load_model(
-            checkpoint, device=self.device, dtype=dtype, progress=self.progress
-        )
+            same = (model.source, model.dtype) == (checkpoint_id(checkpoint), dtype)
+            if same and model.device == device:
+                return loader.equipped(model.twin())
+        return loader.load(checkpoint, device)
 
     def encoder(self) -> Embed:
         assert self.checkpoint is not None
@@ -172,8 +178,11 @@ def _own(file: str, name: str) -> Callable[[VerifierModels], Verifier]:
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
-    """The default verifier: the judge if there is one, else exact."""
-    return "exact" if judge is None and own_judge(codec) is None else "judge"
+    """The default verifier: the judge if one is given, else the one that the target
+    names, else exact."""
+    if judge is not None:
+        return "judge"
+    return str(codec.generation_config.get("verifier", "exact"))
 
 
 def own_judge(codec: Codec) -> str | None:

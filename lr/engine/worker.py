@@ -38,13 +38,12 @@ from typing import Any
 
 import torch
 
+from lr.engine.loading import Loader
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import Runners
 from lr.engine.side import Side, Written
 from lr.errors import LRError, SettingError
-from lr.model.attention_choice import equip
 from lr.model.device import own_stream, start_process
-from lr.model.weights import load_model
 from lr.registry import load_file
 from lr.rng import Stream
 from lr.spec.protocol import Limits, NodeId
@@ -64,21 +63,18 @@ class DraftWorkerError(LRError):
 
 @dataclass(frozen=True)
 class DraftCheckpoint:
-    """The draft that a process loads for itself, as `Reasoner` has loaded it here.
-    `pieces`: the bytes of each token, by id."""
+    """The draft that a process loads for itself. `pieces`: the bytes of each token, by
+    id."""
 
+    loader: Loader
     name: str | Path
     device: torch.device
-    dtype: torch.dtype | None
-    pieces: tuple[bytes, ...]
-    known_tokens: int | None
-    num_blocks: int | None
-    attention: str
-    graphs: bool
+    pieces: tuple[bytes, ...] = ()
+    known_tokens: int | None = None
+    num_blocks: int | None = None
 
     def __call__(self) -> Parts:
-        model = load_model(self.name, device=self.device, dtype=self.dtype)
-        equip(model, self.attention, graphs=self.graphs)
+        model = self.loader.load(self.name, self.device)
         runners = Runners(model, len(self.pieces), self.known_tokens, self.num_blocks)
         return runners, self.pieces.__getitem__
 

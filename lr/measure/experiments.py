@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure import report
@@ -24,7 +25,7 @@ from lr.measure.grading import Grader
 from lr.measure.report import Summary
 from lr.measure.running import Evaluation, engine_options, run_head, variant_of
 from lr.measure.store import Store
-from lr.options import GenerateOptions
+from lr.options import GenerateOptions, Mode
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
@@ -93,6 +94,11 @@ class Lab:
     _reasoners: dict[bool, Reasoner] = field(default_factory=dict, init=False)
     _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
 
+    @property
+    def mode(self) -> Mode:
+        """How arms answer that say nothing else."""
+        return self.options.mode or "lr"
+
     def reasoner(self, *, draft_alone: bool = False) -> Reasoner:
         if draft_alone not in self._reasoners:
             self._reasoners[draft_alone] = self.load(draft_alone)
@@ -111,8 +117,8 @@ class Lab:
                 kind,
                 reasoner.codec,
                 checkpoint or None,
-                device=target.device,
-                dtype=target.dtype,
+                target.device,
+                Loader(target.dtype),
             )
             self._verifiers[name] = choice.build(target)
         return self._verifiers[name]
@@ -167,6 +173,9 @@ class Lab:
         )
         reasoner = self.reasoner(draft_alone=arm.mode == "draft")
         variant = variant_of(arm.mode, reasoner, arm.variant)
+        if variant is not None:
+            own = variant.settings.get("mode", options.mode)
+            options = replace(options, mode=own)
         if arm.verifier is not None:
             variant = Variant(verifier=self.verifier_named(arm.verifier))
         return Evaluation(
@@ -243,7 +252,7 @@ def verifier_arms(lab: Lab) -> list[Arm]:
             if lab.values:
                 raise
             continue
-        cells, mode = {"verifier": name}, lab.options.mode
+        cells, mode = {"verifier": name}, lab.mode
         arms.append(Arm(cells, mode, verifier=name, save_pairs=True))
     return arms
 
@@ -275,7 +284,7 @@ def width_arms(lab: Lab) -> list[Arm]:
         for width in whole_numbers(lab.values or WIDTHS):
             cells = {"verifier": verifier or "as given", "W": width}
             options = {"depth": 2, "width": width}
-            arms.append(Arm(cells, lab.options.mode, options, verifier))
+            arms.append(Arm(cells, lab.mode, options, verifier))
     return arms
 
 
@@ -353,7 +362,7 @@ def segmentation_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then every segmenter."""
     arms = [Arm({"steps end at": "plain decoding"}, "ar")]
     for name, options in SEGMENTERS.items():
-        arms.append(Arm({"steps end at": name}, lab.options.mode, options))
+        arms.append(Arm({"steps end at": name}, lab.mode, options))
     return arms
 
 

@@ -216,7 +216,8 @@ class Evaluation:
         item = self.item_of[key.number]
         right = False if item.gradable else None
         grade = Grade(right, None, None, f"not asked: {error}")
-        result = Result(item.question, self.options.mode, (), (), Trace())
+        mode = self.options.mode or self.reasoner.engine.usual_mode
+        result = Result(item.question, mode, (), (), Trace())
         return self._record(key, result, grade)
 
     def _record(self, key: AnswerKey, result: Result, grade: Grade) -> AnswerRecord:

@@ -16,10 +16,10 @@ decoder_start_token_id transformers_version _from_model_config _commit_hash use_
 cache_implementation cache_config return_legacy_cache compile_config disable_compile
 low_memory num_return_sequences is_assistant output_attentions output_hidden_states
 output_scores output_logits return_dict_in_generate remove_invalid_values
-renormalize_logits judge judge_prompt""".split()
+renormalize_logits mode draft judge judge_prompt verifier""".split()
 )
-"""Entries that are supported or do not affect the output. The last two are ours: the
-judge of a target, the prompt of a judge."""
+"""Entries that are supported or do not affect the output. The last five are ours: what
+a target is used with unless the user says otherwise, and the prompt of a judge."""
 NEUTRAL_AT_ONE = frozenset(
     """
 repetition_penalty encoder_repetition_penalty typical_p length_penalty guidance_scale

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lr.errors import SettingError
-from lr.options import GenerateOptions
+from lr.options import GenerateOptions, Mode
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.checks import VariantError, refuse, refuse_misspelt
 from lr.spec.protocol import Note, silent
@@ -250,8 +250,11 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     replace(GenerateOptions(), **settings)
 
 
-def apply_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
-    """The options, with the variant's settings where the options have their default.
+def apply_settings(
+    options: GenerateOptions, variant: Variant, usual_mode: Mode
+) -> GenerateOptions:
+    """The options, with the variant's settings where the options have their default,
+    and the usual mode unless options or variant name one.
 
     Raises `SettingError` for parts of the variant that would do nothing in this mode.
     """
@@ -262,6 +265,8 @@ def apply_settings(options: GenerateOptions, variant: Variant) -> GenerateOption
         if getattr(options, name) == getattr(usual, name)
     }
     options = replace(options, **free)
+    if options.mode is None:
+        options = replace(options, mode=usual_mode)
     used = {
         "steps": options.looks_ahead,
         "tokens": options.speculates,

@@ -11,6 +11,7 @@ learnt to rate with a digit, so with `digits` no step of theirs is accepted."""
 
 from __future__ import annotations
 
+from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice, asked_model, own_judge
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
@@ -63,7 +64,7 @@ def judge_of(reasoner: Reasoner) -> JudgeVerifier:
     ):
         target = reasoner.engine.target
         choice = VerifierChoice(
-            "judge", reasoner.codec, device=target.device, dtype=target.dtype
+            "judge", reasoner.codec, None, target.device, Loader(target.dtype)
         )
         verifier = choice.build(target)
     assert isinstance(verifier, NormalisedMatch)

@@ -28,7 +28,13 @@ PROBLEM = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
 )
 QUESTION = "How many coins does Ann have?"
-HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 72, "temperature": 1.0}
+HOW = {
+    "mode": "lr",
+    "segmenter": "fixed",
+    "segment_tokens": 6,
+    "max_tokens": 72,
+    "temperature": 1.0,
+}
 EVERYTHING = Requires.TARGET_STEP | Requires.TARGET_LOGPROBS | Requires.HIDDEN
 
 

@@ -161,7 +161,7 @@ def test_verifiers_read_models_in_several_processes(
     """Verifiers that ask the target ask all of its ranks."""
     seen = []
     for reasoner, driver in zip(several, ("overlapped", "lockstep"), strict=True):
-        choice = VerifierChoice(verifier, reasoner.codec, dtype=torch.float64)
+        choice = VerifierChoice(verifier, reasoner.codec)
         variant = Variant(verifier=choice.build(reasoner.engine.target))
         result = reasoner.generate(
             QUESTION, variant=variant, mode="lr", driver=driver, **SHORT

@@ -62,6 +62,7 @@ def test_every_table_has_all_its_columns(name: str) -> None:
         is_tiny=True,
         values=(),
         options=GenerateOptions(),
+        mode="lr",
         verifier_named=lambda name: None,
     )
     stats = {
@@ -121,7 +122,7 @@ def test_names_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_splits_of_a_budget() -> None:
-    lab: Any = SimpleNamespace(values=("4",), options=GenerateOptions())
+    lab: Any = SimpleNamespace(values=("4",), options=GenerateOptions(), mode="lr")
     arms = {(arm.cells["k1"], arm.cells["k2"]): arm for arm in budget_arms(lab)}
     assert set(arms) == {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}
     modes = {split: arm.mode for split, arm in arms.items()}

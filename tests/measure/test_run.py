@@ -275,8 +275,7 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
         devices[name] = str(device)
         return load_model(name, device="cpu", dtype=torch.float32)
 
-    monkeypatch.setattr("lr.reasoner.load_model", load)
-    monkeypatch.setattr("lr.engine.verifiers.load_model", load)
+    monkeypatch.setattr("lr.engine.loading.load_model", load)
     places = map(torch.device, ("cuda:0", "cuda:2", "cuda:3"))
     target, draft, judge = places
     monkeypatch.setattr(

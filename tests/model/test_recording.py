@@ -142,7 +142,7 @@ def test_an_answer_says_whose_graphs_were_not_recorded(
 
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: fails)
     monkeypatch.setattr(CausalLM, "replayable", True)
-    monkeypatch.setattr("lr.engine.verifiers.equip", equipped)
+    monkeypatch.setattr("lr.engine.loading.equip", equipped)
     warned = pytest.warns(RuntimeWarning, match="decoding will be slower")
     with warned, small_reasoner("judge", "tiny-judge") as reasoner:
         trace = reasoner.generate(QUESTION, max_tokens=12, **how).trace
@@ -251,8 +251,7 @@ def test_close_gives_up_all_graphs(
     def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
         model.attention = KIT
 
-    for module in ("lr.engine.verifiers", "lr.reasoner"):
-        monkeypatch.setattr(f"{module}.equip", equipped)
+    monkeypatch.setattr("lr.engine.loading.equip", equipped)
     judge = "tiny-judge" if verifier == "judge" else None
     how: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
     with small_reasoner(verifier, judge) as reasoner:

@@ -319,7 +319,7 @@ def test_a_verifier_of_ones_own(folder: Path) -> None:
 
 def test_checkpoints_are_asked_for_and_named(folder: Path) -> None:
     foreign, tiny = Codec.load(folder / "foreign"), Codec.load("tiny-target")
-    assert usual_verifier(tiny, None) == "judge", "the tiny target names its judge"
+    assert usual_verifier(tiny, None) == "oracle", "the tiny target names it"
     assert usual_verifier(foreign, None) == "exact"
     for name in ("judge", "embedding"):
         with pytest.raises(SettingError, match="checkpoint"):

@@ -51,18 +51,18 @@ def header_of(answer: Answer) -> Header:
     cached += ["drafter"] * options.drafts_tokens
     size = {"blocks": engine.num_blocks or answer.blocks, "block_size": BLOCK_SIZE}
     names: dict[str, str | None] = {
-        role: engine.names.get(role) for role in ("target", "draft", "judge")
+        role: _text(engine.names.get(role)) for role in ("target", "draft", "judge")
     }
     if not ahead:
         names["judge"] = None  # replaying without draft steps needs none
     names["device"] = str(engine.target.device)
     names["dtype"] = str(engine.target.dtype).removeprefix("torch.")
-    verifier = engine.names.get("verifier")
+    verifier = _text(engine.names.get("verifier"))
     if variant.verifier is not None and variant.name is None:
         verifier = variant.verifier.name
     return Header(
         driver=options.driver if ahead else "plain",
-        mode=options.mode,
+        mode=answer.mode,
         schedule=options.schedule,
         depth=options.depth,
         width=options.width,
@@ -84,6 +84,10 @@ def header_of(answer: Answer) -> Header:
         lr=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
+
+
+def _text(name: str | Path | None) -> str | None:
+    return None if name is None else str(name)
 
 
 def _parts_of(variant: Variant) -> str | None:

@@ -1,0 +1,62 @@
+"""How the models of an engine are loaded, as data that can be sent to the draft's
+process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lr.errors import SettingError
+from lr.model.attention_choice import equip
+from lr.model.codec import Codec
+from lr.model.qwen import CausalLM
+from lr.model.weights import Progress, load_model
+
+
+@dataclass(frozen=True)
+class Loader:
+    """`dtype` None: the checkpoint's own. `attention`, `graphs` and `progress`: as in
+    `Reasoner`."""
+
+    dtype: torch.dtype | None = None
+    attention: str = "auto"
+    graphs: bool = True
+    progress: Progress | None = None
+
+    def load(self, name: str | Path, device: str | torch.device) -> CausalLM:
+        """A model, ready to run. Raises `CheckpointError` and `SettingError`."""
+        model = load_model(
+            name, device=device, dtype=self.dtype, progress=self.progress
+        )
+        return self.equipped(model)
+
+    def equipped(self, model: CausalLM) -> CausalLM:
+        """The model, with its attention chosen."""
+        equip(model, self.attention, graphs=self.graphs)
+        return model
+
+    def load_target(
+        self, name: str | Path, devices: Sequence[torch.device]
+    ) -> CausalLM:
+        """A model, split over several processes if there are several devices."""
+        if len(devices) == 1:
+            return self.load(name, devices[0])
+        from lr.model.ranks import load_parallel
+
+        return self.equipped(load_parallel(name, devices, self.dtype))
+
+    def load_draft(
+        self, name: str | Path, device: torch.device, codec: Codec
+    ) -> CausalLM:
+        """A draft for the target with this `codec`."""
+        model = self.load(name, device)
+        rows = model.config.vocab_size
+        if rows < codec.vocab_size:
+            raise SettingError(
+                f"draft {name} has embeddings for {rows} token ids, but target {codec.name} can "
+                f"write {codec.vocab_size}. Choose a draft with an embedding for each of them."
+            )
+        return model
