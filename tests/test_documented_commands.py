@@ -25,7 +25,9 @@ PAGES = [
 ]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL = ("lr theory", "lr info", "lr generate")
-NOT_HERE = re.compile(r"Qwen/|\bDIR\b|tensor_parallel|theory( --figures|$)|calibrate")
+NOT_HERE = re.compile(
+    r"Qwen/|my\.py|\bDIR\b|tensor_parallel|theory( --figures|$)|calibrate"
+)
 """What needs a checkpoint, a second machine or minutes."""
 
 
