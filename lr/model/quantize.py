@@ -22,7 +22,7 @@ from lr.model.qwen import CausalLM
 
 GROUP = 32
 """The weights of a row that share a scale and a zero."""
-ROWS = 512
+ROWS = 2048
 """The rows that are quantised at a time, so that intermediate results stay small."""
 
 
@@ -82,7 +82,8 @@ class Int4Linear(Quantised):
     @staticmethod
     def quantised(rows: Tensor) -> tuple[Tensor, Tensor]:
         groups = rows.unflatten(1, (-1, GROUP))  # [rows, groups, GROUP]
-        low, high = groups.aminmax(dim=2)
+        low = groups.amin(2)
+        high = groups.amax(2)  # with the line above ten times as fast as `aminmax`
         scale = ((high - low).clamp(min=1e-8) / 15).bfloat16()  # [rows, groups]
         zero = (low + 8 * scale).bfloat16()
         numbers = (groups - zero[..., None]).div_(scale[..., None]).round_().add_(8)

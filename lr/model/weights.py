@@ -188,7 +188,11 @@ def fill(
         parameter = parameters[piece.parameter]
         stored = tensors[piece.key][piece.taken]
         end = piece.first + len(stored)
-        parameter[piece.first : end] = stored
+        rows = parameter[piece.first : end]
+        if rows.stride() == stored.stride():
+            rows.copy_(stored)
+        else:  # a matrix in memory by columns: quicker in two steps
+            rows.t().copy_(stored.t().contiguous())
         del stored
         if piece.key in (EMBEDDING_KEY, HEAD_KEY):
             # a rank's padding rows of the vocabulary, which no file has
