@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 
 from lr.engine.runner import RESERVE, num_kv_blocks_needed
-from lr.errors import CheckpointError, LRError
+from lr.errors import LRError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import bytes_per_block
 from lr.model.config import ModelConfig, read_config
 from lr.model.device import DeviceMap
 from lr.model.dummy import published, shape
-from lr.model.files import read_json, resolve
+from lr.model.files import resolve
 from lr.model.ranks import part_of
-from lr.model.weights import cpu_dtype, pieces
+from lr.model.weights import cpu_dtype, pieces, stored_dtype
 from lr.options import GenerateOptions
 from lr.registry import is_dummy
 from lr.spec.verifiers.judge import JUDGE_TOKENS
@@ -185,29 +185,16 @@ def needed(models: Sequence[ModelMemory], device: str) -> int:
 def described(
     name: str, dtype: torch.dtype | None, device: str
 ) -> tuple[ModelConfig, torch.dtype]:
-    """Configuration of a checkpoint, and its dtype on a kind of device. Raises
-    `CheckpointError`."""
-    config, stored = described_by_file(name)
+    """Configuration of a checkpoint, of which only config.json is read, and its dtype on
+    a kind of device. Raises `CheckpointError`."""
+    if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
+        config, stored = shape(name), torch.bfloat16
+    else:
+        folder = resolve(name, weights=False)
+        config, stored = read_config(folder), stored_dtype(folder)
     if dtype is None:
         dtype = cpu_dtype(config, stored) if device == "cpu" else stored
     return config, dtype
-
-
-def described_by_file(name: str) -> tuple[ModelConfig, torch.dtype]:
-    """Configuration and stored dtype of a checkpoint, of which only config.json is
-    read."""
-    if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
-        return shape(name), torch.bfloat16
-    folder = resolve(name, weights=False)
-    raw = read_json(folder / "config.json")
-    stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
-    stored = getattr(torch, stated.removeprefix("torch."), None)
-    if not isinstance(stored, torch.dtype):
-        raise CheckpointError(
-            f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or "
-            "the like."
-        )
-    return read_config(folder), stored
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:

@@ -27,7 +27,7 @@ from lr.model.qwen import CausalLM, Network
 from lr.registry import is_dummy, split_weights
 from lr.types import require
 
-_DTYPES = {
+DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "BF16": torch.bfloat16,
@@ -35,9 +35,6 @@ _DTYPES = {
 }
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
-HARMLESS_SUFFIX = "rotary_emb.inv_freq"
-"""Old checkpoints store the rotary frequencies, which are computed from the
-configuration here."""
 BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
 LARGE = 50_000_000
 """With at most so many weights a model stays in the caches of a processor, and float32
@@ -64,36 +61,39 @@ class Piece:
 def pieces(config: ModelConfig) -> list[Piece]:
     """Every tensor of such a checkpoint, in network order, without a tied head."""
     v, e = config.vocab_size, config.hidden_size
-    d, inner = config.head_dim, config.intermediate_size
+    d, width = config.head_dim, config.intermediate_size
     h, k = config.num_heads, config.num_kv_heads
-    network: list[Piece] = []
-
-    def add(key: str, parameter: str, first: int, *shape: int) -> None:
-        network.append(Piece(key, parameter, first, shape))
-
-    add(EMBEDDING_KEY, "embedding.weight", 0, v, e)
+    # Of a layer: the checkpoint's name, our parameter, its first row, the shape
+    layer: list[tuple[Any, ...]] = [
+        ("input_layernorm.weight", "attention_norm.weight", 0, e),
+        ("self_attn.q_proj.weight", "attention.qkv.weight", 0, h * d, e),
+        ("self_attn.k_proj.weight", "attention.qkv.weight", h * d, k * d, e),
+        ("self_attn.v_proj.weight", "attention.qkv.weight", (h + k) * d, k * d, e),
+        ("self_attn.o_proj.weight", "attention.out.weight", 0, e, h * d),
+        ("post_attention_layernorm.weight", "mlp_norm.weight", 0, e),
+        ("mlp.gate_proj.weight", "mlp.gate_up.weight", 0, width, e),
+        ("mlp.up_proj.weight", "mlp.gate_up.weight", width, width, e),
+        ("mlp.down_proj.weight", "mlp.down.weight", 0, e, width),
+    ]
+    if config.qkv_bias:
+        layer += [
+            ("self_attn.q_proj.bias", "attention.qkv.bias", 0, h * d),
+            ("self_attn.k_proj.bias", "attention.qkv.bias", h * d, k * d),
+            ("self_attn.v_proj.bias", "attention.qkv.bias", (h + k) * d, k * d),
+        ]
+    if config.qk_norm:
+        layer += [
+            ("self_attn.q_norm.weight", "attention.qk_norm.weight", 0, d),
+            ("self_attn.k_norm.weight", "attention.qk_norm.weight", d, d),
+        ]
+    network = [Piece(EMBEDDING_KEY, "embedding.weight", 0, (v, e))]
     for i in range(config.num_layers):
-        theirs, ours = f"model.layers.{i}.", f"layers.{i}."
-        add(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, e)
-        attention = theirs + "self_attn."
-        for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
-            key = f"{attention}{name}_proj."
-            rows = heads * d
-            add(key + "weight", ours + "attention.qkv.weight", first * d, rows, e)
-            if config.qkv_bias:
-                add(key + "bias", ours + "attention.qkv.bias", first * d, rows)
-        if config.qk_norm:
-            norm = ours + "attention.qk_norm.weight"
-            add(attention + "q_norm.weight", norm, 0, d)
-            add(attention + "k_norm.weight", norm, d, d)
-        add(attention + "o_proj.weight", ours + "attention.out.weight", 0, e, h * d)
-        add(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, e)
-        add(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, inner, e)
-        add(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, inner, e)
-        add(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, e, inner)
-    add("model.norm.weight", "norm.weight", 0, e)
+        for key, parameter, first, *shape in layer:
+            key, parameter = f"model.layers.{i}.{key}", f"layers.{i}.{parameter}"
+            network.append(Piece(key, parameter, first, tuple(shape)))
+    network.append(Piece("model.norm.weight", "norm.weight", 0, (e,)))
     if not config.tie_word_embeddings:
-        add(HEAD_KEY, "head.weight", 0, v, e)
+        network.append(Piece(HEAD_KEY, "head.weight", 0, (v, e)))
     return network
 
 
@@ -115,7 +115,7 @@ def load_model(
     SettingError for an impossible device, dtype or kind of weights.
     """
     place = find_device(device)
-    possible = (*_DTYPES.values(), None)
+    possible = (*DTYPES.values(), None)
     expected = f"one of {', '.join(map(str, possible))}"
     require(dtype in possible, "dtype", dtype, expected)
     return load_pieces(name_or_path, place, dtype, CausalLM, progress=progress)
@@ -148,7 +148,7 @@ def load_pieces(
     model = CausalLM.materialised(make, dtype or stored_dtype(name), device)
     if isinstance(name, Path):
         report = None if progress is None else partial(progress, str(source))
-        fill(model, name, config, take(config), report)
+        fill(model, name, take(config), report)
     else:
         from lr.model.dummy import fill_dummy
 
@@ -171,17 +171,15 @@ def checkpoint_id(source: str | Path) -> str:
 def fill(
     model: CausalLM,
     directory: Path,
-    config: ModelConfig,
     wanted: list[Piece],
     report: Callable[[int, int], None] | None,
 ) -> None:
     """Copy the wanted pieces of a checkpoint into a model's parameters."""
     tensors = open_tensors(directory)
-    account(config, tensors, directory, wanted[0].taken[0])
+    account(model.config, tensors, directory, wanted[0].taken[0])
     # The files are mapped and copied, one tensor at a time, into memory that is aligned
     # for the processor (a file is not), and in which q, k, v are one matrix.
     parameters = dict(model.named_parameters())
-    unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
     total = sum(math.prod(piece.shape) for piece in wanted)
     num_read = 0
     for piece in wanted:
@@ -197,12 +195,9 @@ def fill(
         if piece.key in (EMBEDDING_KEY, HEAD_KEY):
             # a rank's padding rows of the vocabulary, which no file has
             parameter[end:] = 0
-            end = len(parameter)
-        unfilled[piece.parameter] -= end - piece.first
         num_read += math.prod(piece.shape)
         if report is not None:
             report(num_read, total)
-    assert not any(unfilled.values()), f"rows without a source: {unfilled}"
 
 
 def account(
@@ -213,41 +208,33 @@ def account(
     compared with it, in the `rows` that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
-    missing = [key for key in needed if key not in tensors]
-    tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and not missing
-    unexpected = [
-        key
-        for key in sorted(tensors)
-        if key not in needed
-        and not key.endswith(HARMLESS_SUFFIX)
-        and not (key == HEAD_KEY and config.tie_word_embeddings)
+    spare_head = config.tie_word_embeddings and HEAD_KEY in tensors
+    known = {*needed, HEAD_KEY} if spare_head else set(needed)
+    faults = {
+        "missing": [key for key in needed if key not in tensors],
+        "unexpected": sorted(tensors.keys() - known),
+        "of another kind": [],
+    }
+    for key in needed.keys() & tensors.keys():
+        shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()
+        if shape != needed[key] or dtype not in DTYPES:
+            expected = f"{' or '.join(DTYPES)} {needed[key]}"
+            faults["of another kind"].append(
+                f"{key} is {dtype} {shape}, not {expected}"
+            )
+    texts = [
+        f"{len(keys)} {fault}: {', '.join(keys[:10])}{', ...' if keys[10:] else ''}."
+        for fault, keys in faults.items()
+        if keys
     ]
-    other_shapes, other_dtypes = [], []
-    for key, expected in needed.items():
-        if key in tensors:
-            shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()
-            if shape != expected:
-                other_shapes.append(f"{key} is {shape}, expected {expected}")
-            if dtype not in _DTYPES:
-                other_dtypes.append(f"{key} is {dtype}")
-    faults = ""
-    for fault, keys in (
-        ("missing", missing),
-        ("unexpected", unexpected),
-        ("of another shape", other_shapes),
-        (f"of a dtype other than {', '.join(_DTYPES)}", other_dtypes),
-    ):
-        if keys:
-            more = f", and {len(keys) - 10} more" if len(keys) > 10 else ""
-            faults += f" {len(keys)} {fault}: {', '.join(keys[:10])}{more}."
-    if faults:
+    if texts:
         raise CheckpointError(
-            f"the tensors of {directory} are not those its config.json describes."
-            f"{faults} Check that config.json belongs to these weights "
+            f"the tensors of {directory} are not those its config.json describes. "
+            f"{' '.join(texts)} Check that config.json belongs to these weights "
             "(tie_word_embeddings, attention_bias, sizes) and that the weights are "
             "neither adapters nor quantised."
         )
-    if tied_head and not torch.equal(
+    if spare_head and not torch.equal(
         tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]
     ):
         raise CheckpointError(
@@ -258,23 +245,20 @@ def account(
 
 
 def stored_dtype(source: str | Path) -> torch.dtype:
-    """The dtype in config.json (`dtype`, formerly `torch_dtype`), else that of the
-    embedding; bfloat16 for a dummy. Raises CheckpointError."""
+    """The dtype in config.json (`dtype`, formerly `torch_dtype`), else float32;
+    bfloat16 for a dummy. Raises CheckpointError."""
     if is_dummy(source):
         return torch.bfloat16
-    directory = resolve(source)
-    raw = read_json(directory / "config.json")
-    name = raw.get("dtype") or raw.get("torch_dtype")
-    if name is None:
-        return _DTYPES[open_tensors(directory)[EMBEDDING_KEY].get_dtype()]
-    names = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
-    spelled = str(name).removeprefix("torch.")
-    if spelled not in names:
+    path = resolve(source) / "config.json"
+    raw = read_json(path)
+    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
+    dtype: torch.dtype | None = getattr(torch, name.removeprefix("torch."), None)
+    if dtype is None or dtype not in DTYPES.values():
         raise CheckpointError(
-            f"config.json of {directory} says dtype {name!r}; expected one of "
-            f"{', '.join(names)}. Give a dtype, or correct config.json."
+            f"{path} says dtype {name!r}; expected one of float64, float32, bfloat16, "
+            "float16. Give a dtype, or correct the file."
         )
-    return names[spelled]
+    return dtype
 
 
 def usual_dtype(source: str | Path, device: torch.device) -> torch.dtype:
