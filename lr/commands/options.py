@@ -86,7 +86,8 @@ def loading_bars() -> Iterator[Progress]:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    with Bars(console=console(stderr=True), transient=True) as bars:
+    out = console(stderr=True)
+    with Bars(console=out, transient=True, disable=not out.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
         def progress(checkpoint: str, done: int, total: int) -> None:

@@ -271,7 +271,7 @@ def test_the_default_gpus(
 def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = {}
 
-    def load(name: str, *, device: torch.device, dtype: torch.dtype | None) -> CausalLM:
+    def load(name: str, *, device: torch.device, **_: object) -> CausalLM:
         devices[name] = str(device)
         return load_model(name, device="cpu", dtype=torch.float32)
 
