@@ -56,7 +56,7 @@ LECTURES = {
         Slide("A rejection: the target's step, written for the comparison, replaces the draft's.",
               "answer-tree.svg"),
         Slide("A draft that is always wrong costs no pass of the target.",
-              formula=r"95 \text{ passes with it, } 95 \text{ without (notebook 00)}"),
+              formula=r"75 \text{ passes with it, } 75 \text{ without (notebook 00)}"),
     )),
     "second": ("Time, meaning, chance", (
         Slide("You are the clock. Both models have begun.", ("04", 1)),
