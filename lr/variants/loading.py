@@ -28,7 +28,7 @@ from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
 from lr.variants.lossless import lossless
 from lr.variants.rsd import rsd
-from lr.variants.self_draft import self_draft
+from lr.variants.self_draft import quantised_draft, self_draft
 from lr.variants.specguard import specguard
 from lr.variants.specreason import specreason
 from lr.variants.token_recycling import token_recycling
@@ -43,6 +43,7 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
     "adaptive": adaptive,
     "token_recycling": token_recycling,
     "self_draft": self_draft,
+    "quantised_draft": quantised_draft,
 }
 """The variants that come with the package."""
 NAMED = re.compile(r"(?:(?P<file>.+\.py):)?(?P<name>[A-Za-z_]\w*)(?P<call>\(.*\))?", re.DOTALL)  # fmt: skip
