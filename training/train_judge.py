@@ -158,7 +158,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
     if rank == 0:
         right = accuracy(trainer.model, rows, args.check)
         say(f"held-out grammar pairs: {right:.4f} right")
-        export(trainer.model, args.out / "hf", judge_prompt=BARE_PROMPT.question)
+        export(trainer.model, args.out / "hf", judge_prompt=BARE_PROMPT)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ class ServedJudge(Verifier):
             return Verdict(aligned=True, why="equal text")
         if self.given_up is not None:
             return Verdict(aligned=False, why=self.given_up, failed=True)
-        question = JUDGE_PROMPT.about(first, second)
+        question = JUDGE_PROMPT.format(first=first, second=second)
         self.passes += 1
         try:
             answer = await self._ask(question)

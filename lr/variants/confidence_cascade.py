@@ -31,7 +31,7 @@ class Cascade(Verifier):
         self, cheap: Verifier, expensive: Verifier, *, low: float, high: float
     ) -> None:
         require(low <= high, "(low, high)", (low, high), "low <= high")
-        self.name, self.fallible = f"{cheap.name}>{expensive.name}", expensive.fallible
+        self.name = f"{cheap.name}>{expensive.name}"
         self.requires = cheap.requires | expensive.requires
         self.early_requires = (
             None if cheap.requires & Requires.TARGET_STEP else cheap.requires

@@ -215,18 +215,6 @@ def test_early_verdicts_and_asking_everybody_give_the_same_answer(
     assert [s.origin for s in results[0].steps] == [s.origin for s in results[1].steps]
 
 
-def test_an_early_pass_of_a_fallible_verifier_that_fails_is_not_sure(
-    reasoner: Reasoner,
-) -> None:
-    broken = cascade(-1e9)
-    broken.judge_early = lambda pairs: 1 / 0  # type: ignore[assignment,return-value]
-    with pytest.raises(ZeroDivisionError):
-        target_steps(reasoner, broken)
-    broken.fallible = True
-    written, steps, _ = target_steps(reasoner, broken)
-    assert written == steps
-
-
 def test_a_failing_read_leaves_nothing_behind(
     reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

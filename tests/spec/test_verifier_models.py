@@ -4,6 +4,7 @@ score and the likelihood on random models."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import pytest
 import torch
@@ -11,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
+from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, FACT, Watched, codec, pair
 
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.spec.verifiers.base import Pair, verdicts_of
 from lr.spec.verifiers.judge import (
     JUDGE_PROMPT,
     AnswerTokens,
-    JudgePrompt,
     JudgeVerifier,
     PrefixCache,
     PromptRow,
@@ -31,43 +31,27 @@ from lr.spec.verifiers.named import (
 )
 from lr.types import Finish, Step
 
-PROMPT = JudgePrompt(
-    "Which of the two has more coins than the other?\n\n{first}\n\n{second}"
-)
-TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (GIVEN, ADD), (ADD, GIVEN)]
+PROMPT = "Which of the two has more coins than the other?\n\n{first}\n\n{second}"
+TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (FACT, ADD), (ADD, FACT)]
 PAIRS = [pair(draft, target) for draft, target in TEXTS]
 
 
 # Answers
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        (([1, 2], [3, 2]), AnswerTokens((), (1, 3))),
-        (([5, 1], [5, 2, 9]), AnswerTokens((5,), (1, 2))),
-        (([5], [5, 2]), AnswerTokens((5,), (None, 2))),
-    ],
-)
-def test_where_answers_part(
-    answers: Sequence[Sequence[int]], expected: AnswerTokens
-) -> None:
-    assert AnswerTokens.of(answers) == expected
-
-
-@pytest.mark.parametrize("answers", [([1], [1]), ([1, 2], [1, 3], [4]), ([], [])])
-def test_answers_that_no_token_tells_apart(answers: Sequence[Sequence[int]]) -> None:
-    with pytest.raises(SettingError, match="tell apart"):
-        AnswerTokens.of(answers)
+def test_one_token_tells_the_answers_apart() -> None:
+    assert AnswerTokens.of([[1, 2], [3, 2]]) == AnswerTokens((), (1, 3))
+    assert AnswerTokens.of([[5, 1], [5, 2, 9]]) == AnswerTokens((5,), (1, 2))
+    for answers in ([[1], [1]], [[1, 2], [1, 3], [4]], [[5], [5, 2]]):
+        with pytest.raises(SettingError, match="answers"):
+            AnswerTokens.of(answers)
 
 
 def test_reading_an_answer() -> None:
     rows = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.9, 0.0]]).log()
-    [(shares, mass), (_, other)] = AnswerTokens((), (0, 1)).read(rows)
+    [(shares, mass), (_, second_mass)] = AnswerTokens((), (0, 1)).read(rows)
     assert shares == pytest.approx([5 / 7, 2 / 7])
-    assert (mass, other) == pytest.approx((0.7, 1.0))
-    shares, mass = AnswerTokens((), (2, None, 0)).read(rows)[0]
-    assert shares == pytest.approx([0.3, 0.2, 0.5]) and mass == 1.0
+    assert (mass, second_mass) == pytest.approx((0.7, 1.0))
     tiny = torch.tensor([[0.0, -800.0, -802.0]])
     [(shares, mass)] = AnswerTokens((), (1, 2)).read(tiny)
     assert shares[0] == pytest.approx(1 / (1 + torch.e**-2)) and mass == 0.0
@@ -103,12 +87,11 @@ def test_kept_prefixes_change_nothing_but_the_work(
         for row, logits in zip(rows, prefixes.logits(rows), strict=True):
             for back in range(row.wanted):
                 expected = alone.last_logits(row.tokens[: len(row.tokens) - back])
-                got = logits[row.wanted - 1 - back]
-                assert torch.allclose(got, expected, atol=1e-9)
-        assert len(prefixes.kept) <= slots
-        assert all(b.num_computed_tokens == len(b) > 0 for b in prefixes.kept)
+                assert torch.allclose(logits[-1 - back], expected, atol=1e-9)
+        assert len(prefixes.branches) <= slots
+        assert all(b.num_computed_tokens == len(b) > 0 for b in prefixes.branches)
     prefixes.close()
-    assert watched.used == 0
+    assert watched.num_used == 0
 
 
 def test_a_growing_chain_is_computed_once() -> None:
@@ -117,7 +100,7 @@ def test_a_growing_chain_is_computed_once() -> None:
     chain = [5, 6, 7]
     for length in (3, 2, 4):
         prefixes.logits([PromptRow([*chain, 9, 9], keep=len(chain))])
-        assert [branch.tokens for branch in prefixes.kept] == [chain]
+        assert [branch.tokens for branch in prefixes.branches] == [chain]
         chain = [*chain, *range(10, 10 + length)]
     assert watched.forwards == [(1, 5), (1, 3 + 2), (1, 2 + 2)]
 
@@ -126,52 +109,51 @@ def test_the_longest_unused_prefix_goes_first() -> None:
     prefixes = PrefixCache(Watched().runner, slots=2)
     for first in (1, 2, 1, 3):
         prefixes.logits([PromptRow([first, 0], keep=1)])
-    assert [branch.tokens for branch in prefixes.kept] == [[1], [3]]
+    assert [branch.tokens for branch in prefixes.branches] == [[1], [3]]
 
 
-def test_failures_leave_nothing_behind() -> None:
+def test_rows_that_do_not_fit_fail_alone_and_leave_nothing_behind() -> None:
     watched = Watched(num_blocks=4, block_size=2)
     prefixes = PrefixCache(watched.runner)
     prefixes.logits([PromptRow([1, 2, 3], keep=3)])
     prefixes.logits([PromptRow([4, 5, 6, 7, 8, 9])])  # fits only without what is kept
-    assert prefixes.kept == [] and watched.used == 0
-    fits, fails = prefixes.logits([PromptRow([1]), PromptRow([1] * 9)])
-    assert isinstance(fits, Tensor) and isinstance(fails, OutOfBlocks)
-    fits, fails = PrefixCache(Watched().runner).logits(
-        [PromptRow([1]), PromptRow([1] * 600)]
-    )
-    assert isinstance(fits, Tensor) and isinstance(fails, ContextError)
-    assert watched.used == 0
+    assert prefixes.branches == [] and watched.num_used == 0
+    roomy = PrefixCache(Watched().runner)
+    for cache, length, error in ((prefixes, 9, OutOfBlocks), (roomy, 600, ContextError)):  # fmt: skip
+        fits, fails = cache.logits([PromptRow([1]), PromptRow([1] * length)])
+        assert isinstance(fits, Tensor) and isinstance(fails, error)
+    assert watched.num_used == 0
 
 
 # The judge
 
 
-def judge(watched: Watched, **changes: object) -> JudgeVerifier:
-    options = {"prompt": PROMPT, "least_mass": 0.0, **changes}
-    return JudgeVerifier(watched.asked, codec().decode, **options)  # type: ignore[arg-type]
+def judge(watched: Watched, threshold: float = 0.5) -> JudgeVerifier:
+    verifier = JudgeVerifier(
+        watched.prompted, codec().decode, threshold=threshold, prompt=PROMPT
+    )
+    verifier.least_mass = 0.0  # a random model nearly always answers something else
+    return verifier
 
 
 def test_the_prompts_text() -> None:
-    asked = JUDGE_PROMPT.about("x = {1}", "y = {second}")
-    assert "<version A>\nx = {1}\n</version A>" in asked  # braces of a step are text
-    assert "{{" not in asked and "}}" not in asked
-    assert asked.index("[unaligned]") < asked.index("<version A>"), "a common head"
+    prompt = JUDGE_PROMPT.format(first="x = {1}", second="y = {second}")
+    assert "<version A>\nx = {1}\n</version A>" in prompt  # braces of a step are text
+    assert "{{" not in prompt and "}}" not in prompt
+    assert prompt.index("[unaligned]") < prompt.index("<version A>"), "a common head"
 
 
 def test_the_score_is_the_share_of_the_first_differing_token() -> None:
     """Against a forward of the whole prompt, written out by hand."""
-    encode, other = codec().encode, Watched()
-    for (draft, target), verdict in zip(
-        TEXTS, judge(Watched()).judge(PAIRS), strict=True
-    ):
-        about = PROMPT.about(target, draft)
-        text = f"<|im_start|>user\n{about}<|im_end|>\n<|im_start|>assistant\n["
-        p = other.last_logits(encode(text)).softmax(-1)
-        aligned, unaligned = (
-            float(p[encode(a)[0]]) for a in ("aligned]", "unaligned]")
-        )
-        assert verdict.score == pytest.approx(aligned / (aligned + unaligned), rel=1e-9)
+    encode, reference = codec().encode, Watched()
+    answers = [encode(answer)[0] for answer in ("aligned]", "unaligned]")]
+    verdicts = judge(Watched()).judge(PAIRS)
+    for (draft, target), verdict in zip(TEXTS, verdicts, strict=True):
+        question = PROMPT.format(first=target, second=draft)
+        text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n["
+        p = reference.last_logits(encode(text)).softmax(-1)[answers]
+        score = float(p[0] / p.sum())
+        assert verdict.score == pytest.approx(score, rel=1e-9)
         assert verdict.aligned == (verdict.score >= 0.5)
 
 
@@ -180,15 +162,13 @@ def test_pairs_that_are_ready_together_are_one_batch_and_share_the_head() -> Non
     verifier = judge(watched)
     head = len(verifier.head)
     assert head >= 12
-    lengths = [len(verifier.row(target, draft)) for draft, target in TEXTS]
+    lengths = [len(verifier.row(target, draft)) - head for draft, target in TEXTS]
     verifier.judge(PAIRS)
-    computed = sum(lengths) - head * len(PAIRS)
-    assert watched.forwards == [(1, head), (len(PAIRS), computed)]
     verifier.judge(PAIRS[:3])
-    assert watched.forwards[2:] == [(3, sum(lengths[:3]) - 3 * head)]
-    assert watched.used == -(-head // 4), "only the head stays in the cache"
+    assert watched.forwards == [(1, head), (4, sum(lengths)), (3, sum(lengths[:3]))]
+    assert watched.num_used == -(-head // 4), "only the head stays in the cache"
     verifier.prefixes.close()
-    assert watched.used == 0
+    assert watched.num_used == 0
 
 
 class Waits(TorchFunctionMode):
@@ -198,15 +178,11 @@ class Waits(TorchFunctionMode):
     count = 0
 
     def __torch_function__(
-        self,
-        func: Callable,
-        types: object,
-        args: tuple = (),
-        kwargs: dict | None = None,
+        self, func: Callable, types: object, args: tuple = (), kwargs: object = None
     ) -> object:
         self.count += func in self.READS
         self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))  # type: ignore[dict-item]
 
 
 def test_the_host_waits_as_often_for_four_pairs_as_for_one() -> None:
@@ -222,70 +198,47 @@ def test_the_host_waits_as_often_for_four_pairs_as_for_one() -> None:
 def test_thresholds_are_inclusive() -> None:
     scores = [v.score for v in judge(Watched()).judge(PAIRS)]
     for threshold in scores:
-        verdicts = judge(Watched(), threshold=threshold - 1e-12).judge(PAIRS)
+        verdicts = judge(Watched(), threshold - 1e-12).judge(PAIRS)
         assert [v.aligned for v in verdicts] == [score >= threshold for score in scores]
+    with pytest.raises(SettingError, match="threshold"):
+        judge(Watched(), 1.5)
 
 
 @pytest.mark.parametrize(("num_blocks", "fits"), [(40, True), (3, False)])
 def test_a_batch_that_does_not_fit_is_judged_in_parts_or_rejected(
     num_blocks: int, fits: bool
 ) -> None:
-    watched = Watched(num_blocks=num_blocks, block_size=4)
+    watched = Watched(num_blocks=num_blocks)
     verdicts = verdicts_of(judge(watched), PAIRS)
-    usual = judge(Watched()).judge(PAIRS)
     if fits:
-        scores = [v.score for v in verdicts]
-        assert scores == pytest.approx([v.score for v in usual], rel=1e-9)
+        usual = [v.score for v in judge(Watched()).judge(PAIRS)]
+        assert [v.score for v in verdicts] == pytest.approx(usual, rel=1e-9)
     else:
         assert all(v.failed and not v.aligned for v in verdicts)
-        assert watched.used == 0
-
-
-def test_a_judge_that_answers_something_else_rejects() -> None:
-    verdicts = judge(Watched(), least_mass=0.5).judge(PAIRS)
-    assert all(not v.aligned and v.score is None for v in verdicts)
-
-
-def test_answers_of_which_one_begins_the_other() -> None:
-    """ "a" and "a coins" part where "a" ends: aligned is the probability that anything
-    but " coins" follows."""
-    prompt = JudgePrompt(
-        PROMPT.question, prefill="", aligned=" a", unaligned=" a coins"
-    )
-    watched = Watched()
-    [verdict] = judge(watched, prompt=prompt).judge(PAIRS[:1])
-    row = codec().chat(prompt.about(ADD, ADD_OTHERWISE)) + codec().encode(" a")
-    [coins] = codec().encode(" coins")
-    p = watched.last_logits(row).softmax(-1)
-    assert verdict.score == pytest.approx(1 - float(p[coins]), rel=1e-9)
-
-
-@pytest.mark.parametrize("changes", [{"threshold": 1.5}, {"least_mass": -1}])
-def test_impossible_settings(changes: dict[str, float]) -> None:
-    with pytest.raises(SettingError):
-        judge(Watched(), **changes)
+        assert watched.num_used == 0
 
 
 # The score
 
 
-def score(watched: Watched, **changes: object) -> ScoreVerifier:
-    options = {"threshold": 4.5, "least_mass": 0.0, **changes}
-    return ScoreVerifier(watched.asked, **options)  # type: ignore[arg-type]
+def score(
+    watched: Watched, reading: ScoreReading = ScoreReading.EXPECTED
+) -> ScoreVerifier:
+    verifier = ScoreVerifier(watched.prompted, threshold=4.5, reading=reading)
+    verifier.least_mass = 0.0
+    return verifier
 
 
 @pytest.mark.parametrize("reading", ScoreReading)
 def test_the_score_is_read_from_the_ten_digits(reading: ScoreReading) -> None:
     encode = codec().encode
-    for pair_, verdict in zip(
-        PAIRS, score(Watched(), reading=reading).judge(PAIRS), strict=True
-    ):
+    digits = [encode(f" {digit}")[0] for digit in range(10)]
+    verdicts = score(Watched(), reading).judge(PAIRS)
+    for pair_, verdict in zip(PAIRS, verdicts, strict=True):
         row = [*pair_.prefix, *pair_.draft.tokens, *encode(SCORE_QUESTION)]
-        p = Watched().last_logits(row).softmax(-1)
-        digits = torch.stack([p[encode(f" {digit}")[0]] for digit in range(10)])
-        numbers = torch.arange(10.0, dtype=torch.float64)
-        mean = float((digits / digits.sum()) @ numbers)
-        likeliest = float(digits.argmax())
+        p = Watched().last_logits(row).softmax(-1)[digits]
+        mean = float((p / p.sum()) @ torch.arange(10.0, dtype=torch.float64))
+        likeliest = float(p.argmax())
         expected = mean if reading is ScoreReading.EXPECTED else likeliest
         assert verdict.score == pytest.approx(expected, rel=1e-9)
         assert verdict.aligned == (verdict.score >= 4.5)
@@ -297,34 +250,39 @@ def test_a_score_computes_a_chain_once() -> None:
     question = len(codec().encode(SCORE_QUESTION))
     first = pair(ADD)
     chain = (*first.prefix, *first.draft.tokens)
-    second = Pair(chain, pair(GIVEN).draft)
+    second = Pair(chain, pair(FACT).draft)
     verifier.judge([first])
     verifier.judge([second])
-    assert watched.forwards == [
-        (1, len(chain) + question),
-        (1, len(second.draft.tokens) + question),
-    ]
+    lengths = [len(chain) + question, len(second.draft.tokens) + question]
+    assert watched.forwards == [(1, length) for length in lengths]
 
 
-def test_a_target_that_gives_no_score_rejects() -> None:
-    verdicts = score(Watched(), least_mass=0.9).judge(PAIRS)
-    assert all(not v.aligned and v.score is None for v in verdicts)
+@pytest.mark.parametrize("make", [judge, score])
+def test_a_model_that_answers_something_else_rejects(
+    make: Callable[[Watched], JudgeVerifier | ScoreVerifier],
+) -> None:
+    verifier = make(Watched())
+    verifier.least_mass = 0.9
+    assert all(not v.aligned and v.score is None for v in verifier.judge(PAIRS))
 
 
 # The likelihood
 
 
-def test_likelihood_of_given_log_probabilities() -> None:
-    def at(*logprobs: float) -> Pair:
-        step = Step((0,) * len(logprobs), Finish.BOUNDARY)
-        return Pair((1,), step, logprobs=logprobs)
-
-    pairs = [at(-0.5, -1.5), at(-0.5, -1.6), at(0.0), at(-float("inf"), 0.0)]
-    verdicts = LikelihoodVerifier(-1.0).judge(pairs)
-    assert [v.aligned for v in verdicts] == [True, False, True, False]
+def likelihoods(pairs: Sequence[Pair], verifier: LikelihoodVerifier) -> list[bool]:
+    return [verdict.aligned for verdict in verifier.judge(pairs)]
 
 
-def test_likelihood_computed_by_one_prefill() -> None:
+def test_the_likelihood_is_the_mean_log_probability() -> None:
+    pairs = [
+        Pair((1,), Step((0,) * len(logprobs), Finish.BOUNDARY), logprobs=logprobs)
+        for logprobs in ((-0.5, -1.5), (-0.5, -1.6), (0.0,), (-inf, 0.0))
+    ]
+    verifier = LikelihoodVerifier(-1.0)
+    assert likelihoods(pairs, verifier) == [True, False, True, False]
+
+
+def test_a_likelihood_that_no_pair_holds_is_computed_by_one_prefill() -> None:
     watched = Watched()
     verifier = LikelihoodVerifier(-6.0, watched.runner)
     pairs = [pair(text, prefix=f"Coins {i}") for i, (text, _) in enumerate(TEXTS)]
@@ -342,10 +300,9 @@ def test_likelihood_computed_by_one_prefill() -> None:
 
 
 def test_likelihood_takes_what_a_pair_holds_and_computes_the_others() -> None:
-    watched = Watched()
     bare = pair(ADD)
     held = Pair(bare.prefix, bare.draft, logprobs=(-2.0,) * len(bare.draft.tokens))
-    verdicts = LikelihoodVerifier(-1.0, watched.runner).judge([bare, held])
-    assert verdicts[1].score == -2.0 != verdicts[0].score
+    first, second = LikelihoodVerifier(-1.0, Watched().runner).judge([bare, held])
+    assert second.score == -2.0 != first.score
     with pytest.raises(ProtocolError, match="runner"):
         LikelihoodVerifier(-1.0).judge([held, bare])

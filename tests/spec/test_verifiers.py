@@ -10,15 +10,16 @@ import pytest
 import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 from spec_kit import random_model
+from torch import Tensor
+from torch.nn import functional as F
 from verifier_kit import (
     ADD,
     ADD_OTHERWISE,
     ADD_WRONG,
-    GIVEN,
+    FACT,
     Says,
     Watched,
     codec,
-    letters,
     model,
     pair,
     step,
@@ -67,18 +68,33 @@ class HiddenVerifier(Verifier):
         return [Verdict(mean > 0, f"mean {mean:.2f}", mean) for mean in means]
 
 
-def judge(asked: PromptedModel | None = None) -> JudgeVerifier:
-    asked = asked or Watched().asked
-    return JudgeVerifier(asked, codec().decode, prompt=BARE_PROMPT, least_mass=0.0)
+def letters(texts: Sequence[str]) -> Tensor:
+    """A poor man's sentence embedding: how often each letter occurs."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    counts = [[text.count(letter) for letter in letters] for text in texts]
+    return F.normalize(torch.tensor(counts, dtype=torch.float64), dim=-1)
+
+
+def judge(prompted: PromptedModel | None = None) -> JudgeVerifier:
+    prompted = prompted or Watched().prompted
+    verifier = JudgeVerifier(prompted, codec().decode, prompt=BARE_PROMPT)
+    verifier.least_mass = 0.0  # a random model nearly always answers something else
+    return verifier
+
+
+def score() -> ScoreVerifier:
+    verifier = ScoreVerifier(Watched(1).prompted, threshold=4.5)
+    verifier.least_mass = 0.0
+    return verifier
 
 
 MAKERS: dict[str, Make] = {
     "exact": ExactVerifier,
     "oracle": lambda: OracleVerifier(codec().decode),
-    "random": lambda: RandomVerifier(0.5, seed=3),
+    "random": lambda: RandomVerifier(0.5),
     "judge": judge,
     "folded judge": lambda: NormalisedMatch(judge(), codec().decode),
-    "score": lambda: ScoreVerifier(Watched(1).asked, threshold=4.5, least_mass=0.0),
+    "score": score,
     "likelihood": lambda: LikelihoodVerifier(-5.0),
     "likelihood, computed": lambda: LikelihoodVerifier(-5.0, Watched(2).runner),
     "embedding": lambda: EmbeddingVerifier(letters, codec().decode, threshold=0.9),
@@ -107,7 +123,7 @@ def broken() -> PromptedModel:
     watched = Watched()
     watched.runner.model = random_model(0, vocab_size=codec().vocab_size)
     watched.runner.model.embedding.weight.fill_(torch.nan)
-    return watched.asked
+    return watched.prompted
 
 
 @pytest.mark.parametrize(
@@ -128,13 +144,10 @@ def test_what_is_not_a_number_rejects(make: Make) -> None:
 
 
 def test_exact_compares_token_ids_with_the_end_of_sequence() -> None:
-    ended = Step((*step(ADD).tokens[:-1], codec().tokenizer.eos_token_id), Finish.EOS)
-    pairs = [
-        Pair((1,), step(ADD), step(ADD)),
-        Pair((1,), step(ADD), ended),
-        pair(ADD.upper(), ADD),
-    ]
-    verdicts = ExactVerifier().judge(pairs)
+    eos = codec().tokenizer.eos_token_id
+    same = Pair((1,), step(ADD), step(ADD))
+    ended = Pair((1,), step(ADD), Step((*step(ADD).tokens[:-1], eos), Finish.EOS))
+    verdicts = ExactVerifier().judge([same, ended, pair(ADD.upper(), ADD)])
     assert [verdict.aligned for verdict in verdicts] == [True, False, False]
 
 
@@ -146,7 +159,6 @@ def test_exact_compares_token_ids_with_the_end_of_sequence() -> None:
         ("x = 1 1", "x = 11", False),
         ("So  it is.", "So it is.", False),
         ("line\nbreak", "line break", False),
-        ("x", "x.", False),
     ],
 )
 def test_folding_forgives_case_and_outer_white_space_only(
@@ -155,12 +167,13 @@ def test_folding_forgives_case_and_outer_white_space_only(
     inner = Says({draft.strip(): NO})
     [verdict] = NormalisedMatch(inner, codec().decode).judge([pair(draft, target)])
     assert verdict.aligned == same
-    assert inner.asked == ([] if same else [draft.strip()])
+    assert inner.texts == ([] if same else [draft.strip()])
 
 
 def test_the_oracle_says_what_differs() -> None:
     texts = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), ("Hm.", ADD), (ADD, "Hm.")]
-    verdicts = OracleVerifier(codec().decode).judge([pair(*both) for both in texts])
+    pairs = [pair(draft, target) for draft, target in texts]
+    verdicts = OracleVerifier(codec().decode).judge(pairs)
     assert [verdict.aligned for verdict in verdicts] == [True, False, False, False]
     assert "11" in verdicts[1].why
 
@@ -168,30 +181,24 @@ def test_the_oracle_says_what_differs() -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.1, 0.8, 1.0])
 def test_the_random_verifier_accepts_as_often_as_it_should(rho: float) -> None:
     """4,000 draws of seed 0; six standard deviations: a correct verifier fails with
-    probability 2e-9 per seed."""
+    probability 2e-9."""
     pairs = [Pair((i,), Step((1, 2), Finish.BOUNDARY)) for i in range(4000)]
     share = sum(verdict.aligned for verdict in RandomVerifier(rho).judge(pairs)) / 4000
     assert abs(share - rho) <= 6 * sqrt(rho * (1 - rho) / 4000)
 
 
-def test_the_border_between_prefix_and_step_changes_the_draw() -> None:
-    pairs = [
-        Pair((1, 2), Step((3,), Finish.EOS)),
-        Pair((1,), Step((2, 3), Finish.EOS)),
-    ]
-    first, second = RandomVerifier(0.5).judge(pairs)
-    assert first.why != second.why
-
-
-def test_cosines_by_hand() -> None:
+def test_embeddings_are_compared_by_their_cosine() -> None:
     vectors = {"a": [1.0, 0.0], "b": [0.6, 0.8], "c": [-1.0, 0.0]}
 
-    def embed(texts: Sequence[str]) -> torch.Tensor:
+    def embed(texts: Sequence[str]) -> Tensor:
         return torch.tensor([vectors[text] for text in texts])
 
     verifier = EmbeddingVerifier(embed, codec().decode, threshold=0.6)
     verdicts = verifier.judge([pair("b", "a"), pair("c", "a"), pair("a", "a")])
     assert [v.score for v in verdicts] == pytest.approx([0.6, -1.0, 1.0])
+    close = [pair(FACT, ADD), pair(ADD_OTHERWISE, ADD), pair(ADD, ADD)]
+    scores = [v.score for v in MAKERS["embedding"]().judge(close)]
+    assert scores == sorted(scores)
 
 
 def test_a_real_encoder_tells_close_texts_from_others() -> None:
@@ -201,9 +208,9 @@ def test_a_real_encoder_tells_close_texts_from_others() -> None:
     vectors = embed([cat, "A cat is sitting on the mat.", market])
     cosines = vectors @ vectors.T
     assert cosines[0, 1] > 0.9 > 0.3 > cosines[0, 2]
-    alone = torch.cat([embed([text]) for text in (cat, " ".join([market] * 10))])
-    together = embed([cat, " ".join([market] * 10)])
-    assert torch.allclose(together, alone, atol=1e-5), "padding is masked"
+    texts = [cat, " ".join([market] * 10)]
+    alone = torch.cat([embed([text]) for text in texts])
+    assert torch.allclose(embed(texts), alone, atol=1e-5), "padding is masked"
 
 
 def test_the_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
@@ -213,33 +220,17 @@ def test_the_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     cascade = Cascade(cheap, expensive, low=0.2, high=0.8)
     verdicts = cascade.judge([pair(name, "x") for name in "abcdef"])
     assert [v.aligned for v in verdicts] == [False, False, True, False, True, True]
-    assert expensive.asked == ["c", "d", "f"]
+    assert expensive.texts == ["c", "d", "f"]
     early = cascade.judge_early([Pair((), step(name)) for name in "abcdef"])
     assert [v and v.aligned for v in early] == [False, False, None, None, True, None]
-    with pytest.raises(SettingError, match="low"):
-        Cascade(cheap, expensive, low=0.9, high=0.1)
-
-
-def test_a_fault_in_a_verifier_is_raised_unless_it_is_fallible() -> None:
-    fails = Says({"a": RuntimeError("gone"), "b": YES})
-    with pytest.raises(RuntimeError, match="gone"):
-        verdicts_of(fails, [pair("a", "x")])
-    fails.fallible = True
-    first, second = verdicts_of(fails, [pair("a", "x"), pair("b", "x")])
-    assert first.failed and not first.aligned and "gone" in first.why
-    assert second == YES
 
 
 @pytest.mark.parametrize("answer", [None, [], [True], [YES, YES], (YES,)])
 def test_anything_but_one_verdict_per_pair_is_refused(answer: object) -> None:
-    class Wrong(Verifier):
-        name = "wrong"
-
-        def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-            return answer  # type: ignore[return-value]
-
-    with pytest.raises(TypeError, match="list of 1"):
-        verdicts_of(Wrong(), [pair("a", "x")])
+    verifier = Says({})
+    verifier.judge = lambda pairs: answer  # type: ignore[assignment,return-value]
+    with pytest.raises(TypeError, match="Verdict"):
+        verdicts_of(verifier, [pair("a", "x")])
 
 
 @pytest.mark.parametrize("wrong", ["exact", ExactVerifier, object()])
@@ -281,17 +272,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_named_verifier_can_be_made(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "lr.engine.verifiers.load_encoder",
-        lambda name, device: lambda texts: torch.ones(len(texts), 1),
-    )
+    embed = lambda texts: torch.ones(len(texts), 1)  # noqa: E731
+    monkeypatch.setattr("lr.engine.verifiers.load_encoder", lambda name, device: embed)
     checkpoints = {"judge": "tiny-judge", "embedding": "some/encoder"}
     checkpoint = checkpoints.get(kind.partition(":")[0])
     verifier = VerifierChoice(kind, codec(), checkpoint).build(model(1))
-    name = {"always": "random:1", "never": "random:0", "random": "random:0.5"}
-    number = kind if kind.startswith("random:") else kind.partition(":")[0]
-    assert verifier.name == name.get(kind, number)
     assert isinstance(verifier, NormalisedMatch) == (checkpoint is not None)
+    assert (
+        kind in verifier.name
+        or verifier.name.partition(":")[0] in kind
+        or (kind in ("always", "never") and verifier.name in ("random:1", "random:0"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,9 +340,3 @@ def test_whole_answers_twice(folder: Path, verifier: str) -> None:
         options = {"max_tokens": 60, "max_step_tokens": 20, "seed": 2}
         first, again = (reasoner.generate("How many?", **options) for _ in range(2))
     assert first.tokens == again.tokens
-
-
-def test_texts_that_only_differ_in_words_are_close(folder: Path) -> None:
-    pairs = [pair(GIVEN, ADD), pair(ADD_OTHERWISE, ADD), pair(ADD, ADD)]
-    scores = [v.score for v in MAKERS["embedding"]().judge(pairs)]
-    assert scores == sorted(scores)

@@ -27,7 +27,7 @@ from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.rng import Stream
 from lr.spec.verifiers.base import Pair
-from lr.spec.verifiers.judge import BARE_PROMPT, AnswerTokens
+from lr.spec.verifiers.judge import ANSWER_BEGUN, ANSWERS, BARE_PROMPT, AnswerTokens
 from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Problem, Split
 from lr.tiny.oracle import parse, same_meaning
@@ -58,24 +58,17 @@ class JudgeRows(RowMaker):
             [pair for pair in real if pair.same is same] for same in (True, False)
         ]
         self.real_share = real_share if all(self.real) else 0.0
-        prompt = BARE_PROMPT
-        answers = AnswerTokens.of(
-            [self.encode(prompt.aligned), self.encode(prompt.unaligned)]
-        )
-        self.begun = [*self.encode(prompt.prefill), *answers.common]
-        aligned, unaligned = answers.tokens
-        assert aligned is not None and unaligned is not None
-        self.aligned, self.unaligned = aligned, unaligned
+        answers = AnswerTokens.of([self.encode(answer) for answer in ANSWERS])
+        self.begun = [*self.encode(ANSWER_BEGUN), *answers.common]
+        self.aligned, self.unaligned = answers.tokens
         self.texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
         [self.blank] = self.encode("\n\n")
 
     def pair_row(self, pair: TextPair) -> Row:
         """The prompt about a pair with the right answer; its own weight is 1, that of
         the running answers `RUNNING_WEIGHT`."""
-        ids = [
-            *self.prompt(BARE_PROMPT.about(pair.first, pair.second)),
-            *self.begun,
-        ]
+        question = BARE_PROMPT.format(first=pair.first, second=pair.second)
+        ids = [*self.prompt(question), *self.begun]
         labels, weights = list(ids), [0.0] * len(ids)
         for place, agrees in self._running(pair, ids):
             labels[place + 1] = self.aligned if agrees else self.unaligned

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
@@ -94,15 +94,14 @@ class Verifier(ABC):
     `requires`: what pairs given to `judge` must hold; without TARGET_STEP the target
     writes a step only after a rejection. `early_requires`: the same for `judge_early`.
     `parallel`: the target writes its step at once all the same, so a rejection, or an
-    unsure early verdict, costs no time. `fallible`: an exception in `judge` counts as a
-    rejection. `passes`: forwards of its own models, or requests, so far.
+    unsure early verdict, costs no time. `passes`: forwards of its own models, or
+    requests, so far.
     """
 
     name: str  # in reports
     requires: Requires = Requires.TARGET_STEP
     early_requires: Requires | None = None
     parallel: bool = False
-    fallible: bool = False
     passes: int = 0
 
     @abstractmethod
@@ -154,18 +153,20 @@ def check_verifier(verifier: object) -> Verifier:
     if not isinstance(verifier.requires, Requires):
         refuse("verifier", verifier, f"requires = {verifier.requires!r}", "Requires")
     early = verifier.early_requires
+    value = f"early_requires = {early!r}"
     if early is not None and (
         not isinstance(early, Requires) or Requires.TARGET_STEP in early
     ):
         expected = "None, or Requires without TARGET_STEP, which is not there yet"
-        refuse("verifier", verifier, f"early_requires = {early!r}", expected)
+        refuse("verifier", verifier, value, expected)
     # The two belong together: one alone is forgotten or misspelt.
     writes_early = type(verifier).judge_early is not Verifier.judge_early
-    kinds = type(verifier).__mro__[: type(verifier).__mro__.index(Verifier)]
-    states_early = any("early_requires" in vars(one) for one in (verifier, *kinds))
-    if writes_early != (early is not None) and not (writes_early and states_early):
-        defined = "defined" if writes_early else "not defined"
-        value = f"early_requires = {early!r}, judge_early {defined}"
+    classes = type(verifier).__mro__[: type(verifier).__mro__.index(Verifier)]
+    states_early = any("early_requires" in vars(v) for v in (verifier, *classes))
+    unstated = writes_early and not states_early
+    unwritten = early is not None and not writes_early
+    if unstated or unwritten:
+        value += f", judge_early {'' if writes_early else 'not '}defined"
         refuse("verifier", verifier, value, "both of them, or neither")
     return verifier
 
@@ -188,48 +189,25 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
     return None
 
 
-def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The verifier's verdicts. If a `fallible` verifier raises, it is asked again about
-    each pair alone, so that only the pairs that fail are rejected.
-
-    Raises what any other verifier raises, and `TypeError` if it does not return
-    verdicts.
-    """
-    return [verdict for verdict in _asked(verifier, pairs) if verdict is not None]
+def verdicts_of(
+    verifier: Verifier, pairs: Sequence[Pair], *, early: bool = False
+) -> list[Verdict]:
+    """The verifier's verdicts, checked; with `early`, those of its first pass, which
+    may be None."""
+    if not pairs:
+        return []
+    judge = verifier.judge_early if early else verifier.judge
+    verdicts: list[Any] = judge(pairs)
+    check_verdicts(verifier, verdicts, len(pairs), early=early)
+    return verdicts
 
 
 def all_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
     """As `verdicts_of`, but pairs may lack the target step; None: the verdict needs
     it."""
     early = bool(verifier.requires & Requires.TARGET_STEP)
-    alone = iter(
-        _asked(verifier, [pair for pair in pairs if pair.target is None], early=early)
-    )
-    whole = iter(_asked(verifier, [pair for pair in pairs if pair.target is not None]))
-    return [next(alone if pair.target is None else whole) for pair in pairs]
-
-
-def _asked(
-    verifier: Verifier, pairs: Sequence[Pair], *, early: bool = False
-) -> list[Verdict | None]:
-    if not pairs:
-        return []
-    verdicts: Sequence[Verdict | None]
-    try:
-        judge = verifier.judge_early if early else verifier.judge
-        verdicts = judge(pairs)
-    except Exception as error:
-        if not verifier.fallible:
-            if isinstance(error, (TypeError, AttributeError)):  # took None for a value?
-                error.add_note(
-                    f"verifier {verifier.name}: its pairs hold what its `requires` asks for "
-                    f"({verifier.requires}) and None elsewhere."
-                )
-            raise
-        if len(pairs) > 1:
-            alone = [_asked(verifier, [pair], early=early) for pair in pairs]
-            return [verdict for [verdict] in alone]
-        why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
-        return [None if early else Verdict(aligned=False, why=why, failed=True)]
-    check_verdicts(verifier, verdicts, len(pairs), early=early)
-    return list(verdicts)
+    alone = [pair for pair in pairs if pair.target is None]
+    compared = [pair for pair in pairs if pair.target is not None]
+    verdicts_alone = iter(verdicts_of(verifier, alone, early=early))
+    verdicts = iter(verdicts_of(verifier, compared))
+    return [next(verdicts_alone if pair.target is None else verdicts) for pair in pairs]

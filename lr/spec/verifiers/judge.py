@@ -62,50 +62,37 @@ class AnswerTokens:
     """The possible answers: all begin with `common`, then answer i continues with
     `tokens[i]`.
 
-    None: the answer ends there. Example: if "aligned]" is the tokens (al, igned, ]) and
-    "unaligned]" is (un, al, igned, ]), `common` is empty and `tokens` is (al, un). If "
-    7" and " 8" are (space, 7) and (space, 8), the space is common, and 7 and 8
-    decide."""
+    Example: if "aligned]" is the tokens (al, igned, ]) and "unaligned]" is (un, al,
+    igned, ]), `common` is empty and `tokens` is (al, un). If " 7" and " 8" are (space,
+    7) and (space, 8), the space is common, and 7 and 8 decide."""
 
     common: tuple[int, ...]
-    tokens: tuple[int | None, ...]
+    tokens: tuple[int, ...]
 
     @classmethod
     def of(cls, answers: Sequence[Sequence[int]]) -> AnswerTokens:
         """From the token ids of each answer. Raises `SettingError` if no single token
         decides."""
-        place = min(common_length(answers[0], answer) for answer in answers)
-        tokens = tuple(
-            answer[place] if place < len(answer) else None for answer in answers
-        )
-        if len(set(tokens)) < len(tokens):
+        length = min(common_length(answers[0], answer) for answer in answers)
+        tokens = tuple(answer[length] for answer in answers if len(answer) > length)
+        if len(set(tokens)) < len(answers):
             raise SettingError(
                 f"the possible answers are the token ids {[list(a) for a in answers]}, which "
                 "one token does not tell apart. Choose answers that begin differently, or a "
                 "model with another tokenizer."
             )
-        return cls(tuple(answers[0][:place]), tokens)
+        return cls(tuple(answers[0][:length]), tokens)
 
     def read(self, logits: Tensor) -> list[tuple[list[float], float]]:
         """For each row, the answers' relative probabilities and their total
-        probability.
-
-        `logits` [b, v] are those after the common tokens. An answer that ends there
-        gets the remaining probability. Waits for the device once."""
-        going_on = [token for token in self.tokens if token is not None]
+        probability. `logits` [b, v] are those after the common tokens. Waits for the
+        device once."""
         log_p = torch.log_softmax(logits.double(), -1)
-        log_p = log_p.index_select(
-            -1, integers(going_on, logits.device)
-        )  # [b, answers]
-        if None not in self.tokens:
-            mass = log_p.logsumexp(-1, keepdim=True).exp()
-            table = torch.cat((log_p.softmax(-1), mass), -1).tolist()
-            return [(p, mass) for *p, mass in table]
-        p = log_p.exp()
-        place = self.tokens.index(None)
-        remaining = (1.0 - p.sum(-1, keepdim=True)).clamp(min=0.0)
-        table = torch.cat((p[:, :place], remaining, p[:, place:]), -1).tolist()
-        return [(row, 1.0) for row in table]
+        tokens = integers(self.tokens, logits.device)
+        log_p = log_p.index_select(-1, tokens)  # [b, answers]
+        total = log_p.logsumexp(-1, keepdim=True).exp()
+        rows = torch.cat((log_p.softmax(-1), total), -1).tolist()
+        return [(p, total) for *p, total in rows]
 
 
 @dataclass(frozen=True)
@@ -127,11 +114,10 @@ class PrefixCache:
     50 tokens."""
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
-        require(slots > 0, "slots", slots, "a whole number > 0")
         self.runner = runner
         self.slots = slots
         self.passes = 0
-        self.kept: list[Branch] = []  # the most recently used last
+        self.branches: list[Branch] = []  # the most recently used last
 
     def logits(self, rows: Sequence[PromptRow]) -> list[Tensor | LRError]:
         """The logits [wanted, v] after the last tokens of each row, by one ragged
@@ -156,7 +142,7 @@ class PrefixCache:
             if len(rows) > 1:
                 middle = len(rows) // 2
                 return self.logits(rows[:middle]) + self.logits(rows[middle:])
-            if isinstance(error, ContextError) or not self.kept:
+            if isinstance(error, ContextError) or not self.branches:
                 return [error]
             self.close()  # kept branches may occupy the room that this row needs
             return self.logits(rows)
@@ -166,26 +152,26 @@ class PrefixCache:
 
     def warm(self, tokens: list[int]) -> None:
         """Cache `tokens` (at least one) for rows that begin with them."""
-        lengths = [common_length(branch.tokens, tokens) for branch in self.kept]
+        lengths = [common_length(branch.tokens, tokens) for branch in self.branches]
         if len(tokens) not in lengths:
             self.logits([PromptRow(tokens, keep=len(tokens))])
 
     def close(self) -> None:
         """Release all kept branches. The next call computes them again."""
-        for branch in self.kept:
+        for branch in self.branches:
             self.runner.close(branch)
-        self.kept = []
+        self.branches = []
 
     def _fork(
         self, row: PromptRow, branches: Sequence[Branch], rows: Sequence[PromptRow]
     ) -> Branch:
         """A branch for a row. Branches of this batch that want one row of logits can be
         shared, too."""
-        known = list(self.kept)
+        origins = list(self.branches)
         if row.keep:
             pairs = zip(branches, rows, strict=False)
-            known += [branch for branch, earlier in pairs if earlier.wanted == 1]
-        return fork_longest(self.runner, known, row.tokens, row.wanted)
+            origins += [branch for branch, earlier in pairs if earlier.wanted == 1]
+        return fork_longest(self.runner, origins, row.tokens, row.wanted)
 
     def _keep(self, row: PromptRow, branch: Branch) -> None:
         """Keep the first tokens of a finished row. They replace kept branches that they
@@ -195,43 +181,50 @@ class PrefixCache:
             return
         self.runner.rewind(branch, min(row.keep, len(branch)))
         staying: list[Branch] = []
-        for kept in self.kept:
-            shared = common_length(kept.tokens, branch.tokens)
+        for earlier in self.branches:
+            shared = common_length(earlier.tokens, branch.tokens)
             if shared == len(branch):  # it holds these tokens already
                 self.runner.close(branch)
-                branch = kept
-            elif shared == len(kept):  # these tokens extend it
-                self.runner.close(kept)
+                branch = earlier
+            elif shared == len(earlier):  # these tokens extend it
+                self.runner.close(earlier)
             else:
-                staying.append(kept)
+                staying.append(earlier)
         staying.append(branch)
-        for old in staying[: -self.slots]:
-            self.runner.close(old)
-        self.kept = staying[-self.slots :]
+        for unused in staying[: -self.slots]:
+            self.runner.close(unused)
+        self.branches = staying[-self.slots :]
 
 
 class AskingVerifier(Verifier):
     """Runs one row per pair and reads the verdict from the logits of the `answers`.
 
-    `head`: the common first tokens of all rows."""
+    `head`: the common first tokens of all rows. A pair is rejected if the answers
+    together have less than `least_mass` of the probability: the model would say
+    something else."""
 
     prefixes: PrefixCache
     answers: AnswerTokens
     head: Sequence[int] = ()
+    least_mass: float = 0.01
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         if not pairs:
             return []
         if self.head:
             self.prefixes.warm(list(self.head))
-        rows = self.prefixes.logits([self.row_of(pair) for pair in pairs])
-        ran = [(p, row) for p, row in zip(pairs, rows, strict=True) if isinstance(row, Tensor)]  # fmt: skip
-        verdicts = iter(self.read(ran) if ran else ())
+        results = self.prefixes.logits([self.row_of(pair) for pair in pairs])
+        judged = [
+            (pair, logits)
+            for pair, logits in zip(pairs, results, strict=True)
+            if isinstance(logits, Tensor)
+        ]
+        verdicts = iter(self.read(judged) if judged else ())
         return [
-            Verdict(aligned=False, why=f"not judged: {row}", failed=True)
-            if isinstance(row, LRError)
+            Verdict(aligned=False, why=f"not judged: {result}", failed=True)
+            if isinstance(result, LRError)
             else next(verdicts)
-            for row in rows
+            for result in results
         ]
 
     @property
@@ -243,14 +236,18 @@ class AskingVerifier(Verifier):
     def row_of(self, pair: Pair) -> PromptRow:
         """The row that the model reads for a pair."""
 
-    def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
+    def read(self, judged: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
         """The verdicts from the logits [wanted, v] of each pair's row."""
-        logits = torch.cat([row for _, row in ran])
-        return [self.verdict(p, mass) for p, mass in self.answers.read(logits)]
+        logits = torch.cat([rows for _, rows in judged])
+        return [
+            self.verdict(p)
+            if mass >= self.least_mass
+            else Verdict(False, f"it answers something else (mass {mass:.1e})")
+            for p, mass in self.answers.read(logits)
+        ]
 
-    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
-        """The verdict from relative probabilities and total, as `AnswerTokens.read`
-        gives them."""
+    def verdict(self, p: Sequence[float]) -> Verdict:
+        """The verdict from the relative probabilities of the answers."""
         raise NotImplementedError
 
 
@@ -261,24 +258,8 @@ def at_least(threshold: float, score: float, why: str) -> Verdict:
     return Verdict(score >= threshold, why=why, score=score)
 
 
-@dataclass(frozen=True)
-class JudgePrompt:
-    """A question about two steps (`{first}`, `{second}`), the answer's beginning, and
-    its ends."""
-
-    question: str
-    prefill: str = "["
-    aligned: str = "aligned]"
-    unaligned: str = "unaligned]"
-
-    def about(self, first: str, second: str) -> str:
-        """The question about two texts, which may contain braces."""
-        return self.question.format(first=first, second=second)
-
-
 # The steps follow the instructions, so all prompts share a long prefix.
-JUDGE_PROMPT = JudgePrompt(
-    """\
+JUDGE_PROMPT = """\
 You see two versions, A and B, of one step in the solution of a problem. Could one take the place \
 of the other without changing the solution? That is so if both do the same thing with the same \
 facts and come to the same values and conclusions. How it is said does not matter: wording, order, \
@@ -295,25 +276,18 @@ not or if you cannot tell.
 <version B>
 {second}
 </version B>"""
-)
-
-BARE_PROMPT = JudgePrompt("{first}\n\n{second}")
+BARE_PROMPT = "{first}\n\n{second}"
 """For a judge trained for nothing else: two steps, no instructions."""
-
-
-def prompt_of(codec: TextCodec) -> JudgePrompt:
-    """The prompt that a judge was trained for, as "judge_prompt" in its
-    generation_config.json, else `JUDGE_PROMPT`."""
-    question = codec.generation_config.get("judge_prompt")
-    return JUDGE_PROMPT if question is None else JudgePrompt(str(question))
+ANSWER_BEGUN = "["
+ANSWERS = ("aligned]", "unaligned]")
 
 
 class JudgeVerifier(AskingVerifier):
     """Accepts if the judge's score is at least `threshold`.
 
-    In the prompt the target's step is first, the draft's second. `prompt` None: the
-    prompt made for `judge`. A pair is rejected if the two answers together have less
-    than `least_mass` of the probability, since the judge then says something else."""
+    In the prompt the target's step is `{first}`, the draft's `{second}`. `prompt` None:
+    the one that the judge was trained for, "judge_prompt" in its
+    generation_config.json, else `JUDGE_PROMPT`."""
 
     name = "judge"
 
@@ -323,19 +297,17 @@ class JudgeVerifier(AskingVerifier):
         decode: Decode,
         *,
         threshold: float = 0.5,
-        prompt: JudgePrompt | None = None,
-        least_mass: float = 0.01,
+        prompt: str | None = None,
     ) -> None:
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
-        require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
+        codec = judge.codec
+        trained = codec.generation_config.get("judge_prompt", JUDGE_PROMPT)
         self.model = judge
         self.decode = decode
         self.threshold = threshold
-        self.least_mass = least_mass
-        self.prompt = prompt or prompt_of(judge.codec)
-        ends = (self.prompt.aligned, self.prompt.unaligned)
-        self.answers = AnswerTokens.of([judge.codec.encode(end) for end in ends])
-        self.begun = [*judge.codec.encode(self.prompt.prefill), *self.answers.common]
+        self.prompt = prompt or str(trained)
+        self.answers = AnswerTokens.of([codec.encode(answer) for answer in ANSWERS])
+        self.begun = [*codec.encode(ANSWER_BEGUN), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)
         # The instructions are what two prompts about different texts share.
         first, second = self.row("0", "0"), self.row("Then", "Then")
@@ -344,7 +316,7 @@ class JudgeVerifier(AskingVerifier):
     def row(self, first: str, second: str) -> list[int]:
         """The token ids of the prompt about two texts, without thinking, with the
         answer begun."""
-        question = self.prompt.about(first, second)
+        question = self.prompt.format(first=first, second=second)
         return [*self.model.codec.chat(question, enable_thinking=False), *self.begun]
 
     def row_of(self, pair: Pair) -> PromptRow:
@@ -352,8 +324,5 @@ class JudgeVerifier(AskingVerifier):
         draft = self.decode(pair.draft.tokens).strip()
         return PromptRow(self.row(target, draft))
 
-    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
-        if mass < self.least_mass:
-            why = f"the judge answers something else (the two answers have {mass:.1e})"
-            return Verdict(aligned=False, why=why)
+    def verdict(self, p: Sequence[float]) -> Verdict:
         return at_least(self.threshold, p[0], f"aligned with {p[0]:.3f} for the judge")

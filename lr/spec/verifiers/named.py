@@ -61,8 +61,7 @@ class ScoreVerifier(AskingVerifier):
     (0 to 9).
 
     As in SpecReason (arXiv 2504.07891). The paper compares 7 and 9. No target step is
-    needed. A step is rejected if the ten digits together have less than `least_mass` of
-    the probability."""
+    needed."""
 
     name = "score"
     requires = Requires.NOTHING
@@ -73,28 +72,21 @@ class ScoreVerifier(AskingVerifier):
         *,
         threshold: float = 7.0,
         reading: ScoreReading = ScoreReading.EXPECTED,
-        question: str = SCORE_QUESTION,
-        least_mass: float = 0.01,
     ) -> None:
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
-        require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
         self.threshold = threshold
         self.reading = reading
-        self.least_mass = least_mass
         digits = [target.codec.encode(f" {digit}") for digit in range(10)]
         self.answers = AnswerTokens.of(digits)
-        self.question = [*target.codec.encode(question), *self.answers.common]
+        self.question = [*target.codec.encode(SCORE_QUESTION), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
     def row_of(self, pair: Pair) -> PromptRow:
         chain = [*pair.prefix, *pair.draft.tokens]
         return PromptRow([*chain, *self.question], keep=len(chain))
 
-    def verdict(self, p: Sequence[float], mass: float) -> Verdict:
-        if mass < self.least_mass:
-            why = f"the target gives no score (the ten digits have {mass:.1e})"
-            return Verdict(aligned=False, why=why)
-        score = math.nan if math.isnan(mass) else self.reading.score(p)
+    def verdict(self, p: Sequence[float]) -> Verdict:
+        score = self.reading.score(p)
         return at_least(self.threshold, score, f"the target scores it {score:.2f} of 9")
 
 
@@ -142,11 +134,11 @@ class LikelihoodVerifier(AskingVerifier):
         tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
         return PromptRow(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
-    def read(self, ran: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
-        tokens = [token for pair, _ in ran for token in pair.draft.tokens]
-        logits = torch.cat([row for _, row in ran])
+    def read(self, judged: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
+        tokens = [token for pair, _ in judged for token in pair.draft.tokens]
+        logits = torch.cat([rows for _, rows in judged])
         logprobs = iter(step_logprobs(logits, tokens))  # waits for the device once
-        lengths = [len(pair.draft.tokens) for pair, _ in ran]
+        lengths = [len(pair.draft.tokens) for pair, _ in judged]
         return [self.mean(tuple(islice(logprobs, length))) for length in lengths]
 
     def mean(self, logprobs: Sequence[float]) -> Verdict:
@@ -158,18 +150,15 @@ class LikelihoodVerifier(AskingVerifier):
 class RandomVerifier(Verifier):
     """Accepts a draft step with probability `rho`.
 
-    The draw is keyed by seed, prefix and draft step, so a step gets the same verdict in
-    any order and batch. As a control for verifiers that compare steps it requires the
-    target's step by default, although it does not look at it."""
+    The draw is keyed by prefix and draft step, so a step gets the same verdict in any
+    order and batch. As a control for verifiers that compare steps it requires the
+    target's step, although it does not look at it."""
 
-    def __init__(
-        self, rho: float, seed: int = 0, *, requires: Requires = Requires.TARGET_STEP
-    ) -> None:
+    def __init__(self, rho: float) -> None:
         require(0 <= rho <= 1, "rho", rho, "a probability, 0 to 1")
         self.name = f"random:{rho:g}"
         self.rho = rho
-        self.requires = requires
-        self.stream = Stream.root(seed).fold_in("random verifier")
+        self.stream = Stream.root(0).fold_in("random verifier")
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         return [self._draw(pair) for pair in pairs]
@@ -218,7 +207,6 @@ class Around(Verifier):
         self.requires = verifier.requires
         self.early_requires = verifier.early_requires
         self.parallel = verifier.parallel
-        self.fallible = verifier.fallible
 
     @property
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
