@@ -80,8 +80,7 @@ class MemoryOf:
 
 def memory_table(plan: MemoryPlan) -> Table:
     """What each device will hold."""
-    fits = "" if plan.longest >= plan.tokens else f"; {plan.longest} would fit"
-    title = f"memory for chains of {plan.tokens} tokens{fits}"
+    title = f"memory for chains of {plan.tokens} tokens"
     columns = ("device", "model", "weights", "cache", "needed", "free")
     shown = table(columns, text=2, title=title)
     for row in plan.rows():

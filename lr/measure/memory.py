@@ -1,5 +1,5 @@
 """The memory that models need on every device, before anything is loaded: weights and
-caches, counted exactly from config.json and the options, next to what is free.
+caches, counted from config.json and the options, next to what is free.
 
 Caches are those that the engine reserves: one per writer, one more for a draft model
 that proposes tokens, one for a verifier that asks the target, and a fixed one for the
@@ -10,7 +10,7 @@ layers * 8 heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -22,14 +22,13 @@ from lr.engine.runner import RESERVE, num_kv_blocks_needed
 from lr.errors import LRError
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.kvcache.cache import bytes_per_block
-from lr.model.config import ModelConfig, read_config
+from lr.model.config import ModelConfig
 from lr.model.device import DeviceMap
-from lr.model.dummy import published, shape
-from lr.model.files import resolve
+from lr.model.dummy import dummy_name, published
 from lr.model.ranks import part_of
-from lr.model.weights import cpu_dtype, pieces, stored_dtype
+from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, config_of, pieces, usual_dtype
 from lr.options import GenerateOptions
-from lr.registry import is_dummy
+from lr.registry import split_weights
 from lr.spec.verifiers.judge import JUDGE_TOKENS
 
 GIB = 2**30
@@ -56,36 +55,31 @@ class ModelMemory:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What models need. `tokens`: the length of the longest chain; `longest`: the
-    length that would fit. `free`: bytes by device, None if unknown."""
+    """What models need for chains of `tokens` tokens. `free`: bytes by device, None if
+    unknown."""
 
     models: tuple[ModelMemory, ...]
     tokens: int
     free: dict[str, int | None]
-    longest: int
 
     def needed(self, device: str) -> int:
         """Bytes on a device."""
-        return needed(self.models, device)
+        models = [model for model in self.models if device in model.devices]
+        overhead = OVERHEAD if device.startswith("cuda") else 0
+        return overhead + sum(model.weights + model.cache for model in models)
 
     def check(self) -> None:
-        """Raise `MemoryShortError`, with sizes and remedies, unless all devices have
-        enough."""
+        """Raise `MemoryShortError` unless all devices have enough."""
         for device, free in self.free.items():
-            if free is None or self.needed(device) <= free:
-                continue
-            sizes = ", ".join(
-                f"{model.role} {model.name}: weights {gib(model.weights)}, cache {gib(model.cache)}"
-                for model in self.models
-                if device in model.devices
-            )
-            shorter = f"--max_tokens_len {self.longest} fits; " if self.longest else ""
-            raise MemoryShortError(
-                f"the models do not fit on {device}: {gib(self.needed(device))} are needed, "
-                f"{gib(free)} are free ({sizes}). What helps: {shorter}draft or judge on another "
-                "device (--draft_gpu_id, --judge_gpu_id), the target over several GPUs "
-                "(--target_gpu_id 0,1), a smaller --dtype, or smaller models."
-            )
+            if free is not None and self.needed(device) > free:
+                raise MemoryShortError(
+                    f"the models do not fit on {device}: {gib(self.needed(device))} "
+                    f"are needed, {gib(free)} are free. What helps: a smaller "
+                    "--max_tokens_len, draft or judge on another device "
+                    "(--draft_gpu_id, --judge_gpu_id), the target over several GPUs "
+                    "(--target_gpu_id 0,1), a smaller --dtype, or smaller models. "
+                    "lr info --model shows what each of them needs."
+                )
 
     def rows(self) -> list[tuple[str, ...]]:
         """For a table: device, model, weights, cache, needed, free."""
@@ -119,88 +113,83 @@ def plan_memory(
     usual one. `num_blocks`: cache blocks of 16 tokens per model; None: as many
     as needed. `free_gib`: what every device has free; None: what it has now.
     """
-    # 1. The models, where they are, and the weights of each device.
+    # 1. The models.
     devices = (places.target, (places.draft,), (places.judge,))
-    roles = ("target", "draft", "judge")
-    known = [
-        (
+    roles = {
+        role: (name, *described(name, dtype, device[0]), device)
+        for role, name, device in zip(
+            ("target", "draft", "judge"), names, devices, strict=True
+        )
+        if name is not None and (role != "draft" or options.needs_draft)
+    }
+    contexts = {
+        r: config.max_position_embeddings for r, (_, config, *_) in roles.items()
+    }
+    tokens = min(tokens, *(contexts[role] for role in contexts if role != "judge"))
+
+    # 2. The blocks of their caches.
+    each = num_blocks or share * num_kv_blocks_needed(options, tokens)
+    judged = num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
+    drafts = options.looks_ahead + options.drafts_tokens
+    blocks = {"target": each, "draft": drafts * each, "judge": judged}
+    if verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
+        longest = contexts["target"] + JUDGE_TOKENS
+        blocks["target"] += num_blocks or -(-longest // BLOCK_SIZE)
+
+    # 3. Their bytes.
+    overlapped = options.looks_ahead and options.driver == "overlapped"
+    copies = {"draft": 2 if overlapped and not places.shares_gpu else 1}
+    models = tuple(
+        ModelMemory(
             role,
             name,
-            described(name, dtype, where[0].type),
-            tuple(map(device_name, where)),
+            tuple(map(device_name, device)),
+            copies.get(role, 1)
+            * weight_bytes(config, kind, len(device), split_weights(name)[0]),
+            cache_bytes(config, kind, blocks[role], len(device)),
         )
-        for role, name, where in zip(roles, names, devices, strict=True)
-        if name is not None and (role != "draft" or options.needs_draft)
-    ]
-    overlapped = options.looks_ahead and options.driver == "overlapped"
-    twice = overlapped and not places.shares_gpu
-    weights = {
-        role: weight_bytes(*model, len(where)) * (2 if role == "draft" and twice else 1)
-        for role, _, model, where in known
-    }
-    writers = [config for role, _, (config, _), _ in known if role != "judge"]
-    tokens = min(tokens, *(config.max_position_embeddings for config in writers))
-
-    # 2. The caches, for chains of some length.
-    def at(tokens: int) -> tuple[ModelMemory, ...]:
-        each = num_blocks or share * num_kv_blocks_needed(options, tokens)
-        judged = num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-        caches = options.looks_ahead + options.drafts_tokens  # of the draft
-        blocks = {"target": each, "draft": caches * each, "judge": judged}
-        if verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
-            longest = writers[0].max_position_embeddings + JUDGE_TOKENS
-            blocks["target"] += num_blocks or -(-longest // BLOCK_SIZE)
-        return tuple(
-            ModelMemory(
-                role,
-                name,
-                where,
-                weights[role],
-                cache_bytes(*model, blocks[role], len(where)),
-            )
-            for role, name, model, where in known
-        )
-
-    # 3. What is free, and the longest chain for which it is enough.
-    free = {}
-    for *_, where in known:
-        for device in where:
-            given = None if free_gib is None else int(free_gib * GIB)
-            free[device] = free_bytes(device) if given is None else given
-
-    def too_long(tokens: int) -> bool:
-        models = at(tokens)
-        return any(n is not None and n < needed(models, d) for d, n in free.items())
-
-    longest = bisect_left(range(1, tokens + 1), True, key=too_long)
-    return MemoryPlan(at(tokens), tokens, free, longest)
-
-
-def needed(models: Sequence[ModelMemory], device: str) -> int:
-    """Bytes of these models on a device."""
-    sizes = [model.weights + model.cache for model in models if device in model.devices]
-    return sum(sizes) + (OVERHEAD if device.startswith("cuda") else 0)
+        for role, (name, config, kind, device) in roles.items()
+    )
+    used = dict.fromkeys(device for model in models for device in model.devices)
+    stated = None if free_gib is None else int(free_gib * GIB)
+    free = {d: free_bytes(d) if stated is None else stated for d in used}
+    return MemoryPlan(models, tokens, free)
 
 
 def described(
-    name: str, dtype: torch.dtype | None, device: str
+    name: str, dtype: torch.dtype | None, device: torch.device
 ) -> tuple[ModelConfig, torch.dtype]:
     """Configuration of a checkpoint, of which only config.json is read, and its dtype on
-    a kind of device. Raises `CheckpointError`."""
-    if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
-        config, stored = shape(name), torch.bfloat16
-    else:
-        folder = resolve(name, weights=False)
-        config, stored = read_config(folder), stored_dtype(folder)
-    if dtype is None:
-        dtype = cpu_dtype(config, stored) if device == "cpu" else stored
-    return config, dtype
+    a device. Raises `CheckpointError`."""
+    source = str(split_weights(name)[1])
+    if published(source) is not None and not Path(source).is_dir():
+        source = dummy_name(source)
+    return config_of(source), dtype or usual_dtype(source, device)
 
 
-def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:
-    """Bytes of a model's weights on each of `ranks` devices. Raises like `part_of`."""
-    shapes = (piece.shape for piece in pieces(part_of(config, ranks)))
-    return dtype.itemsize * sum(map(prod, shapes))
+def weight_bytes(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    ranks: int = 1,
+    quantised: str | None = None,
+) -> int:
+    """Bytes of a model's weights on each of `ranks` devices. `quantised`: "int8" or
+    "int4", in which all matrices are but the embedding; a tied head becomes one. Raises
+    like `part_of`."""
+    network = [(piece.key, piece.shape) for piece in pieces(part_of(config, ranks))]
+    if quantised is None:
+        return dtype.itemsize * sum(prod(sizes) for _, sizes in network)
+    if config.tie_word_embeddings:
+        network.append((HEAD_KEY, network[0][1]))
+    total = 0
+    for key, sizes in network:
+        if len(sizes) == 1 or key == EMBEDDING_KEY:
+            total += dtype.itemsize * prod(sizes)
+        elif quantised == "int8":
+            total += prod(sizes) + 2 * sizes[0]  # a scale of 16 bits per row
+        else:  # two numbers of 16 bits for 32 weights
+            total += prod(sizes) * 5 // 8
+    return total
 
 
 def cache_bytes(
@@ -226,11 +215,10 @@ def free_bytes(device: str) -> int | None:
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(torch.device(device))[0])
     listing = Path("/proc/meminfo")
-    if device == "cpu" and listing.is_file():
-        for line in listing.read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
+    if device != "cpu" or not listing.is_file():
+        return None
+    available = re.search(r"MemAvailable:\s+(\d+) kB", listing.read_text("utf-8"))
+    return None if available is None else int(available[1]) * 1024
 
 
 def gib(size: int) -> str:

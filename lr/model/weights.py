@@ -122,13 +122,13 @@ def load_model(
 
 
 def config_of(source: str | Path) -> ModelConfig:
-    """The configuration of a checkpoint's model or of a dummy. Raises
-    CheckpointError."""
+    """The configuration of a checkpoint's model or of a dummy, without a download of
+    weights. Raises CheckpointError."""
     if is_dummy(source):
         from lr.model.dummy import shape
 
         return shape(source)
-    return read_config(resolve(source))
+    return read_config(resolve(source, weights=False))
 
 
 def load_pieces(
@@ -249,7 +249,7 @@ def stored_dtype(source: str | Path) -> torch.dtype:
     bfloat16 for a dummy. Raises CheckpointError."""
     if is_dummy(source):
         return torch.bfloat16
-    path = resolve(source) / "config.json"
+    path = resolve(source, weights=False) / "config.json"
     raw = read_json(path)
     name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
     dtype: torch.dtype | None = getattr(torch, name.removeprefix("torch."), None)

@@ -17,21 +17,55 @@ import pytest
 import torch
 import torch.distributed as dist
 from model_kit import hf_model
-from parallel_kit import scenario
 from reasoner_kit import write_checkpoint
+from torch import Tensor
 
 from lr.commands.cli import main
+from lr.engine.readings import read
 from lr.engine.runner import ModelRunner
-from lr.errors import ProtocolError, SettingError
+from lr.errors import SettingError
 from lr.model.attention import REFERENCE
+from lr.model.qwen import CausalLM
 from lr.model.ranks import LeaderLM, RankLM, WorkerError, load_parallel, spread_over
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.types import Origin
 
-QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
+
+
+def compute(model: CausalLM) -> Tensor:
+    """All that a model computes in a scenario with a prompt in pieces, forks, copy on
+    write, cut branches and hidden states, in a row."""
+    runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8)
+    noise = torch.Generator().manual_seed(5)
+
+    def tokens(count: int) -> list[int]:
+        return torch.randint(61, (count,), generator=noise).tolist()
+
+    trunk = runner.open(tokens(11))  # more than one forward takes
+    results: list[Tensor] = list(runner.forward([trunk], "all"))
+    fork = runner.fork(trunk)  # block 3 is shared and partly filled
+    trunk.extend(tokens(1))
+    fork.extend(tokens(3))
+    results += runner.forward([trunk, fork], [1, 2])  # one of them copies the block
+    other = runner.open(tokens(4))
+    for _ in range(3):
+        for branch in (trunk, fork, other):
+            branch.extend(tokens(1))
+        results += runner.forward([trunk, fork, other])
+    runner.rewind(fork, 9)
+    fork.extend(tokens(2))
+    for reading in read(runner, [fork]):
+        results += reading
+    runner.close(trunk)
+    other.extend(tokens(5))
+    results += runner.forward([other], "all")  # into blocks that another branch had
+    assert runner.cache.copied_blocks == 1
+    for branch in (fork, other):
+        runner.close(branch)
+    return torch.cat([result.double().flatten() for result in results])
 
 
 @pytest.mark.parametrize(
@@ -44,15 +78,17 @@ LIMIT = 30.0
 def test_logits_and_hidden_states_are_those_of_one_rank(
     size: int, kind: str, changes: dict[str, object], tmp_path: Path
 ) -> None:
-    """fp64, to 1e-10, over prompts in pieces, forks, copies and cut branches. 4 query
-    heads, a vocabulary of 61, which neither 2 nor 4 divides."""
+    """fp64, to 1e-10. 4 query heads, a vocabulary of 61, which neither 2 nor 4
+    divides."""
     hf_model(kind, **changes).save_pretrained(tmp_path, max_shard_size="30KB")
-    alone = scenario(load_model(tmp_path), 61)
+    alone = compute(load_model(tmp_path))
     model = load_parallel(tmp_path, spread_over(size, "cpu"))
+    with pytest.raises(SettingError, match="belongs to a group"):
+        load_parallel(tmp_path, spread_over(2, "cpu"))
     try:
-        assert (scenario(model, 61) - alone).abs().max() < 1e-10
+        assert (compute(model) - alone).abs().max() < 1e-10
         model.attention = REFERENCE  # the others follow, with a second cache
-        assert (scenario(model, 61) - alone).abs().max() < 1e-10
+        assert (compute(model) - alone).abs().max() < 1e-10
     finally:
         model.close()
     assert not active_children()
@@ -72,41 +108,28 @@ def test_whole_answers_are_those_of_one_rank(tmp_path: Path) -> None:
         with Reasoner(
             target, draft, "random:0.6", device=device, dtype=torch.float64
         ) as reasoner:
-            answers += [
-                reasoner.generate(
-                    QUESTION,
+            for options in modes:
+                result = reasoner.generate(
+                    "Ann has 7 coins. How many coins does Ben have?",
                     max_tokens=24,
                     segmenter="fixed",
                     segment_tokens=6,
                     **options,  # type: ignore[arg-type]
-                ).steps
-                for options in modes
-            ]
-    origins = {step.origin for steps in answers for step in steps}
+                )
+                answers.append([(step.tokens, step.origin) for step in result.steps])
+    origins = {origin for steps in answers for _, origin in steps}
     assert {Origin.ACCEPTED, Origin.CORRECTION} <= origins
-    spread = [[(s.tokens, s.origin) for s in steps] for steps in answers[2:]]
-    assert spread == [[(s.tokens, s.origin) for s in steps] for steps in answers[:2]]
+    assert answers[2:] == answers[:2]
 
 
-def test_a_spread_model_has_its_own_caches_and_one_group() -> None:
-    """A cache that is forgotten is forgotten on all ranks; a model that nobody holds
-    ends its ranks."""
+def test_what_nobody_holds_ends_on_all_ranks() -> None:
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    with pytest.raises(SettingError, match="belongs to a group"):
-        load_parallel("tiny-target", spread_over(2, "cpu"))
-    cache = model.make_cache(2, 16)
-    runner = ModelRunner(model, num_blocks=4)
-    assert len(model.group.caches) == 2
-    del cache
-    gc.collect()
-    branch = runner.open([5])
-    runner.forward([branch])
-    assert list(model.group.caches.values()) == [runner.cache]
-    runner.close(branch)
-    runner.cache = load_model("tiny-target").make_cache(2, 16)
-    with pytest.raises(ProtocolError, match="make_cache"):
+    for _ in range(2):  # the second forward drops the first cache
+        runner = ModelRunner(model, num_blocks=4)
         runner.forward([runner.open([5])])
-    del model, runner, branch
+        gc.collect()
+        assert list(model.group.caches) == [runner.cache]
+    del model, runner
     gc.collect()
     assert not active_children()
 
@@ -127,21 +150,20 @@ def feed_for_ever(model: LeaderLM, strike: Callable[[], None] | None = None) -> 
 def test_a_killed_rank_ends_the_run_with_its_number() -> None:
     model = load_parallel("tiny-target", spread_over(4, "cpu"))
     victim = model.group.processes[1]
-    assert victim.pid is not None
     started = time.monotonic()
-    with pytest.raises(WorkerError, match=r"rank 2 .* was killed by SIGKILL"):
+    with pytest.raises(WorkerError, match=r"rank 2 .* code -9"):
         feed_for_ever(model, lambda: os.kill(victim.pid or 0, signal.SIGKILL))
     assert time.monotonic() - started < LIMIT
     assert not active_children(), "no rank is left"
-    with pytest.raises(WorkerError, match="rank 2"):  # from now on
+    with pytest.raises(WorkerError, match=r"rank 2"):  # from now on
         feed_for_ever(model)
 
 
-def test_a_rank_that_fails_reports_why() -> None:
+def test_a_rank_that_fails_ends_the_run_with_its_number() -> None:
     """Here, it gets a message that it cannot carry out."""
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    model.group.send(set(), 0, "no pass")
-    with pytest.raises(WorkerError, match=r"rank 1 .* failed(.|\n)*TypeError"):
+    model.group.send("no pass")
+    with pytest.raises(WorkerError, match=r"rank 1 .* code 1"):
         feed_for_ever(model)
 
 

@@ -5,6 +5,7 @@ own, and what cannot be divided is refused.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,7 @@ from model_kit import KINDS, edit_json, hf_model, watch_tensors
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import resolve
-from lr.model.ranks import (
-    RankGroup,
-    RankLM,
-    Ranks,
-    cuts,
-    load_parallel,
-    part_of,
-    spread_over,
-)
+from lr.model.ranks import RankLM, Ranks, cuts, load_parallel, part_of
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -35,70 +28,50 @@ WIDE = {
     "vocab_size": 250,
 }
 """The eighth part of a norm is nothing beside these."""
-
-
-def parts(path: Path, size: int) -> list[RankLM]:
-    return [RankLM.load(path, Ranks(rank, size, CPU)) for rank in range(size)]
+TINY = read_config(resolve("tiny-target"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
-    hf_model(
-        kind, **WIDE, num_hidden_layers=1, tie_word_embeddings=False
-    ).save_pretrained(tmp_path)
-    whole = dict(load_model(tmp_path).named_parameters())
-    ranks = [dict(part.named_parameters()) for part in parts(tmp_path, size)]
+    untied = {"num_hidden_layers": 1, "tie_word_embeddings": False}
+    hf_model(kind, **WIDE, **untied).save_pretrained(tmp_path)
     config = read_config(tmp_path)
-    for name, parameter in whole.items():
-        mine = [rank[name] for rank in ranks]
+    ranks = [RankLM.load(tmp_path, Ranks(rank, size, CPU)) for rank in range(size)]
+    for name, parameter in load_model(tmp_path).named_parameters():
+        slices = [rank.get_parameter(name) for rank in ranks]
         if name.endswith("norm.weight"):
-            assert all(torch.equal(one, parameter) for one in mine)
+            assert all(torch.equal(part, parameter) for part in slices)
         elif name in ("embedding.weight", "head.weight"):
-            rows = torch.cat(mine)
+            rows = torch.cat(slices)
             assert torch.equal(rows[: config.vocab_size], parameter)
             assert not rows[config.vocab_size :].any()
         elif name.endswith(("out.weight", "down.weight")):
-            assert torch.equal(torch.cat(mine, dim=1), parameter)
-        else:
-            heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-            sizes = (
-                [h * config.head_dim for h in heads]
-                if "qkv" in name
-                else [config.intermediate_size] * 2
-            )
-            columns = zip(
-                *(one.split([n // size for n in sizes]) for one in mine), strict=True
-            )
-            assert torch.equal(
-                torch.cat([torch.cat(column) for column in columns]), parameter
-            )
+            assert torch.equal(torch.cat(slices, dim=1), parameter)
+        else:  # q, k, v or gate, up are one matrix
+            sizes = [config.intermediate_size] * 2
+            if "qkv" in name:
+                heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+                sizes = [count * config.head_dim for count in heads]
+            parts = [part.split([n // size for n in sizes]) for part in slices]
+            columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+            assert torch.equal(torch.cat(columns), parameter)
 
 
 def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
     """8 query heads, 2 KV heads, 4 ranks: query heads 6 and 7 of rank 3 look at KV head
     1, which rank 2 has too.
     """
-    config = read_config(resolve("tiny-target"))
-    config = part_of(config, 1).__class__(
-        **{**vars(config), "num_heads": 8, "num_kv_heads": 2, "head_dim": 16}
-    )
-    found = {}
+    config = replace(TINY, num_heads=8, num_kv_heads=2, head_dim=16)
+    taken: dict[str, list[tuple[int, int]]] = {"q_proj": [], "k_proj": []}
     for rank in range(4):
         for cut in cuts(config, rank, 4):
-            if cut.key.endswith(
-                ("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")
-            ):
-                found[rank, cut.key.split(".")[-2]] = (cut.taken[0], cut.first)
-    assert [found[rank, "q_proj"][0] for rank in range(4)] == [
-        slice(32 * r, 32 * r + 32) for r in range(4)
-    ]
-    assert [found[rank, "k_proj"] for rank in range(4)] == [
-        (slice(0, 16), 32),
-        (slice(0, 16), 32),
-        (slice(16, 32), 32),
-        (slice(16, 32), 32),
-    ]
+            if cut.key.startswith("model.layers.0") and "_proj.w" in cut.key:
+                name = cut.key.split(".")[-2]
+                rows = cut.taken[0]
+                taken.setdefault(name, []).append((rows.start, rows.stop))
+    assert taken["q_proj"] == [(0, 32), (32, 64), (64, 96), (96, 128)]
+    assert taken["k_proj"] == [(0, 16), (0, 16), (16, 32), (16, 32)]
 
 
 class CountedSlice:
@@ -111,70 +84,57 @@ class CountedSlice:
         return getattr(self.inner, name)
 
     def __getitem__(self, index: Any) -> Any:
-        taken = self.inner[index]
-        self.read[self.key] += taken.numel() * taken.element_size()
-        return taken
+        part = self.inner[index]
+        self.read[self.key] += part.numel() * part.element_size()
+        return part
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_reads_its_part_and_no_more(
-    size: int, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hf_model("qwen3", **WIDE, tie_word_embeddings=tied).save_pretrained(
-        tmp_path, max_shard_size="100KB"
-    )
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    """Norms are read by all, everything else once."""
+    model = hf_model("qwen3", **WIDE, tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
     read: Counter[str] = Counter()
     watch_tensors(monkeypatch, lambda key, view: CountedSlice(view, key, read))
     load_model(tmp_path)
-    whole, total = dict(read), sum(read.values())
-    norms = sum(count for key, count in whole.items() if "norm" in key)
-    assert norms < total / 50
-    together = 0
-    for rank in range(size):
-        read.clear()
-        RankLM.load(tmp_path, Ranks(rank, size, CPU))
-        assert set(read) == set(whole), "every tensor is somebody's"
-        assert sum(read.values()) <= 1.05 * total / size
-        together += sum(read.values())
-    assert together == total + (size - 1) * norms, (
-        "norms are read by all, everything else once"
-    )
+    norms = sum(count for key, count in read.items() if "norm" in key)
+    total = sum(read.values())
+    read.clear()
+    for rank in range(4):
+        before = sum(read.values())
+        RankLM.load(tmp_path, Ranks(rank, 4, CPU))
+        assert sum(read.values()) - before <= 1.05 * total / 4
+    assert sum(read.values()) == total + 3 * norms
 
 
-def test_a_stored_head_that_should_be_the_embedding_is_compared_by_whoever_has_the_rows(
-    tmp_path: Path,
-) -> None:
+def test_a_stored_head_is_compared_by_whoever_has_the_rows(tmp_path: Path) -> None:
     hf_model("qwen3", tie_word_embeddings=False).save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", tie_word_embeddings=True)
     with pytest.raises(CheckpointError, match="its own"):
         RankLM.load(tmp_path, Ranks(1, 2, CPU))
 
 
-def test_what_cannot_be_divided_is_refused_before_anything_starts() -> None:
-    for size, why in ((3, "query heads (4)"), (8, "query heads (4)")):
-        with pytest.raises(SettingError, match=r"tensor_parallel is \d") as caught:
-            load_parallel("tiny-target", spread_over(size, "cpu"))
-        assert why in str(caught.value)
-        assert "Possible for it: 1, 2, 4." in str(caught.value)
-    config = read_config(resolve("tiny-target"))
-    odd = {**vars(config), "intermediate_size": 385}
-    with pytest.raises(SettingError, match=r"MLP width \(385\)"):
-        part_of(type(config)(**odd), 2)
-    heads = {**vars(config), "num_heads": 12, "num_kv_heads": 4}
-    with pytest.raises(SettingError, match=r"KV heads \(4\)"):
-        part_of(type(config)(**heads), 6)
+@pytest.mark.parametrize(
+    ("changes", "ranks", "noun"),
+    [
+        ({}, 3, r"query heads \(4\)"),
+        ({}, 8, "Possible for it: 1, 2, 4"),
+        ({"intermediate_size": 385}, 2, r"MLP width \(385\)"),
+        ({"num_heads": 12, "num_kv_heads": 4}, 6, r"KV heads \(4\)"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    changes: dict[str, int], ranks: int, noun: str
+) -> None:
+    with pytest.raises(SettingError, match=noun):
+        part_of(replace(TINY, **changes), ranks)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("devices", "why"),
-    [
-        (["cpu", "cuda:0"], "cpu, cuda:0"),
-        (["mps", "mps"], "CUDA devices, or cpu"),
-        (["cuda:1", "cuda:1"], "its own GPU"),
-    ],
+    "devices", [["cpu", "cuda:0"], ["mps", "mps"], ["cuda:1", "cuda:1"]], ids=str
 )
-def test_a_spread_that_cannot_be(devices: list[str], why: str) -> None:
-    with pytest.raises(SettingError, match=why):
-        RankGroup(tuple(map(torch.device, devices)), "tiny-target", None)
+def test_a_spread_that_cannot_be(devices: list[str]) -> None:
+    with pytest.raises(SettingError, match="devices"):
+        load_parallel("tiny-target", tuple(map(torch.device, devices)))
