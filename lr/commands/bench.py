@@ -14,7 +14,7 @@ from lr.commands.run import TINY
 from lr.measure.bench.report import BenchWay, acceptance_of, conditions, write_json
 from lr.measure.datasets import ask, load_items
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
-from lr.theory.cost import Calibration
+from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
 from lr.types import require

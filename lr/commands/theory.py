@@ -10,23 +10,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.table import Table
+
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
 from lr.measure.bench.report import conditions, in_turn, write_json
 from lr.options import Driver
-from lr.spec.protocol import Schedule
-from lr.theory.cost import (
-    DRAFT_FORWARDS,
-    Answers,
+from lr.spec.protocol import Emit, Schedule
+from lr.theory.calibration import (
     Calibration,
-    Compared,
     ProblemRuns,
-    Timed,
-    Way,
     calibrate,
+    closed_form,
     predicted_speedup,
     ratio_with_error,
 )
+from lr.theory.cost import DRAFT_FORWARDS, Timed, Way
 from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.tiny.language import Split
@@ -53,37 +52,30 @@ class Theory:
         require(small, "k, width", (at.k, at.width), expected)
         require(at.beta > 0, "beta", at.beta, "a number > 0")
         probability("alpha", at.alpha)
-        chosen = [
-            formula
-            for formula in FORMULAS
-            if self.formula == "all" or formula.name.startswith(self.formula)
-        ]
-        names = ", ".join(sorted({formula.name.split()[0] for formula in FORMULAS}))
+        beginning = "" if self.formula == "all" else self.formula
+        chosen = [each for each in FORMULAS if each.name.startswith(beginning)]
+        names = ", ".join(sorted({each.name.split()[0] for each in FORMULAS}))
         expected = f"all or the beginning of one of {names}"
         require(bool(chosen), "formula", self.formula, expected)
         rows: list[Sequence[object]] = []
-        undefined: dict[str, DomainError] = {}
+        undefined: list[str] = []
         for formula in chosen:
             try:
                 value = float(formula.value(at))
                 simulated = formula.simulated(at)
             except DomainError as error:
-                undefined[formula.name] = error
+                undefined.append(f"{formula.name} is not defined there: {error}")
                 continue
             surplus = simulated.value - value
             off = surplus / simulated.error if simulated.error else None
-            row = (formula.name, formula.text, value)
-            rows.append((*row, simulated.value, simulated.error, off))
-        if not rows:
-            raise next(iter(undefined.values()))
-        names_of_figures = ("value:.4f", "simulated:.4f", "± s.e.:.4f", "off:+.1f")
-        columns = ("function", "formula", *names_of_figures)
+            words = (formula.name, formula.text)
+            rows.append((*words, value, simulated.value, simulated.error, off))
+        figures = ("value:.4f", "simulated:.4f", "± s.e.:.4f", "off:+.1f")
         out = console()
-        out.print(table(columns, rows, text=2))
-        note = "off: in standard errors."
-        out.print(note, style="dim")
-        for name, reason in undefined.items():
-            out.print(f"{name} is not defined there: {reason}", style="dim")
+        if rows:
+            out.print(table(("function", "formula", *figures), rows, text=2))
+        for line in ("off: in standard errors.", *undefined):
+            out.print(line, style="dim")
 
 
 MEANINGS = {
@@ -107,7 +99,8 @@ WAYS = (
 class Calibrate:
     """Measure what the formulas take on a pair of models, from traces of real runs:
     acceptance, the cost line of a pass, the time of a verdict. With --compare, predict
-    speedups from it and measure them on other problems."""
+    speedups from it and measure them on other problems. Time is the processor time of
+    this process where it alone computes, on a CPU; else the time on the wall."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     compare: int = 0  # Then measure so many held-out problems, in eleven ways.
@@ -120,12 +113,8 @@ class Calibrate:
     temperature: float | None = None  # 0 is greedy. None: as the models recommend.
     seed: int = 1  # Same seed, same answers.
     driver: Driver = "lockstep"
-    """Of the comparison. overlapped: the draft in its own process, so times are by the
-    wall, and the prediction gives each model a machine of its own. It needs idle
-    cores."""
-    clock: Literal["auto", "cpu", "wall"] = "auto"
-    """cpu: processor time of this process, which other processes do not disturb; wall:
-    the time that a user waits. auto: cpu for models on the CPU in one process."""
+    """Of the comparison. overlapped: the draft in its own process, and the prediction
+    gives each model a machine of its own. It needs idle cores."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
@@ -143,24 +132,20 @@ class Calibrate:
                 return
             rows = self.comparison(reasoner, calibration)
         columns = ("way", "closed form", "predicted", "measured", "±", "off:+.1%")
-        cells = [
-            (row.way.name, row.formula, row.expected, row.measured, row.error, row.gap)
-            for row in rows
-        ]
+        cells = [list(row.values()) for row in rows]
         out.print(table(columns, cells, title="speedup over plain decoding"))
-        average = fmean(abs(row.gap) for row in rows)
-        near = sum(abs(row.gap) <= 0.1 for row in rows)
+        gaps = [abs(row["gap"]) for row in rows]
+        near = sum(gap <= 0.1 for gap in gaps)
         out.print(
-            f"predicted: the scheduler, simulated at the calibrated costs. Off by {average:.1%} "
-            f"on average; within 10 % in {near} of {len(rows)} ways. ±: standard error."
+            "predicted: the scheduler, simulated at the calibrated costs. Off by "
+            f"{fmean(gaps):.1%} on average; within 10 % in {near} of {len(rows)} ways. "
+            "±: standard error."
         )
         document = {
             "calibration": calibration.name,
             "driver": self.driver,
             "conditions": conditions(),
-            "rows": [
-                asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows
-            ],
+            "rows": rows,
         }
         write_json(document, self.json)
 
@@ -173,21 +158,20 @@ class Calibrate:
             "drafter": "draft",
             "num_speculative_tokens": self.num_speculative_tokens,
         }
-        runs = []
+        modes: dict[str, dict[str, Any]] = {
+            "plain": {"mode": "ar"},
+            "lookahead": {"mode": "lr", "schedule": "sync", "depth": self.depth},
+            "tokens": {"mode": "sd", **tokens},
+            "hybrid": {"mode": "lr+sd", "depth": 2, **tokens},
+        }
+        problems = []
         with progress("calibrating", len(questions)) as advance:
             for question in questions:
-                of_problem = ProblemRuns()
-                for answers, options in (
-                    (of_problem.plain, {"mode": "ar"}),
-                    (
-                        of_problem.lookahead,
-                        {"mode": "lr", "schedule": "sync", "depth": self.depth},
-                    ),
-                    (of_problem.tokens, {"mode": "sd", **tokens}),
-                    (of_problem.both, {"mode": "lr+sd", "depth": 2, **tokens}),
-                ):
-                    answers.add(self._events(reasoner, question, options))
-                runs.append(of_problem)
+                runs = ProblemRuns()
+                for name, options in modes.items():
+                    events = self._events(reasoner, question, options)
+                    getattr(runs, name).add(events)
+                problems.append(runs)
                 advance()
         verifier = reasoner.verifier
         settings = asdict(self)
@@ -196,12 +180,13 @@ class Calibrate:
         settings["clock"] = self._clock(reasoner).__name__
         settings["verifier"] = verifier if isinstance(verifier, str) else verifier.name
         models = f"{self.models.model} / {self.models.draft()}"
-        return calibrate(runs, models, settings | conditions())
+        return calibrate(problems, models, settings | conditions())
 
     def comparison(
         self, reasoner: Reasoner, calibration: Calibration
-    ) -> list[Compared]:
-        """Every way on held-out problems, each in turn."""
+    ) -> list[dict[str, Any]]:
+        """Every way on held-out problems, each in turn: the closed form, the
+        prediction, and the measured speedup with its standard error."""
         plain = Way()
         seconds: dict[Way, list[float]] = {way: [] for way in (plain, *WAYS)}
         draw = DATASETS[self.dataset]
@@ -211,20 +196,24 @@ class Calibrate:
                 question = draw(Split.TEST, number, 0).question
                 for way in in_turn(list(seconds), number):
                     events = self._events(reasoner, question, self._options(way))
-                    answers = Answers()
-                    answers.add(events)
-                    seconds[way].append(events[-1][0] / answers.chain_lengths[0])
+                    steps = sum(isinstance(event, Emit) for _, event in events)
+                    seconds[way].append(events[-1][0] / steps)
                 advance()
         forwards = None if self.driver == "overlapped" else DRAFT_FORWARDS
-        return [
-            Compared(
-                way,
-                way.formula(calibration),
-                predicted_speedup(way, calibration, forwards),
-                *ratio_with_error(seconds[plain], seconds[way]),
-            )
-            for way in WAYS
-        ]
+        rows = []
+        for way in WAYS:
+            expected = predicted_speedup(way, calibration, forwards)
+            measured, error = ratio_with_error(seconds[plain], seconds[way])
+            row = {
+                "way": way.name,
+                "formula": closed_form(way, calibration),
+                "expected": expected,
+                "measured": measured,
+                "error": error,
+                "gap": expected / measured - 1,
+            }
+            rows.append(row)
+        return rows
 
     def _options(self, way: Way) -> dict[str, Any]:
         """The options of `generate` for a way."""
@@ -241,9 +230,9 @@ class Calibrate:
     def _events(
         self, reasoner: Reasoner, question: str, options: dict[str, Any]
     ) -> list[Timed]:
-        """The events of one run, timed by the chosen clock."""
+        """The events of one run, timed."""
         longest = None if self.dataset == "stories" else 400
-        run = reasoner.run(
+        answer = reasoner.run(
             question,
             seed=self.seed,
             max_tokens=self.max_tokens or longest,
@@ -251,34 +240,32 @@ class Calibrate:
             **options,
         )
         clock = self._clock(reasoner)
-        run.trace.clock = clock
-        run.trace.start = clock()
-        return run.finish().trace.events
+        answer.trace.clock = clock
+        answer.trace.start = clock()
+        return answer.finish().trace.events
 
     def _clock(self, reasoner: Reasoner) -> Callable[[], float]:
         on_cpu = reasoner.engine.target.device.type == "cpu"
         alone = self.driver == "lockstep" or not self.compare
-        if self.clock == "cpu" or (self.clock == "auto" and on_cpu and alone):
-            return time.process_time
-        return time.perf_counter
+        return time.process_time if on_cpu and alone else time.perf_counter
 
 
-def _parameters(calibration: Calibration) -> Any:
+def _parameters(calibration: Calibration) -> Table:
     """The measured parameters as a table."""
     rows: list[Sequence[object]] = [
         (name, getattr(calibration, name), calibration.errors[name], meaning)
         for name, meaning in MEANINGS.items()
     ]
-    for role, cost in (("target", calibration.target), ("draft", calibration.draft)):
-        for part, meaning in (
-            ("first", "of one row and token"),
-            ("row", "each further row"),
-            ("token", "each token more than one per row"),
-        ):
-            milliseconds = 1000 * getattr(cost, part)
-            rows.append(
-                (f"{role} {part}", milliseconds, None, f"ms, a pass: {meaning}")
-            )
+    parts = {
+        "first": "of one row and token",
+        "row": "each further row",
+        "token": "each token more than one per row",
+    }
+    for role in ("target", "draft"):
+        for part, meaning in parts.items():
+            milliseconds = 1000 * getattr(getattr(calibration, role), part)
+            words = f"ms, a pass: {meaning}"
+            rows.append((f"{role} {part}", milliseconds, None, words))
     plain = 1000 * calibration.plain_token
     rows.append(("plain token", plain, None, "ms, a token of plain decoding"))
     title = f"{calibration.name}, {len(calibration.chain_lengths)} problems"

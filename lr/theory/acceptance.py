@@ -70,26 +70,6 @@ def tree_rows(width: Reals, draft_steps: Reals) -> Reals:
     )
 
 
-def tree_cycle_time(
-    width: int,
-    draft_steps: int,
-    c: Reals,
-    batch_overhead: Reals = 0.0,
-    draft_overhead: Reals = 0.0,
-) -> Reals:
-    """Time of a synchronous cycle: sum over j = 1..g of c (1 + b_d (W^j - 1)), plus 1 +
-    b (N - 1).
-
-    Each level is one draft batch. A further row costs b_d = `draft_overhead` of a draft
-    step in a draft batch and b = `batch_overhead` of a target step in the target
-    batch."""
-    w, g = int(whole("width", width, 1)), int(whole("draft_steps", draft_steps, 0))
-    c, b = nonnegative("c", c), nonnegative("batch_overhead", batch_overhead)
-    b_d = nonnegative("draft_overhead", draft_overhead)
-    drafting = sum(c * (1 + b_d * (w**j - 1)) for j in range(1, g + 1))
-    return plain(drafting + 1 + b * (tree_rows(w, g) - 1))
-
-
 def tree_sync_speedup(
     alpha_w: Reals,
     width: int,
@@ -98,47 +78,20 @@ def tree_sync_speedup(
     batch_overhead: Reals = 0.0,
     draft_overhead: Reals = 0.0,
 ) -> Reals:
-    """G_(g+1)(alpha_W) / `tree_cycle_time`: speedup in convention B with W
-    alternatives.
+    """G_(g+1)(alpha_W) / cycle time: speedup in convention B with W alternatives.
 
-    Example: 1.8237381703 for alpha_2 = 0.75, W = 2, g = 2, c = 0.1, b = 0.01, b_d =
-    0.02."""
-    steps = geometric(
-        probability("alpha_w", alpha_w), whole("draft_steps", draft_steps, 0) + 1
-    )
-    return plain(
-        steps / tree_cycle_time(width, draft_steps, c, batch_overhead, draft_overhead)
-    )
-
-
-def width_pays_sync(
-    alpha: Reals,
-    alpha_w: Reals,
-    width: int,
-    draft_steps: int,
-    c: Reals,
-    batch_overhead: Reals = 0.0,
-) -> Any:
-    """Whether W alternatives beat one in a synchronous cycle. With free batches they
-    always do."""
-    wide = tree_sync_speedup(alpha_w, width, draft_steps, c, batch_overhead)
-    return wide > tree_sync_speedup(alpha, 1, draft_steps, c, batch_overhead)
-
-
-def width_pays_async(
-    alpha: Reals, alpha_w: Reals, c: Reals, target_cost: Reals, draft_cost: Reals
-) -> Any:
-    """Whether u_W (1 - alpha_W) + c_W alpha_W < (1 - alpha) + c alpha: W beats one, no
-    window.
-
-    `target_cost` u_W and `draft_cost` c_W are the times of a target step and a draft
-    step in the wider batch, in units of a target step that runs alone."""
-    a, a_w = probability("alpha", alpha), probability("alpha_w", alpha_w)
-    u_w, c_w = (
-        positive("target_cost", target_cost),
-        nonnegative("draft_cost", draft_cost),
-    )
-    return plain(u_w * (1 - a_w) + c_w * a_w < (1 - a) + nonnegative("c", c) * a)
+    A cycle takes c (1 + b_d (W^j - 1)), summed over its levels j = 1..g, plus
+    1 + b (N - 1). Each level is one draft batch. A further row costs b_d =
+    `draft_overhead` of a draft step in a draft batch and b = `batch_overhead` of a
+    target step in the target batch. Example: 1.8237381703 for alpha_2 = 0.75, W = 2,
+    g = 2, c = 0.1, b = 0.01, b_d = 0.02."""
+    w = int(whole("width", width, 1))
+    g = int(whole("draft_steps", draft_steps, 0))
+    b = nonnegative("batch_overhead", batch_overhead)
+    b_d = nonnegative("draft_overhead", draft_overhead)
+    levels = sum(1 + b_d * (w**j - 1) for j in range(1, g + 1))
+    time = nonnegative("c", c) * levels + 1 + b * (tree_rows(w, g) - 1)
+    return plain(geometric(probability("alpha_w", alpha_w), g + 1) / time)
 
 
 def judged_acceptance(p: Reals, false_reject: Reals, false_accept: Reals) -> Reals:
@@ -152,20 +105,3 @@ def wrong_share(p: Reals, false_accept: Reals) -> Reals:
     """(1 - p) fa: share of wrong steps in asynchronous schedules, which judge every
     position."""
     return plain((1 - probability("p", p)) * probability("false_accept", false_accept))
-
-
-def wrong_share_sync(
-    p: Reals, false_reject: Reals, false_accept: Reals, draft_steps: Reals
-) -> Reals:
-    """(1 - p) fa G_g / G_(g+1): share of wrong steps in convention B: it judges no
-    bonus step."""
-    a = probability("alpha", judged_acceptance(p, false_reject, false_accept))
-    g = whole("draft_steps", draft_steps, 0)
-    return plain(wrong_share(p, false_accept) * geometric(a, g) / geometric(a, g + 1))
-
-
-def nothing_wrong(p: Reals, false_accept: Reals, steps: Reals) -> Reals:
-    """(1 - (1-p) fa)^steps: probability that none of `steps` asynchronous steps is
-    wrong."""
-    wrong = probability("wrong", wrong_share(p, false_accept))
-    return plain((1 - wrong) ** whole("steps", steps, 0))

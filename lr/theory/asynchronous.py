@@ -134,50 +134,9 @@ def async_parallelism(k: Reals, c: Reals, window: Window = "paper") -> Reals:
 
     If 1/c is a whole number, one target step ends exactly when the next begins."""
     k, c = np.broadcast_arrays(whole("k", k, 1), ratio("c", c))
-    return plain(np.minimum(target_steps(k, window), ceil_inverse(c)))
-
-
-def ceil_inverse(c: Any) -> Any:
-    """ceil(1/c), infinite for c = 0. A c that is a rounded 1/n counts as 1/n."""
     with np.errstate(divide="ignore"):
-        return np.ceil(1 / np.asarray(c) - 1e-9)
-
-
-def async_work(alpha: Reals, c: Reals) -> tuple[Reals, Reals]:
-    """(target steps begun, target time used) per stage without a window; needs alpha <
-    1, c > 0.
-
-    With m = ceil(1/c): alpha/(1-alpha) + m steps, and alpha/(1-alpha) + m - c m (m-1)/2
-    time, because cancelled steps stop early. Multiply by (1 - alpha) for values per
-    emitted step."""
-    a, c = probability("alpha", alpha), ratio("c", c)
-    inside(a < 1, "alpha", a, "a probability below 1")
-    inside(c > 0, "c", c, "a ratio in (0, 1)")
-    m = ceil_inverse(c)
-    begun = a / (1 - a) + m
-    return plain(begun), plain(begun - c * m * (m - 1) / 2)
-
-
-def judge_latency_that_pays(alpha: Reals, c: Reals) -> Reals:
-    """alpha (1-c) / (1-alpha): below this verifier latency `lr_async_limit` is above
-    1."""
-    a, c = probability("alpha", alpha), ratio("c", c)
-    inside(a < 1, "alpha", a, "a probability below 1")
-    return plain(a * (1 - c) / (1 - a))
-
-
-def crowded_step_time(batch_overhead: Reals, c: Reals) -> Reals:
-    """T' = (1-b) / (1-b/c): time of a target step when n rows slow each other by 1 + b
-    (n - 1).
-
-    The steady state without a window, all drafts accepted: n = T'/c rows and T' = 1 + b
-    (n - 1). Raises `DomainError` unless 0 <= b < c: from b = c on, the batch grows
-    without bound."""
-    b, c = np.broadcast_arrays(
-        nonnegative("batch_overhead", batch_overhead), ratio("c", c)
-    )
-    inside(b < c, "batch_overhead", b, "less than c, or the batch grows for ever")
-    return plain((1 - b) / (1 - b / c))
+        fitting = np.ceil(1 / np.asarray(c) - 1e-9)  # a c that is a rounded 1/n is 1/n
+    return plain(np.minimum(target_steps(k, window), fitting))
 
 
 def stage_times(
@@ -190,20 +149,19 @@ def stage_times(
     1.6, 2.2. c may be 1 or more. "cycle" has no such stages."""
     if window not in ("paper", "depth"):
         raise DomainError("window", window, "paper or depth")
-    k, n = int(whole("k", k, 1)), int(whole("length", length, 1))
-    c, v = (
-        float(nonnegative("c", c)),
-        float(nonnegative("verifier_latency", verifier_latency)),
-    )
-    judged, ready = (
-        [0.0] * n,
-        0.0,
-    )  # access by item is much faster in a list than in an array
+    k = int(whole("k", k, 1))
+    n = int(whole("length", length, 1))
+    c = float(nonnegative("c", c))
+    v = float(nonnegative("verifier_latency", verifier_latency))
+    judged: list[float] = []  # V_0, V_1, ...
+    ready = 0.0  # d_(j-1)
     for j in range(n):
         free = max(ready, judged[j - k] if j >= k else 0.0)
-        start, ready = (free if window == "paper" else ready), free + c
-        judged[j] = max(start + 1, ready) + v
-    return np.array(judged)  # type: ignore[no-any-return]
+        start = free if window == "paper" else ready
+        ready = free + c
+        judged.append(max(start + 1, ready) + v)
+    times: np.ndarray = np.array(judged)
+    return times
 
 
 def speedup_of_stages(alpha: float, times: np.ndarray) -> float:
@@ -212,12 +170,7 @@ def speedup_of_stages(alpha: float, times: np.ndarray) -> float:
     E V_X = sum of (V_j - V_(j-1)) alpha^j. A stage with n or more accepted drafts
     (probability alpha^n) counts as V_(n-1)."""
     a = float(probability("alpha", alpha))
-    inside(
-        np.asarray(a < 1),
-        "alpha",
-        np.asarray(a),
-        "a probability below 1: stages must end",
-    )
+    inside(a < 1, "alpha", a, "a probability below 1: stages must end")
     gains = np.diff(times, prepend=0.0)
     return float(1 / (1 - a) / np.sum(gains * a ** np.arange(len(times))))
 
@@ -232,16 +185,14 @@ def recurrence_speedup(
     fourth."""
     a, k = float(probability("alpha", alpha)), int(whole("k", k, 1))
     period = k * (k + 1)
-    enough = (
-        2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2
-    )  # then alpha^n < 1e-15
+    # after so many steps alpha^n is below 1e-15
+    enough = 2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2
     if a < 1 and enough < 4 * period:
-        return speedup_of_stages(a, stage_times(window, k, c, enough, verifier_latency))
+        times = stage_times(window, k, c, enough, verifier_latency)
+        return speedup_of_stages(a, times)
     times = stage_times(window, k, c, 4 * period + 1, verifier_latency)
     if a == 1:
         return float(period / (times[-1] - times[-1 - period]))
     gains = np.diff(times, prepend=0.0) * a ** np.arange(len(times))
-    time = gains[:-period].sum() + gains[-period:].sum() / (1 - a) / geometric(
-        a, period
-    )
-    return float(1 / (1 - a) / time)
+    repeated = gains[-period:].sum() / (1 - a) / geometric(a, period)
+    return float(1 / (1 - a) / (gains[:-period].sum() + repeated))

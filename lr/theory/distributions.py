@@ -48,12 +48,8 @@ class Lognormal:
 
     def __post_init__(self) -> None:
         require(0 < self.mean < math.inf, "mean", self.mean, "a finite number > 0")
-        require(
-            0 <= self.variation < math.inf,
-            "variation",
-            self.variation,
-            "a finite number >= 0",
-        )
+        spread = self.variation
+        require(0 <= spread < math.inf, "variation", spread, "a finite number >= 0")
 
     def draw(self, key: int) -> float:
         variance = math.log1p(self.variation**2)  # of the logarithm
@@ -108,28 +104,12 @@ class BetaSiblings:
         require(self.p > 0 and self.q > 0, "p, q", (self.p, self.q), "numbers > 0")
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
-        chance, size = random.Random(position), self.p + self.q
-        if (
-            size < 0.01
-        ):  # all or none; `betavariate` would round its gamma variates to 0
+        chance = random.Random(position)
+        size = self.p + self.q
+        # all or none: `betavariate` would round its gamma variates to 0
+        if size < 0.01:
             return chance.random() < self.p / size
         return uniform(sibling) < chance.betavariate(self.p, self.q)
-
-
-@dataclass(frozen=True)
-class Replay:
-    """Recorded outcomes by step number, repeated cyclically. Siblings share the
-    outcome."""
-
-    outcomes: Sequence[bool]
-
-    def __post_init__(self) -> None:
-        require(
-            len(self.outcomes) > 0, "outcomes", self.outcomes, "at least one outcome"
-        )
-
-    def equivalent(self, index: int, position: int, sibling: int) -> bool:
-        return self.outcomes[index % len(self.outcomes)]
 
 
 @dataclass(frozen=True)
@@ -141,22 +121,10 @@ class JudgeErrors:
     false_accept: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.false_reject <= 1,
-            "false_reject",
-            self.false_reject,
-            "a probability",
-        )
-        require(
-            0 <= self.false_accept <= 1,
-            "false_accept",
-            self.false_accept,
-            "a probability",
-        )
+        for name, rate in vars(self).items():
+            require(0 <= rate <= 1, name, rate, "a probability")
 
     def says_aligned(self, equivalent: bool, key: int) -> bool:
-        return (
-            uniform(key) >= self.false_reject
-            if equivalent
-            else uniform(key) < self.false_accept
-        )
+        if equivalent:
+            return uniform(key) >= self.false_reject
+        return uniform(key) < self.false_accept

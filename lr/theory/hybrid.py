@@ -8,7 +8,7 @@ the synchronous f and min(ceil(1/c1), k1) for the asynchronous f (`paper` window
 1 is token-level speculation alone, k2 = 1 is lookahead alone.
 
 h = f g holds if draft *and* target speculate inside their steps, so that c1 stays the
-same. If only the target does, c1 grows by the factor g: h = g f(k1; c1 g). With random
+same. If only the target does, c1 grows by the factor g. With random
 token acceptance a synchronous cycle waits for its slowest row, so the measured product
 is smaller.
 
@@ -33,9 +33,7 @@ from lr.theory.asynchronous import async_parallelism, lr_async_speedup
 from lr.theory.domain import (
     DomainError,
     Reals,
-    inside,
     nonnegative,
-    numbers,
     plain,
     probability,
     ratio,
@@ -44,10 +42,9 @@ from lr.theory.domain import (
 from lr.theory.synchronous import lr_sync_speedup, sd_speedup_of_positions
 
 ScheduleKind = Literal["sync", "async"]
-Inner = Literal["both", "target"]
 THRESHOLD = 1.157
-"""Condition (6) asks for more than this: the maximum of `lemma6`, 1.1562281731, rounded
-up."""
+"""Condition (6) asks for more than this. Lemma 6: 2 - y + (y - 2 + 1/y) ln(1 - y) is at
+most 1.1562281731 for 0 < y < 1."""
 
 
 def step_speedup(alpha1: Reals, k1: Reals, c1: Reals, schedule: ScheduleKind) -> Reals:
@@ -68,18 +65,13 @@ def hybrid_speedup(
     k1: Reals,
     k2: Reals,
     schedule: ScheduleKind = "sync",
-    inner: Inner = "both",
 ) -> Reals:
-    """h(k1, k2) = f(k1) g(k2). `inner` "target": only the target speculates, h = g
-    f(k1; c1 g).
+    """h(k1, k2) = f(k1) g(k2).
 
-    With "target" the asynchronous f needs c1 g < 1. Example, async: 3.1468492801 for
-    alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2 = 4."""
-    if inner not in ("both", "target"):
-        raise DomainError("inner", inner, "both or target")
+    Example, async: 3.1468492801 for alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2
+    = 4."""
     tokens = sd_speedup_of_positions(alpha2, k2, c2)
-    c = nonnegative("c1", c1) * (tokens if inner == "target" else 1.0)
-    return plain(tokens * step_speedup(alpha1, k1, c, schedule))
+    return plain(tokens * step_speedup(alpha1, k1, c1, schedule))
 
 
 @dataclass(frozen=True)
@@ -127,18 +119,13 @@ def best_split(
         h, 13
     )  # f is constant beyond ceil(1/c1); take the first of equal values
     i, j = np.unravel_index(int(np.argmax(h)), h.shape)
-    token_only, step_only = f[0] * g[np.argmax(h[0])], f[np.argmax(h[:, 0])] * g[0]
     return RowSplit(
-        int(i) + 1, int(j) + 1, float(f[i] * g[j]), float(token_only), float(step_only)
+        k1=int(i) + 1,
+        k2=int(j) + 1,
+        speedup=float(f[i] * g[j]),
+        token_only_speedup=float(f[0] * g[np.argmax(h[0])]),
+        step_only_speedup=float(f[np.argmax(h[:, 0])] * g[0]),
     )
-
-
-def lemma6(y: Reals) -> Reals:
-    """2 - y + (y - 2 + 1/y) ln(1 - y), 0 < y < 1: at most 1.1562281731, at y =
-    0.5693971."""
-    y = numbers("y", y)
-    inside((y > 0) & (y < 1), "y", y, "a number in (0, 1)")
-    return plain(2 - y + (y - 2 + 1 / y) * np.log1p(-y))
 
 
 def halving_ratio(alpha: Reals, c: Reals, budget: Reals) -> Reals:
@@ -176,10 +163,8 @@ def theorem3(
     first = (1 + probability("alpha1", alpha1)) / (1 + nonnegative("c1", c1))
     second = (1 + probability("alpha2", alpha2)) / (1 + nonnegative("c2", c2))
     premise = (m >= 4) & (m % 2 == 0) & (np.minimum(first, second) > THRESHOLD)
-    seven, eight = (
-        first >= halving_ratio(alpha2, c2, m),
-        second >= halving_ratio(alpha1, c1, m),
-    )
+    seven = first >= halving_ratio(alpha2, c2, m)
+    eight = second >= halving_ratio(alpha1, c1, m)
     return Theorem3(plain(premise), plain(seven), plain(eight))
 
 

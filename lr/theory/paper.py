@@ -22,19 +22,12 @@ from scipy.optimize import brentq, curve_fit
 
 from lr.theory.acceptance import beta_width_acceptance, tree_rows
 from lr.theory.asynchronous import lr_async_limit
-from lr.theory.cost import Calibration, PassCost
+from lr.theory.calibration import Calibration
+from lr.theory.cost import PassCost
 from lr.theory.domain import DomainError, Reals, geometric
 from lr.theory.synchronous import sd_tokens
 
-DATASETS = (
-    "AIME24",
-    "AMC23",
-    "GSM8K",
-    "HumanEval",
-    "GPQA",
-    "MT-Bench",
-    "LiveCodeBench",
-)
+DATASETS = tuple("AIME24 AMC23 GSM8K HumanEval GPQA MT-Bench LiveCodeBench".split())
 LOOKUP_TOKENS = 8
 
 
@@ -87,48 +80,28 @@ TABLE_3 = (
 TABLE_3_DEPTH = 2
 
 
-@dataclass(frozen=True)
-class SpeedFit:
-    """The fit to a block of Table 1: `c`, `v`, the predicted speedups and their R²."""
-
-    c: float
-    v: float
-    predicted: tuple[float, ...]
-    r_squared: float
-
-
-def fit_speedups(pair: ModelPair) -> SpeedFit:
-    """The c and v that best explain the lookahead speedups of a pair, given its
+def fit_speedups(pair: ModelPair) -> tuple[float, float]:
+    """The (c, v) that best explain the lookahead speedups of a pair, given its
     acceptance."""
-    alpha, printed, most = (
+    (c, v), _ = curve_fit(
+        lr_async_limit,
         np.array(pair.acceptance),
         np.array(pair.lookahead),
-        (0.999, np.inf),
+        p0=(0.3, 0.2),
+        bounds=(0, (0.999, np.inf)),
+        xtol=1e-12,
     )
-    (c, v), _ = curve_fit(
-        lr_async_limit, alpha, printed, (0.3, 0.2), bounds=(0, most), xtol=1e-12
-    )
-    predicted: Any = lr_async_limit(alpha, c, v)
-    r_squared = (
-        1
-        - np.square(predicted - printed).sum()
-        / np.square(printed - printed.mean()).sum()
-    )
-    return SpeedFit(float(c), float(v), tuple(predicted.tolist()), float(r_squared))
+    return float(c), float(v)
 
 
 @dataclass(frozen=True)
 class WidthFit:
-    """The fit to a row of Table 3: siblings from Beta(`p`, `q`), and a line through
-    cycle times.
-
-    The times are G_3(alpha_W) / speedup: `base_time` with one alternative, `per_row`
-    per row more.
-    """
+    """The fit to a row of Table 3: siblings from Beta(`p`, `q`), and a line through the
+    cycle times G_3(alpha_W) / speedup: `base_time` with one alternative, `per_row` per
+    row more."""
 
     p: float
     q: float
-    predicted: tuple[float, ...]
     base_time: float
     per_row: float
 
@@ -140,15 +113,14 @@ def fit_width(row: WidthRow) -> WidthFit:
     def accepted(widths: Reals, p: float, q: float) -> Any:
         return beta_width_acceptance(p, q, widths)
 
-    printed, bounds = np.array(row.acceptance), (1e-9, np.inf)
+    printed = np.array(row.acceptance)
     (p, q), _ = curve_fit(
-        accepted, WIDTHS, printed, (0.4, 0.3), bounds=bounds, xtol=1e-12
+        accepted, WIDTHS, printed, p0=(0.4, 0.3), bounds=(1e-9, np.inf), xtol=1e-12
     )
     times = geometric(printed, TABLE_3_DEPTH + 1) / np.array(row.speedup)
-    extra = np.asarray(tree_rows(np.array(WIDTHS), TABLE_3_DEPTH)) - (TABLE_3_DEPTH + 1)
-    per_row, base = np.polyfit(extra, times, 1)
-    predicted = accepted(np.array(WIDTHS), p, q).tolist()
-    return WidthFit(float(p), float(q), tuple(predicted), float(base), float(per_row))
+    rows = np.asarray(tree_rows(np.array(WIDTHS), TABLE_3_DEPTH))
+    per_row, base = np.polyfit(rows - rows[0], times, 1)
+    return WidthFit(float(p), float(q), float(base), float(per_row))
 
 
 def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
@@ -161,19 +133,20 @@ def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
         raise DomainError("pair", pair, " or ".join(TABLE_1))
     if dataset not in DATASETS:
         raise DomainError("dataset", dataset, f"one of {', '.join(DATASETS)}")
-    table, column = TABLE_1[pair], DATASETS.index(dataset)
-    fitted = fit_speedups(table)
-    speedup = table.tokens[column]
-    alpha2 = brentq(
-        lambda a: float(sd_tokens(a, LOOKUP_TOKENS)) - speedup, 0, 1, xtol=1e-14
-    )
+    table = TABLE_1[pair]
+    column = DATASETS.index(dataset)
+    c, v = fit_speedups(table)
+
+    def surplus(alpha2: float) -> float:
+        return float(sd_tokens(alpha2, LOOKUP_TOKENS)) - table.tokens[column]
+
     return Calibration(
         name=f"{table.name}, {dataset}, from the paper's tables",
         alpha1=table.acceptance[column],
-        alpha2=float(alpha2),
+        alpha2=float(brentq(surplus, 0, 1, xtol=1e-14)),
         plain_token=1.0,
         target=PassCost(1.0, row=fmean(fit_width(row).per_row for row in TABLE_3)),
-        draft=PassCost(fitted.c),
-        verdict=fitted.v,
+        draft=PassCost(c),
+        verdict=v,
         lookup=True,
     )

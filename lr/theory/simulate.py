@@ -41,16 +41,6 @@ TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """A simulation drew `value` with `key`."""
-
-    purpose: str
-    node: NodeId | None
-    key: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class WorkSpan:
     """A simulated worker worked on `work` from `start` to now; not `completed`:
     cancelled."""
@@ -90,14 +80,11 @@ class Workers:
         require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
         self.peak = self.begun = self.completed = 0
         self.busy = self.occupied = self._time = 0.0
-        self._slots, self._overhead = math.inf if slots is None else slots, overhead
-        self._queue: deque[dict[Work, float]] = (
-            deque()
-        )  # waiting jobs: rows with their lengths
-        self._rows: dict[
-            Work, _RunningRow
-        ] = {}  # running rows, in the order in which they began
-        self._number = 0
+        self._slots = math.inf if slots is None else slots
+        self._overhead = overhead
+        self._queue: deque[dict[Work, float]] = deque()  # waiting jobs: rows, lengths
+        self._rows: dict[Work, _RunningRow] = {}  # in the order in which they began
+        self._jobs = 0
 
     @property
     def mean_rows(self) -> float:
@@ -124,8 +111,8 @@ class Workers:
         rows."""
         if not self._rows:
             return math.inf
-        least = min([row.left for row in self._rows.values()])
-        return self._time + max(0.0, least) * self._slowness()
+        shortest = min(row.left for row in self._rows.values())
+        return self._time + max(0.0, shortest) * self._slowness()
 
     def complete(self, now: float) -> WorkSpan:
         """Complete the next row; `now` is its time."""
@@ -164,9 +151,9 @@ class Workers:
         while (
             self._queue and len({row.job for row in self._rows.values()}) < self._slots
         ):
-            self._number += 1
+            self._jobs += 1
             for work, length in self._queue.popleft().items():
-                self._rows[work] = _RunningRow(now, length, self._number)
+                self._rows[work] = _RunningRow(now, length, self._jobs)
                 self.begun += 1
             self.peak = max(self.peak, len(self._rows))
 
@@ -175,10 +162,10 @@ class Workers:
 class World:
     """What the scheduler runs on. Durations are for a row that is alone in its batch.
 
-    `target_overhead`, `draft_overhead`: n rows together take 1 + overhead (n - 1) times
-    as long. `draft_workers`: nodes whose alternatives are written at the same time
-    (None: no limit). `score`: a target
-    prefill, for verifiers that need no target step. `errors`: those of the verifier.
+    `judge`: a verdict, or the target's prefill where the verifier needs no target step.
+    `target_overhead`: n rows of the target together take 1 + overhead (n - 1) times as
+    long. `draft_workers`: nodes whose alternatives are written at the same time (None:
+    no limit). `errors`: those of the verifier.
     `reading`: extra time of a target step after a draft step, which the target must
     read first. `reading_before`: extra time for each further draft step since the last
     correction, if rows begin one after another. The same `seed` gives the same run."""
@@ -187,10 +174,8 @@ class World:
     target: Duration = TARGET_STEP
     draft: Duration = DRAFT_STEP
     judge: Duration = AT_ONCE
-    score: Duration = AT_ONCE
     errors: JudgeErrors = NO_ERRORS
     target_overhead: float = 0.0
-    draft_overhead: float = 0.0
     draft_workers: int | None = 1
     reading: float = 0.0
     reading_before: float = 0.0
@@ -276,7 +261,7 @@ class _Simulation:
         if trace is not None:
             self.record = trace.record
             trace.clock, trace.start = lambda: self.now, 0.0
-        draft = Workers(world.draft_workers, world.draft_overhead)
+        draft = Workers(world.draft_workers)
         target = Workers(None, world.target_overhead)
         judge = Workers()
         # among simultaneous completions, those that make room for others come first
@@ -287,13 +272,11 @@ class _Simulation:
                 WorkKind.DRAFT: draft,
             }
         )
-        judging = (judge, world.judge)
-        if not config.needs_target_step:  # a draft is judged by a prefill of the target
-            judging = (target, world.score)
+        judging = judge if config.needs_target_step else target
         self.kinds = {
             WorkKind.DRAFT: (draft, world.draft),
             WorkKind.TARGET: (target, world.target),
-            WorkKind.JUDGE: judging,
+            WorkKind.JUDGE: (judging, world.judge),
         }
 
     def run(self, steps: int) -> SimulationOutcome:
@@ -311,13 +294,12 @@ class _Simulation:
 
     def _next(self) -> WorkSpan:
         """Move the clock to the next completion."""
-        worker, *others = self.outcome.workers.values()
-        time = worker.next_time()
-        for later in others:
-            if (soon := later.next_time()) < time - TIE:
-                worker, time = later, soon
-        self.now = max(self.now, time)
-        return worker.complete(self.now)
+        workers = list(self.outcome.workers.values())
+        times = [worker.next_time() for worker in workers]
+        # the first of those that are simultaneous
+        first = next(i for i, time in enumerate(times) if time <= min(times) + TIE)
+        self.now = max(self.now, times[first])
+        return workers[first].complete(self.now)
 
     def _obey(self, commands: Sequence[messages.Command], steps: int) -> None:
         for command in commands:
@@ -342,31 +324,27 @@ class _Simulation:
         worker.submit(self.now, {row: self._length(duration, row) for row in rows})
 
     def _length(self, duration: Duration, work: Work) -> float:
-        node, reading = work.node, 0.0
+        node = work.node
+        reading = 0.0
         level = node.index - node.stem  # draft steps since the last correction
         if work.kind is WorkKind.TARGET and level:
             reading = self.world.reading + self.world.reading_before * (level - 1)
-        if isinstance(duration, Constant):
+        if isinstance(duration, Constant):  # needs no key
             return duration.value + reading
-        key = self._key(work.kind.value, node)
-        drawn = duration.draw(key)
-        self.record(Draw(f"time of {work.kind.value}", node, key, drawn))
-        return drawn + reading
+        return duration.draw(self._key(work.kind.value, node)) + reading
 
     def _event(self, work: Work) -> messages.Event:
         node = work.node
-        if work.kind is not WorkKind.JUDGE:
-            done = (
-                messages.Drafted if work.kind is WorkKind.DRAFT else messages.Targeted
-            )
-            return done(node, STEP)
+        if work.kind is WorkKind.DRAFT:
+            return messages.Drafted(node, STEP)
+        if work.kind is WorkKind.TARGET:
+            return messages.Targeted(node, STEP)
         parent = node.parent(self.width)
-        keys = self._key("position", parent), self._key("sibling", node)
-        equivalent = self.world.acceptance.equivalent(parent.index, *keys)
-        self.record(Draw("equivalent", node, keys[1], float(equivalent)))
-        aligned = self.world.errors.says_aligned(
-            equivalent, self._key("judge's error", node)
-        )
+        position = self._key("position", parent)
+        sibling = self._key("sibling", node)
+        equivalent = self.world.acceptance.equivalent(parent.index, position, sibling)
+        error = self._key("judge's error", node)
+        aligned = self.world.errors.says_aligned(equivalent, error)
         accepted = RIGHTLY if equivalent else WRONGLY
         return messages.Judged(node, accepted if aligned else REJECTED)
 
@@ -374,7 +352,8 @@ class _Simulation:
         return self.stream.fold_in(purpose, node.stem, node.index).key(node.number)
 
     def _note(self, emit: Emit) -> None:
-        outcome, origin = self.outcome, emit.emitted.origin
+        outcome = self.outcome
+        origin = emit.emitted.origin
         outcome.seconds = self.now
         outcome.origins[origin] += 1
         outcome.judged += len(emit.verdicts)
@@ -382,7 +361,7 @@ class _Simulation:
         if origin is Origin.ACCEPTED:
             self.stage_accepted += 1
         else:
-            outcome.stages.append(
-                Stage(self.stage_accepted, self.now - self.stage_began)
-            )
-            self.stage_began, self.stage_accepted = self.now, 0
+            seconds = self.now - self.stage_began
+            outcome.stages.append(Stage(self.stage_accepted, seconds))
+            self.stage_began = self.now
+            self.stage_accepted = 0

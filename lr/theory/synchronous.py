@@ -36,7 +36,6 @@ from lr.theory.domain import (
     Reals,
     geometric,
     nonnegative,
-    numbers,
     plain,
     probability,
     whole,
@@ -81,49 +80,25 @@ def lr_sync_cycle_speedup(
     return plain(geometric(probability("alpha", alpha), rows) / time)
 
 
-def sync_judged(alpha: Reals, draft_steps: Reals) -> Reals:
-    """G_g: verdicts per cycle (B) up to the first rejection. The share alpha of them
-    accepts."""
-    return plain(
-        geometric(probability("alpha", alpha), whole("draft_steps", draft_steps, 0))
-    )
-
-
-def sync_draft_share(alpha: Reals, draft_steps: Reals) -> Reals:
-    """alpha G_g / G_(g+1): share of the output (B) that the draft wrote."""
-    a, g = probability("alpha", alpha), whole("draft_steps", draft_steps, 0)
-    return plain(a * geometric(a, g) / geometric(a, g + 1))
-
-
 def sync_bonus(alpha: Reals, draft_steps: Reals) -> Reals:
     """alpha^g: share of cycles (B) in which all drafts are accepted and a bonus step
     follows."""
     return plain(probability("alpha", alpha) ** whole("draft_steps", draft_steps, 0))
 
 
-def sync_wasted(alpha: Reals, draft_steps: Reals) -> Reals:
-    """g + 1 - G_(g+1): target steps per cycle (B) that are thrown away."""
-    a, g = probability("alpha", alpha), whole("draft_steps", draft_steps, 0)
-    return plain(g + 1 - geometric(a, g + 1))
-
-
-def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
-    """The k in 1..`most` that maximises f_sync(k); Algorithm 1 then drafts k - 1 steps.
+def sync_best_k(alpha: float, c: float, limit: int = 10_000) -> int:
+    """The k in 1..`limit` that maximises f_sync(k); Algorithm 1 then drafts k - 1 steps.
 
     f_sync is unimodal (Lemma 3) and grows at k iff alpha^k (1 + c (k - 1)) > c G_k. So
-    the best k is 1 (do not speculate) iff alpha <= c, and `most` if alpha = 1 or c =
+    the best k is 1 (do not speculate) iff alpha <= c, and `limit` if alpha = 1 or c =
     0."""
-    a, each = float(probability("alpha", alpha)), float(nonnegative("c", c))
-    most = int(whole("most", most, 1))
+    a = float(probability("alpha", alpha))
+    cost = float(nonnegative("c", c))
+    limit = int(whole("limit", limit, 1))
+    k = np.arange(1, limit)
     tie = 1 + 1e-12  # equal values do not count as growth
-    for k in (
-        np.arange(1, min(most, 64)),
-        np.arange(64, most),
-    ):  # the best k is usually small
-        grows = a**k * (1 + each * (k - 1)) > each * geometric(a, k) * tie
-        if not np.all(grows):
-            return int(k[np.argmin(grows)])
-    return most
+    grows = a**k * (1 + cost * (k - 1)) > cost * geometric(a, k) * tie
+    return limit if np.all(grows) else int(k[np.argmin(grows)])
 
 
 def sd_tokens(alpha: Reals, gamma: Reals) -> Reals:
@@ -151,19 +126,3 @@ def sd_speedup_of_positions(alpha2: Reals, k2: Reals, c2: Reals) -> Reals:
     This is the paper's form (section 3.3, which prints c for c2 in the denominator).
     g(1) = 1."""
     return sd_speedup(alpha2, whole("k2", k2, 1) - 1, c2)
-
-
-def token_acceptance(p: Reals, q: Reals) -> float:
-    """sum over x of min(p(x), q(x)): how often speculative sampling accepts a token
-    drafted from q.
-
-    `p` and `q` [v] are the target's and the draft's distribution (Leviathan et al.,
-    Corollary 3.6). Raises `DomainError` unless both are distributions over the same
-    tokens."""
-    both = [numbers(name, x) for name, x in (("p", p), ("q", q))]
-    for name, x in zip("pq", both, strict=True):
-        good = x.ndim == 1 and x.shape == both[0].shape
-        if not good or np.any(x < 0) or abs(x.sum() - 1) > 1e-9:
-            expected = "probabilities with sum 1, of the same tokens for p and q"
-            raise DomainError(name, x.tolist(), expected)
-    return float(np.minimum(*both).sum())

@@ -11,7 +11,6 @@ from lr.theory.asynchronous import async_parallelism, lr_async_speedup
 from lr.theory.hybrid import (
     THRESHOLD,
     best_split,
-    lemma6,
     theorem3,
     theorem3_holds,
     theorem4_conditions,
@@ -31,12 +30,13 @@ def bests(
     f = lr_async_speedup(a1, k, c1) if asynchronous else lr_sync_speedup(a1, k, c1)
     g = lr_sync_speedup(a2, k, c2)  # the same formula in tokens
     rows = async_parallelism(k, c1) if asynchronous else np.broadcast_to(k, f.shape)
-    both = np.full(f.shape[1], -np.inf)
+    hybrid = np.full(f.shape[1], -np.inf)
     for k1 in range(2, budget + 1):
         for k2 in range(2, budget // 2 + 1):
             fits = rows[k1 - 1] * k2 <= budget
-            both = np.where(fits, np.maximum(both, f[k1 - 1] * g[k2 - 1]), both)
-    return both, g.max(axis=0), np.where(rows <= budget, f, -np.inf).max(axis=0)
+            speedup = np.where(fits, f[k1 - 1] * g[k2 - 1], -np.inf)
+            hybrid = np.maximum(hybrid, speedup)
+    return hybrid, g.max(axis=0), np.where(rows <= budget, f, -np.inf).max(axis=0)
 
 
 @pytest.mark.parametrize("budget", [16, 18, 24, 32])
@@ -47,56 +47,46 @@ def test_theorem_4_by_brute_force(budget: int) -> None:
     rng = np.random.default_rng(budget)
     u = rng.random((4, 1500))
     u[:, 500:1000] = np.where(u[:, 500:1000] < 0.5, 0.001, 0.999)
-    a1, a2, c1, c2 = (
-        0.52 + 0.28 * u[0],
-        0.52 + 0.28 * u[1],
-        0.01 + (1 / 3 - 0.01) * u[2],
-        0.2 * u[3],
-    )
-    keep = theorem4_conditions(a1, a2, c1, c2, budget)
-    assert keep.sum() > 1200
-    both, tokens, steps = bests(
-        *(x[keep] for x in (a1, a2, c1, c2)), budget, asynchronous=True
-    )
-    assert np.all(both > np.maximum(tokens, steps))
+    low = np.array([0.52, 0.52, 0.01, 0.0])[:, None]
+    high = np.array([0.8, 0.8, 1 / 3, 0.2])[:, None]
+    points = low + (high - low) * u
+    points = points[:, theorem4_conditions(*points, budget)]
+    assert points.shape[1] > 1200
+    hybrid, tokens, steps = bests(*points, budget, asynchronous=True)
+    assert np.all(hybrid > np.maximum(tokens, steps))
 
 
 def test_theorem_4_ends_at_a_budget_of_10() -> None:
     """The worst corner (a1 -> 0.8, a2 -> 0.52, c1 -> 0, c2 -> 0.2): 16 rows and 12
     suffice, 10 do not, the hybrid loses.
     """
+    corner = (0.7999, 0.5201, 1e-4, 0.1999)
     ratios = {}
     for budget in (6, 8, 10, 12, 16):
-        a1, a2, c1, c2 = (np.array([x]) for x in (0.7999, 0.5201, 1e-4, 0.1999))
-        both, tokens, steps = bests(a1, a2, c1, c2, budget, asynchronous=True)
-        ratios[budget] = (both / np.maximum(tokens, steps)).item()
-        split = best_split(0.7999, 0.5201, 1e-4, 0.1999, budget, "async")
+        points = (np.array([x]) for x in corner)
+        hybrid, tokens, steps = bests(*points, budget, asynchronous=True)
+        ratios[budget] = (hybrid / np.maximum(tokens, steps)).item()
+        split = best_split(*corner, budget, "async")
         assert split.hybrid_wins == (ratios[budget] > 1)
-    assert ratios == pytest.approx(
-        {6: 0.839, 8: 0.900, 10: 0.956, 12: 1.005, 16: 1.087}, abs=2e-3
-    )
-    assert not theorem4_conditions(0.79, 0.53, 0.1, 0.1, 10) and theorem4_conditions(
-        0.79, 0.53, 0.1, 0.1, 16
-    )
+    exact = {6: 0.839, 8: 0.900, 10: 0.956, 12: 1.005, 16: 1.087}
+    assert ratios == pytest.approx(exact, abs=2e-3)
+    assert not theorem4_conditions(0.79, 0.53, 0.1, 0.1, 10)
+    assert theorem4_conditions(0.79, 0.53, 0.1, 0.1, 16)
 
 
 @pytest.mark.parametrize("budget", [4, 6, 8, 12, 16])
 def test_theorem_3_by_brute_force(budget: int) -> None:
     """Its four claims at the points among 4000 random ones at which it applies."""
-    a1, a2, c1, c2 = np.random.default_rng(budget).random((4, 4000))
-    premise = theorem3(a1, a2, c1, c2, budget).premise
-    a1, a2, c1, c2 = (x[premise] for x in (a1, a2, c1, c2))
-    assert len(a1) > 300
-    says = theorem3(a1, a2, c1, c2, budget)
-    both, tokens, steps = bests(a1, a2, c1, c2, budget, asynchronous=False)
+    points = np.random.default_rng(budget).random((4, 4000))
+    points = points[:, theorem3(*points, budget).premise]
+    assert points.shape[1] > 300
+    says = theorem3(*points, budget)
+    hybrid, tokens, steps = bests(*points, budget, asynchronous=False)
     assert np.all(says.seven | says.eight)
-    assert (
-        np.all(both[says.hybrid] > np.maximum(tokens, steps)[says.hybrid])
-        and says.hybrid.sum() > 50
-    )
-    assert np.all(tokens[~says.seven] >= np.maximum(both, steps)[~says.seven])
-    assert np.all(steps[~says.eight] >= np.maximum(both, tokens)[~says.eight])
-    assert np.array_equal(says.hybrid, theorem3_holds(a1, a2, c1, c2, budget))
+    wins = hybrid > np.maximum(tokens, steps)
+    assert np.all(wins[says.hybrid]) and says.hybrid.sum() > 50
+    assert np.all(tokens[~says.seven] >= np.maximum(hybrid, steps)[~says.seven])
+    assert np.all(steps[~says.eight] >= np.maximum(hybrid, tokens)[~says.eight])
 
 
 def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
@@ -110,10 +100,8 @@ def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
 
 
 def test_lemma_6() -> None:
+    """What the proof of Theorem 3 needs of condition (6)."""
     y = np.linspace(1e-6, 1 - 1e-6, 400_001)
-    values = lemma6(y)
-    assert (
-        values.max() == pytest.approx(1.1562281731, abs=1e-9)
-        and values.max() < THRESHOLD
-    )
-    assert y[np.argmax(values)] == pytest.approx(0.5693971, abs=1e-5)
+    values = 2 - y + (y - 2 + 1 / y) * np.log1p(-y)
+    assert values.max() == pytest.approx(1.1562281731, abs=1e-9)
+    assert values.max() < THRESHOLD

@@ -1,27 +1,18 @@
-"""The commands of theory: what they print, what they write, what they refuse."""
+"""The commands of theory: what they print, write and refuse; and the example of
+`docs/theory.md`."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from tests_root import ROOT
 
 from lr.commands.cli import main
-from lr.theory.cost import Calibration
-from lr.theory.formula_vs_simulation import FORMULAS, Point
-
-CORNER = Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 1500, 1)
-
-
-@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.name)
-@pytest.mark.parametrize("at", [Point(steps=1500), CORNER], ids=["usual", "corner"])
-def test_every_formula_agrees_with_the_clock(formula, at: Point) -> None:
-    """Within 6 standard errors."""
-    value = formula.value(at)
-    assert value > 0
-    simulated = formula.simulated(at)
-    assert abs(simulated.value - value) < 6 * simulated.error + 1e-9
+from lr.theory.calibration import Calibration
+from lr.theory.formula_vs_simulation import FORMULAS
 
 
 @pytest.mark.parametrize(
@@ -80,12 +71,21 @@ def test_the_tiny_models_are_calibrated_and_compared(
     output, comparison = tmp_path / "tiny.json", tmp_path / "comparison.json"
     words = "calibrate --verifier oracle --problems 4 --compare 2".split()
     assert main([*words, "--output", str(output), "--json", str(comparison)]) == 0
-    found = Calibration.load(output)
-    assert 0.3 < found.alpha1 <= 1 and 0.3 < found.alpha2 < 1
-    assert 0 < found.c1 < 0.6 and 0 < found.c2 < 0.6 and found.v < 0.1
-    assert found.conditions["verifier"] == "oracle"
-    assert found.conditions["clock"] == "process_time"
+    calibration = Calibration.load(output)
+    assert 0.3 < calibration.alpha1 <= 1 and 0.3 < calibration.alpha2 < 1
+    assert 0 < calibration.c1 < 0.6 and 0 < calibration.c2 < 0.6 and calibration.v < 0.1
+    assert calibration.conditions["verifier"] == "oracle"
+    assert calibration.conditions["clock"] == "process_time"
     rows = json.loads(comparison.read_text(encoding="utf-8"))["rows"]
     assert [row["way"] for row in rows] == ["sd 2", "sd 4", "sync 1"]
     columns = ("formula", "expected", "measured")
     assert all(0.3 < row[column] < 4 for row in rows for column in columns)
+
+
+def test_the_example_of_the_page_prints_what_its_comments_say(capsys) -> None:
+    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "theory.md", "exec"), {})
+    printed = [float(word) for word in capsys.readouterr().out.split()]
+    comments = " ".join(re.findall(r"# ([\d. ]+)", example))
+    assert printed == pytest.approx(list(map(float, comments.split())), abs=1e-5)

@@ -1,5 +1,5 @@
-"""What the tests of theory share: expectations by plain enumeration, and statistical
-bounds whose false-alarm probability is known.
+"""What the tests of theory share: expectations by plain enumeration, one stage of the
+scheduler, and statistical bounds whose false-alarm probability is known.
 
 SIGMAS: every Monte-Carlo check of this folder fails beyond so many standard errors. A
 normal variable goes there with probability 2e-9; there are fewer than 500 such checks,
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
 import numpy as np
 
-from lr.spec.protocol import Emit, WorkKind
-from lr.theory.simulate import SimulationOutcome, WorkSpan
+from lr.spec.protocol import Emit, Schedule, SchedulerConfig, WorkKind
+from lr.theory.distributions import Constant
+from lr.theory.simulate import ENDLESS, SimulationOutcome, WorkSpan, World, simulate
 from lr.trace import Trace
 from lr.types import EmittedStep
 
@@ -32,40 +34,59 @@ def expected(alpha: float, values: np.ndarray) -> float:
     return float(np.sum((1 - alpha) * alpha**ACCEPTED * values))
 
 
-def mean_is(values: Sequence[float], mean: float) -> None:
+@dataclass(frozen=True)
+class Replay:
+    """Given outcomes by step number, repeated cyclically."""
+
+    outcomes: Sequence[bool]
+
+    def equivalent(self, index: int, position: int, sibling: int) -> bool:
+        return self.outcomes[index % len(self.outcomes)]
+
+
+def stage(
+    schedule: Schedule, depth: int, accepted: int, c: float, v: float = 0.0
+) -> SimulationOutcome:
+    """One stage in which so many drafts are accepted and the next is not. Target steps
+    take 1, drafts c, verdicts v.
+    """
+    outcomes = Replay([True] * accepted + [False])
+    world = World(outcomes, draft=Constant(c), judge=Constant(v))
+    config = SchedulerConfig(ENDLESS, schedule, depth)
+    return simulate(config, world, accepted + 1)
+
+
+def mean_is(values: Sequence[float], mean: float, slack: float = 1e-12) -> None:
     """The mean of these independent values is `mean`, as far as can be told."""
     assert len(values) >= 100
-    assert (
-        abs(fmean(values) - mean)
-        < SIGMAS * stdev(values) / math.sqrt(len(values)) + 1e-12
-    )
+    error = stdev(values) / math.sqrt(len(values))
+    assert abs(fmean(values) - mean) < SIGMAS * error + slack
 
 
-def rate_is(outcome: SimulationOutcome, rate: float) -> None:
+def rate_is(outcome: SimulationOutcome, rate: float, tolerance: float = 0.0) -> None:
     """Steps per time: over independent stages, steps - rate * time has mean 0 exactly
-    if `rate` is right.
+    if `rate` is right, up to a `tolerance` of its own.
     """
-    mean_is(
-        [stage.accepted + 1 - rate * stage.seconds for stage in outcome.stages], 0.0
-    )
+    surplus = [stage.accepted + 1 - rate * stage.seconds for stage in outcome.stages]
+    mean_time = fmean(stage.seconds for stage in outcome.stages)
+    mean_is(surplus, 0.0, slack=tolerance * mean_time + 1e-12)
 
 
 def share_is(hits: int, trials: int, share: float) -> None:
     """A binomial share."""
     assert trials >= 100
-    assert (
-        abs(hits - trials * share)
-        <= SIGMAS * math.sqrt(trials * share * (1 - share)) + 1e-9
-    )
+    deviation = math.sqrt(trials * share * (1 - share))
+    assert abs(hits - trials * share) <= SIGMAS * deviation + 1e-9
 
 
 def spans_of(trace: Trace, kind: WorkKind) -> list[tuple[float, float, bool]]:
     """All work of a kind in the order in which it ended: start, end, and whether it was
     completed.
     """
-    found = ((end, one) for end, one in trace.events if isinstance(one, WorkSpan))
     return [
-        (one.start, end, one.completed) for end, one in found if one.work.kind is kind
+        (span.start, end, span.completed)
+        for end, span in trace.events
+        if isinstance(span, WorkSpan) and span.work.kind is kind
     ]
 
 

@@ -46,7 +46,7 @@ from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Role, Verdict, require
 
 if TYPE_CHECKING:
-    from lr.theory.cost import Calibration
+    from lr.theory.calibration import Calibration
 
 ASSUMED_LENGTH = Lognormal(
     32.0, 0.5

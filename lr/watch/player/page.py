@@ -60,7 +60,6 @@ KINDS = {
     "forward": ("", "▪", EVERY, "All rows pass through the model together."),
     "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
     "span": ("", "▪", EVERY, "A simulated worker is free again."),
-    "draw": ("rejected", "#", EVERY, "Drawn by a key, so the order of work does not matter."),
     "note": ("verifier", "*", TOKENS, "A part of the variant reports what it saw or decided."),
     "warn": ("rejected", "!", STEPS, "The answer is right, and slower than it should be."),
     "end": ("accepted", "■", STEPS, ""),

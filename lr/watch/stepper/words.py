@@ -15,7 +15,6 @@ SENTENCES = {
     "target": "the target begins its own step after {node}",
     "cancel": "cancelled: {work} {node}",
     "release": "{node} leaves the tree",
-    "draw": "a number is drawn: {purpose}",
     "open": "{cache} cache: branch {branch} is opened",
     "fork": "{cache} cache: branch {branch} is forked from {source}; all blocks are shared",
     "cut": "{cache} cache: branch {branch} is cut back to {length} tokens",

@@ -32,7 +32,7 @@ from lr.engine import recorder as cache
 from lr.errors import LRError
 from lr.spec import protocol as messages
 from lr.spec.protocol import NodeId, Work
-from lr.theory.simulate import Draw, WorkSpan
+from lr.theory.simulate import WorkSpan
 from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
@@ -46,7 +46,6 @@ KINDS: dict[str, type] = {
     "round": events.TokenRound,
     "token": events.TokenWritten,
     "note": events.Noted,
-    "draw": Draw,
     "span": WorkSpan,
     "open": cache.BranchOpened,
     "fork": cache.BranchForked,
@@ -60,7 +59,7 @@ KINDS: dict[str, type] = {
     "end": events.Ended,
 }
 KIND_OF = {event_class: name for name, event_class in KINDS.items()}
-TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
+TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew | WorkSpan
 Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
 
 
