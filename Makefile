@@ -49,7 +49,7 @@ format: $(VENV)/dev.stamp ## rewrite the sources in the agreed format
 	@$(BIN)/ruff format
 
 site: $(VENV)/site.stamp ## build the documentation in site/; warnings are errors
-	@echo "Building the site takes about two minutes ..."
+	@echo "Building the site takes about a minute ..."
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "Done. Open site/index.html in a browser; it needs no server and no network."
 

@@ -17,13 +17,12 @@ dropped, with all that follows it, and the target's step is emitted instead, the
 `algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is the whole method:
 asynchronous (section 3.2), so neither model waits, and with several alternatives for each step.
 
-Only the last token of a fork is computed twice. A *branch* is a list of tokens with its keys and
-values in a paged cache, and a fork shares them. A node's target branch holds the node's prefix,
-then the target's step. So after every decision the new root already has its branch: the accepted
-node's, or the old root's, which ends in the correction. Deciding runs no model.
+A *branch* is a list of tokens with its keys and values in a paged cache. A *fork* shares them, and
+computes only its last token again. A node's target branch holds the node's prefix, then the
+target's step. So after every decision the new root already has its branch: the accepted node's, or
+the old root's, which ends in the correction. Deciding runs no model.
 
-Shapes: b steps in a batch, v vocabulary. Read next: `engine/runner.py`, the forward pass;
-`spec/sampling.py`, how a token is drawn; `spec/scheduler.py`, the same as events and commands.
+Read next: `engine/runner.py`, the forward pass; `spec/scheduler.py`, the same as events, commands.
 """
 
 from __future__ import annotations
@@ -390,6 +389,8 @@ def main() -> None:
     try:
         reasoner = Reasoner(*(options.pop(name) for name in models))
         for step in reasoner.run(options.pop("question"), engine="page", **options):
+            if step.rejected is not None:
+                print(f"{'rejected':>10}  {step.rejected.strip()}")  # noqa: T201
             print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201
     except LRError as error:
         parser.error(str(error))

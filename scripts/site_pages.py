@@ -17,7 +17,7 @@ import posixpath
 import re
 import tempfile
 import textwrap
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +244,7 @@ def write_player(name: str, path: Path) -> None:
             ["generate", QUESTION, *PLAYERS[name], "--trace", trace],
             ["play", trace, "-o", str(path)],
         ):
-            with redirect_stdout(io.StringIO()):
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 code = main(command)
             if code != 0:
                 raise RuntimeError(f"lr {' '.join(command)} failed: run it to see why")
@@ -307,6 +307,8 @@ def _packages() -> list[dict[str, Any]]:
     """The code's pages by package, in the order of their names."""
     packages: dict[str, list[str]] = {}
     for path in _modules():
+        if path == PAGE:  # it is listed in mkdocs.yml
+            continue
         packages.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(
             _page(path)
         )

@@ -40,7 +40,8 @@ def test_the_draft_is_wrong_once_and_the_target_corrects_it(
 def test_the_page_shows_a_correction_by_default() -> None:
     page = [sys.executable, "-m", "lr.lookahead"]
     output = subprocess.run(page, capture_output=True, text=True, check=True)
-    assert "correction" in output.stdout
+    assert "rejected  I read that Hana holds 17 more" in output.stdout
+    assert "correction  Next Hana has 17 fewer" in output.stdout
 
 
 def test_every_command_without_a_question_asks_this_one() -> None:

@@ -325,4 +325,4 @@ class JudgeVerifier(AskingVerifier):
         return PromptRow(self.row(target, draft))
 
     def verdict(self, p: Sequence[float]) -> Verdict:
-        return at_least(self.threshold, p[0], f"aligned with {p[0]:.3f} for the judge")
+        return at_least(self.threshold, p[0], f"judge: P(aligned) = {p[0]:.3f}")

@@ -25,10 +25,10 @@ CAPTIONS = {
         " step. It does so at every place of the tree at once, one row each in one batch."),
     "verdict": ("tree", "A verdict", "The verifier compares two versions of one step: do they mean"
         " the same? The wording may differ."),
-    "slide": ("tree", "The window slides", "They do: the draft's step joins the answer and the root"
-        " moves on. All work after it stays valid, and the draft may go one step further."),
-    "rejection": ("tree", "A rejection", "They do not. Everything written after this draft step was"
-        " built on sand."),
+    "slide": ("tree", "The window slides", "The two steps mean the same: the draft's joins the answer"
+        " and the root moves on. All work after it stays valid."),
+    "rejection": ("tree", "A rejection", "The two steps do not mean the same. The draft's is dropped,"
+        " with everything written after it."),
     "correction": ("answer", "The correction was already written", "Why is it not slower to be"
         " wrong? The target's own step, written for the comparison, replaces it. Nothing is"
         " computed again."),
