@@ -552,7 +552,7 @@ def a_global_draw(reasoner):
     return drawn(change)
 
 
-@mistake("broken")
+@mistake("refused")
 def a_token_of_the_branch_overwritten(reasoner):
     def propose(self, context, k):
         made = self._look_up(context.tokens, k)

@@ -12,6 +12,7 @@ not. An exception of the variant's own code is raised as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +22,11 @@ from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.checks import VariantError
 from lr.spec.protocol import Emit
-from lr.spec.variant import Variant
-from lr.trace import Noted, StepWritten, TokenRound
+from lr.spec.variant import Given, Part, Variant
+from lr.trace import Noted, TokenRounds
 from lr.types import Finish, Origin, require
 from lr.variants.kit import steps, tokens
-from lr.variants.kit.findings import Findings, Make, Material
+from lr.variants.kit.findings import Findings, Material
 
 QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
@@ -34,9 +35,46 @@ QUESTIONS = (
 )
 """Questions for the tiny models."""
 
+CHECKS: dict[str, Callable[[Findings, Callable[[], Any], Material], None]] = {
+    "verifier": steps.check_verifier,
+    "controller": steps.check_controller,
+    "corrector": steps.check_corrector,
+    "segmenter": steps.check_segmenter,
+    "step_source": steps.check_step_source,
+    "drafter": tokens.check_drafter,
+    "rule": tokens.check_rule,
+}
+"""By part; a draft is a model, which has no contract."""
+
+
+def check_parts(
+    make: Callable[[], Variant], material: Material | None = None
+) -> list[Findings]:
+    """Ask every part of the variant for its contract, alone."""
+    checked = []
+    for part in make().replaced:
+        if part.field not in CHECKS:
+            continue
+        findings = Findings(part.field)
+        anew = partial(part_anew, make, part)
+        try:
+            CHECKS[part.field](findings, anew, material or Material())
+        except (VariantError, SettingError) as error:
+            findings.must(False, "every value is of the kind that is expected", error)
+        checked.append(findings)
+    return checked
+
+
+def part_anew(make: Callable[[], Variant], part: Part) -> Any:
+    """The part of a new variant: its object, or what makes it."""
+    variant = make()
+    if part.given is Given.OBJECT:
+        return getattr(variant, part.field)
+    return partial(variant.make, part.field)
+
 
 def check_answers(
-    make: Make,
+    make: Callable[[], Variant],
     reasoner: Reasoner,
     questions: Sequence[str] = QUESTIONS,
     **options: Any,
@@ -55,17 +93,17 @@ def check_answers(
         pass
     results = []
     for run in together:
-        alone = reasoner.generate(run.question, variant=make(), **options)
-        again = reasoner.generate(
-            run.question, variant=make(), detailed=True, **options
-        )
+        ask = partial(reasoner.generate, run.question, **options)
+        alone = ask(variant=make())
+        again = ask(variant=make(), detailed=True)
         results.append(again)
-        texts = [[step.text for step in one.steps] for one in (alone, run)]
-        statement = "an answer has the same steps alone and beside others"
-        findings.must(texts[0] == texts[1], statement, f"{texts[0]} and {texts[1]}")
+        findings.equal(
+            [step.text for step in alone.steps],
+            [step.text for step in run.steps],
+            "an answer has the same steps alone and beside others",
+        )
         statement = "generated again, an answer has the same tokens"
-        same = alone.tokens == again.tokens
-        findings.must(same, statement, f"{alone.text!r} and {again.text!r}")
+        findings.equal(alone.tokens, again.tokens, statement)
     return findings, results
 
 
@@ -74,67 +112,38 @@ def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     events = [event for result in results for _, event in result.trace.events]
     emits = [event for event in events if isinstance(event, Emit)]
     verdicts = [verdict.aligned for emit in emits for verdict in emit.verdicts]
-    accepted = sum(emit.emitted.origin is Origin.ACCEPTED for emit in emits)
-    written = [event for event in events if isinstance(event, StepWritten)]
-    cut = sum(event.step.finish is Finish.LENGTH for event in written)
-    rounds = [event for event in events if isinstance(event, TokenRound)]
-    kept_tokens = sum(event.accepted for event in rounds)
-    tokens = f"{kept_tokens} of {sum(event.proposed for event in rounds)} proposed tokens kept"
+    origins = [emit.emitted.origin for emit in emits]
+    accepted = origins.count(Origin.ACCEPTED)
+    ends = [step.finish for result in results for step in result.steps]
+    cut = ends.count(Finish.LENGTH)
+    rounds = sum((result.stats.rounds for result in results), TokenRounds())
+    tokens = f"{rounds.accepted} of {rounds.drafted} proposed tokens kept"
 
-    def notes(name: str) -> list[dict[str, Any]]:
-        return [e.fields for e in events if isinstance(e, Noted) and e.name == name]
+    notes = [event for event in events if isinstance(event, Noted)]
+    named = [note.name for note in notes]
+    depths = {note.fields["depth"] for note in notes if note.name == "controller"}
+    sources = [note.fields["tokens"] for note in notes if note.name == "step_source"]
+    lengths = [length for alternatives in sources for length in alternatives]
+    sourced = len(lengths) - lengths.count(None)
 
-    depths = {fields["depth"] for fields in notes("controller")}
-    lengths = [length for fields in notes("step_source") for length in fields["tokens"]]
-    own = sum(length is not None for length in lengths)
-    idle = {
-        "verifier": (
-            len(set(verdicts)) < 2,
-            f"{verdicts.count(True)} of {len(verdicts)} draft steps accepted",
-        ),
-        "controller": (len(depths) < 2, f"the depth was always {depths}"),
-        "corrector": (not notes("corrector"), "kept every first step of the target"),
-        "segmenter": (
-            2 * cut > len(written),
-            f"{cut} of {len(written)} steps were cut",
-        ),
-        "step_source": (
-            own == 0 or accepted == 0,
-            f"{own} of {len(lengths)} draft steps are its own, {accepted} accepted",
-        ),
-        "drafter": (kept_tokens == 0, tokens),
-        "rule": (kept_tokens == 0, tokens),
-        "draft": (accepted + kept_tokens == 0, f"0 draft steps accepted, {tokens}"),
-    }
+    remarks = {}
+    if len(set(verdicts)) < 2:
+        remarks["verifier"] = f"{sum(verdicts)} of {len(verdicts)} draft steps accepted"
+    if len(depths) < 2:
+        remarks["controller"] = f"the depth was always {depths}"
+    if "corrector" not in named:
+        remarks["corrector"] = "kept every first step of the target"
+    if 2 * cut > len(ends):
+        remarks["segmenter"] = f"{cut} of {len(ends)} steps were cut"
+    if sourced == 0 or accepted == 0:
+        share = f"{sourced} of {len(lengths)} draft steps are its own"
+        remarks["step_source"] = f"{share}, {accepted} accepted"
+    if rounds.accepted == 0:
+        remarks["drafter"] = remarks["rule"] = tokens
+        if accepted == 0:
+            remarks["draft"] = f"0 draft steps accepted, {tokens}"
     return [
-        f"{part.field}: {idle[part.field][1]}"
+        f"{part.field}: {remarks[part.field]}"
         for part in variant.replaced
-        if idle[part.field][0]
+        if part.field in remarks
     ]
-
-
-CHECKS: dict[str, Callable[[Findings, Make, Material], None]] = {
-    "verifier": steps.check_verifier,
-    "controller": steps.check_controller,
-    "corrector": steps.check_corrector,
-    "segmenter": steps.check_segmenter,
-    "step_source": steps.check_step_source,
-    "drafter": tokens.check_drafter,
-    "rule": tokens.check_rule,
-}
-"""By part; a draft is a model, which has no contract."""
-
-
-def check_parts(make: Make, material: Material | None = None) -> list[Findings]:
-    """Ask every part of the variant for its contract, alone."""
-    found = []
-    for part in make().replaced:
-        if part.field not in CHECKS:
-            continue
-        findings = Findings(part.field)
-        try:
-            CHECKS[part.field](findings, make, material or Material())
-        except (VariantError, SettingError) as error:
-            findings.must(False, "every value is of the kind that is expected", error)
-        found.append(findings)
-    return found

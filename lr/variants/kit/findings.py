@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from lr.reasoner import Reasoner
-from lr.spec.variant import Variant
 
-Make = Callable[[], Variant]
-"""Makes the variant anew."""
+Part = TypeVar("Part")
+Question = TypeVar("Question")
 
 
 @dataclass
@@ -32,6 +32,10 @@ class Findings:
             self.held.append(statement)
         if not holds and not any(text.startswith(statement) for text in self.broken):
             self.broken.append(f"{statement}; instead: {instead}")
+
+    def equal(self, first: object, second: object, statement: str) -> None:
+        """Note that two values are equal, or both of them."""
+        self.must(first == second, statement, f"{first!r} and {second!r}")
 
 
 @dataclass(frozen=True)
@@ -52,35 +56,35 @@ class Material:
 
 def same_everywhere(
     findings: Findings,
-    make: Make,
-    ask: Callable[[Variant, Any], Any],
-    questions: Sequence[Any],
+    anew: Callable[[], Part],
+    ask: Callable[[Part, Question], Any],
+    questions: Sequence[Question],
     *,
-    equal: Callable[[Any, Any], bool] = lambda a, b: bool(a == b),
+    equal: Callable[[Any, Any], bool] = operator.eq,
 ) -> list[Any]:
-    """The variant's answers to `questions`, which must depend on nothing else: not on
+    """The part's answers to `questions`, which must depend on nothing else: not on
     earlier questions, another object, the clock, or the global random generators."""
-    variant = make()
-    first = [ask(variant, question) for question in questions]
-
-    def compare(order: Sequence[int], variants: Sequence[Variant], what: str) -> None:
-        for number in order:
-            random.seed(number)
-            torch.manual_seed(number)
-            answer, *_ = [ask(variant, questions[number]) for variant in variants]
-            instead = f"{first[number]!r} and {answer!r} for question {number}"
-            findings.must(equal(first[number], answer), what, instead)
-
-    order = list(range(len(questions)))
-    shuffled = random.Random(1).sample(order, len(order))
-    states = random.getstate(), torch.get_rng_state()
-    try:
-        compare(order, [variant], "the same question gets the same answer again")
-        pure = "answers depend neither on the order nor on a global generator"
-        compare(order[::-1], [make()], pure)
-        compare(shuffled, [make()], pure)
-        compare(order, [make(), make()], "two objects share no state")
-    finally:
-        random.setstate(states[0])
-        torch.set_rng_state(states[1])
-    return first
+    part = anew()
+    answers = [ask(part, question) for question in questions]
+    numbers = list(range(len(questions)))
+    shuffled = random.Random(1).sample(numbers, len(numbers))
+    repeated = "the same question gets the same answer again"
+    pure = "answers depend neither on the order nor on a global generator"
+    apart = "two objects share no state"
+    trials = [
+        (repeated, numbers, [part]),
+        (pure, numbers[::-1], [anew()]),
+        (pure, shuffled, [anew()]),
+        (apart, numbers, [anew(), anew()]),
+    ]
+    state = random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        for statement, order, parts in trials:
+            for number in order:
+                random.seed(number)
+                torch.manual_seed(number)
+                answer, *_ = [ask(part, questions[number]) for part in parts]
+                instead = f"{answers[number]!r} and {answer!r} for question {number}"
+                findings.must(equal(answers[number], answer), statement, instead)
+    random.setstate(state)
+    return answers
