@@ -3,9 +3,9 @@ without a checkpoint. What is compared is measured in one run, alternately."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lr.commands import show
 from lr.commands.info import memory_table
@@ -14,7 +14,6 @@ from lr.commands.run import TINY
 from lr.measure.bench.report import BenchWay, acceptance_of, conditions, write_json
 from lr.measure.datasets import ask, load_items
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
-from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
 from lr.types import require
@@ -197,22 +196,17 @@ class BenchGpu:
     """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a
     directory with a config.json. None: Qwen3-32B on CUDA, tiny-target elsewhere."""
     draft: str | None = None  # None: Qwen3-1.7B on CUDA, tiny-draft elsewhere.
-    judge: str | None = (
-        None  # None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing.
-    )
+    judge: str | None = None
+    """None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing."""
     device: str = "auto"
     """The device of all models; cuda:0,cuda:1 spreads the target over both."""
     draft_device: str | None = None  # Another device for the draft.
     judge_device: str | None = None  # Another device for the judge.
     dtype: DtypeName | None = None  # None: bfloat16 on a GPU, float32 on the CPU.
-    threads: int | None = (
-        None  # CPU threads; None: one for tiny shapes, else torch's default.
-    )
+    threads: int | None = None
+    """CPU threads; None: one for tiny shapes, else torch's default."""
     modes: tuple[Mode, ...] = MODES  # The modes to time besides ar.
-    drivers: tuple[Driver, ...] = (
-        "lockstep",
-        "overlapped",
-    )  # The drivers of lr and lr+sd.
+    drivers: tuple[Driver, ...] = get_args(Driver)  # The drivers of lr and lr+sd.
     batches: tuple[int, ...] = (1, 2, 4, 8)  # Batch sizes of plain decoding.
     prompt: int = 512  # Tokens before the answer.
     tokens: int = 256  # Tokens of an answer.
@@ -223,20 +217,14 @@ class BenchGpu:
     drafter: Literal["ngram", "draft"] = "ngram"
     """What proposes tokens: prompt lookup that always finds something, or the draft
     model."""
-    pair: Literal["r1", "qwen3"] = (
-        "qwen3"  # Acceptance as in the paper: pair of Table 1 ...
-    )
-    dataset: str = (
-        "GSM8K"  # ... on this data set. alpha1 is printed there, alpha2 is fitted.
-    )
-    calibration: Path | None = (
-        None  # Instead: acceptance and step lengths from lr calibrate.
-    )
+    pair: Literal["r1", "qwen3"] = "qwen3"
+    """Acceptance as in the paper's Table 1: this pair of models ..."""
+    dataset: str = "GSM8K"
+    """... on this data set. alpha1 is printed there, alpha2 is fitted."""
     alpha1: float | None = None  # Acceptance of draft steps, instead of these.
     alpha2: float | None = None  # Acceptance of draft tokens, instead of these.
-    step_tokens: float = (
-        32.0  # Mean length of a step without a calibration: an assumption.
-    )
+    step_tokens: float = 32.0
+    """Mean length of a step: an assumption, since the paper prints no lengths."""
     json: Path | None = None  # Also write every figure to this file.
 
     def run(self) -> None:
@@ -254,10 +242,12 @@ class BenchGpu:
         show.require_files(json=self.json)
         # 1. Where the models are, and whether they fit.
         devices = {"target": self.device.split(",")}
-        if self.draft_device is not None:
-            devices["draft"] = [self.draft_device]
-        if self.judge_device is not None:
-            devices["judge"] = [self.judge_device]
+        for role, device in (
+            ("draft", self.draft_device),
+            ("judge", self.judge_device),
+        ):
+            if device is not None:
+                devices[role] = [device]
         layout = DeviceMap.of(devices)
         first = layout.target[0]
         usual = LARGE if first.type == "cuda" else TINY
@@ -313,21 +303,16 @@ class BenchGpu:
         write_json(content | settings, self.json)
 
     def _synthetic(self) -> Synthetic:
-        """What decides acceptance: given numbers, else a calibration, else the paper's
-        tables."""
+        """What decides acceptance: the paper's tables, or the numbers of the flags."""
         from lr.measure.bench.synthetic import Synthetic
 
-        if self.calibration is None:
-            calibration = paper_calibration(self.pair, self.dataset)
-        else:
-            calibration = Calibration.load(self.calibration)
+        paper = paper_calibration(self.pair, self.dataset)
+        chosen = self.alpha1 is not None or self.alpha2 is not None
         lengths = Lognormal(self.step_tokens, 0.5)
-        synthetic = Synthetic.of_calibration(calibration, lengths)
-        if self.alpha1 is None and self.alpha2 is None:
-            return synthetic
-        return replace(
-            synthetic,
-            alpha1=synthetic.alpha1 if self.alpha1 is None else self.alpha1,
-            alpha2=synthetic.alpha2 if self.alpha2 is None else self.alpha2,
-            source=f"{synthetic.source} but as given",
+        return Synthetic(
+            alpha1=paper.alpha1 if self.alpha1 is None else self.alpha1,
+            alpha2=paper.alpha2 if self.alpha2 is None else self.alpha2,
+            target=lengths,
+            draft=lengths,
+            source=f"{paper.name}{' but as given' if chosen else ''}",
         )

@@ -10,156 +10,111 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from lr.errors import LRError
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A command in the table. `find` imports its module, which takes time."""
-
-    group: str
-    summary: str
-    find: Callable[[], Any]
-
-
-COMMANDS: dict[str, Entry] = {}
-
-
-def command(name: str, group: str, summary: str) -> Callable[[Any], Any]:
-    """Enter the decorated function, which imports and returns the class of a command,
-    in the table."""
-
-    def enter(find: Callable[[], Any]) -> Callable[[], Any]:
-        COMMANDS[name] = Entry(group, summary, find)
-        return find
-
-    return enter
-
-
-WATCH, CHECK, MEASURE = "watch", "check", "measure"
-
-
-@command("demo", WATCH, "watch the tiny models reason, and what lookahead saves")
-def _demo() -> Any:
-    from lr.commands.answer import Demo
-
-    return Demo
+GROUPS = {
+    "watch": {
+        "demo": "watch the tiny models reason, and what lookahead saves",
+        "generate": "answer one question with any checkpoint",
+        "step": "step through an answer, force verdicts, fork what-ifs",
+        "play": "an answer as a page to step through in a browser",
+        "draw": "a trace as figures for slides: clock and tree",
+        "trace": "check, summarise or replay a trace",
+    },
+    "check": {
+        "theory": "any formula next to a simulation of it",
+        "calibrate": "measure what the formulas take, predict, and compare",
+        "check": "does a variant of yours keep to what the package relies on?",
+        "info": "what this machine offers: versions, devices, checkpoints",
+    },
+    "measure": {
+        "run": "answer and grade a data set, with the official tool's flags",
+        "report": "compare runs: accuracy, speed, speedup, acceptance",
+        "experiment": "the paper's experiments, on tiny or real models",
+        "verify": "judge saved pairs of steps again: ROC, acceptance, cost",
+        "bench decode": "time decoding against transformers",
+        "bench step": "time Lookahead Reasoning in all its forms",
+        "bench gpu": "time real shapes without a checkpoint",
+    },
+}
+COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
-@command("generate", WATCH, "answer one question with any checkpoint")
-def _generate() -> Any:
-    from lr.commands.answer import Generate
+def class_of(command: str) -> Any:
+    """The class of a command. Only its own module is imported, since that takes
+    time."""
+    match command:
+        case "demo":
+            from lr.commands.answer import Demo
 
-    return Generate
+            return Demo
+        case "generate":
+            from lr.commands.answer import Generate
 
+            return Generate
+        case "step":
+            from lr.commands.trace import StepCommand
 
-@command("step", WATCH, "step through an answer, force verdicts, fork what-ifs")
-def _step() -> Any:
-    from lr.commands.trace import StepCommand
+            return StepCommand
+        case "play":
+            from lr.commands.trace import Play
 
-    return StepCommand
+            return Play
+        case "draw":
+            from lr.commands.trace import DrawCommand
 
+            return DrawCommand
+        case "trace":
+            from lr.commands.trace import TraceCommand
 
-@command("play", WATCH, "an answer as a page to step through in a browser")
-def _play() -> Any:
-    from lr.commands.trace import Play
+            return TraceCommand
+        case "theory":
+            from lr.commands.theory import Theory
 
-    return Play
+            return Theory
+        case "calibrate":
+            from lr.commands.theory import Calibrate
 
+            return Calibrate
+        case "check":
+            from lr.commands.check import Check
 
-@command("draw", WATCH, "a trace as figures for slides: clock, tree, cache")
-def _draw() -> Any:
-    from lr.commands.trace import DrawCommand
+            return Check
+        case "info":
+            from lr.commands.info import Info
 
-    return DrawCommand
+            return Info
+        case "run":
+            from lr.commands.run import RunCommand
 
+            return RunCommand
+        case "report":
+            from lr.commands.eval import Report
 
-@command("trace", WATCH, "check, summarise or replay a trace")
-def _trace() -> Any:
-    from lr.commands.trace import TraceCommand
+            return Report
+        case "experiment":
+            from lr.commands.eval import ExperimentCommand
 
-    return TraceCommand
+            return ExperimentCommand
+        case "verify":
+            from lr.commands.eval import Verify
 
+            return Verify
+        case "bench decode":
+            from lr.commands.bench import BenchDecode
 
-@command("theory", CHECK, "any formula next to a simulation of it")
-def _theory() -> Any:
-    from lr.commands.theory import Theory
+            return BenchDecode
+        case "bench step":
+            from lr.commands.bench import BenchStep
 
-    return Theory
+            return BenchStep
+        case "bench gpu":
+            from lr.commands.bench import BenchGpu
 
-
-@command("calibrate", CHECK, "measure what the formulas take, predict, and compare")
-def _calibrate() -> Any:
-    from lr.commands.theory import Calibrate
-
-    return Calibrate
-
-
-@command("check", CHECK, "does a variant of yours keep to what the package relies on?")
-def _check() -> Any:
-    from lr.commands.check import Check
-
-    return Check
-
-
-@command("info", CHECK, "what this machine offers: versions, devices, checkpoints")
-def _info() -> Any:
-    from lr.commands.info import Info
-
-    return Info
-
-
-@command("run", MEASURE, "answer and grade a data set, with the official tool's flags")
-def _run_data() -> Any:
-    from lr.commands.run import RunCommand
-
-    return RunCommand
-
-
-@command("report", MEASURE, "compare runs: accuracy, speed, speedup, acceptance")
-def _report() -> Any:
-    from lr.commands.eval import Report
-
-    return Report
-
-
-@command("experiment", MEASURE, "the paper's experiments, on tiny or real models")
-def _experiment() -> Any:
-    from lr.commands.eval import ExperimentCommand
-
-    return ExperimentCommand
-
-
-@command("verify", MEASURE, "judge saved pairs of steps again: ROC, acceptance, cost")
-def _verify() -> Any:
-    from lr.commands.eval import Verify
-
-    return Verify
-
-
-@command("bench decode", MEASURE, "time decoding against transformers")
-def _bench_decode() -> Any:
-    from lr.commands.bench import BenchDecode
-
-    return BenchDecode
-
-
-@command("bench step", MEASURE, "time Lookahead Reasoning in all its forms")
-def _bench_step() -> Any:
-    from lr.commands.bench import BenchStep
-
-    return BenchStep
-
-
-@command("bench gpu", MEASURE, "time real shapes without a checkpoint")
-def _bench_gpu() -> Any:
-    from lr.commands.bench import BenchGpu
-
-    return BenchGpu
+            return BenchGpu
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,7 +148,7 @@ def _run(words: Sequence[str]) -> int:
         import tyro
 
         parsed = tyro.cli(
-            COMMANDS[name].find(),
+            class_of(name),
             args=list(words[size:]),
             prog=f"lr {name}",
             use_underscores=True,
@@ -216,9 +171,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _help() -> str:
     lines = ["Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch."]
-    for group in (WATCH, CHECK, MEASURE):
+    for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]
-        for name, entry in COMMANDS.items():
-            if entry.group == group:
-                lines.append(f"  lr {name:<14} {entry.summary}")
+        lines += [f"  lr {name:<14} {words}" for name, words in commands.items()]
     return "\n".join([*lines, "", "lr COMMAND --help explains its flags."])

@@ -31,7 +31,6 @@ from lr.result import Result
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
 from lr.theory.distributions import Constant, Resampled
-from lr.theory.paper import paper_calibration
 from lr.types import Origin, Role
 
 FIXED = Synthetic(0.5, 0.5, Constant(7), Constant(5))
@@ -199,13 +198,6 @@ def test_the_rule_has_its_law() -> None:
         assert chance_of(count, 4000, outcome.probability) > 1e-6
 
 
-def test_rates_from_the_paper_and_lengths_from_a_calibration() -> None:
-    paper = paper_calibration("qwen3", "GSM8K")
-    synthetic = Synthetic.of_calibration(paper)
-    assert synthetic.alpha1 == 0.50 and 0 < synthetic.alpha2 < 1
-    recorded = replace(paper, target_lengths=(3, 5), draft_lengths=(2,))
-    measured = Synthetic.of_calibration(recorded)
-    assert measured.target == Resampled((3.0, 5.0))
-    assert measured.draft == Resampled((2.0,))
+def test_an_impossible_rate_is_refused() -> None:
     with pytest.raises(SettingError, match="alpha1"):
         Synthetic(1.5, 0.5)

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import floor
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -42,11 +41,8 @@ from lr.spec.token_sd import Context, Drafter, Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import PrefixCache, PromptRow
 from lr.spec.write import WriterConfig
-from lr.theory.distributions import Duration, Lognormal, Resampled
+from lr.theory.distributions import Duration, Lognormal
 from lr.types import Role, Verdict, require
-
-if TYPE_CHECKING:
-    from lr.theory.calibration import Calibration
 
 ASSUMED_LENGTH = Lognormal(
     32.0, 0.5
@@ -93,19 +89,6 @@ class Synthetic:
     def __post_init__(self) -> None:
         require(0 <= self.alpha1 <= 1, "alpha1", self.alpha1, "a probability, 0 to 1")
         require(0 <= self.alpha2 <= 1, "alpha2", self.alpha2, "a probability, 0 to 1")
-
-    @classmethod
-    def of_calibration(
-        cls, found: Calibration, lengths: Duration = ASSUMED_LENGTH
-    ) -> Synthetic:
-        """From the measurement of a pair of models; `lengths` if the calibration has
-        none."""
-
-        def of(recorded: Sequence[int]) -> Duration:
-            return Resampled(tuple(map(float, recorded))) if recorded else lengths
-
-        target, draft = of(found.target_lengths), of(found.draft_lengths)
-        return cls(found.alpha1, found.alpha2, target, draft, found.name)
 
     def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
         """A factory of the role's segmenters that can be sent to the draft's
