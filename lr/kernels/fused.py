@@ -43,26 +43,30 @@ def begin(EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _read(at, inside):  # type: ignore[no-untyped-def]
+    """The numbers at some addresses in fp32; zero where they are not inside."""
+    return tl.load(at, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _norm_rotate(  # type: ignore[no-untyped-def]
     heads, weight, cos, signed_sin, eps, row_stride,
-    H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     begin(EARLY)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, HALF)
     inside = i < D // 2
     at = heads + row * row_stride + head * D + i
-    x1 = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    x2 = tl.load(at + D // 2, mask=inside, other=0.0).to(tl.float32)
-    if NORM:
+    x1 = _read(at, inside)
+    x2 = _read(at + D // 2, inside)
+    if weight is not None:
         w = weight + (head >= H) * D + i  # [query weight | key weight]
         scale = tl.rsqrt((tl.sum(x1 * x1) + tl.sum(x2 * x2)) / D + eps)
-        x1 = x1 * scale * tl.load(w, mask=inside, other=0.0).to(tl.float32)
-        x2 = x2 * scale * tl.load(w + D // 2, mask=inside, other=0.0).to(tl.float32)
-    c = tl.load(cos + row * D + i, mask=inside, other=0.0).to(tl.float32)
-    s = tl.load(signed_sin + row * D + D // 2 + i, mask=inside, other=0.0).to(
-        tl.float32
-    )
+        x1 = x1 * scale * _read(w, inside)
+        x2 = x2 * scale * _read(w + D // 2, inside)
+    c = _read(cos + row * D + i, inside)
+    s = _read(signed_sin + row * D + D // 2 + i, inside)
     tl.store(at, x1 * c - x2 * s, mask=inside)
     tl.store(at + D // 2, x2 * c + x1 * s, mask=inside)
 
@@ -81,12 +85,10 @@ def norm_rotate(
     stay as they are.
     """
     n, _, d = heads.shape
-    half, stride = triton.next_power_of_2(d // 2), heads.stride(0)
-    given = heads if weight is None else weight
-    with torch.cuda.device_of(heads):
+    with torch.cuda.device_of(heads):  # Triton launches on the current device
         _norm_rotate[n, h + k](
-            heads, given, cos, sin, eps, stride,
-            H=h, D=d, HALF=half, NORM=weight is not None, num_warps=1, **chained(heads),
+            heads, weight, cos, sin, eps, heads.stride(0),
+            H=h, D=d, HALF=triton.next_power_of_2(d // 2), num_warps=1, **chained(heads),
         )  # fmt: skip
 
 
@@ -96,15 +98,14 @@ def _add_norm(  # type: ignore[no-untyped-def]
 ):
     i = tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * E + i, i < E
-    wide = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    wide = _read(x + at, inside)
     if y is not None:
-        wide += tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-        both = wide.to(total.dtype.element_ty)  # the norm is that of the rounded sum
-        tl.store(total + at, both, mask=inside)
-        wide = both.to(tl.float32)
+        wide += _read(y + at, inside)
+        rounded = wide.to(total.dtype.element_ty)  # the norm is that of the rounded sum
+        tl.store(total + at, rounded, mask=inside)
+        wide = rounded.to(tl.float32)
     scaled = wide * tl.rsqrt(tl.sum(wide * wide) / E + eps)
-    w = tl.load(weight + i, mask=inside, other=0.0).to(tl.float32)
-    tl.store(normed + at, scaled * w, mask=inside)
+    tl.store(normed + at, scaled * _read(weight + i, inside), mask=inside)
 
 
 def add_norm(
@@ -124,15 +125,11 @@ def add_norm(
 def _silu_mul(  # type: ignore[no-untyped-def]
     gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    row, i = (
-        tl.program_id(0).to(tl.int64),
-        tl.program_id(1) * BLOCK + tl.arange(0, BLOCK),
-    )
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
-    gate = tl.load(gate_up + row * 2 * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + i, mask=inside, other=0.0).to(
-        tl.float32
-    )
+    gate = _read(gate_up + row * 2 * WIDTH + i, inside)
+    up = _read(gate_up + row * 2 * WIDTH + WIDTH + i, inside)
     tl.store(out + row * WIDTH + i, gate / (1.0 + tl.exp(-gate)) * up, mask=inside)
 
 
@@ -148,10 +145,10 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 @triton.jit
 def _input(x, norm, i, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """x at the places i, times the norm's weight if there is one; and the squares."""
-    value = tl.load(x + i, mask=i < SIZE, other=0.0).to(tl.float32)
+    value = _read(x + i, i < SIZE)
     square = value * value
     if norm is not None:
-        value *= tl.load(norm + i, mask=i < SIZE, other=0.0).to(tl.float32)
+        value *= _read(norm + i, i < SIZE)
     return value, square
 
 
@@ -166,7 +163,7 @@ def _weight(weight, row, i, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _linear(  # type: ignore[no-untyped-def]
-    x, weight, norm, plus, out, n, eps, SIZE: tl.constexpr, GATED: tl.constexpr,
+    x, weight, scale, norm, plus, out, n, eps, SIZE: tl.constexpr, GATED: tl.constexpr,
     BLOCK: tl.constexpr, UNROLL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)  # of the matrix
@@ -189,8 +186,13 @@ def _linear(  # type: ignore[no-untyped-def]
             ups += _weight(weight, row + n, start + i, SIZE) * value
     result, up = tl.sum(total), tl.sum(ups)
     if norm is not None:  # its factor is the same for all of x, so it can come last
-        scale = tl.rsqrt(tl.sum(squares) / SIZE + eps)
-        result, up = result * scale, up * scale
+        factor = tl.rsqrt(tl.sum(squares) / SIZE + eps)
+        result *= factor
+        up *= factor
+    if scale is not None:
+        result *= tl.load(scale + row).to(tl.float32)
+        if GATED:
+            up *= tl.load(scale + row + n).to(tl.float32)
     if GATED:
         result = result / (1.0 + tl.exp(-result)) * up
     if plus is not None:
@@ -204,18 +206,22 @@ def linear(
     plus: Tensor | None,
     norm: tuple[Tensor, float] | None = None,
     *,
+    scale: Tensor | None = None,
     gated: bool = False,
 ) -> Tensor:
     """W x [1, width] of a row x [1, e] and W [width, e], plus `plus` [width] (a bias or
-    residual). `norm`: x is normed first, with this weight [e] and eps. `gated`: W [2
-    width, e] is [gate | up], and the result is silu(gate x) * (up x). One program
-    computes one number.
+    residual). `norm`: x is normed first, with this weight [e] and eps. `scale`: W is
+    `weight`, in int8, with row i times scale[i]. `gated`: W [2 width, e] is [gate |
+    up], and the result is silu(gate x) * (up x). One program computes one number.
     """
     n, size = weight.shape[0] // (1 + gated), weight.shape[1]
-    by, eps = norm or (None, 0.0)
-    out, how = x.new_empty(1, n), ROW | chained(x)
+    norm_weight, eps = norm or (None, 0.0)
+    out = x.new_empty(1, n)
     with torch.cuda.device_of(x):
-        _linear[n,](x, weight, by, plus, out, n, eps, SIZE=size, GATED=gated, **how)
+        _linear[n,](
+            x, weight, scale, norm_weight, plus, out, n, eps,
+            SIZE=size, GATED=gated, **ROW, **chained(x),
+        )  # fmt: skip
     return out
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from lr.kernels import fused
@@ -26,54 +27,75 @@ from lr.model.layers import (
 
 def install(layers: nn.ModuleList, norm: RMSNorm) -> None:
     """Run these layers, and the norm after them, on the kernels."""
-    for layer in layers:
+    for layer, following in zip(layers, [*layers[1:], norm], strict=True):
         assert isinstance(layer, DecoderLayer)
-        layer.forward = partial(layer_forward, layer)  # type: ignore[method-assign]
+        layer.forward = partial(layer_forward, layer, following)  # type: ignore
     norm.forward = partial(norm_forward, norm)  # type: ignore[method-assign]
 
 
-def norm_forward(norm: RMSNorm, x: Tensor) -> Tensor:
-    """`RMSNorm.forward` of x [n, e]."""
-    return fused.add_norm(x, None, norm.weight, norm.eps)[1]
+Stream = Tensor | tuple[Tensor, Tensor]
+"""The residual stream x [n, e] between two layers, or two addends of it: the next
+kernel adds them where it norms them."""
+
+
+def norm_forward(norm: RMSNorm, stream: Stream) -> Tensor:
+    """`RMSNorm.forward` of the residual stream."""
+    x, addend = stream if isinstance(stream, tuple) else (stream, None)
+    return fused.add_norm(x, addend, norm.weight, norm.eps)[1]
 
 
 def layer_forward(
-    layer: DecoderLayer, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
-) -> Tensor:
-    """`DecoderLayer.forward` of x [n, e]."""
+    layer: DecoderLayer,
+    following: nn.Module,
+    stream: Stream,
+    cos: Tensor,
+    signed_sin: Tensor,
+    attend: Attend,
+) -> Stream:
+    """`DecoderLayer.forward` of the residual stream."""
+    x, addend = stream if isinstance(stream, tuple) else (stream, None)
     if not standard(layer):
+        x = x if addend is None else x + addend
         return DecoderLayer.forward(layer, x, cos, signed_sin, attend)
     attention, mlp = layer.attention, layer.mlp
     first, second = layer.attention_norm, layer.mlp_norm
-    if len(x) == 1 and readable(layer):
+    if len(x) == 1 and addend is None and readable(layer):
         # One kernel per matrix: it norms before, and adds the residual after.
-        qkv = fused.linear(
-            x, attention.qkv.weight, attention.qkv.bias, (first.weight, first.eps)
-        )
+        norms = (first.weight, first.eps), (second.weight, second.eps)
+        qkv = multiply(attention.qkv, x, attention.qkv.bias, norms[0])
         mixed = mix(attention, qkv, cos, signed_sin, attend)
-        x = fused.linear(mixed, attention.out.weight, x)
-        gated = fused.linear(
-            x, mlp.gate_up.weight, None, (second.weight, second.eps), gated=True
-        )
-        return fused.linear(gated, mlp.down.weight, x)
-    normed = norm_forward(first, x)
-    mixed = attention.out(
-        mix(attention, attention.qkv(normed), cos, signed_sin, attend)
-    )
+        x = multiply(attention.out, mixed, x)
+        gated = multiply(mlp.gate_up, x, None, norms[1], gated=True)
+        return multiply(mlp.down, gated, x)
+    x, normed = fused.add_norm(x, addend, first.weight, first.eps)
+    qkv = attention.qkv(normed)
+    mixed = attention.out(mix(attention, qkv, cos, signed_sin, attend))
     x, normed = fused.add_norm(x, mixed, second.weight, second.eps)
-    return x + mlp.down(fused.silu_mul(mlp.gate_up(normed)))
+    addend = mlp.down(fused.silu_mul(mlp.gate_up(normed)))
+    if len(x) == 1 or hooked(layer) or hooked(following):  # others want the sum
+        return x + addend
+    return x, addend
+
+
+def multiply(
+    matrix: Linear,
+    x: Tensor,
+    plus: Tensor | None,
+    norm: tuple[Tensor, float] | None = None,
+    *,
+    gated: bool = False,
+) -> Tensor:
+    """`fused.linear` by the weights of a module; in int8 they have a scale."""
+    scale = matrix._buffers.get("scale")
+    return fused.linear(x, matrix.weight, plus, norm, scale=scale, gated=gated)
 
 
 def mix(
     attention: Attention, qkv: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
 ) -> Tensor:
     """What an attention does between its projections: [n, (h + 2 k) d] -> [n, h d]."""
-    n, h, k, d = (
-        len(qkv),
-        attention.num_heads,
-        attention.num_kv_heads,
-        attention.head_dim,
-    )
+    h, k, d = attention.num_heads, attention.num_kv_heads, attention.head_dim
+    n = len(qkv)
     heads = qkv.view(n, h + 2 * k, d)
     norm = attention.qk_norm
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
@@ -86,15 +108,12 @@ def standard(layer: DecoderLayer) -> bool:
     """Whether the parts that the kernels go past are those of `layers.py`, without
     hooks. Matrices are called as modules, so they may be anything."""
     attention = layer.attention
-    parts: list[tuple[nn.Module, type[nn.Module]]] = [
-        (layer.attention_norm, RMSNorm),
-        (attention, Attention),
-        (layer.mlp_norm, RMSNorm),
-        (layer.mlp, MLP),
-    ]
+    parts = [layer.attention_norm, layer.mlp_norm, layer.mlp, attention]
+    kinds = [RMSNorm, RMSNorm, MLP, Attention]
     if type(attention) is Attention and attention.qk_norm is not None:
-        parts.append((attention.qk_norm, HeadNorm))
-    return all(type(part) is kind and not hooked(part) for part, kind in parts)
+        parts.append(attention.qk_norm)
+        kinds.append(HeadNorm)
+    return kinds == [type(part) for part in parts] and not any(map(hooked, parts))
 
 
 def readable(layer: DecoderLayer) -> bool:
@@ -102,7 +121,9 @@ def readable(layer: DecoderLayer) -> bool:
     attention, mlp = layer.attention, layer.mlp
     matrices = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
     return all(
-        type(matrix) is Linear and matrix.weight.is_contiguous() and not hooked(matrix)
+        (type(matrix) is Linear or matrix.weight.dtype is torch.int8)
+        and matrix.weight.is_contiguous()
+        and not hooked(matrix)
         for matrix in matrices
     )
 

@@ -2,9 +2,11 @@
 of a loaded model; nothing else knows of it, and this file can be deleted.
 
 A pass of one row costs the time of reading the weights, so it gets quicker as they get
-smaller. The kernels are PyTorch's, for a CPU. Their cost grows with the rows: up to
+smaller. On a CPU the kernels are PyTorch's. Their cost grows with the rows: up to
 about eight rows they are quicker than bfloat16 (AMD EPYC, PyTorch 2.13). So they suit a
-draft better than a target that checks many tokens at once.
+draft better than a target that checks many tokens at once. On CUDA there is int8: a
+single row goes through our own kernel (`lr/kernels`), several rows through a copy of
+the matrix in bfloat16, which is slower than weights in bfloat16.
 
 **int8**: w = scale * q, q from -127 to 127, a scale for each row of the matrix.
 **int4**: w = scale * (q - 8) + zero, q from 0 to 15, both numbers for 32 weights of a
@@ -14,10 +16,11 @@ row at a time. With the numbers in bfloat16 that is 5 bits for a weight.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lr.errors import SettingError
-from lr.model.layers import Linear, Module
+from lr.model.layers import Linear
 from lr.model.qwen import CausalLM
 
 GROUP = 32
@@ -26,22 +29,22 @@ ROWS = 2048
 """The rows that are quantised at a time, so that intermediate results stay small."""
 
 
-class Quantised(Module):
-    """y = W x (+ b), W [rows, columns] in few bits: `numbers`, and their `scale`."""
+class Quantised(Linear):
+    """y = W x (+ b), W [rows, columns] in few bits: `weight`, and their `scale`."""
 
-    numbers: Tensor
     scale: Tensor
-    bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
+        rows, columns = weight.shape
+        super().__init__(columns, rows, bias=False, device="meta")
         parts = [
             self.quantised(rows.float().contiguous()) for rows in weight.split(ROWS)
         ]
         numbers, scales = zip(*parts, strict=True)
-        self.register_buffer("numbers", torch.cat(numbers))
+        self.weight = nn.Parameter(torch.cat(numbers), requires_grad=False)
         self.register_buffer("scale", torch.cat(scales))
-        self.register_buffer("bias", bias)
+        if bias is not None:
+            self.bias = nn.Parameter(bias, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n, columns] -> [n, rows]."""
@@ -59,7 +62,7 @@ class Quantised(Module):
 
 
 class Int8Linear(Quantised):
-    """`numbers` [rows, columns], `scale` [rows]."""
+    """`weight` [rows, columns], `scale` [rows]."""
 
     @staticmethod
     def quantised(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,11 +71,13 @@ class Int8Linear(Quantised):
         return numbers.to(torch.int8), scale
 
     def product(self, x: Tensor) -> Tensor:
-        return torch._weight_int8pack_mm(x, self.numbers, self.scale)
+        if x.is_cpu:
+            return torch._weight_int8pack_mm(x, self.weight, self.scale)
+        return F.linear(x, self.weight.to(x.dtype)) * self.scale
 
 
 class Int4Linear(Quantised):
-    """`numbers` two in a byte, in the kernel's order; `scale` [groups, rows, 2]: scales
+    """`weight` two in a byte, in the kernel's order; `scale` [groups, rows, 2]: scales
     and zeros."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -92,20 +97,24 @@ class Int4Linear(Quantised):
         return packed, torch.stack((scale, zero), dim=2)
 
     def product(self, x: Tensor) -> Tensor:
-        return torch._weight_int4pack_mm_for_cpu(x, self.numbers, GROUP, self.scale)
+        return torch._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, self.scale)
 
 
-KINDS = {"int8": Int8Linear, "int4": Int4Linear}
+KINDS: dict[str, dict[str, type[Quantised]]] = {
+    "cpu": {"int8": Int8Linear, "int4": Int4Linear},
+    "cuda": {"int8": Int8Linear},
+}
 
 
 @torch.no_grad()
 def quantize(model: CausalLM, weights: str) -> None:
     """Replace the matrices of a model by quantised ones, the head included, as far as
     the kernels can read their shape. Raises `SettingError` without kernels."""
-    if model.device.type != "cpu" or type(model) is not CausalLM:
+    kinds = KINDS.get(model.device.type, {})
+    if weights not in kinds or type(model) is not CausalLM:
         raise SettingError(
-            f"weights {weights} are computed on a CPU and by one process only, and this "
-            f"model is on {model.device} or spread. Leave them out."
+            f"weights {weights} cannot be computed on {model.device} or by several "
+            "processes: on a CPU there are int8 and int4, on CUDA int8. Leave them out."
         )
     if model.head is None:  # tied: the head becomes a copy of the embedding
         model.head = Linear(1, 1, bias=False)
@@ -116,4 +125,4 @@ def quantize(model: CausalLM, weights: str) -> None:
                 continue
             rows, columns = matrix.weight.shape
             if rows % 16 == 0 and columns % GROUP == 0:
-                setattr(module, name, KINDS[weights](matrix.weight, matrix.bias))
+                setattr(module, name, kinds[weights](matrix.weight, matrix.bias))

@@ -125,17 +125,19 @@ def test_fused(dtype: torch.dtype, sm: int) -> None:
     adding = pointers("x", "y", "weight", "total", "normed") | {"eps": "fp32"}
     storing = pointers("k", "v", "keys", "values") | {"slots": "*i64"}
     storing |= dict.fromkeys(("k_row", "v_row", "kv_slot", "kv_head"), "i32")
-    for norm in (True, False):
-        constants = {"H": 64, "D": 128, "HALF": 64, "NORM": norm, "num_warps": 1}
-        assert compiled(_norm_rotate, rotating, constants, sm).asm["cubin"]
-    multiplied = pointers("x", "weight", "norm", "plus", "out") | {
-        "n": "i32",
-        "eps": "fp32",
-    }
-    for gated, none in ((True, "plus"), (False, "norm")):
-        left = {name: kind for name, kind in multiplied.items() if name != none}
-        constants = {"SIZE": 5120, "GATED": gated, none: None, **ROW}
-        assert compiled(_linear, left, constants, sm).asm["cubin"]
+    for left_out in ({}, {"weight": None}):
+        constants = {"H": 64, "D": 128, "HALF": 64, "num_warps": 1, **left_out}
+        arguments = {n: kind for n, kind in rotating.items() if n not in left_out}
+        assert compiled(_norm_rotate, arguments, constants, sm).asm["cubin"]
+    multiplied = pointers("x", "weight", "scale", "norm", "plus", "out")
+    multiplied |= {"n": "i32", "eps": "fp32"}
+    for gated, left_out in ((True, ["plus", "scale"]), (False, ["norm", "scale"])):
+        arguments = {n: kind for n, kind in multiplied.items() if n not in left_out}
+        constants = {"SIZE": 5120, "GATED": gated, **dict.fromkeys(left_out), **ROW}
+        assert compiled(_linear, arguments, constants, sm).asm["cubin"]
+    arguments = multiplied | {"weight": "*i8"}
+    constants = {"SIZE": 5120, "GATED": True, **ROW}
+    assert compiled(_linear, arguments, constants, sm).asm["cubin"]
     for kernel, arguments, constants in (
         (_add_norm, adding, {"E": 5120, "BLOCK": 8192, "num_warps": 8}),
         (_silu_mul, pointers("gate_up", "out"), {"WIDTH": 25600, "BLOCK": 1024}),

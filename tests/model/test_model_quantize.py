@@ -113,6 +113,14 @@ def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
                 assert shared == (role == owner)
 
 
+def test_several_rows_on_a_gpu_are_multiplied_likewise() -> None:
+    """There the integers become bfloat16, in which they are exact."""
+    weight, units = matrix(48, 96)
+    quantised = Int8Linear(weight, None)
+    copied = torch.nn.functional.linear(units, quantised.weight.to(units.dtype))
+    torch.testing.assert_close(copied * quantised.scale, quantised(units))
+
+
 def test_other_devices_are_refused() -> None:
-    with pytest.raises(SettingError, match="CPU"):
+    with pytest.raises(SettingError, match="int4"):
         quantize(load_model("tiny-draft").to("meta"), "int4")

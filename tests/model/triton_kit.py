@@ -10,10 +10,11 @@ import torch
 from attention_kit import LARGE, Scene, compare, random_scene
 
 from lr.engine.runner import ModelRunner
-from lr.kernels import attention, fused
+from lr.kernels import attention, fused, install
 from lr.kernels.attention import TRITON
 from lr.model.attention_choice import AttentionNeeds, trial
 from lr.model.config import ModelConfig
+from lr.model.quantize import Int8Linear
 from lr.model.qwen import CausalLM
 
 HEADS = ((4, 2, 16), (7, 1, 8), (6, 6, 24), (8, 2, 64))
@@ -89,6 +90,24 @@ def layers_are_right(qk_norm: bool, dtype: torch.dtype) -> None:
     assert len(seen) == 2
 
 
+def rows_of_integers_are_right() -> None:
+    """int8 weights with a scale per row, with and without norm and gate."""
+    noise = torch.Generator().manual_seed(3)
+    x, norm = torch.randn(2, 64, generator=noise)
+    plus = torch.randn(1, 48, generator=noise)
+    matrix = Int8Linear(torch.randn(96, 64, generator=noise), None)
+    exact = matrix.weight.double() * matrix.scale.double()[:, None]
+    normed = norm.double() * torch.nn.functional.rms_norm(x.double(), (64,), eps=1e-6)
+    gate, up = (exact @ normed).chunk(2)
+    expected = torch.nn.functional.silu(gate) * up + plus[0]
+    result = install.multiply(matrix, x[None], plus, (norm, 1e-6), gated=True)
+    torch.testing.assert_close(result[0].double(), expected, rtol=1e-5, atol=1e-5)
+    result = install.multiply(matrix, x[None], None)[0]
+    torch.testing.assert_close(
+        result.double(), exact @ x.double(), rtol=1e-5, atol=1e-5
+    )
+
+
 def a_trial_finds_wrong_kernels() -> None:
     needs = AttentionNeeds(CPU, torch.float32, 3, 1, 24)
     assert trial(TRITON, needs) == ""
@@ -105,4 +124,5 @@ if __name__ == "__main__":
         fused.ROW["BLOCK"] = block
         layers_are_right(block == 16, torch.float32)
     layers_are_right(False, torch.float16)
+    rows_of_integers_are_right()
     a_trial_finds_wrong_kernels()
