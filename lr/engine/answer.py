@@ -14,7 +14,7 @@ forked and steps are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -548,10 +548,12 @@ class Answer:
         )
 
     def _choose_for(self, verifier: Verifier) -> Callable[[Place], Choice]:
-        """The verifier's choice among alternatives, with the pairs that it saw."""
+        """The verifier's choice among alternatives; its notes go into the trace."""
         if type(verifier).choose is Verifier.choose:
             return first_aligned
-        return partial(choose_with_pairs, verifier, self.judged, self.trace)
+        return lambda place: verifier.choose(
+            replace(place, note=self.trace.at(place.node))
+        )
 
     def _limits(self) -> Limits:
         """How long the answer may become. Raises `ContextError` if there is no room for
@@ -588,14 +590,6 @@ class Answer:
         shares_steps = self.options.looks_ahead and self.options.coupling == "shared"
         shares_tokens = speculation.drafter.coupling is Coupling.SHARED
         return "shared" if shares_steps or shares_tokens else "independent"
-
-
-def choose_with_pairs(
-    verifier: Verifier, judged: Mapping[NodeId, Pair], trace: Trace, place: Place
-) -> Choice:
-    """`verifier.choose`, with the pairs that the verifier saw of the alternatives."""
-    pairs = tuple(map(judged.get, place.children))
-    return verifier.choose(replace(place, pairs=pairs, note=trace.at(place.node)))
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:

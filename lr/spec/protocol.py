@@ -21,12 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from lr.types import EmittedStep, Finish, Step, Verdict, require, require_whole
-
-if TYPE_CHECKING:
-    from lr.spec.verifiers.base import Pair
 
 
 class NodeId(NamedTuple):
@@ -261,19 +258,13 @@ Choice = int | Literal[Wait.WAIT] | None
 class Place:
     """The alternatives of one step, in the order of the siblings, up to the first one
     without a verdict; `more` follow. Later verdicts are hidden, so their order of
-    arrival cannot matter.
-
-    `pairs`: what the verifier saw of each alternative (see its `requires`); None if the
-    form of the steps decided, or if no models run (scripts, simulations). `note`
-    records in the trace.
+    arrival cannot matter. `note` records in the trace.
     """
 
     node: NodeId
-    children: tuple[NodeId, ...]
     drafts: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
     more: int = 0
-    pairs: tuple[Pair | None, ...] = ()
     note: Note = field(default=silent, compare=False, repr=False)
 
 

@@ -56,7 +56,6 @@ from lr.spec.protocol import (
 from lr.spec.verifiers.base import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
-MEMORY = 1000  # for how many steps cancelled work is remembered; events for older work are stale
 _COMPLETES = {
     Drafted: WorkKind.DRAFT,
     Targeted: WorkKind.TARGET,
@@ -69,21 +68,16 @@ class Node:
     """A prefix and what is known about it. Only the scheduler changes it."""
 
     id: NodeId
-    written: int  # tokens of the answer up to here (up to the parent until `draft` is written)
+    written: int  # tokens of the answer up to here (up to the parent until `step` is written)
     limit: int  # the longest step that may follow, in tokens; 0: none
-    previous: Step | None = None  # the step before this node; None: the prompt
-    draft: Step | None = (
-        None  # the draft step that leads here; the first node of a tree has none
-    )
-    unsure: bool = (
-        False  # judged alone, `draft` got no verdict: compare it with the target's step
-    )
-    verdict: Verdict | None = None  # on `draft`
+    step: Step | None = None  # the last one; None: the prompt, or not written yet
+    verdict: Verdict | None = None  # on that step, which is the draft's
+    # The verifier could not judge the step alone: compare it with the target's.
+    unsure: bool = False
     target: Step | None = None  # the target's own step from here
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
-    open: bool = (
-        True  # steps may follow: `draft` is written, not rejected, and leaves room
-    )
+    # Steps may follow: the last one is written, not rejected, and leaves room.
+    open: bool = True
     released: bool = False
 
 
@@ -98,20 +92,10 @@ class LookaheadScheduler:
         self.config = config
         self.root = Node(NodeId(0, 0), 0, config.limits.step_limit(0))
         self.done = False
+        self.work: dict[Work, Node] = {}
         self._cycle = 0  # index of the node at which the synchronous cycle began
         self._commands: list[Command] = []  # what this call is going to return
-        self.work: dict[Work, Node] = {}
         self._cancelled: set[Work] = set()
-
-    @property
-    def rows(self) -> int:
-        """Rows of the target in work: target steps, and draft steps that are judged
-        alone."""
-        return sum(
-            kind is WorkKind.TARGET
-            or (kind is WorkKind.JUDGE and self._judged_alone(node))
-            for (kind, _), node in self.work.items()
-        )
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
@@ -122,7 +106,8 @@ class LookaheadScheduler:
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
-        """The commands that follow from `event`; none if its work was cancelled.
+        """The commands that follow from `event`; none if its work was cancelled, or
+        belongs to a step before the root's.
 
         An impossible event raises `ProtocolError` and changes nothing: its work was
         never commanded or is finished, its step is empty or too long, it has no verdict
@@ -131,38 +116,15 @@ class LookaheadScheduler:
         work = Work(_COMPLETES[type(event)], event.node)
         node = self.work.get(work)
         if node is None:
-            if (
-                work not in self._cancelled
-                and work.node.index >= self.root.id.index - MEMORY
-            ):
-                in_work = (
-                    ", ".join(f"{w.kind.value} {w.node}" for w in self.work)
-                    or "nothing"
-                )
-                raise ProtocolError(
-                    f"an event reports the {work.kind.value} work for node {work.node}, which was "
-                    f"never commanded or is already done. Unfinished work: {in_work}."
-                )
-            self._cancelled.discard(work)  # a stale event comes only once
+            self._require_stale(work)
             return []
-        why = ""
-        match event:
-            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if (
-                not 0 < len(t) <= node.limit
-            ):
-                why = f"its step has {len(t)} tokens, expected 1 to {node.limit}"
-            case Judged(_, None) if not self._judged_alone(node):
-                why = "the verifier had both steps, so it must decide"
-        if why:
-            raise ProtocolError(
-                f"{type(event).__name__} for {event.node} is impossible: {why}."
-            )
+        self._require_possible(event, node)
         del self.work[work]
         match event:
             case Drafted(_, None):
                 self._prune(node)
             case Drafted(_, Step() as step):
-                node.draft = node.previous = step
+                node.step = step
                 node.written += len(step.tokens)
                 node.limit = self.config.limits.step_limit(node.written)
                 node.open = step.finish is Finish.BOUNDARY and node.limit > 0
@@ -178,6 +140,30 @@ class LookaheadScheduler:
         """Look `depth` steps ahead from the next event on. Work that has begun
         continues."""
         self.config = replace(self.config, depth=depth)
+
+    def _require_stale(self, work: Work) -> None:
+        if work in self._cancelled:
+            self._cancelled.remove(work)  # a stale event comes only once
+        elif work.node.index >= self.root.id.index:
+            unfinished = ", ".join(f"{w.kind.value} {w.node}" for w in self.work)
+            raise ProtocolError(
+                f"an event reports the {work.kind.value} work for node {work.node}, which was "
+                f"never commanded or is already done. Unfinished work: {unfinished}."
+            )
+
+    def _require_possible(self, event: Event, node: Node) -> None:
+        problem = ""
+        match event:
+            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if (
+                not 0 < len(t) <= node.limit
+            ):
+                problem = f"its step has {len(t)} tokens, expected 1 to {node.limit}"
+            case Judged(_, None) if not self._judged_alone(node):
+                problem = "the verifier had both steps, so it must decide"
+        if problem:
+            raise ProtocolError(
+                f"{type(event).__name__} for {event.node} is impossible: {problem}."
+            )
 
     # After every event: judge, decide and start whatever is possible
 
@@ -206,69 +192,87 @@ class LookaheadScheduler:
             for child in node.children:
                 if not node.open:  # a rejection in this loop has released it
                     break
-                if (
-                    child.draft is None
-                    or child.verdict is not None
-                    or not self._unjudged(child)
-                ):
+                if child.step is None or not self._unjudged(child):
                     continue
                 alone = self._judged_alone(child)
                 # Alone, only a cut step fails by its form: compare the step with
                 # itself.
-                target = child.draft if alone else node.target
+                target = child.step if alone else node.target
                 if target is None:
                     continue
-                verdict = verdict_by_form(child.draft, target)
+                verdict = verdict_by_form(child.step, target)
                 if verdict is not None:
                     self._settle(child, verdict)
                 elif not alone:
-                    command = Judge(child.id, node.id, child.draft, target)
+                    command = Judge(child.id, node.id, child.step, target)
                     self._begin(WorkKind.JUDGE, child, command)
 
     def _decide(self) -> bool:
         """Emit the next step and move the root after it, if that is decided. Returns
         whether."""
-        root, settled, width = self.root, list[Node](), len(self.root.children)
-        choice: Node | Wait | None = Wait.WAIT
-        for child in root.children:
-            awaited = Work(WorkKind.DRAFT, child.id) in self.work
-            if self.config.reject_late and awaited and root.target is not None:
-                self._settle(
-                    child, Verdict(aligned=False, why="the draft step was late")
-                )
-            if child.verdict is None:
-                if awaited or child.draft is not None:
-                    return False
-                width -= 1  # this draft step will not come
-                continue
-            settled.append(child)
-            choice = self._choose(settled, width - len(settled))
-            if choice is not Wait.WAIT:
-                break
-        if choice is Wait.WAIT:  # the last alternatives will not come
-            choice = self._choose(settled, 0) if settled else None
-        verdicts = [
-            child.verdict for child in settled if child.verdict and child is not choice
-        ]
-        if isinstance(choice, Node):
-            assert choice.draft is not None and choice.verdict is not None
-            kept = EmittedStep(
-                root.id.index, choice.draft, Origin.ACCEPTED, choice.verdict
-            )
-            self._emit(
-                kept,
-                [*verdicts, choice.verdict],
-                choice,
-                choice if choice.open else None,
-            )
-            return True
-        for child in root.children:  # the verifier chose none of them
-            self._prune(child)
-        if root.target is None or self._may_draft(root):
+        decision = self._decision()
+        if decision is None:
             return False
-        # No child is accepted, or none can come: emit the target's step; a new tree
-        # follows it.
-        step, index = root.target, root.id.index
+        choice, considered = decision
+        considered.sort(key=lambda child: child is choice)  # its verdict comes last
+        verdicts = [child.verdict for child in considered if child.verdict]
+        index = self.root.id.index
+        if choice is not None and choice.step is not None:
+            step = EmittedStep(index, choice.step, Origin.ACCEPTED, verdicts[-1])
+            self._emit(step, verdicts, choice, choice if choice.open else None)
+            return True
+        for child in self.root.children:  # the verifier chose none of them
+            self._prune(child)
+        if self.root.target is None or self._may_draft(self.root):
+            return False
+        # No child is accepted, or none can come.
+        rejected = considered[-1].step if considered else None
+        self._emit_target(self.root.target, rejected, verdicts)
+        return True
+
+    def _decision(self) -> tuple[Node | None, list[Node]] | None:
+        """The accepted child of the root (None: no child is), and those that had a
+        verdict by then. None: it is not decided yet."""
+        considered = list[Node]()
+        choice: Node | Wait | None = None
+        remaining = len(self.root.children)
+        for child in self.root.children:
+            remaining -= 1
+            awaited = Work(WorkKind.DRAFT, child.id) in self.work
+            if self.config.reject_late and awaited and self.root.target is not None:
+                late = Verdict(aligned=False, why="the draft step was late")
+                self._settle(child, late)
+            if child.verdict is not None:
+                considered.append(child)
+                choice = self._choose(considered, remaining)
+                if choice is not Wait.WAIT:
+                    return choice, considered
+            elif awaited or child.step is not None:
+                return None
+        if choice is Wait.WAIT:  # the last alternatives will not come
+            choice = self._choose(considered, 0)
+        assert choice is not Wait.WAIT
+        return choice, considered
+
+    def _choose(self, considered: list[Node], remaining: int) -> Node | Wait | None:
+        """The verifier's choice among the alternatives that have verdicts."""
+        place = Place(
+            self.root.id,
+            tuple(child.step for child in considered if child.step),
+            tuple(child.verdict for child in considered if child.verdict),
+            remaining,
+        )
+        choice = self.config.choose(place)
+        check_choice(choice, place)
+        return considered[choice] if isinstance(choice, int) else choice
+
+    def _emit_target(
+        self, step: Step, rejected: Step | None, verdicts: list[Verdict]
+    ) -> None:
+        """Emit the target's step; a new tree follows it."""
+        root = self.root
+        index = root.id.index
+        origin, verdict = Origin.TARGET, None
         if verdicts:
             verdicts = [
                 replace(v, aligned=False, why=f"aligned, not chosen: {v.why}")
@@ -276,34 +280,15 @@ class LookaheadScheduler:
                 else v
                 for v in verdicts
             ]
-            rejected = settled[-1].draft
-            emitted = EmittedStep(
-                index, step, Origin.CORRECTION, verdicts[-1], rejected
-            )
-        else:
-            bonus = self.config.barrier and index > self._cycle
-            emitted = EmittedStep(index, step, Origin.BONUS if bonus else Origin.TARGET)
+            origin, verdict = Origin.CORRECTION, verdicts[-1]
+        elif self.config.barrier and index > self._cycle:
+            origin = Origin.BONUS
+        emitted = EmittedStep(index, step, origin, verdict, rejected)
         written = root.written + len(step.tokens)
-        limit = (
-            0 if step.finish is Finish.EOS else self.config.limits.step_limit(written)
-        )
-        new = Node(NodeId(index + 1, index + 1), written, limit, previous=step)
-        self._emit(emitted, verdicts, root, new if limit else None)
-        return True
-
-    def _choose(self, settled: list[Node], more: int) -> Node | Wait | None:
-        """The verifier's choice among the alternatives that have verdicts."""
-        place = Place(
-            self.root.id,
-            tuple(child.id for child in settled),
-            tuple(child.draft for child in settled if child.draft),
-            tuple(child.verdict for child in settled if child.verdict),
-            more,
-            (None,) * len(settled),
-        )
-        choice = self.config.choose(place)
-        check_choice(choice, place)
-        return settled[choice] if isinstance(choice, int) else choice
+        limit = self.config.limits.step_limit(written)
+        ends = step.finish is Finish.EOS or not limit
+        after = Node(NodeId(index + 1, index + 1), written, limit, step)
+        self._emit(emitted, verdicts, root, None if ends else after)
 
     def _emit(
         self,
@@ -328,16 +313,12 @@ class LookaheadScheduler:
         for child in old.children:
             if child is not new:
                 self._prune(child)
-        if (
-            new is None or new is node
-        ):  # otherwise the new root keeps the old one's branches
+        # After a target step the new root keeps the old one's branches.
+        if new is None or new is node:
             old.children = []
             self._prune(old)
-        if emitted.index % MEMORY == 0:
-            oldest = emitted.index - MEMORY
-            self._cancelled = {
-                work for work in self._cancelled if work.node.index >= oldest
-            }
+        index = self.root.id.index
+        self._cancelled = {work for work in self._cancelled if work.node.index >= index}
 
     def _start_drafts(self) -> None:
         """Begin W alternatives after every node where drafts may follow (section
@@ -357,34 +338,31 @@ class LookaheadScheduler:
     def _start_rows(self) -> None:
         """Begin target steps (section 3.2) and lone judgements while rows are free,
         root first."""
-        most = self.config.max_target_rows
-        free = inf if most is None else most - self.rows
+        free = inf
+        if self.config.max_target_rows is not None:
+            free = self.config.max_target_rows - self._rows_in_work()
         for node in _open_nodes(self.root):
-            if free > 0 and node.target is None and self._target_is_due(node):
+            if free > 0 and self._target_is_due(node):
                 free -= 1
                 self._begin(WorkKind.TARGET, node, Target(node.id, node.limit))
             for child in node.children:
                 alone = self._judged_alone(child) and self._unjudged(child)
-                if free > 0 and alone and child.draft is not None:
+                if free > 0 and alone and child.step is not None:
                     free -= 1
-                    self._begin(
-                        WorkKind.JUDGE,
-                        child,
-                        Judge(child.id, node.id, child.draft, None),
-                    )
+                    command = Judge(child.id, node.id, child.step, None)
+                    self._begin(WorkKind.JUDGE, child, command)
 
     # What may happen at a node
 
     def _level(self, node: Node) -> int:
-        return node.id.index - (
-            self._cycle if self.config.barrier else self.root.id.index
-        )
+        begin = self._cycle if self.config.barrier else self.root.id.index
+        return node.id.index - begin
 
     def _may_draft(self, node: Node) -> bool:
         """Whether drafts after `node` may start and have not started yet."""
         if node.children or self._level(node) >= self.config.depth:
             return False
-        return self.config.limits.may_be_drafted(node.previous)
+        return self.config.limits.may_be_drafted(node.step)
 
     def _target_is_due(self, node: Node) -> bool:
         """Whether the target's step after `node` may start and has not started yet. If
@@ -407,8 +385,16 @@ class LookaheadScheduler:
     def _unjudged(self, child: Node) -> bool:
         """Whether the verifier has yet to be asked about the draft step that leads
         here."""
-        asked = Work(WorkKind.JUDGE, child.id) in self.work
-        return not (asked or child.verdict or child.released)
+        in_work = Work(WorkKind.JUDGE, child.id) in self.work
+        return not (in_work or child.verdict or child.released)
+
+    def _rows_in_work(self) -> int:
+        """Rows of the target: target steps, and draft steps that are judged alone."""
+        return sum(
+            kind is WorkKind.TARGET
+            or (kind is WorkKind.JUDGE and self._judged_alone(node))
+            for (kind, _), node in self.work.items()
+        )
 
     # Changes to the tree and to the work
 
@@ -438,7 +424,7 @@ class LookaheadScheduler:
 
 def _open_nodes(root: Node) -> list[Node]:
     """The nodes after which steps may follow, level by level, siblings in order."""
-    found = [root]
-    for node in found:  # the list grows during the loop
-        found += [child for child in node.children if child.open]
-    return found
+    nodes = [root]
+    for node in nodes:  # the list grows during the loop
+        nodes += [child for child in node.children if child.open]
+    return nodes

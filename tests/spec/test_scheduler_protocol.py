@@ -19,10 +19,8 @@ from lr.spec.protocol import (
     Schedule,
     SchedulerConfig,
     Targeted,
-    Work,
 )
-from lr.spec.scheduler import MEMORY, LookaheadScheduler
-from lr.theory.simulate import ENDLESS
+from lr.spec.scheduler import LookaheadScheduler
 from lr.types import Finish, Step, Verdict
 from lr.watch.scripted import ScriptedRun, TextScript, shuffled, step_of
 
@@ -45,18 +43,13 @@ def some_run() -> ScriptedRun:
     "event",
     [
         pytest.param(Drafted(CHILD, A_STEP), id="completed already"),
-        pytest.param(Drafted(CHILD, None), id="written already"),
         pytest.param(Targeted(GRANDCHILD, A_STEP), id="not commanded yet"),
         pytest.param(
             Judged(CHILD, YES), id="not commanded yet: the pair is not complete"
         ),
-        pytest.param(Judged(CHILD, None), id="not commanded yet either"),
         pytest.param(Targeted(NodeId(0, 1, 1), A_STEP), id="no such sibling"),
         pytest.param(Targeted(NodeId(7, 7), A_STEP), id="no such place"),
         pytest.param(Targeted(ROOT, Step((), Finish.BOUNDARY)), id="an empty step"),
-        pytest.param(
-            Drafted(GRANDCHILD, Step((), Finish.LENGTH)), id="an empty draft step"
-        ),
         pytest.param(Targeted(ROOT, step_of("aaaaa.")), id="longer than the limit"),
     ],
 )
@@ -65,14 +58,6 @@ def test_impossible_events_raise_and_change_nothing(event: Event) -> None:
     with pytest.raises(ProtocolError):
         run.tell(event)
     assert run.run() == twin.run() and run.turns == twin.turns
-
-
-def test_the_message_says_what_is_in_work() -> None:
-    with pytest.raises(
-        ProtocolError,
-        match=r"target work for node 0:2.* Unfinished work: target 0:0, draft 0:2, target 0:1\.",
-    ):
-        some_run().tell(Targeted(GRANDCHILD, A_STEP))
 
 
 def test_start_comes_first_and_once() -> None:
@@ -84,59 +69,40 @@ def test_start_comes_first_and_once() -> None:
         scheduler.start()
 
 
-def test_stale_events_are_ignored_once_each() -> None:
+def test_stale_events_are_ignored() -> None:
     """Also after the end: what was cancelled last may still be reported."""
     config = SchedulerConfig(Limits(30), Schedule.DEPTH, 3, 2)
-    seen = 0
+    count = 0
     for seed in range(20):
         run = ScriptedRun(config, RandomScript(seed, eos=0.2), shuffled(seed))
-        run.run()
-        emitted, stale = (
-            list(run.emitted),
-            [
-                c.work
-                for turn in run.turns
-                for c in turn.commands
-                if isinstance(c, Cancel)
-            ],
-        )
+        emitted = list(run.run())
+        commands = [command for turn in run.turns for command in turn.commands]
+        stale = [c.work for c in commands if isinstance(c, Cancel)]
         random.Random(seed).shuffle(stale)
         for work in stale:
             assert run.tell(run.event_of(work)).commands == ()
-            with pytest.raises(ProtocolError):
-                run.tell(run.event_of(work))
         assert run.emitted == emitted
-        seen += len(stale)
-    assert seen > 20
+        count += len(stale)
+    assert count > 20
 
 
 def test_cancelled_work_is_forgotten_in_time() -> None:
-    """A chain of 5 MEMORY steps, each with work cancelled: what is remembered stays
-    small, and the oldest is still taken as stale.
-    """
-    scheduler = LookaheadScheduler(SchedulerConfig(ENDLESS, Schedule.DEPTH, 2))
+    """A chain of 100 corrections, each with work cancelled, which may be reported when
+    the root is far ahead."""
+    scheduler = LookaheadScheduler(SchedulerConfig(Limits(1000), depth=2))
     scheduler.start()
-    first: Work | None = None
-    for place in range(5 * MEMORY):
-        root, child = NodeId(place, place), NodeId(place, place + 1)
-        scheduler.handle(Drafted(child, A_STEP))
-        scheduler.handle(Targeted(root, A_STEP))
-        commands = scheduler.handle(Judged(child, Verdict(aligned=False, why="no")))
-        first = first or next(c.work for c in commands if isinstance(c, Cancel))
-    assert len(scheduler._cancelled) < 5 * MEMORY
-    assert first is not None
-    for _ in range(2):
-        assert scheduler.handle(Targeted(first.node, A_STEP)) == []
+    for index in range(100):
+        scheduler.handle(Drafted(NodeId(index, index + 1), A_STEP))
+        scheduler.handle(Targeted(NodeId(index, index), A_STEP))
+        no = Verdict(aligned=False, why="no")
+        scheduler.handle(Judged(NodeId(index, index + 1), no))
+    assert len(scheduler._cancelled) < 5
+    assert scheduler.handle(Targeted(NodeId(0, 1), A_STEP)) == []
 
 
 def test_a_driver_that_forgets_a_piece_of_work_sees_it_listed() -> None:
-    run = some_run()
-    assert [f"{work.kind.value} {work.node}" for work in run.scheduler.work] == [
-        "target 0:0",
-        "draft 0:2",
-        "target 0:1",
-    ]
-    assert run.scheduler.rows == 2
+    names = [f"{work.kind.value} {work.node}" for work in some_run().scheduler.work]
+    assert names == ["target 0:0", "draft 0:2", "target 0:1"]
 
 
 @pytest.mark.parametrize(
@@ -158,13 +124,11 @@ def test_settings_are_checked(settings: dict[str, object], named: str) -> None:
 
 def test_node_names() -> None:
     """The example of the docstring, and back again."""
-    root = NodeId(0, 0)
-    assert [str(root.child(j, 2)) for j in range(2)] == ["0:1", "0:1.1"]
-    assert [str(root.child(1, 2).child(j, 2)) for j in range(2)] == ["0:2.2", "0:2.3"]
-    node = NodeId(3, 3)
+    child = NodeId(0, 0).child(1, 2)
+    assert [str(child.child(j, 2)) for j in range(2)] == ["0:2.2", "0:2.3"]
     for width in (1, 2, 5):
         for j in range(width):
-            for i in range(width):
-                assert node.child(j, width).child(i, width).parent(width) == node.child(
-                    j, width
-                )
+            child = NodeId(3, 3).child(j, width)
+            assert all(
+                child.child(i, width).parent(width) == child for i in range(width)
+            )

@@ -183,11 +183,9 @@ def random_places(material: Material) -> list[Place]:
         ]
         place = Place(
             node=NodeId(0, 0),
-            children=tuple(NodeId(0, 1, j) for j in range(len(pairs))),
             drafts=tuple(pair.draft for pair in pairs),
             verdicts=tuple(verdicts),
             more=width - len(pairs),
-            pairs=tuple(pairs),
         )
         places.append(place)
     return places
