@@ -21,15 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lr.engine.verifiers import asked_model
-from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.sampling import distribution, step_logprobs
 from lr.spec.variant import Correction, Corrector, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import PrefixCache, PromptRow
-from lr.types import Finish, SamplingParams, Step, Verdict
+from lr.types import Finish, Step, Verdict, require
+from lr.variants.scorers import asked_draft
 
 
 def stays(log_p: float, log_q: float) -> float:
@@ -45,15 +44,17 @@ def corrects(log_p: float, log_q: float) -> float:
 class StepRejection(Verifier, Corrector):
     """Verifier and corrector in one. `draft` computes q for the target's steps."""
 
-    name, requires = "lossless", Requires.SAMPLING_LOGPROBS
+    name = "lossless"
+    requires = Requires.SAMPLING_LOGPROBS
 
     def __init__(self, draft: PrefixCache) -> None:
         self.draft = draft
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self._decide(pair) for pair in pairs]
+        return [self.decide(pair) for pair in pairs]
 
-    def _decide(self, pair: Pair) -> Verdict:
+    def decide(self, pair: Pair) -> Verdict:
+        """Accept with probability min(1, p / q)."""
         assert pair.stream is not None
         assert pair.target_sampling is not None and pair.draft_sampling is not None
         # Without log q no model drew the step, so it was certain: log q = 0.
@@ -63,42 +64,27 @@ class StepRejection(Verifier, Corrector):
         return Verdict(number < chance, why, chance)
 
     def keep(self, correction: Correction, step: Step, number: float) -> bool:
-        if len(correction.rejected) > 1:
-            raise SettingError(
-                "width is more than 1; lossless step rejection needs width 1."
-            )
-        log_p = math.fsum(correction.logprobs)
-        certain = [
-            pair.draft for pair in correction.rejected if not pair.draft_sampling
-        ]
-        if step.finish is Finish.LENGTH:
-            log_q = -math.inf
-        elif certain:
-            log_q = 0.0 if step.tokens == certain[0].tokens else -math.inf
-        else:
-            log_q = self.log_q(correction.prefix, step, correction.sampling)
-        return number < corrects(log_p, log_q)
+        width = len(correction.rejected)
+        require(width < 2, "width", width, "1: a step has one rival")
+        log_q = self.log_q(correction, step)
+        return number < corrects(math.fsum(correction.logprobs), log_q)
 
-    def log_q(
-        self, prefix: Sequence[int], step: Step, sampling: SamplingParams
-    ) -> float:
+    def log_q(self, correction: Correction, step: Step) -> float:
         """log q of a whole step under the draft's sampling distribution."""
-        row = PromptRow(
-            [*prefix, *step.tokens[:-1]], wanted=len(step.tokens), keep=len(prefix)
-        )
+        if step.finish is Finish.LENGTH:
+            return -math.inf
+        for pair in correction.rejected:
+            if not pair.draft_sampling:  # the draft step was certain
+                return 0.0 if step.tokens == pair.draft.tokens else -math.inf
+        tokens = [*correction.prefix, *step.tokens[:-1]]
+        row = PromptRow(tokens, wanted=len(step.tokens), keep=len(correction.prefix))
         [logits] = self.draft.logits([row])
         assert not isinstance(logits, Exception), logits
-        return math.fsum(
-            step_logprobs(distribution(logits, sampling).log(), step.tokens)
-        )
+        log_q = distribution(logits, correction.sampling).log()
+        return math.fsum(step_logprobs(log_q, step.tokens))
 
 
 def lossless(reasoner: Reasoner) -> Variant:
     """Speculative sampling on steps. Needs a draft."""
-    if reasoner.engine.draft is None:
-        raise SettingError(
-            "the draft is None, expected a model, whose probabilities are needed."
-        )
-    asked = PrefixCache(asked_model(reasoner.engine.draft, reasoner.codec).runner)
-    rejection = StepRejection(asked)
+    rejection = StepRejection(PrefixCache(asked_draft(reasoner).runner))
     return Variant(rejection, corrector=rejection)

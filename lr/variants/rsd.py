@@ -20,7 +20,7 @@ from dataclasses import replace
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.named import Around
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
@@ -29,22 +29,17 @@ from lr.variants.scorers import make_scorer
 class Clipped(Around):
     """Accepts with the reward as probability, drawn from the pair's own stream."""
 
-    def __init__(self, reward: Verifier) -> None:
-        super().__init__(reward)
-        self.name = f"clip({reward.name})"
-
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         rewards = self.verifier.judge(pairs)
-        return [self._draw(*both) for both in zip(pairs, rewards, strict=True)]
+        return [self.draw(p, reward) for p, reward in zip(pairs, rewards, strict=True)]
 
-    def _draw(self, pair: Pair, verdict: Verdict) -> Verdict:
-        if verdict.score is None or pair.stream is None:
-            return replace(verdict, aligned=False)
+    def draw(self, pair: Pair, reward: Verdict) -> Verdict:
+        """Accept below the reward; without one, reject."""
+        assert pair.stream is not None
         number = uniform(pair.stream.key(0))
-        pair.note("acceptance", reward=verdict.score, uniform=number)
-        return replace(
-            verdict, aligned=number < verdict.score, why=f"{verdict.why}; {number:.3f}"
-        )
+        pair.note("acceptance", reward=reward.score, uniform=number)
+        aligned = number < (reward.score or 0)
+        return replace(reward, aligned=aligned, why=f"{reward.why}; drew {number:.3f}")
 
 
 def rsd(

@@ -11,18 +11,21 @@ learnt to rate with a digit, so with `digits` no step of theirs is accepted."""
 
 from __future__ import annotations
 
+from copy import copy
+
 from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice, asked_model, own_judge
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import JudgeVerifier
+from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import (
     LikelihoodVerifier,
     NormalisedMatch,
     ScoreReading,
     ScoreVerifier,
 )
+from lr.types import require
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 
@@ -33,40 +36,39 @@ def make_scorer(
     """A verifier whose verdicts have scores, aligned from `threshold` on (None: the
     default)."""
     codec = reasoner.codec
-    target = reasoner.engine.target
-    if kind is None:
-        kind = "digits" if own_judge(codec) is None else "judge"
-    if kind not in THRESHOLDS:
-        raise SettingError(
-            f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}."
-        )
-    least = THRESHOLDS[kind] if threshold is None else threshold
+    kind = kind or ("judge" if own_judge(codec) else "digits")
+    require(kind in THRESHOLDS, "scorer", kind, f"one of {', '.join(THRESHOLDS)}")
+    if threshold is None:
+        threshold = THRESHOLDS[kind]
+    if kind == "judge":
+        judge = copy(judge_of(reasoner))  # shares the model and the cached prompts
+        judge.threshold = threshold
+        return judge
+    target = asked_model(reasoner.engine.target, codec)
     if kind == "likelihood":
-        return LikelihoodVerifier(least, asked_model(target, codec).runner)
-    if kind == "digits":
-        asked = asked_model(target, codec)
-        return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
-    loaded = judge_of(reasoner)
-    judge = JudgeVerifier(
-        loaded.model, loaded.decode, threshold=least, prompt=loaded.prompt
-    )
-    judge.prefixes = loaded.prefixes  # share the cached prompts
-    return judge
+        return LikelihoodVerifier(threshold, target.runner)
+    likeliest = ScoreReading.LIKELIEST
+    return ScoreVerifier(target, threshold=threshold, reading=likeliest)
 
 
 def judge_of(reasoner: Reasoner) -> JudgeVerifier:
     """The reasoner's judge; if its verifier is another, the one that the target
     names."""
-    verifier: object = reasoner.verifier
-    if not (
-        isinstance(verifier, NormalisedMatch)
-        and isinstance(verifier.verifier, JudgeVerifier)
-    ):
-        target = reasoner.engine.target
-        choice = VerifierChoice(
-            "judge", reasoner.codec, None, target.device, Loader(target.dtype)
-        )
-        verifier = choice.build(target)
-    assert isinstance(verifier, NormalisedMatch)
-    assert isinstance(verifier.verifier, JudgeVerifier)
-    return verifier.verifier
+    match reasoner.verifier:
+        case NormalisedMatch(verifier=JudgeVerifier() as judge):
+            return judge
+    target = reasoner.engine.target
+    loader = Loader(target.dtype)
+    choice = VerifierChoice("judge", reasoner.codec, None, target.device, loader)
+    named = choice.build(target)
+    assert isinstance(named, NormalisedMatch)
+    assert isinstance(named.verifier, JudgeVerifier)
+    return named.verifier
+
+
+def asked_draft(reasoner: Reasoner) -> PromptedModel:
+    """The draft, for a part that asks it."""
+    draft = reasoner.engine.draft
+    if draft is None:
+        raise SettingError("the draft is None, expected a model: this variant asks it.")
+    return asked_model(draft, reasoner.codec)

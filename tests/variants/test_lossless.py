@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from acceptance_kit import pair as models_of
 from reasoner_kit import write_checkpoint
 from scipy import stats
-from torch import Tensor
 
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
@@ -26,134 +26,88 @@ from lr.types import Finish, SamplingParams, Step
 from lr.variants.lossless import StepRejection, corrects, lossless, stays
 
 FALSE_ALARM = 1e-6
+V, LONGEST = 3, 3
+ENDED = [
+    (*tokens, 0) for n in range(LONGEST) for tokens in product(range(1, V), repeat=n)
+]
+CUT = list(product(range(1, V), repeat=LONGEST))
+"""All steps: they end with token 0, or are cut at `LONGEST` tokens."""
 
 
-def steps(v: int, longest: int) -> list[tuple[int, ...]]:
-    """All steps over v tokens: they end with token 0, or are cut at `longest`
-    tokens."""
-    whole = [
-        (*more, 0) for n in range(longest) for more in product(range(1, v), repeat=n)
+def log_law(model: Model) -> list[float]:
+    """The log-probability of each step under a model."""
+    return [
+        float(sum(model(step[:i])[token].log() for i, token in enumerate(step)))
+        for step in (*ENDED, *CUT)
     ]
-    return whole + list(product(range(1, v), repeat=longest))
-
-
-def law(model: Model, all_steps: list[tuple[int, ...]]) -> Tensor:
-    """The probability of each step under a model."""
-    rows = [
-        math.prod(float(model(step[:i])[token]) for i, token in enumerate(step))
-        for step in all_steps
-    ]
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def log(p: float) -> float:
-    return math.log(p) if p > 0 else -math.inf
 
 
 @pytest.mark.parametrize("kind", ["random", "peaked", "zeros", "equal"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_emitted_step_has_the_targets_distribution(seed: int, kind: str) -> None:
-    """All draft steps, all numbers, all attempts added up; cut steps are always
+    """All draft steps, all numbers, all attempts added up; a cut draft is always
     rejected."""
-    v, longest = 3, 3
-    world = steps(v, longest)
-    target, draft = models_of(kind, seed, v)
-    p, q = law(target, world), law(draft, world)
-    assert float(p.sum()) == pytest.approx(1) and float(q.sum()) == pytest.approx(1)
-    cut = torch.tensor([step[-1] != 0 for step in world])
-    accepted = torch.tensor(
-        [
-            0.0 if is_cut or q_i == 0 else q_i * stays(log(p_i), log(q_i))
-            for p_i, q_i, is_cut in zip(
-                p.tolist(), q.tolist(), cut.tolist(), strict=True
-            )
-        ],
-        dtype=torch.float64,
-    )
-    kept = torch.tensor(
-        [
-            p_i * corrects(log(p_i), -math.inf if is_cut else log(q_i))
-            if p_i > 0
-            else 0.0
-            for p_i, q_i, is_cut in zip(
-                p.tolist(), q.tolist(), cut.tolist(), strict=True
-            )
-        ],
-        dtype=torch.float64,
-    )
-    rejected = 1.0 - float(accepted.sum())
-    emitted = accepted + rejected * kept / kept.sum()
+    target, draft = models_of(kind, seed, V)
+    log_p, log_q = log_law(target), log_law(draft)
+    p = torch.tensor(log_p, dtype=torch.float64).exp()
+    log_q[len(ENDED) :] = [-math.inf] * len(CUT)
+    accepted = torch.zeros_like(p)
+    redrawn = torch.zeros_like(p)
+    for i, (lp, lq) in enumerate(zip(log_p, log_q, strict=True)):
+        if lq > -math.inf:
+            accepted[i] = math.exp(lq) * stays(lp, lq)
+        if lp > -math.inf:
+            redrawn[i] = p[i] * corrects(lp, lq)
+    rejected = 1 - accepted.sum()
+    emitted = accepted + rejected * redrawn / redrawn.sum()
     assert float((emitted - p).abs().max()) < 1e-12
-    # Redrawing until a step is kept costs 1 / P(kept) steps: one per position in
-    # expectation.
-    assert rejected / float(kept.sum()) == pytest.approx(1.0)
+    # Redrawing until a step stays costs 1 / P(stays): one per position on average.
+    assert float(rejected / redrawn.sum()) == pytest.approx(1)
     if kind == "random":  # a plain step of the target as correction would be biased
-        assert float((accepted + rejected * p - p).abs().max()) > 1e-3
+        assert (accepted + rejected * p - p).abs().max() > 1e-3
 
 
 def test_the_objects_decide_with_these_probabilities() -> None:
     rejection = StepRejection(None)  # type: ignore[arg-type]  # it asks no draft here
-    rejection.log_q = lambda prefix, step, sampling: math.log(0.3)  # type: ignore[method-assign]
+    rejection.log_q = lambda correction, step: math.log(0.3)  # type: ignore[method-assign]
     step = Step((1, 0), Finish.BOUNDARY)
-    logs = (math.log(0.2),), (math.log(0.5),)
-    verdicts = [
-        rejection.judge(
-            [
-                Pair(
-                    (1,),
-                    step,
-                    None,
-                    None,
-                    None,
-                    *logs,
-                    stream=Stream.root(1).fold_in(i),
-                )
-            ]
-        )[0]
-        for i in range(2000)
+    logs = {"target_sampling": (math.log(0.2),), "draft_sampling": (math.log(0.5),)}
+    pairs = [
+        Pair((1,), step, stream=Stream.root(1).fold_in(i), **logs) for i in range(2000)
     ]
-    kept = sum(verdict.aligned for verdict in verdicts)
-    assert stats.binomtest(kept, 2000, 0.2 / 0.5).pvalue > FALSE_ALARM
+    accepted = sum(verdict.aligned for verdict in rejection.judge(pairs))
+    assert stats.binomtest(accepted, 2000, 0.2 / 0.5).pvalue > FALSE_ALARM
     correction = Correction((1,), (), SamplingParams(), logprobs=(math.log(0.4),))
     chance = 1 - 0.3 / 0.4
     assert rejection.keep(correction, step, chance - 1e-9)
     assert not rejection.keep(correction, step, chance + 1e-9)
-    cut = Step((1, 1), Finish.LENGTH)
-    assert rejection.keep(correction, cut, 0.999999)
-    pair = Pair((1,), step)
-    with pytest.raises(SettingError, match="needs width 1"):
-        rejection.keep(Correction((1,), (pair, pair), SamplingParams()), step, 0.5)
+    two = Correction((1,), tuple(pairs[:2]), SamplingParams())
+    with pytest.raises(SettingError, match="width"):
+        rejection.keep(two, step, 0.5)
 
 
-def test_on_models_the_first_step_is_distributed_as_the_targets(tmp_path) -> None:
+def test_a_cut_step_of_the_target_is_always_kept() -> None:
+    rejection = StepRejection(None)  # type: ignore[arg-type]
+    correction = Correction((1,), (), SamplingParams(), logprobs=(-1.0,))
+    assert rejection.keep(correction, Step((1, 1), Finish.LENGTH), 0.999999)
+
+
+def test_on_models_the_first_step_is_distributed_as_the_targets(tmp_path: Path) -> None:
     """Steps of two tokens of which few are possible (top-k 2): 300 samples in each
-    mode, compared by a chi-square test of homogeneity.
-    """
+    mode, compared by a chi-square test of homogeneity."""
     target = write_checkpoint(tmp_path / "target", seed=1, layers=1)
     draft = write_checkpoint(tmp_path / "draft", seed=2)
-    how = {
-        "segmenter": "fixed",
-        "segment_tokens": 2,
-        "max_tokens": 2,
-        "temperature": 1.0,
-    }
+    options = {"segmenter": "fixed", "segment_tokens": 2, "max_tokens": 2}
+    options |= {"temperature": 1.0, "top_k": 2, "depth": 1}
     with Reasoner(target, draft, "exact") as reasoner:
-        variant, counted = lossless(reasoner), []
-        for mode, own in (("ar", None), ("lr", variant)):
-            answers = (
-                reasoner.generate(
-                    "How many?",
-                    mode=mode,
-                    variant=own,
-                    sample=i,
-                    top_k=2,
-                    depth=1,
-                    **how,
-                )
+        counts = []
+        for mode in ({"mode": "ar"}, {"variant": lossless(reasoner)}):
+            answers = [
+                reasoner.generate("How many?", sample=i, **options, **mode)  # type: ignore[arg-type]
                 for i in range(300)
-            )
-            counted.append(Counter(answer.tokens for answer in answers))
-    seen = sorted(set(counted[0]) | set(counted[1]))
-    table_ = [[counter[one] + 0.5 for one in seen] for counter in counted]
-    assert len(seen) >= 2
-    assert stats.chi2_contingency(table_).pvalue > FALSE_ALARM
+            ]
+            counts.append(Counter(answer.tokens for answer in answers))
+    steps = sorted({*counts[0], *counts[1]})
+    assert len(steps) >= 2
+    table = [[count[step] + 0.5 for step in steps] for count in counts]
+    assert stats.chi2_contingency(table).pvalue > FALSE_ALARM
