@@ -15,9 +15,10 @@ from lr.types import Finish, Origin, Role, Verdict
 END_OF_THOUGHT = "</think>"
 _BRACES = re.compile(
     r"(?P<box>\\{1,2}(?:boxed|fbox)\s*)?(?P<open>\{)|(?P<close>\})"
-    # without braces: a number, one letter or one command, never a word of a sentence
+    # without braces: a number, one letter or one command (as \frac{1}{2} or \frac12),
+    # never a word of a sentence
     r"|\\{1,2}boxed\s*(?P<bare>[-+]?\.?\d[^\s$\\{}]*|[A-Za-z](?![A-Za-z])"
-    r"|(?!\\boxed)\\[a-zA-Z]+(?:\{[^{}]{0,200}\}){1,2})|\\.",
+    r"|(?!\\boxed)\\[a-zA-Z]+(?:\{[^{}]{0,200}\}|\d|\\[a-z]+(?=\d)){1,2})|\\.",
     re.DOTALL,
 )
 

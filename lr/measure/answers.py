@@ -15,37 +15,48 @@ TAIL = 10_000  # Characters from the end in which an answer without a box is loo
 SENTENCES = 50  # How many sentences are read for it, from the end.
 SENTENCE = 400  # Longest sentence in characters.
 
-_SYMBOLS = str.maketrans(
+# --- Signs: a text as LaTeX has it
+
+_SIGNS = str.maketrans(
     {
-        "−": "-", "–": "-", "－": "-", "‐": "-", "‑": "-", "﹣": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/",
-        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ",
-        "∞": r"\infty ", "π": r"\pi ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
-        "∅": r"\emptyset ", "°": r"^\circ ", "\r": "", "⁄": "/",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "~": " ",
+        **dict.fromkeys("−–－‐‑﹣", "-"), **dict.fromkeys("\u00a0\u2009\u202f~", " "),
+        **dict.fromkeys("€£¥₹", r"\$"), "¢": " cents", "\r": "", "÷": "/", "⁄": "/",
+        "×": r"\times ", "·": r"\cdot ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+        "≈": r"\approx ", "±": r"\pm ", "∞": r"\infty ", "π": r"\pi ", "∪": r"\cup ",
+        "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
     }
 )  # fmt: skip
-_VULGAR_FRACTION = re.compile("[¼-¾⅐-⅞]")
-_POWER = re.compile("[⁰¹²³⁴-⁹⁺⁻]+")
+_MONEY = re.compile(r"\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)\s?\\?\$?(?=\d)|\\yen\b")
 _ROOT = re.compile(r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))")
-# emphasis and code marks; a power 2**3 and a product 2*3 stay
-_MARKS = re.compile(
-    r"(?<![\w)}])\*+(?=\S)|(?<=\S)\*+(?![\w({\\*-])|`+|^[ \t]*[-*+] |\b__|__\b", re.M
-)
+
+
+def as_latex(text: str) -> str:
+    """The text with signs of Unicode as LaTeX has them: −3, ½, √2, 10⁻³, ≤, €5."""
+
+    def plain(signs: re.Match[str]) -> str:  # of "½" it is "1⁄2", of "²" it is "2"
+        return unicodedata.normalize("NFKC", signs[0]).replace("⁄", "}{")
+
+    text = re.sub("[¼-¾⅐-⅞]", lambda sign: f"\\frac{{{plain(sign)}}}", text)
+    text = re.sub("[⁰¹²³⁴-⁹⁺⁻]+", lambda signs: f"^{{{plain(signs)}}}", text)
+    text = _ROOT.sub(r"\\sqrt{\1\2}", text)
+    return _MONEY.sub(r"\\$", text.translate(_SIGNS))
+
+
+# --- Values: what an answer looks like in a sentence
+
 _MATH = (  # LaTeX in its delimiters; `$5 and $7` is money
     r"\$\$(?:(?!\$\$).){1,400}\$\$|\\\[(?:(?!\\[\[\]]).){1,400}\\\]"
     r"|\\\((?:(?!\\[()]).){1,400}\\\)"
-    r"|\$(?!\d[\d.,]*\s+[A-Za-z]{2})(?:\\.|[^$\n\\]){1,400}\$(?!\d)"
+    r"|(?<!\\)\$(?!\d[\d.,]*\s+[A-Za-z]{2})(?:\\.|[^$\n\\]){1,400}\$(?!\d)"
 )
 _BRACES = r"\{(?:[^{}]|\{[^{}]{0,100}\}){0,100}\}"
-_LATEX = (
-    rf"(?:(?<!\d)\d{{1,9}})?\\[a-zA-Z]{{1,20}}(?:{_BRACES})+"  # \frac{{1}}{{2}} bare
-)
+_LATEX = rf"(?:(?<!\d)\d{{1,9}})?\\[a-zA-Z]{{1,20}}(?:{_BRACES})+"  # a bare \frac{1}{2}
 _TUPLE = (
     r"[(\[](?=[^()\[\]]{0,60}\d)[^()\[\]\nA-Za-z]{1,60},[^()\[\]\nA-Za-z]{1,60}[)\]]"
 )
 # a sign, money, 1,000 or 45 000, decimals, then 1/2 or 3:4, %; never the 2 of 2x or x2
 _NUMBER = (
-    r"(?>(?:(?<![\w)}])-)?(?<![\w.^_])(?<![Ss]tep )\\?[$€£]?-?"
+    r"(?>(?:(?<![\w)}])-)?(?<![\w.^_])(?<!\^\{)(?<![Ss]tep )\\?\$?-?"
     r"(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
     r"(?:[eE][+-]?\d+(?!\w))?(?: \d+/\d+|[/:]\d+)?(?:\s?\\?%)?"
     r"(?: (?:thousand|million|billion|trillion)\b)?)(?![xyzn]\b)"
@@ -55,10 +66,55 @@ _EXPRESSION = re.compile(  # no word but the names of functions
     r"(?:\\[a-zA-Z]+|(?<![a-zA-Z])(?:sqrt|sin|cos|tan|log|ln|exp|pi|[a-zA-Z])(?![a-zA-Z])"
     r"|[\d\s.,+*/^=<>()\[\]{}_!|%:-])+"
 )
-_LEFT_SIDE = re.compile(r"(?:[^a-zA-Z\\]*|[a-zA-Z](?:_\w|\(\w\))?\s*)=\s*(?=\S)")
 _CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
     r"^\s*(?:\\text\{[^{}]*\}|[^,;&]*=[^,;&]*)=\s*"
     r"(?=(?:[^=,;&{}]|\{(?:[^{}]|\{[^{}]*\})*\})+$)"
+)
+_LEFT_SIDE = re.compile(r"(?:[^a-zA-Z\\]*|[a-zA-Z](?:_\w|\(\w\))?\s*)=\s*(?=\S)")
+_AND = re.compile(r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&))\s*(?:[a-zA-Z]\s?=\s*)?")
+# "she spends $5 over 30 days": the money, unless it is a means or a price
+_AMOUNT = re.compile(
+    r"(?<!\b(?:with|from|than) )(?<!\bfor )(?<!\b(?:at|of|to|by) )(?<![-+*/=(] )-?\\?\$"
+    r"\d[\d,.]*+(?!\S*\$|[{:]|\s*(?:(?:an?|per|each|every|more|less)\b|[-+*/=\\$]))",
+    re.IGNORECASE,
+)
+
+
+def _value(sentence: str) -> str | None:
+    """The value that a sentence gives: all of it, if it is an expression, or else the
+    last value in it, with those that "and", "or" and commas join to it."""
+    sentence = sentence.lstrip(" ,;:!?").rstrip(" .,;:!?")
+    if _EXPRESSION.fullmatch(sentence) and re.search(r"\d|\\", sentence):
+        return _LEFT_SIDE.sub("", sentence, count=1).strip()
+    values = list(_VALUE.finditer(sentence))
+    while values and not re.search(r"\d|\\[a-zA-Z]|[=<>]", values[-1][0]):
+        values.pop()  # `$n$` names something
+    if not values:
+        return None
+    clause = max(sentence.rfind(", "), sentence.rfind("; "), 0)
+    amounts = _AMOUNT.findall(sentence, clause)
+    if len(amounts) == 1:
+        return _bare(amounts[0])
+    first = len(values) - 1
+    while first and _AND.fullmatch(
+        sentence[values[first - 1].end() : values[first].start()]
+    ):
+        first -= 1
+    return ", ".join(_bare(value[0]) for value in values[first:])
+
+
+def _bare(value: str) -> str:
+    """A value without delimiters of mathematics or money."""
+    value = re.sub(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$", "", value.strip())
+    value = _CHAIN.sub("", value)
+    return re.sub(r"^(-?)\\?\$", r"\1", value.strip()).strip(" .,;")
+
+
+# --- Sentences: which one states the answer
+
+# emphasis and code marks; a power 2**3 and a product 2*3 stay
+_MARKS = re.compile(
+    r"(?<![\w)}])\*+(?=\S)|(?<=\S)\*+(?![\w({\\*-])|`+|^[ \t]*[-*+] |\b__|__\b", re.M
 )
 _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
     r"\b(?:answer|result)s?\b[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:):?"
@@ -67,7 +123,9 @@ _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
 )
 _FINAL = re.compile(r"final answer|^[\s*#]*answer\s*[:=]", re.IGNORECASE | re.MULTILINE)
 _MARK = re.compile(r"^\s*####\s*(?!\d+[.)]\s)(?=[-+$\\(*_]*\.?\d)(.+)", re.MULTILINE)
-_SENTENCE_END = r"(?<!\d\.\s)[.!?](?=\s|$)|\n"
+_SENTENCE = re.compile(
+    f"(?s:{_MATH})|(?P<end>(?<!\\d\\.\\s)[.!?](?=\\s|$)|\\n|$(?!\\n))"
+)
 # after these words the answer is explained, or another one denied
 _ASIDE = re.compile(
     r"[,;]?\s*(?:\b(?:because|since|as|when|where|rather than|instead of|(?:and )?not"
@@ -79,15 +137,11 @@ _HOLLOW = re.compile(  # "so the answer is correct" states none
     r"|as|below|above|therefore|thus|reasonable|obtained|found|that)\b",
     re.IGNORECASE,
 )
-_AMOUNT = re.compile(r"\\?[$€£]\d[\d,.]*")
-_MEANS = re.compile(
-    r"(?:\b(?:with|for|at|of|from|to|by|than)|[-+*/=(]) $", re.IGNORECASE
-)
-_PRICE = re.compile(r"\s*(?:(?:an?|per|each|every|more|less)\b|[-+*/=×÷$\\])")
-_AND = re.compile(r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&))\s*(?:[a-zA-Z]\s?=\s*)?")
 _NOT_TEXT = re.compile(r"\\(?:q?quad|text|mathrm|[()\[\],;! ])|[${}*~]")
-_INFERS = set(
-    "so thus hence then therefore gives wait no not actually but rather".split()
+_JOINS = re.compile(  # the text between the boxes of a list
+    r"(?!.*\b(?:so|thus|hence|then|therefore|gives|wait|no|not|actually|but|rather)\b)"
+    r"(?!.*[.!?](?:\s|$))(?:\s*|.*(?:[,;&]|\band\b|\bor\b).*)",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -99,35 +153,15 @@ class FinalAnswer(NamedTuple):
     where: str
 
 
-def as_latex(text: str) -> str:
-    """The text with signs of Unicode as LaTeX has them: −3, ½, √2, 10⁻³, ≤."""
-    text = _VULGAR_FRACTION.sub(_fraction, text)
-    text = _POWER.sub(_power, text)
-    return _ROOT.sub(r"\\sqrt{\1\2}", text).translate(_SYMBOLS)
-
-
-def _fraction(sign: re.Match[str]) -> str:
-    top, _, bottom = unicodedata.normalize("NFKC", sign[0]).partition("\u2044")
-    return rf"\frac{{{top}}}{{{bottom}}}"
-
-
-def _power(signs: re.Match[str]) -> str:
-    power = unicodedata.normalize("NFKC", signs[0])
-    return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
-
-
 def final_answer(text: str) -> FinalAnswer | None:
     """The final answer of a mathematical solution, or None. A final answer stated after
     the last box replaces it."""
     closed = boxes(text)
     box = _joined(text, closed)
-    end = closed[-1].end if closed else 0
-    tail = as_latex(_MARKS.sub("", text[max(end, len(text) - TAIL) :]))
+    tail = as_latex(_MARKS.sub("", _after(closed, text)))
     if marks := _MARK.findall(tail):
-        value = _value(marks[-1])
-        return FinalAnswer(value or marks[-1].strip(), "mark")
-    sentences = list(_statements(tail))
-    for states, sentence in sentences:
+        return FinalAnswer(_value(marks[-1]) or marks[-1].strip(), "mark")
+    for states, sentence in _statements(_STATES, tail):
         value = _value(_before_aside(sentence))
         if value and (box is None or _FINAL.search(states)):
             return FinalAnswer(value, "sentence")
@@ -158,28 +192,31 @@ def _joined(text: str, closed: Sequence[Box]) -> str | None:
 
 
 def _joins(gap: str) -> bool:
-    """Whether the text between two boxes joins them."""
     if len(gap) > 80 or "\n\n" in gap:
         return False
-    words = re.findall(r"[,;&]|[^\s,;&]+", _NOT_TEXT.sub(" ", gap))
-    joined = not words or any(word in (",", ";", "&", "and", "or") for word in words)
-    ends = any(word.endswith((".", "!", "?")) for word in words)
-    return joined and not ends and len(words) <= 6 and not _INFERS.intersection(words)
+    gap = _NOT_TEXT.sub(" ", gap)
+    return len(gap.split()) <= 6 and _JOINS.fullmatch(gap) is not None
 
 
-def _statements(text: str) -> Iterator[tuple[str, str]]:
+def _after(closed: Sequence[Box], text: str) -> str:
+    """The text after the last box, or its end."""
+    end = closed[-1].end if closed else 0
+    return text[max(end, len(text) - TAIL) :]
+
+
+def _statements(states: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
     """The sentences that state an answer, from the last: the words that do, and what
     follows them, which may begin on another line."""
-    for states in list(_STATES.finditer(text))[: -SENTENCES - 1 : -1]:
-        following = text[states.end() : states.end() + SENTENCE].lstrip(" \n:*_")
-        yield states[0], next(_sentences(following), "")
+    for words in list(states.finditer(text))[: -SENTENCES - 1 : -1]:
+        following = text[words.end() : words.end() + SENTENCE].lstrip(" \n:*_")
+        yield words[0], next(_sentences(following), "")
 
 
 def _sentences(text: str) -> Iterator[str]:
     """The sentences and lines of a text. None ends within mathematics."""
     start = 0
-    for part in re.finditer(f"(?s:{_MATH})|(?P<end>{_SENTENCE_END})|$", text):
-        if part["end"] or (part.end() == len(text) and not part[0]):
+    for part in _SENTENCE.finditer(text):
+        if part["end"] is not None:
             if sentence := text[start : part.start()].strip():
                 yield sentence
             start = part.end()
@@ -193,87 +230,45 @@ def _before_aside(sentence: str, *, needs_value: bool = True) -> str:
     return sentence
 
 
-def _value(sentence: str) -> str | None:
-    """The value that a sentence gives: all of it, if it is an expression, or else the
-    last value in it, with those that "and", "or" and commas join to it."""
-    sentence = sentence.lstrip(" ,;:!?").rstrip(" .,;:!?")
-    if _EXPRESSION.fullmatch(sentence) and re.search(r"\d|\\", sentence):
-        return _LEFT_SIDE.sub("", sentence, count=1).strip()
-    values = list(_VALUE.finditer(sentence))
-    while values and not re.search(r"\d|\\[a-zA-Z]|[=<>]", values[-1][0]):
-        values.pop()  # `$n$` names something
-    if not values:
-        return None
-    clause = max(sentence.rfind(", "), sentence.rfind("; "))
-    amounts = [
-        value
-        for value in values
-        if value.start() > clause
-        and _AMOUNT.fullmatch(value[0])
-        and not _MEANS.search(sentence[max(0, value.start() - 6) : value.start()])
-    ]
-    # "she spends $5 over 30 days": the money, unless it is a means or a price
-    if len(amounts) == 1 and not _PRICE.match(sentence, amounts[0].end()):
-        return _bare(amounts[0][0])
-    first = len(values) - 1
-    while first and _AND.fullmatch(
-        sentence[values[first - 1].end() : values[first].start()]
-    ):
-        first -= 1
-    return ", ".join(_bare(value[0]) for value in values[first:])
-
-
-def _bare(value: str) -> str:
-    """A value without delimiters of mathematics or money."""
-    value = re.sub(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$", "", value.strip())
-    value = _CHAIN.sub("", value)
-    return re.sub(r"^(-?)\\?[$€£]", r"\1", value.strip()).strip(" .,;")
-
+# --- Letters
 
 _WRAPPER = re.compile(
-    r"\\[a-zA-Z]+\s*\{|[{}$*_`\"'“”]|\\[()\[\]]|\b(?:option|choice|answer)\b",
+    r"\\[a-zA-Z]+\s*\{|[{}$*_`\"'“”]|\\[()\[\]]|</?answer>|\b(?:option|choice|answer)\b",
     re.IGNORECASE,
 )
 _LETTER = re.compile(
     r"[\s:]*(?P<bracket>[(\[])?(?P<letter>[A-Za-z])(?!['\w])"
     r"(?:(?P<alone>[.)\]\s]*)$|[)\]]|(?=[ \t]*(?:\n|[.,;:!)\]—–-]|\(|\\"
-    r"|(?:because|since|as|due|for|which|with)\b)))"
+    r"|(?:because|since|as|due|for|which|with|and not)\b)))"
     r"(?:\s*(?:,|and|or|&|/)\s*\(?(?P<next>[A-Z])(?!['\w]))?"
 )
 _CHOOSES = re.compile(
-    r"\b(?:answer|option|choice)\b[^.\n:=]{0,60}?"
-    r"(?:\bis\b(?:,? (?:therefore|thus|hence|clearly),?)?|:|=)",
-    re.IGNORECASE,
+    r"\b(?:answer|option|choice|letter)\b[^.\n:=]{0,60}?"
+    r"(?:\b(?:is|be)\b(?:,? (?:therefore|thus|hence|clearly),?)?|:|=| [-–] )"
+    r"|^\W*correct:|<answer>|\b(?:choose|pick|select|go with)\b",
+    re.IGNORECASE | re.MULTILINE,
 )
-_IS_RIGHT = re.compile(r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best)\b)")
+_IS_RIGHT = re.compile(r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best|answer)\b)")
 
 
 def chosen_letter(text: str, letters: str) -> FinalAnswer | None:
     """The chosen one of these letters, or None. Example: "\\boxed{\\text{(B)}}", "the
     answer is (B), because" and a last line "**B**" give "B"."""
     closed = boxes(text)
-    end = closed[-1].end if closed else 0
-    after_box = text[max(end, len(text) - TAIL) :]
-    if letter := _stated_letter(after_box, letters):
-        return FinalAnswer(letter, "sentence")
+    tail = _after(closed, text)
+    for _, sentence in _statements(_CHOOSES, tail):
+        if letter := _letter(sentence, letters):
+            return FinalAnswer(letter, "sentence")
+    right = _IS_RIGHT.findall(tail)
+    if right and right[-1][0] in letters:
+        return FinalAnswer(right[-1][0], "sentence")
     if closed:
         letter = _letter(_joined(text, closed[-9:]) or "", letters)
         return FinalAnswer(letter, "box") if letter else None
-    lines = after_box.strip().splitlines() or [""]
-    last_line = _WRAPPER.sub("", lines[-1]).strip(" .()[]")
-    if len(last_line) == 1 or len(lines) == 1:  # not the last of a list of options
-        letter = _letter(lines[-1], letters)
-        return FinalAnswer(letter, "last line") if letter else None
-    return None
-
-
-def _stated_letter(text: str, letters: str) -> str | None:
-    for states in list(_CHOOSES.finditer(text))[: -SENTENCES - 1 : -1]:
-        following = text[states.end() : states.end() + SENTENCE].lstrip(" \n*_")
-        if letter := _letter(following, letters):
-            return letter
-    right = [match[0][0] for match in _IS_RIGHT.finditer(text)]
-    return right[-1] if right and right[-1] in letters else None
+    lines = tail.strip().splitlines() or [""]
+    is_letter = len(_WRAPPER.sub("", lines[-1]).strip(" .()[]")) == 1
+    letter = _letter(lines[-1], letters) if is_letter or len(lines) == 1 else None
+    return FinalAnswer(letter, "last line") if letter else None
 
 
 def _letter(text: str, letters: str) -> str | None:

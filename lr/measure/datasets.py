@@ -12,6 +12,7 @@ import ast
 import base64
 import hashlib
 import json
+import math
 import os
 import re
 import zlib
@@ -51,25 +52,19 @@ ANSWERS = (
     "answer", "expected_answer", "final_answer", "correct_answer", "ground_truth",
     "target", "gold", "answerkey", "correct",
 )  # fmt: skip
-# what a question is about, where it comes from, and how somebody or something solved it
-IRRELEVANT = set(
-    """
-    id idx index number unique_id task_id question_id record_id problem_id problem_idx
-    problem_number question_number
-    uuid cleaning_status modality level difficulty grade type subject topic category subcategory subfield domain
-    subdomain subject_field problem_type question_type solution_type answer_type tags
-    language split source src dataset data_source problem_source url link license year
-    exam contest contest_id contest_date date platform question_title title metadata
-    solution solutions rationale explanation reasoning cot cot_content equation formula
-    canonical_solution generated_solution generation_model inference_mode
-    pass_rate_72b_tir used_in_kaggle high_level_domain canary_string question_writer
-    writer's_difficulty_estimate
-    """.split()
-)
-# GPQA: earlier versions of the question, and what its validators said
-_GPQA = re.compile(
-    r"(?:pre_revision|extra_revised|revision|self_reported|(?:majority_)?non_expert"
-    r"|expert_validator).*|.*_n?ev_\d|__.*"
+# what a question is about, where it comes from, and how somebody or something solved it;
+# in GPQA earlier versions of the question, and what its validators said
+_IRRELEVANT = re.compile(
+    r"""(?:(?:unique|task|question|record|problem|contest|data|sub|sub_|subject)_?)?
+    (?:id|idx|index|number|type|source|domain|field|date|title|category|level)
+    |uuid|cleaning_status|modality|difficulty|grade|subject|topic|(?:solution|answer)_type
+    |tags|language|split|src|dataset|url|link|license|year|exam|contest|platform|metadata
+    |solutions?|rationale|explanation|reasoning|cot|cot_content|equation|formula|reference
+    |canonical_solution|generated_solution|generation_model|inference_mode|canary_string
+    |pass_rate_72b_tir|used_in_kaggle|high_level_domain|question_writer
+    |writer's_difficulty_estimate|(?:pre_revision|extra_revised|revision|self_reported
+    |(?:majority_)?non_expert|expert_validator).*|.*_n?ev_\d|__.*""",
+    re.VERBOSE,
 )
 
 
@@ -202,16 +197,11 @@ def _from_hub(name: str, config: str | None, split: str) -> Sequence[Any]:
         from datasets import load_dataset
 
         return [dict(row) for row in load_dataset(name, config, split=split)]
-    except ModuleNotFoundError as error:
-        raise SettingError(
-            f"there is no file {name}; to read the data set of that name from the hub: "
-            "pip install datasets."
-        ) from error
     except Exception as error:  # versions differ in what a failed download raises
         raise SettingError(
             f"there is no file {name}, and the Hugging Face data set of that name "
-            f"cannot be read ({type(error).__name__}: {str(error)[:200]}). Check name "
-            "and connection, or give a JSONL file."
+            f"cannot be read ({type(error).__name__}: {str(error)[:200]}). Give a JSONL "
+            "file, or for the hub: pip install datasets."
         ) from error
 
 
@@ -223,7 +213,9 @@ def read_row(row: str | Mapping[str, Any], number: int, seed: int = 0) -> Item:
             row = json.loads(row, parse_constant=lambda name: None)
         if not isinstance(row, Mapping):
             raise SettingError(f"is {type(row).__name__}, expected a JSON object.")
-        item = replace(_recognise(row, seed), number=number)
+        fields = _Row(row)
+        item = replace(_recognise(fields, seed), number=number, name=fields.identity())
+        fields.refuse_unknown()
         # JSON can spell half a character, as "\\ud800", which no UTF-8 file of results
         # can hold
         json.dumps(asdict(item), ensure_ascii=False).encode()
@@ -237,47 +229,49 @@ def read_row(row: str | Mapping[str, Any], number: int, seed: int = 0) -> Item:
         ) from error
 
 
-class _Row:
-    """The fields of a row that hold something. Each is taken by its layout; `finish`
-    refuses those that nobody took and that may matter."""
+class _Row(dict[str, Any]):
+    """The fields of a row. What its layout uses is taken out; what is left must be
+    known to be irrelevant."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
-        self.names = ", ".join(map(str, row)) or "(none)"
-        self.fields: dict[str, Any] = {}
         for key, value in row.items():
-            nan = isinstance(value, float) and value != value
             name = re.sub(r"[\s-]+", "_", str(key).strip().lower())
-            if name in self.fields:
+            if name in self:
                 raise SettingError(f"has the field {name!r} twice.")
-            self.fields[name] = None if nan else value
+            is_nan = isinstance(value, float) and math.isnan(value)
+            self[name] = None if is_nan else value
+        self.names = ", ".join(self) or "(none)"
 
     def has(self, *names: str) -> bool:
-        return self.fields.keys() >= set(names)
+        return self.keys() >= set(names)
 
     def take(self, name: str) -> str:
         """A field that must be text, or a number."""
-        value = self.fields.pop(name)
+        value = self.pop(name)
         if isinstance(value, list) and len(value) == 1:  # as OlympiadBench writes it
             value = value[0]
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            text = str(value)
-            if text.strip():
-                return text
-        raise SettingError(f"has {value!r} in its field {name!r}, expected text.")
+        is_text = isinstance(value, str | int | float) and not isinstance(value, bool)
+        if not is_text or not str(value).strip():
+            raise SettingError(f"has {value!r} in its field {name!r}, expected text.")
+        return str(value)
 
     def take_any(self, names: Sequence[str]) -> str | None:
         """The field with one of these names, or None. Several must say the same."""
-        texts = {name: self.take(name) for name in names if name in self.fields}
+        texts = {name: self.take(name) for name in names if name in self}
         if len(set(texts.values())) > 1:
             fields = " and ".join(texts)
             raise SettingError(f"has the fields {fields}, which differ; keep one.")
         return next(iter(texts.values()), None)
 
-    def finish(self, *irrelevant: str) -> None:
-        for name, value in self.fields.items():
-            empty = value is None or value in ("", [], {})
-            known = name in IRRELEVANT or name in irrelevant or _GPQA.fullmatch(name)
-            if not (empty or known):
+    def identity(self) -> str:
+        """The row's own id, or ""."""
+        ids = ("task_id", "unique_id", "question_id", "record_id", "id")
+        values = (self[key] for key in ids if self.get(key) is not None)
+        return str(next(values, ""))
+
+    def refuse_unknown(self) -> None:
+        for name, value in self.items():
+            if value not in (None, "", [], {}) and not _IRRELEVANT.fullmatch(name):
                 raise SettingError(
                     f"has the field {name!r}, which may be a part of the question or the "
                     f"answer, and nothing here uses it. Its fields: {self.names}. "
@@ -286,74 +280,47 @@ class _Row:
                 )
 
 
-def _recognise(line: Mapping[str, Any], seed: int) -> Item:
-    """The item without its number. An error's message continues "problem 3 ..."
-    (`read_row`)."""
-    row = _Row(line)
-    ids = ("task_id", "unique_id", "question_id", "record_id", "id")
-    named = (row.fields[key] for key in ids if row.fields.get(key) is not None)
-    name = str(next(named, ""))
+def _recognise(row: _Row, seed: int) -> Item:
+    """The item without its number and name. An error's message continues "problem 3
+    ..." (`read_row`)."""
     if row.has("prompt", "test", "entry_point"):
-        return _human_eval(row, name)
+        return _human_eval(row)
     if row.has("question_content", "public_test_cases"):
-        return _live_code_bench(row, name)
+        return _live_code_bench(row)
     if row.has("turns"):  # MT-Bench: the first turn is asked
-        turns = row.fields.pop("turns")
-        row.finish("reference")
+        turns = row.pop("turns")
         if not (isinstance(turns, list) and turns and isinstance(turns[0], str)):
             raise SettingError("has no text in its field 'turns'.")
-        return Item(0, turns[0], Task.FREE, name=name)
+        return Item(0, turns[0], Task.FREE)
     is_asdiv = row.has("body", "formula")
-    question = _question(row)
-    if row.has("correct_answer", "incorrect_answer_1"):  # GPQA
-        wrong = sorted(
-            k for k in row.fields if re.fullmatch(r"incorrect_answer_\d+", k)
+    # SVAMP and ASDiv tell the story apart from the question
+    body = f"{row.take('body').strip()} " if row.get("body") else ""
+    row.pop("question_concat", None)  # SVAMP: the two together
+    question = row.take_any(QUESTIONS)
+    if question is None:
+        raise SettingError(
+            f"has no field {', '.join(QUESTIONS)}, nor those of a known layout "
+            f"(docs/evaluation.md). Its fields: {row.names}."
         )
-        texts = [row.take(key).strip() for key in ("correct_answer", *wrong)]
-        row.finish()
-        # the right one comes first in the file: its place is drawn, from the question
-        stream = Stream.root(seed).fold_in("options", question)
-        order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
-        choices = tuple(texts[place] for place in order)
-        gold = LETTERS[order.index(0)]
-        return Item(0, question, Task.CHOICE, gold, choices, name=name)
-    options = row.fields.pop("choices", None) or row.fields.pop("options", None)
+    question = body + question
+    if row.has("correct_answer", "incorrect_answer_1"):
+        return _gpqa(row, question, seed)
+    options = row.pop("choices", None) or row.pop("options", None)
     if options is not None:
-        texts, letters = _options(options)
-        numbers = [row.fields.pop("answer_index", None)]
-        numbers += [row.fields.pop(key) for key in ANSWERS if key in row.fields]
-        row.finish()
-        right = {_right_option(n, texts, letters) for n in numbers if n is not None}
-        if len(right) != 1:
-            raise SettingError(f"has {len(right)} right options, expected 1.")
-        gold = LETTERS[right.pop()]
-        return Item(0, question, Task.CHOICE, gold, tuple(texts), name=name)
+        return _choice(row, question, options)
     answer = row.take_any(ANSWERS)
     if answer is None and row.has("solution"):
         answer = row.take("solution")
         if boxed_answer(answer) is None:
             raise SettingError("has no answer, and no \\boxed{} in its solution.")
-    row.finish()
     if answer is None:
-        return Item(0, question, Task.FREE, name=name)
+        return Item(0, question, Task.FREE)
     if is_asdiv:  # "9 (apples)"
         answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
     gold = gold_answer(answer)
     if not gold:
         raise SettingError("has no answer after its ####.")
-    return Item(0, question, Task.MATH, gold, name=name)
-
-
-def _question(row: _Row) -> str:
-    """The question; SVAMP and ASDiv tell the story apart from it, in `body`."""
-    if not any(key in row.fields for key in QUESTIONS):
-        raise SettingError(
-            f"has no field {', '.join(QUESTIONS)}, nor those of a known layout "
-            f"(docs/evaluation.md). Its fields: {row.names}."
-        )
-    body = f"{row.take('body').strip()} " if row.fields.get("body") else ""
-    row.fields.pop("question_concat", None)  # SVAMP: the two together
-    return f"{body}{row.take_any(QUESTIONS)}"
+    return Item(0, question, Task.MATH, gold)
 
 
 def gold_answer(text: str) -> str:
@@ -364,8 +331,18 @@ def gold_answer(text: str) -> str:
     return boxed_answer(text) or text.strip()
 
 
-def _options(options: Any) -> tuple[list[str], list[str]]:
-    """The texts of the options, and the letters that the row gives them."""
+def _gpqa(row: _Row, question: str, seed: int) -> Item:
+    """The right option comes first in the file: its place is drawn, from the
+    question."""
+    wrong = sorted(key for key in row if re.fullmatch(r"incorrect_answer_\d+", key))
+    texts = [row.take(key).strip() for key in ("correct_answer", *wrong)]
+    stream = Stream.root(seed).fold_in("options", question)
+    order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
+    choices = tuple(texts[place] for place in order)
+    return Item(0, question, Task.CHOICE, LETTERS[order.index(0)], choices)
+
+
+def _choice(row: _Row, question: str, options: Any) -> Item:
     letters = list(LETTERS)
     if isinstance(options, Mapping) and {"text", "label"} <= options.keys():  # ARC
         letters, options = [str(label) for label in options["label"]], options["text"]
@@ -374,58 +351,55 @@ def _options(options: Any) -> tuple[list[str], list[str]]:
     texts = [str(option).strip() for option in options]
     if not all(texts) or None in options:
         raise SettingError("has an empty option.")
-    return texts, letters
+    answers = [row.pop(key) for key in ("answer_index", *ANSWERS) if key in row]
+    right = {
+        _option(answer, texts, letters) for answer in answers if answer is not None
+    }
+    if len(right) != 1:
+        raise SettingError(f"has {len(right)} right options, expected 1.")
+    return Item(0, question, Task.CHOICE, LETTERS[right.pop()], tuple(texts))
 
 
-def _right_option(answer: Any, texts: Sequence[str], letters: Sequence[str]) -> int:
-    """The index of the right option, given as a number from 0, a letter, or its
-    text."""
-    names: Sequence[Any] = letters[: len(texts)]
-    if isinstance(answer, str) and answer.strip() in texts:
-        names, answer = texts, answer.strip()
-    elif isinstance(answer, str):
-        answer = answer.strip(" ().").upper()
-    elif not isinstance(answer, bool):
-        names = range(len(texts))
-    if answer in names:
-        return names.index(answer)
+def _option(answer: Any, texts: Sequence[str], letters: Sequence[str]) -> int:
+    """The index of an option, given as a number from 0, a letter, or its text."""
+    if isinstance(answer, str):
+        if answer.strip() in texts:
+            return texts.index(answer.strip())
+        letter = answer.strip(" ().").upper()
+        if letter in letters[: len(texts)]:
+            return letters.index(letter)
+    elif answer in range(len(texts)) and not isinstance(answer, bool):
+        return int(answer)
     raise SettingError(
         f"has the answer {answer!r} to {len(texts)} options, expected a letter, a number "
         "from 0, or the text of an option."
     )
 
 
-def _human_eval(row: _Row, name: str) -> Item:
+def _human_eval(row: _Row) -> Item:
     prompt, test, entry = (row.take(key) for key in ("prompt", "test", "entry_point"))
-    row.finish()
     statements = ast.walk(ast.parse(test))
     if not any(isinstance(node, ast.Assert | ast.Raise) for node in statements):
         raise SettingError("has no test cases: any program would pass.")
     check = f"{test}\n\ncheck({entry})\n"
-    return Item(
-        0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=check, name=name
-    )
+    return Item(0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=check)
 
 
-def _cases(cases: Any) -> Any:
-    """Test cases of LiveCodeBench: a list, as JSON, or that packed as base64 of zlib of
-    a pickled text. The text stands in the pickle between brackets, and nothing is
-    unpickled, which could run code."""
-    if not isinstance(cases, str) or not cases.strip():
-        return cases
-    if cases.lstrip()[0] in "[n":
-        return json.loads(cases)
-    packed = zlib.decompress(base64.b64decode(cases))
-    return json.loads(packed[packed.index(b"[") : packed.rindex(b"]") + 1])
-
-
-def _live_code_bench(row: _Row, name: str) -> Item:
+def _live_code_bench(row: _Row) -> Item:
     content = row.take("question_content")
-    starter = str(row.fields.pop("starter_code", None) or "")
-    public = row.fields.pop("public_test_cases")
-    private = row.fields.pop("private_test_cases", None)
-    row.finish()
-    if not (_cases(public) or _cases(private)):
+    starter = str(row.pop("starter_code", None) or "")
+    cases = (
+        row.pop(name, None) for name in ("public_test_cases", "private_test_cases")
+    )
+    if not any(map(_holds_a_case, cases)):
         raise SettingError("has no test cases: any program would pass.")
     entry = "Solution" if "class Solution" in starter else ""
-    return Item(0, content, Task.CODE, starter=starter, entry_point=entry, name=name)
+    return Item(0, content, Task.CODE, starter=starter, entry_point=entry)
+
+
+def _holds_a_case(cases: Any) -> bool:
+    """Whether there is a JSON object among test cases: a list, as JSON, or that packed
+    as base64 of zlib of a pickled text. Nothing is unpickled, which could run code."""
+    if isinstance(cases, str) and re.match(r"\s*[^\s\[n]", cases):
+        return b"{" in zlib.decompress(base64.b64decode(cases))
+    return "{" in str(cases)

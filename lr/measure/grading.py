@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from lr.errors import SettingError
 from lr.measure.answers import as_latex, boxed_answer, chosen_letter, final_answer
@@ -34,30 +33,22 @@ _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\\\\[[^\[\]]{1,9}\]", r"\\\\ "),  # the space in `1 \\[2pt] 2`
-        # delimiters, money, a blank at the end
-        (r"\\?[$€£]|(?<!\\)\\[()\[\]]|\\+\s*$", ""),
-        (r"\\left\s*\\langle|\\langle", "("),
-        (r"\\right\s*\\rangle|\\rangle", ")"),
+        (r"\\?\$|(?<!\\)\\[()\[\]]|\\+\s*$", ""),  # delimiters, money, a blank at the end
+        (r"\\langle", "("),
+        (r"\\rangle", ")"),
         (r"\^\s*\{?\s*(?:\\(?:text|mathrm)\s*)?\{?(?:st|nd|rd|th)\b\}*", ""),  # 7^{th}
         (r"\\degree\b", r"^\\circ "),
         (r"\\varnothing\b", r"\\emptyset "),
-        # type and colour
-        (
-            r"\\(?:bf|boldsymbol|bm|underline|large|(?:text)?color\s*\{\w+\})(?![a-zA-Z])",
-            "",
-        ),
+        (r"\\(?:bf|boldsymbol|bm|underline|large|(?:text)?color\s*\{\w+\})(?![a-zA-Z])", ""),
         (r"\\mathrm\s*\{e\}", "e"),
         (r"\\?\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(?<![\\a-zA-Z{])(sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])", r"\\\1 "),
         (r"(?:\*\*|\^)\s*(-?\d{2,}|(?<=\*)-?\w)", r"^{\1}"),  # 2^10, 2**3
         (r"(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1\\frac{\2}{\3}"),  # 4 4/9
-        (
-            r"^\s*\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}\s*$",
-            r"\1",
-        ),
+        (r"^\s*\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}\s*$", r"\1"),
         (r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*", ""),
     )
-]
+]  # fmt: skip
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
 _PLAIN = re.compile(
     r"([+-]?)((?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)?|\.\d+)"
@@ -165,13 +156,37 @@ class MathChecker:
         for text, name in ((gold, "gold answer"), (answer, "answer")):
             if _TWO_UNITS.search(text) or text.count("{") != text.count("}"):
                 return False, f"the {name} cannot be read as mathematics"
-        verdict = self._ask({"gold": gold, "answer": answer})
-        if verdict is None:
-            return False, f"comparing took more than {self.seconds:g} s or the memory"
-        for side, name in (("gold", "gold answer"), ("answer", "answer")):
-            if not verdict[f"{side}_read"]:
-                return False, f"the {name} cannot be read as mathematics"
-        return verdict["equal"], "equal" if verdict["equal"] else "not equal"
+        late = f"comparing took more than {self.seconds:g} s or the memory"
+        verdict = self._ask(gold, answer) or late
+        return verdict == "equal", verdict
+
+    def _ask(self, gold: str, answer: str) -> str:
+        """The worker's verdict, or "" if it ended: its time was up, or it crashed."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(self.worker), str(self.seconds)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+            )  # fmt: skip
+            if self._line() != "ready":
+                raise SettingError(
+                    "the process that compares answers did not start; try: python -c "
+                    "'import math_verify'. If that fails: pip install math-verify."
+                )
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended; then no line comes
+            self._process.stdin.write(json.dumps([gold, answer]) + "\n")
+            self._process.stdin.flush()
+        return self._line()
+
+    def _line(self) -> str:
+        """The next line of the worker. If it has ended, the next comparison starts a
+        new one."""
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line:
+            self.close()
+        return line
 
     def close(self) -> None:
         """End the process, if any. The next comparison starts a new one."""
@@ -180,34 +195,6 @@ class MathChecker:
             process.kill()
             with suppress(OSError, ValueError):  # unwritten input is lost
                 process.communicate()
-
-    def _ask(self, question: dict[str, str]) -> dict[str, Any] | None:
-        """The worker's answer, or None if it ended: its time was up, or it crashed."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", str(self.worker), str(self.seconds)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-            )  # fmt: skip
-            if self._line() is None:
-                raise SettingError(
-                    "the process that compares answers did not start; try: python -c "
-                    "'import math_verify'. If that fails: pip install math-verify."
-                )
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended; then no line comes
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-        return self._line()
-
-    def _line(self) -> dict[str, Any] | None:
-        """The next line of the worker; None if it has ended."""
-        assert self._process is not None and self._process.stdout is not None
-        if line := self._process.stdout.readline():
-            verdict: dict[str, Any] = json.loads(line)
-            return verdict
-        self.close()
-        return None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ limit does not interrupt a long computation in C. So this process has a memory l
 and a watchdog outside of Python that ends it after the seconds given as its argument.
 It imports nothing of this package: it is run by its path.
 
-Standard input: {"gold": ..., "answer": ...} per line. Standard output: {"ready": true}
-once, then {"equal": ..., "gold_read": ..., "answer_read": ...} per line."""
+Standard input: [gold, answer] as JSON per line. Standard output: "ready" once, then
+"equal" or why not, per line."""
 
 from __future__ import annotations
 
@@ -31,29 +31,33 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.CRITICAL)
     faulthandler.dump_traceback_later(START_SECONDS, exit=True)
-    with (
-        open(0, encoding="utf-8") as questions,
-        open(1, "w", encoding="utf-8") as answers,
-    ):
-        from math_verify import grader
+    from math_verify import grader
 
-        grader.sympy_numeric_eq = exactly(grader.sympy_numeric_eq)
-        faulthandler.cancel_dump_traceback_later()
-        print(json.dumps({"ready": True}), file=answers, flush=True)
+    grader.sympy_numeric_eq = exactly(grader.sympy_numeric_eq)
+    with open(0, encoding="utf-8") as questions, open(1, "w", buffering=1) as answers:
+        print("ready", file=answers)
         for line in questions:
-            question = json.loads(line)
-            verdict = {"equal": False, "gold_read": True, "answer_read": False}
             faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
-            try:
-                gold, answer = read(question["gold"]), read(question["answer"])
-                verdict |= {"gold_read": bool(gold), "answer_read": bool(answer)}
-                verdict["equal"] = bool(gold and answer) and grader.verify(
-                    gold, answer, timeout_seconds=None, allow_set_relation_comp=True
-                )
-            except Exception:  # a parser may raise anything: not equal
-                pass
+            print(verdict(*json.loads(line)), file=answers)
             faulthandler.cancel_dump_traceback_later()
-            print(json.dumps(verdict), file=answers, flush=True)
+
+
+def verdict(gold: str, answer: str) -> str:
+    """ "equal", or why not."""
+    from math_verify import grader
+
+    try:
+        read_gold, read_answer = read(gold), read(answer)
+        if not read_gold:
+            return "the gold answer cannot be read as mathematics"
+        if not read_answer:
+            return "the answer cannot be read as mathematics"
+        equal = grader.verify(
+            read_gold, read_answer, timeout_seconds=None, allow_set_relation_comp=True
+        )
+    except Exception:  # a parser may raise anything
+        return "the answer cannot be read as mathematics"
+    return "equal" if equal else "not equal"
 
 
 def read(text: str) -> list[Any]:
@@ -66,10 +70,9 @@ def read(text: str) -> list[Any]:
     parsed = parse(box, config, fallback_mode="no_fallback", parsing_timeout=None)
     for number, value in enumerate(parsed):
         # "x < 1 or x > 2" is read as a set of two relations: their union is meant
-        parts = (
-            value.args if " or" in text and isinstance(value, sympy.FiniteSet) else ()
-        )
-        if parts and all(part.is_Relational and not part.is_Equality for part in parts):
+        parts = value.args if isinstance(value, sympy.FiniteSet) else ()
+        inequalities = [p for p in parts if p.is_Relational and not p.is_Equality]
+        if " or" in text and parts and len(inequalities) == len(parts):
             parsed[number] = sympy.Union(*(part.as_set() for part in parts))
     return parsed
 

@@ -7,6 +7,7 @@ container without network, or give the samples to the benchmark's own grader."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -20,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-from markdown_it import MarkdownIt
 
 from lr.measure.datasets import Item, Task
 from lr.measure.store import Store
@@ -47,6 +46,15 @@ if sys.platform != "win32":
 runpy.run_path(sys.argv[1], run_name="program")
 """
 _CODE_LINE = re.compile(r"(?:async def|def|class|import|from|@\w)\b|[ \t]+\S")
+# a fence may begin or end in the middle of a line; a block without an end goes up to the
+# next one with a language
+_BLOCK = re.compile(
+    r"^(?:(?P<indent>[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)|[^`\n]*)"
+    r"(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)\n(?P<code>.*?)(?:(?P<end>"
+    r"(?:^[ \t>]{0,3}|^(?P=indent)|(?<=[^\s`~]))(?P=fence)[`~]*[ \t]*$)"
+    r"|(?=^ {0,3}(?P=fence)[{\w])|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
 _NO_FENCE = re.compile(r"^ {0,3}(?:```|~~~).*\n?", re.MULTILINE)
 
 
@@ -56,29 +64,38 @@ def code_block(text: str, defines: str = "") -> str | None:
 
     Fences pair as CommonMark says. A block without a language may be Python, but where
     one says that it is, the others are examples of input and output."""
-    markdown = MarkdownIt("commonmark").disable(["html_block", "inline"], True)
-    fences = [token for token in markdown.parse(text) if token.type == "fence"]
-    blocks: dict[str, list[str]] = {}
-    for fence in fences:
-        language = re.split(r"[\s:,={}]+", fence.info.strip("{. "), maxsplit=1)[0]
-        code = fence.content.removesuffix("```\n").removesuffix(
-            "```"
-        )  # `x = 1```` at its end
+    text = text.replace("\r\n", "\n")
+    blocks: dict[bool, list[str]] = {True: [], False: []}
+    for block in _BLOCK.finditer(text):
+        language = re.split(r"[\s:,={}]+", block["info"].strip("{. "), maxsplit=1)[0]
+        code = _content(block)
         if code.strip() and language.lower() in PYTHON:
-            blocks.setdefault("python" if language else "", []).append(code)
+            blocks[language != ""].append(code)
     if defines:
-        pattern = rf"^(?:async )?(?:def|class) {re.escape(defines)}\b|^{re.escape(defines)} ?="
-        definition = re.compile(pattern, re.MULTILINE)
-        for tagged in ("python", ""):
-            fitting = [
-                code for code in blocks.get(tagged, []) if definition.search(code)
-            ]
-            if fitting:
-                return fitting[-1]
-    if blocks:
-        return blocks.get("python", blocks.get("", []))[-1]
+        name = re.escape(defines)
+        pattern = rf"^(?:(?:async )?(?:def|class) {name}\b|{name} ?=)"
+        for code in reversed(blocks[False] + blocks[True]):
+            if re.search(pattern, code, re.MULTILINE):
+                return code
+    if python := blocks[True] or blocks[False]:
+        return python[-1]
     bare = _NO_FENCE.sub("", text)
     return bare if _CODE_LINE.match(bare.lstrip("\n")) else None
+
+
+def _content(block: re.Match[str]) -> str:
+    """The content without the fence's indentation and, if the fence was never closed,
+    up to where it is Python."""
+    code = block["code"]
+    if width := len(block["indent"] or ""):
+        code = re.sub(rf"^[ \t>]{{1,{width}}}", "", code, flags=re.MULTILINE)
+    paragraphs = code.split("\n\n")
+    for end in range(len(paragraphs), 0, -1)[:50] if block["end"] is None else ():
+        before_prose = "\n\n".join(paragraphs[:end])
+        with suppress(SyntaxError, ValueError):
+            if ast.parse(before_prose).body:
+                return before_prose
+    return code
 
 
 def completion(item: Item, code: str) -> str:

@@ -71,6 +71,15 @@ def test_the_answer_is_found_and_no_other_number(grader: Grader, row: dict) -> N
     assert grade.right is row["right"], grade
 
 
+def test_replies_of_real_models_are_graded_as_a_person_did(grader: Grader) -> None:
+    wrong = [
+        row
+        for row in rows("replies.jsonl")
+        if is_right(grader, row["gold"], row["reply"]) is not row["right"]
+    ]
+    assert not wrong
+
+
 @pytest.mark.parametrize(
     "row", rows("letters.jsonl"), ids=lambda row: row["reply"][:30]
 )
@@ -90,6 +99,8 @@ BOXES = [
     (r"\boxed{a\}b}", r"a\}b"),
     (r"$\boxed 42$.", "42"),
     (r"\boxed\frac{1}{2}", r"\frac{1}{2}"),
+    (r"$\boxed\frac12$", r"\frac12"),
+    (r"\boxed\sqrt3.", r"\sqrt3"),
     (r"the \boxed command", None),
     (r"\\boxed{840}.", "840"),
     (r"\boxed{a\\}", "a\\\\"),
@@ -157,7 +168,7 @@ def test_the_thread_that_asked_first_may_end() -> None:
 
 def test_a_worker_that_dies_costs_one_answer(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
-    script.write_text("print('{\"ready\": true}', flush=True)\ninput()\n", "utf-8")
+    script.write_text("print('ready', flush=True)\ninput()\n", "utf-8")
     with closing(MathChecker(20, worker=script)) as checker:
         for _ in range(2):
             assert not checker.compare("x", "y")[0]
