@@ -5,14 +5,14 @@ and an answer says what could not be recorded. The recorder is the twin without 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from attention_kit import TILES as KIT
+from attention_kit import TILES
 from torch import Tensor
 
 from lr.engine.runner import Runners
@@ -28,108 +28,90 @@ QUESTION = (
 )
 
 
-class Diary:
-    """What was recorded and what ran, in order. A recording takes its time."""
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is recorded and what runs, in order; all models are replayed from now on. A
+    recording takes its time."""
+    events: list[str] = []
 
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def recorder(self, device: torch.device) -> Recorder:
-        return self.record
-
-    def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        self.seen.append("recording")
+    def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        events.append("recording")
         time.sleep(0.002)
-        self.seen.append("recorded")
+        events.append("recorded")
 
         def replay() -> Tensor:
-            self.seen.append("forward")
+            events.append("forward")
             return compute()
 
         return replay
 
+    replay_all(monkeypatch, record)
+    return events
 
-@pytest.fixture
-def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
-    """All models are replayed from now on."""
-    made = Diary()
-    monkeypatch.setattr("lr.model.graphs.recorder_for", made.recorder)
+
+def replay_all(monkeypatch: pytest.MonkeyPatch, record: Recorder) -> None:
+    def equip(model: CausalLM, name: str, *, graphs: bool) -> None:
+        model.attention = TILES
+
+    monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record)
+    monkeypatch.setattr("lr.engine.loading.equip", equip)
     monkeypatch.setattr(CausalLM, "replayable", True)
-    return made
+    monkeypatch.setattr(DeviceMap, "shares_gpu", True)  # the draft's worker is a thread
 
 
-def small_reasoner(verifier: str, judge: str | None = None) -> Reasoner:
-    """Its draft's worker is a thread, as on one GPU."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(DeviceMap, "shares_gpu", True)
-        how = {"judge": judge, "dtype": torch.float64}
-        made = Reasoner("tiny-draft", "tiny-draft", verifier, **how)  # type: ignore[arg-type]
-    for model in made.engine.models.values():
-        model.attention = KIT
-    return made
+def small_reasoner(verifier: str = "exact", judge: str | None = None) -> Reasoner:
+    return Reasoner(
+        "tiny-draft", "tiny-draft", verifier, judge=judge, dtype=torch.float64
+    )
 
 
-@pytest.fixture
-def reasoner() -> Iterator[Reasoner]:
-    with small_reasoner("exact") as made:
-        yield made
-
-
-def test_graphs_are_recorded_once_for_a_runner(
-    reasoner: Reasoner, diary: Diary
-) -> None:
+def test_graphs_are_recorded_once_for_a_runner(events: list[str]) -> None:
     """A runner that is lent again has its graphs; a larger one records anew."""
-    model = reasoner.engine.target
-    runners = Runners(model)
-    runner = runners.lend(4)
-    assert len(diary.seen) == 2 * len(ROWS)
-    runners.take_back(runner)
-    assert runners.lend(3) is runner
-    assert len(diary.seen) == 2 * len(ROWS)
-    runners.take_back(runner)
-    assert runners.lend(9) is not runner
-    assert len(diary.seen) == 4 * len(ROWS)
-    asked_model(model, reasoner.codec, 4)
-    assert len(diary.seen) == 6 * len(ROWS)
+    with small_reasoner() as reasoner:
+        model = reasoner.engine.target
+        runners = Runners(model)
+        runner = runners.lend(4)
+        assert len(events) == 2 * len(ROWS)
+        runners.take_back(runner)
+        assert runners.lend(3) is runner
+        assert len(events) == 2 * len(ROWS)
+        runners.take_back(runner)
+        assert runners.lend(9) is not runner
+        assert len(events) == 4 * len(ROWS)
+        asked_model(model, reasoner.codec, 4)
+        assert len(events) == 6 * len(ROWS)
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft"])
 def test_nothing_is_recorded_while_a_model_runs(
-    reasoner: Reasoner, diary: Diary, drafter: str
+    events: list[str], drafter: str
 ) -> None:
     """The target waits until the draft's thread has recorded. The second answer records
     nothing."""
-
     short = {"max_tokens": 20, "max_step_tokens": 20, "acceptance": "match"}
-
-    def answer(**how: Any) -> tuple[int, ...]:
-        return reasoner.generate(QUESTION, **how, **short).tokens
-
-    expected = answer(mode="ar")
-    reasoner.engine.forget_caches()
-    diary.seen.clear()
-    how = {"mode": "lr+sd", "drafter": drafter, "driver": "overlapped", "depth": 1}
-    first = answer(**how)
-    runners = 2 + (drafter == "draft")
-    both = ["recording", "recorded"] * len(ROWS) * runners
-    assert diary.seen[: len(both)] == both
-    assert set(diary.seen[len(both) :]) == {"forward"}
-    diary.seen.clear()
-    assert answer(**how) == first
-    assert set(diary.seen) == {"forward"}
-    assert first == expected
+    ahead = {"mode": "lr+sd", "drafter": drafter, "driver": "overlapped", "depth": 1}
+    with small_reasoner() as reasoner:
+        plain = reasoner.generate(QUESTION, mode="ar", **short)  # type: ignore[arg-type]
+        reasoner.engine.forget_caches()
+        for recordings in (2 + (drafter == "draft"), 0):
+            events.clear()
+            answer = reasoner.generate(QUESTION, **short, **ahead)  # type: ignore[arg-type]
+            assert answer.tokens == plain.tokens
+            first = 2 * len(ROWS) * recordings
+            assert events[:first] == ["recording", "recorded"] * (first // 2)
+            assert set(events[first:]) == {"forward"}
 
 
 @pytest.mark.parametrize(
-    ("how", "slower"),
+    ("options", "slower"),
     [
-        ({"mode": "ar"}, {"target"}),
-        ({"mode": "lr", "driver": "lockstep"}, {"target", "draft", "judge"}),
-        ({"mode": "lr", "driver": "overlapped"}, {"target", "draft", "judge"}),
+        ({"mode": "ar"}, ["target"]),
+        ({"mode": "lr", "driver": "lockstep"}, ["draft", "judge", "target"]),
+        ({"mode": "lr", "driver": "overlapped"}, ["draft", "judge", "target"]),
     ],
 )
 def test_an_answer_says_whose_graphs_were_not_recorded(
-    how: dict[str, Any], slower: set[str], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], slower: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The draft's worker's and the judge's too, whose runner was made when it was
     loaded."""
@@ -137,142 +119,107 @@ def test_an_answer_says_whose_graphs_were_not_recorded(
     def fails(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         raise RuntimeError("out of memory")
 
-    def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
-        model.attention = KIT
-
-    monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: fails)
-    monkeypatch.setattr(CausalLM, "replayable", True)
-    monkeypatch.setattr("lr.engine.loading.equip", equipped)
-    warned = pytest.warns(RuntimeWarning, match="decoding will be slower")
+    replay_all(monkeypatch, fails)
+    warned = pytest.warns(RuntimeWarning, match="slower")
     with warned, small_reasoner("judge", "tiny-judge") as reasoner:
-        trace = reasoner.generate(QUESTION, max_tokens=12, **how).trace
-    said = [event.what for _, event in trace.events if isinstance(event, Warned)]
-    assert sorted(said) == [
-        f"{one}: recording 128 rows failed: out of memory" for one in sorted(slower)
-    ]
-
-
-SPOILT = "operation failed due to a previous error during capture"
+        trace = reasoner.generate(QUESTION, max_tokens=12, **options).trace
+    reasons = [event.what for _, event in trace.events if isinstance(event, Warned)]
+    assert sorted(reason.partition(":")[0] for reason in reasons) == slower
+    assert all("128 rows failed: out of memory" in reason for reason in reasons)
 
 
 class FakeGraphs:
-    """CUDA's part in recording, without CUDA. What happened, in order; `broken`: the
-    calls that raise.
-    """
+    """CUDA's part in recording, without CUDA: its calls in order. `broken`: those that
+    raise. `open`: the pool for which the allocator thinks that it records."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, *broken: str) -> None:
-        self.seen: list[str] = []
-        self.open: tuple[int, int] | None = (
-            None  # the pool that the allocator thinks is recorded
-        )
-        self.broken = broken
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.open: tuple[int, int] | None = None
+        self.broken: tuple[str, ...] = ()
         stream = SimpleNamespace(wait_stream=lambda other: None)
         patch.setattr("lr.model.graphs.recording_stream", lambda index: stream)
-        clear = lambda: self.seen.append("clear")  # noqa: E731
-        patch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clear, raising=False)
-        patch.setattr(torch.cuda, "CUDAGraph", lambda: self)
-        patch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
-        patch.setattr(torch.cuda, "current_stream", lambda device: stream)
-        patch.setattr(torch.cuda, "current_device", lambda: 1)
-        patch.setattr(torch.cuda, "device", nullcontext)
-        patch.setattr(torch.cuda, "stream", nullcontext)
-        patch.setattr(
-            torch._C, "_cuda_endAllocateToPool", self.end_allocate, raising=False
-        )
+        fakes = {
+            "CUDAGraph": lambda: self,
+            "graph_pool_handle": lambda: (0, 7),
+            "current_stream": lambda device: stream,
+            "current_device": lambda: 1,
+            "device": nullcontext,
+            "stream": nullcontext,
+        }
+        for name, fake in fakes.items():
+            patch.setattr(torch.cuda, name, fake)
+        for name, fake in (
+            ("_cuda_clearCublasWorkspaces", lambda: self.calls.append("clear")),
+            ("_cuda_endAllocateToPool", self.end_allocate),
+        ):
+            patch.setattr(torch._C, name, fake, raising=False)
+
+    def call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.broken:
+            raise RuntimeError(f"{name}: failed")
 
     def capture_begin(self, pool: tuple[int, int], capture_error_mode: str) -> None:
         self.open = pool
-        self._do("begin")
+        self.call("begin")
 
     def capture_end(self) -> None:
-        self._do(
-            "end"
-        )  # where it raises, older versions of PyTorch leave the pool open
+        self.call("end")  # where it raises, older PyTorch leaves the pool open
         self.open = None
 
     def end_allocate(self, device: int, pool: tuple[int, int]) -> None:
-        assert device == 1
         if self.open != pool:
-            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+            raise RuntimeError("nothing is recorded into this pool")
         self.open = None
 
-    def _do(self, what: str) -> None:
-        self.seen.append(what)
-        if what in self.broken:
-            raise RuntimeError(f"{what}: {SPOILT}")
-
     def compute(self) -> Tensor:
-        self._do("compute" if self.open is None else "recorded")
+        self.call("warm" if self.open is None else "recorded")
         return torch.ones(1)
 
 
-@pytest.mark.parametrize(
-    ("broken", "first"),
-    [
-        (
-            ("recorded", "end"),
-            "recorded",
-        ),  # a kernel that cannot be recorded spoils the end too
-        (("recorded",), "recorded"),
-        (("end",), "end"),
-        (("begin", "end"), "begin"),
-    ],
-)
+BROKEN = [("recorded", "end"), ("recorded",), ("end",), ("begin", "end")]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_recording_that_fails_is_ended_and_says_why(
-    broken: tuple[str, ...], first: str, monkeypatch: pytest.MonkeyPatch
+    broken: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first error is raised, and the allocator is told that nothing is recorded any
     more. cuBLAS forgets its workspaces before and after a recording, so that no two
     graphs share one."""
-    fake = FakeGraphs(monkeypatch, *broken)
+    fake = FakeGraphs(monkeypatch)
     record = recorder_for(torch.device("cuda"))
-    with pytest.raises(RuntimeError, match=f"^{first}: "):
+    fake.broken = broken
+    with pytest.raises(RuntimeError, match=f"^{broken[0]}: "):
         record(fake.compute)
     assert fake.open is None
     fake.broken = ()
     record(fake.compute)
-    assert fake.seen[-6:] == ["compute", "clear", "begin", "recorded", "end", "clear"]
-    fake.broken = broken
-    monkeypatch.delattr(
-        torch._C, "_cuda_endAllocateToPool"
-    )  # where it has another name
-    with pytest.raises(RuntimeError, match=f"^{first}: "):
-        record(fake.compute)
+    assert fake.calls[-6:] == ["warm", "clear", "begin", "recorded", "end", "clear"]
 
 
 @pytest.mark.parametrize("verifier", ["judge", "score:4"])
-def test_close_gives_up_all_graphs(
-    verifier: str, diary: Diary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_gives_up_all_graphs(verifier: str, events: list[str]) -> None:
     """Those of the draft's thread too, and of who asks the target or a judge. Asked
     again, they answer as before.
     """
-
-    def equipped(model: CausalLM, name: str, *, graphs: bool) -> None:
-        model.attention = KIT
-
-    monkeypatch.setattr("lr.engine.loading.equip", equipped)
     judge = "tiny-judge" if verifier == "judge" else None
-    how: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
+    options: dict[str, Any] = {"mode": "lr", "driver": "overlapped", "max_tokens": 20}
     with small_reasoner(verifier, judge) as reasoner:
         engine, worker = reasoner.engine, reasoner.engine.worker
         assert worker is not None
-        first = reasoner.generate(QUESTION, **how)
+        first = reasoner.generate(QUESTION, **options)
         late = time.monotonic() + 10
-        while (
-            not worker.load()[0].idle and time.monotonic() < late
-        ):  # the thread hears it soon
-            time.sleep(0.01)
+        while not worker.load()[0].idle and time.monotonic() < late:
+            time.sleep(0.01)  # the thread hears it soon
         asker = engine.judge or engine.target
         runners = [*asker.asked, *worker.load()[0].idle]
-        runners += [one for each in engine.runners.values() for one in each.idle]
+        runners += [runner for each in engine.runners.values() for runner in each.idle]
         graphs = [runner.graphs for runner in runners]
-        assert len(graphs) == 3 and all(one.recorded for one in graphs)
+        assert len(graphs) == 3 and all(each.recorded for each in graphs)
         reasoner.close()
-        assert not any(one.recorded for one in graphs)
+        assert not any(each.recorded for each in graphs)
         assert not worker.load()[0].idle
-        again = reasoner.generate(QUESTION, **how)
+        again = reasoner.generate(QUESTION, **options)
     assert again.tokens == first.tokens
-    assert [step.verdict for step in again.steps] == [
-        step.verdict for step in first.steps
-    ]
+    assert [s.verdict for s in again.steps] == [s.verdict for s in first.steps]
