@@ -23,7 +23,7 @@ from tokenizers import (
     pre_tokenizers,
     trainers,
 )
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from lr.engine.answer import recommended_sampling
 from lr.errors import CheckpointError, SettingError
@@ -78,20 +78,24 @@ def byte_level(
     split = pre_tokenizers.Split(words, "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=size, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     template, special, added = FAMILIES[family]
-    if not flags:
-        tokenizer.add_special_tokens(list(special))
-        flags = {"special": False, "normalized": False}
-        tokenizer.add_tokens([AddedToken(text, **flags) for text in (*added, *more)])
-    else:
-        tokens = [AddedToken(text, **flags) for text in (*special, *added)]
-        tokenizer.add_tokens(tokens)
+    tokenizer.add_tokens(
+        [
+            AddedToken(t, **{"special": True, "normalized": False, **flags})
+            for t in special
+        ]
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(t, **{"special": False, "normalized": False, **flags})
+            for t in (*added, *more)
+        ]
+    )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=special[0], bos_token=special[1]
     )
@@ -154,55 +158,22 @@ def test_decoding_any_ids_is_what_transformers_decodes(tokens: list[int]) -> Non
     assert toy().decode(tokens) == theirs
 
 
-@pytest.mark.parametrize("token", [-1, 10_000])
-def test_ids_that_are_no_tokens(token: int) -> None:
-    with pytest.raises(SettingError, match="vocabulary"):
-        toy().token_bytes(token)
-
-
 def test_special_tokens_have_no_bytes_and_other_added_ones_have() -> None:
     ids = toy().encode("a<think>x</think><|im_end|>")
     pieces = [toy().token_bytes(token) for token in ids]
     assert pieces == [b"a", b"<think>", b"x", b"</think>", b""]
 
 
-@pytest.mark.parametrize("decoder", [decoders.WordPiece(), decoders.Fuse(), None])
-def test_only_byte_level_tokenizers_are_read(decoder: Any) -> None:
+def test_only_byte_level_tokenizers_are_read() -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
-    tokenizer.decoder = decoder
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
     with pytest.raises(CheckpointError, match="byte-level"):
         Codec(fast, name="toy").token_bytes(0)
+    with pytest.raises(SettingError, match="vocabulary"):
+        toy().token_bytes(10_000)
 
 
 # Loading
-
-
-def test_the_file_of_the_tokenizer_counts_not_the_class_of_the_model(
-    saved: Save,
-) -> None:
-    """config.json says qwen3, and the words are cut as tokenizer.json says. AutoTokenizer
-    puts the pre-tokenizer of the class in its place; were that to end, this test would
-    say so.
-    """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {character: i for i, character in enumerate(alphabet)}
-    model = models.BPE({**words, "ab\u0120cd": 256}, [], ignore_merges=True)
-    joined = Tokenizer(model)
-    joined.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=False, use_regex=False
-    )
-    joined.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=joined, eos_token="<|end|>")
-    architectures = ["Qwen3ForCausalLM"]
-    directory = saved(
-        tokenizer, {"model_type": "qwen3", "architectures": architectures}
-    )
-    stated = json.loads((directory / "tokenizer_config.json").read_text())
-    stated["tokenizer_class"] = "Qwen2Tokenizer"
-    (directory / "tokenizer_config.json").write_text(json.dumps(stated))
-    assert Codec.load(directory).encode("ab cd") == [256]
-    assert AutoTokenizer.from_pretrained(directory)("ab cd")["input_ids"] != [256]
 
 
 def test_end_ids_are_the_union(saved: Save) -> None:
@@ -215,7 +186,7 @@ def test_end_ids_are_the_union(saved: Save) -> None:
     assert Codec.load(saved(tokenizer, {"eos_token_id": None}, {})).eos_ids == {end}
 
 
-@pytest.mark.parametrize("wrong", [None, "</s>", [1, "2"], True, [3, 9999]])
+@pytest.mark.parametrize("wrong", [None, [1, "2"], [3, 9999]])
 def test_end_ids_that_are_none(saved: Save, wrong: Any) -> None:
     tokenizer = byte_level()
     tokenizer.eos_token = None
@@ -223,20 +194,15 @@ def test_end_ids_that_are_none(saved: Save, wrong: Any) -> None:
         Codec.load(saved(tokenizer, {"eos_token_id": wrong}))
 
 
-def test_recommended_sampling(saved: Save) -> None:
+def test_sampling_is_recommended_and_what_is_unsupported_is_named(saved: Save) -> None:
     stated = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": None}
     codec = Codec.load(saved(byte_level(), {}, {"do_sample": True, **stated}))
     assert recommended_sampling(codec) == SamplingParams(0.6, top_p=0.95, top_k=20)
-    assert not Codec.load(saved(byte_level(), name="bare")).generation_config
-
-
-def test_unsupported_settings_are_named(saved: Save) -> None:
-    asked = {"repetition_penalty": 1.05, "temperature": 0.7, "suppress_tokens": []}
-    asked |= {"of_tomorrow": ["x"], "length_penalty": 1.0, "max_time": 0}
-    message = unsupported(Codec.load(saved(byte_level(), {}, asked)))
-    assert 'for repetition_penalty = 1.05, of_tomorrow = ["x"];' in message
-    neutral = {"repetition_penalty": 1.0}
-    assert not unsupported(Codec.load(saved(byte_level(), {}, neutral)))
+    assert not unsupported(codec)
+    stated |= {"of_tomorrow": ["x"], "length_penalty": 1.0, "max_time": 0}
+    message = unsupported(Codec.load(saved(byte_level(), {}, stated)))
+    assert "of_tomorrow" in message
+    assert "length_penalty" not in message and "max_time" not in message
 
 
 def test_no_tokenizer_and_a_broken_one(tmp_path: Path) -> None:
@@ -279,7 +245,7 @@ def test_thinking_is_left_to_the_template_unless_it_is_set() -> None:
     assert toy().decode(without[len(plain) :]) == "<think>\n\n</think>\n\n"
 
 
-MARKS = sorted({mark for _, *marks in FAMILIES.values() for some in marks for mark in some})  # fmt: skip
+MARKS = sorted({*QWEN_MARKS, *R1_ENDS, "<think>", "</think>", "<tool_call>"})
 FLAGS = [{}, {"special": True}, {"special": False, "normalized": True}]
 
 
@@ -310,23 +276,20 @@ def test_no_message_can_write_the_marks_of_a_template(
     assert codec.decode(ids).count(text) >= 2
 
 
-def test_templates_that_cannot_be_used() -> None:
-    """Without one, with named ones only, and such as refuse or fail: one line each."""
+@pytest.mark.parametrize(
+    "template",
+    ["{{ messages[0].content + 1 }}", "{% if %}", {"tool_use": "x"}],
+    ids=str,
+)
+def test_a_template_that_fails_is_named(template: Any) -> None:
+    codec = Codec(byte_level(chat_template=template), name="strict")
+    with pytest.raises(SettingError, match="template of strict"):
+        codec.chat("hi", system="x")
+
+
+def test_without_a_template_there_is_no_chat() -> None:
     with pytest.raises(CheckpointError, match="no chat template"):
         Codec(byte_level(chat_template=""), name="bare").chat("hi")
-    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no\nsystem') }}"
-    templates = [
-        {"tool_use": "{{ messages }}"},
-        "{{ messages[0].content + 1 }}",
-        "{% if %}",
-        refuses + "{% endif %}{{ messages[0].content }}",
-    ]
-    for template in templates:
-        codec = Codec(byte_level(chat_template=template), name="strict")
-        with pytest.raises(SettingError, match="chat template of strict") as refusal:
-            codec.chat("hi", system="x")
-        assert "\n" not in str(refusal.value)
-    assert codec.decode(codec.chat("hi")) == "hi"
 
 
 @pytest.mark.parametrize("text", [7, "\ud800"])

@@ -30,28 +30,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 ORIGINAL = "original_max_position_embeddings"
 
 
-def test_qwen3() -> None:
-    """With every key of the config.json of Qwen3-0.6B."""
-    raw = {
-        **QWEN3,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": 151643,
-        "eos_token_id": 151645,
-        "initializer_range": 0.02,
-        "max_window_layers": 28,
-        "rms_norm_eps": 1e-06,
-        "rope_scaling": None,
-        "rope_theta": 1000000,
-        "sliding_window": None,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        "use_sliding_window": False,
-    }
-    assert read_config(raw) == ModelConfig(
+def test_absent_keys_have_the_defaults_of_transformers() -> None:
+    """`test_model_parity.py` compares them with transformers."""
+    qwen3 = read_config(QWEN3)
+    assert qwen3 == ModelConfig(
         vocab_size=100,
         hidden_size=64,
         intermediate_size=96,
@@ -61,22 +43,13 @@ def test_qwen3() -> None:
         head_dim=128,
         max_position_embeddings=512,
         rms_norm_eps=1e-6,
-        rope_theta=1e6,
+        rope_theta=1e4,
         qkv_bias=False,
         qk_norm=True,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
     )
-
-
-def test_absent_keys_have_the_defaults_of_transformers() -> None:
-    """`test_model_parity.py` compares them with transformers."""
-    qwen3 = read_config(QWEN3)
-    qwen2 = read_config({**QWEN2, "use_mrope": False, "head_dim": None})
-    assert (qwen3.head_dim, qwen3.qkv_bias, qwen3.qk_norm) == (128, False, True)
-    assert (qwen2.head_dim, qwen2.qkv_bias, qwen2.qk_norm) == (16, True, False)
-    for config in (qwen3, qwen2):
-        assert (config.rope_theta, config.rms_norm_eps) == (1e4, 1e-6)
-        assert not config.yarn and not config.tie_word_embeddings
+    qwen2 = dataclasses.replace(qwen3, head_dim=16, qkv_bias=True, qk_norm=False)
+    assert read_config({**QWEN2, "use_mrope": False, "head_dim": None}) == qwen2
     assert read_config({**QWEN2, "num_key_value_heads": None}).num_kv_heads == 4
     assert read_config({**SIZES, "model_type": "qwen3"}) == qwen3
 
@@ -151,8 +124,6 @@ def test_only_a_window_that_some_layer_has_is_refused(base: dict[str, Any]) -> N
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
-    ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
-    ({"architectures": None, "model_type": None}, "architectures"),
     ({"architectures": ["Qwen3ForCausalLM", "Other"]}, "Other"),
     ({"model_type": "qwen2"}, "model_type = 'qwen2'"),
     ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
@@ -164,35 +135,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"use_mrope": True}, "use_mrope = True"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
     ({"rope_parameters": {"rope_type": "llama3"}}, "rope_type = 'llama3'"),
-    ({"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor"),
     ({"rope_scaling": {**YARN, "short_factor": [1.0]}}, "short_factor"),
-    ({"rope_parameters": {"full_attention": YARN}}, "full_attention"),
-    ({"rope_scaling": "yarn"}, "config.json"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta"),
     ({"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}}, "factor"),
-    ({"rope_scaling": YARN, "rope_parameters": {"type": "default"}}, "rope_type"),
-    ({"rope_scaling": {**YARN, "type": "linear"}}, "rope_type = 'linear'"),
-    ({ORIGINAL: 64, "rope_scaling": YARN}, ORIGINAL),
     ({"rope_scaling": {**YARN, "factor": -1}}, "factor = -1"),
-    ({"rope_scaling": {**YARN, "truncate": 3}}, "truncate = 3"),
     ({"num_key_value_heads": 3}, "num_key_value_heads = 3"),
     ({"head_dim": 15}, "head_dim = 15"),
     ({"num_hidden_layers": 0}, "num_hidden_layers = 0"),
-    ({"hidden_size": 64.5}, "hidden_size = 64.5"),
     ({"vocab_size": 1 << 40}, "vocab_size"),
     ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
     ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'"),
-    ({"layer_types": 7}, "config.json"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "named"), REFUSED, ids=str)
 def test_refusals_name_the_entry(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(CheckpointError) as refusal:
+    with pytest.raises(CheckpointError, match=named):
         read_config({**QWEN3, **changes})
-    assert named in str(refusal.value)
 
 
 def test_qwen2_heads_must_divide_the_hidden_size() -> None:
@@ -216,10 +176,3 @@ def test_written_and_read_again(tmp_path: Path, raw: dict[str, Any]) -> None:
     file.write_text(json.dumps(config_json(config)))
     for source in (config_json(config), tmp_path, file):
         assert read_config(source) == config
-
-
-@pytest.mark.parametrize("both", [False, True])
-def test_no_architecture_has_both_or_neither(both: bool) -> None:
-    config = dataclasses.replace(read_config(QWEN3), qkv_bias=both, qk_norm=both)
-    with pytest.raises(CheckpointError, match="qkv_bias"):
-        config_json(config)

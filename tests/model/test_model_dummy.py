@@ -15,9 +15,8 @@ from lr import Reasoner
 from lr.errors import CheckpointError
 from lr.model.codec import Codec
 from lr.model.config import read_config
-from lr.model.dummy import SHAPES, dummy_name, shape
+from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model, pieces
-from lr.registry import is_dummy
 from lr.tiny.names import tiny_config
 from lr.tiny.saving import config_json
 
@@ -43,15 +42,8 @@ def test_a_shape_is_found_by_name_or_in_a_folder(tmp_path: Path) -> None:
     config = tiny_config(3, 300)
     (tmp_path / "config.json").write_text(json.dumps(config_json(config)))
     assert shape(f"dummy:{tmp_path}") == shape(tmp_path / "config.json") == config
-    with pytest.raises(
-        CheckpointError, match=r"no shape 'Qwen3-5B'. Give one of Qwen3-0.6B"
-    ):
+    with pytest.raises(CheckpointError, match="Qwen3-5B"):
         load_model("dummy:Qwen3-5B")
-
-
-def test_names() -> None:
-    assert is_dummy("dummy:Qwen3-32B") and not is_dummy("Qwen3-32B")
-    assert dummy_name("dummy:x") == dummy_name("x") == "dummy:x"
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen2"])
@@ -63,18 +55,10 @@ def test_deep_dummy_models_stay_finite_in_bf16_and_are_seeded(
         described |= {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
         del described["attention_bias"]
     (tmp_path / "config.json").write_text(json.dumps(described))
-    model = load_model(f"dummy:{tmp_path}")
+    model, twin = (load_model(f"dummy:{tmp_path}") for _ in range(2))
     assert model.dtype is torch.bfloat16
-    again = load_model(f"dummy:{tmp_path}", dtype=torch.float32)
-    for (name, one), other in zip(
-        model.named_parameters(), again.parameters(), strict=True
-    ):
-        assert one.shape == other.shape and other.isfinite().all(), name
-    twin = load_model(f"dummy:{tmp_path}", dtype=torch.float32)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(again.parameters(), twin.parameters(), strict=True)
-    )
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, twin.get_parameter(name))
 
     def attend(
         layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
@@ -94,18 +78,15 @@ def test_the_tokenizer_has_all_bytes_and_fills_the_vocabulary(tmp_path: Path) ->
     codec = Codec.load("dummy:tiny-target")
     assert codec.vocab_size == shape("tiny-target").vocab_size
     text = "An é,\n\nand \x00."
-    assert (
-        codec.encode(text) == list(text.encode())
-        and codec.decode(text.encode()) == text
-    )
-    assert (
-        codec.eos_ids == {256}
-        and codec.token_bytes(256) == b""
-        and codec.token_bytes(257) == b" w257"
-    )
-    assert codec.chat("abc") == [97, 98, 99]
+    assert codec.chat(text) == codec.encode(text) == list(text.encode())
+    assert codec.eos_ids == {256}
+    assert [codec.token_bytes(token) for token in (65, 256, 257)] == [
+        b"A",
+        b"",
+        b" w257",
+    ]
     (tmp_path / "config.json").write_text(json.dumps(config_json(tiny_config(1, 100))))
-    with pytest.raises(CheckpointError, match=r"vocabulary of 100; .* needs 257"):
+    with pytest.raises(CheckpointError, match="vocabulary of 100"):
         Codec.load(f"dummy:{tmp_path}")
 
 
