@@ -349,7 +349,7 @@ class StepperPrompt:
             return
         self._show()
         if letter == "r" and not self.session.at_rejection():
-            self._say("There is no rejection in this answer from there to its end.")
+            self._say("There is no rejection in the rest of this answer.")
 
     def _show(self, message: str = "") -> None:
         """Show the screen. A terminal is cleared first, so that changes stand out."""
