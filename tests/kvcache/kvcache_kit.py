@@ -17,6 +17,10 @@ from lr.kvcache.cache import PagedKVCache
 LAYERS, HEADS, DIM = 2, 2, 3
 
 
+class ForwardFailed(Exception):
+    """Stands for whatever goes wrong in a forward pass."""
+
+
 def small_cache(num_blocks: int = 16, block_size: int = 4) -> PagedKVCache:
     return PagedKVCache(
         num_layers=LAYERS,
@@ -32,12 +36,9 @@ def small_cache(num_blocks: int = 16, block_size: int = 4) -> PagedKVCache:
 
 def keys_of(tokens: list[int], layer: int) -> Tensor:
     """The keys [n, k, d] of the tokens in one layer, all different."""
-    place = torch.arange(HEADS * DIM, dtype=torch.float64).view(HEADS, DIM)
-    return (
-        torch.tensor(tokens, dtype=torch.float64).view(-1, 1, 1) * 100
-        + layer * 10
-        + place
-    )
+    coordinates = torch.arange(HEADS * DIM, dtype=torch.float64).view(HEADS, DIM)
+    column = torch.tensor(tokens, dtype=torch.float64).view(-1, 1, 1)
+    return column * 100 + layer * 10 + coordinates
 
 
 def write_tokens(cache: PagedKVCache, slots: list[int], tokens: list[int]) -> None:
@@ -50,8 +51,8 @@ def extend(
     cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]
 ) -> None:
     """Append tokens[i] to tables[i] in one batch."""
-    with cache.append(tables, [len(some) for some in tokens]) as slots:
-        write_tokens(cache, slots, [token for some in tokens for token in some])
+    with cache.append(tables, list(map(len, tokens))) as slots:
+        write_tokens(cache, slots, [token for row in tokens for token in row])
 
 
 def filled(cache: PagedKVCache, length: int, first: int = 1) -> BlockTable:
@@ -69,18 +70,13 @@ def assert_contents(
     """
     for table, expected in zip(tables, tokens, strict=True):
         assert table.length == len(expected)
-    rows = [
-        (table, expected)
-        for table, expected in zip(tables, tokens, strict=True)
-        if expected
-    ]
+    rows = [row for row in zip(tables, tokens, strict=True) if row[1]]
     if not rows:
         return
     ids = torch.tensor(block_rows([table for table, _ in rows]))
     for layer in range(LAYERS):
         keys, values = cache.gather(layer, ids)
-        assert torch.isfinite(keys).all()
-        assert torch.isfinite(values).all()
+        assert torch.isfinite(keys).all() and torch.isfinite(values).all()
         for row, (_, expected) in enumerate(rows):
             assert torch.equal(keys[row, : len(expected)], keys_of(expected, layer))
             assert torch.equal(values[row, : len(expected)], -keys_of(expected, layer))

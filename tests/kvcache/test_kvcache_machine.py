@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 from kvcache_kit import (
+    ForwardFailed,
     assert_contents,
     blocks_needed,
     filled,
@@ -32,10 +33,6 @@ from lr.kvcache.invariant import check_cache
 
 PICK = st.integers(0, 10**6)
 TABLES = 5  # at most; few and small, so that blocks are often shared and rarely run out
-
-
-class ForwardFailed(Exception):
-    """Stands for whatever goes wrong in a forward pass."""
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -106,9 +103,7 @@ class CacheMachine(RuleBasedStateMachine):
                 assert len(set(slots)) == sum(counts)
                 assert self.cache.copied_blocks == copied + copies
                 assert self.cache.pool.num_free == free - new - copies
-                write_tokens(
-                    self.cache, slots, [token for some in tokens for token in some]
-                )
+                write_tokens(self.cache, slots, [t for row in tokens for t in row])
                 check_cache(self.cache)
                 if fail:
                     raise ForwardFailed
@@ -118,8 +113,8 @@ class CacheMachine(RuleBasedStateMachine):
                 after[part] == before[part] for part in ("tables", "refcounts", "free")
             )
         else:
-            for index, some in zip(chosen, tokens, strict=True):
-                self.tokens[index] += some
+            for index, new_tokens in zip(chosen, tokens, strict=True):
+                self.tokens[index] += new_tokens
 
     @precondition(lambda self: 0 < len(self.tables) < TABLES)
     @rule(

@@ -13,7 +13,6 @@ from acceptance_kit import EXACT, pair
 from torch import Tensor
 
 from lr.spec.acceptance import ROOT, RULES, AcceptanceRule, BlockRule, Proposal
-from lr.theory import counterexamples as wrong
 from lr.theory.counterexamples import Counterexample, bias, counterexamples
 from lr.theory.exact import (
     certain_drafts,
@@ -41,11 +40,6 @@ DRAFTERS = {
         drawn_drafts, parents=(ROOT,) * 3, replace=False
     ),
 }
-
-
-def test_the_collection() -> None:
-    assert [one.name for one in counterexamples()] == list(STATED)
-    assert list(STATED.values()) == sorted(STATED.values(), reverse=True)
 
 
 @pytest.mark.parametrize("one", counterexamples(), ids=lambda one: one.name)
@@ -83,14 +77,6 @@ def test_the_same_measure_finds_nothing_wrong_with_the_real_rules(
         return
     honest = Counterexample("honest", "", RULES[rule](), DRAFTERS[drafts])
     assert bias(honest, cases=10) < EXACT
-
-
-def test_one_fresh_sample_for_one_candidate_is_sample_matching() -> None:
-    """The mistake begins with the second candidate."""
-    one = Counterexample(
-        "one", "", wrong.FreshSamplesRule(), partial(drawn_drafts, parents=wrong.ONE)
-    )
-    assert bias(one, cases=10) < EXACT
 
 
 def rounds_distribution(

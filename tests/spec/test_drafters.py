@@ -14,7 +14,7 @@ from spec_kit import random_model
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.kvcache.branch import BlockTable, Branch, common_length
+from lr.kvcache.branch import BlockTable, Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, follow
 from lr.spec.drafters import (
@@ -83,16 +83,6 @@ def test_lookups_against_their_definition(
 ) -> None:
     assert chain(LookupDrafter(longest, 1), tokens, k) == looked_up(tokens, longest, k)
     assert chain(SuffixDrafter(), tokens, k) == looked_up(tokens, len(tokens), k)
-
-
-@given(TEXTS, TEXTS)
-def test_common_beginning(a: list[int], b: list[int]) -> None:
-    expected = next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
-        min(len(a), len(b)),
-    )
-    assert common_length(a, b) == expected
-    assert common_length(a + b, a) == len(a)
 
 
 def runner(seed: int = 7) -> ModelRunner:
@@ -233,14 +223,6 @@ def test_the_draft_step_is_proposed_as_long_as_the_target_agrees(
     assert drafter.propose([context(seen.tokens)], 9)[0].tokens == (), (
         "another branch has no offer"
     )
-
-
-def test_a_new_offer_replaces_the_old_and_a_closed_branch_has_none() -> None:
-    drafter, seen = offered([1] * 10 + [5])
-    drafter.offer(seen.branch, 11, (2, 3))
-    assert drafter.propose([seen], 9)[0].tokens == (2, 3)
-    drafter.forget([seen.branch, context([1]).branch])
-    assert drafter.propose([seen], 9)[0].tokens == ()
 
 
 @pytest.mark.parametrize("name", [n for n in DRAFTERS if n != "stubborn"])

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lr.errors import NumericalError, SettingError
-from lr.rng import Stream, mix64
+from lr.rng import Stream
 from lr.spec import sampling
 from lr.spec.acceptance import RULES, Draws, Proposal
 from lr.spec.sampling import (
@@ -28,7 +28,6 @@ from lr.spec.sampling import (
     perturbed,
     read_checked,
     sample,
-    step_logprobs,
     tainted,
 )
 from lr.spec.token_sd import verify_narrowed
@@ -78,20 +77,6 @@ def test_filters_agree_with_transformers(
         scores = hf.MinPLogitsWarper(min_p)(None, scores)
     ours = distribution(logits, SamplingParams(temperature, top_p, top_k, min_p))
     torch.testing.assert_close(ours, scores.softmax(-1), rtol=0, atol=1e-12)
-
-
-def test_the_input_is_not_changed_and_gradients_flow() -> None:
-    """Also at a temperature at which something was drawn in inference mode before."""
-    params, logits = SamplingParams(0.77), torch.zeros(1, 5)
-    with torch.inference_mode():
-        draw(logits, params, [1])
-    before = logits.clone()
-    distribution(logits, SamplingParams(0.7, 0.5, 3, 0.1))
-    distribution(logits, SamplingParams(0.0))
-    assert torch.equal(logits, before)
-    leaf = logits.clone().requires_grad_()
-    distribution(leaf, params)[0, 0].backward()
-    assert leaf.grad is not None and leaf.grad[0, 0] > 0
 
 
 def test_greedy_is_one_hot() -> None:
@@ -187,22 +172,6 @@ def test_draws_depend_on_their_key_alone() -> None:
     assert sample(probs.flip(0), keys[::-1]) == together[::-1]
 
 
-def test_equal_keys_share_their_noise() -> None:
-    p = distribution(normal(5, 2000, 50) / 3, SamplingParams(1.0))
-    q = distribution(p.log() + 0.1 * normal(6, 2000, 50), SamplingParams(1.0))
-    keys, others = ([Stream.root(seed).key(i) for i in range(2000)] for seed in (2, 3))
-    ours = sample(p, keys)
-    shared = sum(a == b for a, b in zip(ours, sample(q, keys), strict=True))
-    independent = sum(a == b for a, b in zip(ours, sample(q, others), strict=True))
-    assert shared > 5 * independent
-
-
-@given(st.integers(0, 2**64 - 1))
-def test_the_vectorised_mixer_is_the_scalar_one(word: int) -> None:
-    mixed = sampling._mix64(torch.tensor([sampling._signed(word)])).item()
-    assert mixed == sampling._signed(mix64(word))
-
-
 def test_the_noise_of_a_device_is_that_of_the_cpu() -> None:
     """Bit for bit: NumPy here, int64 tensors there."""
     probs, keys = torch.ones(3, 50, dtype=torch.float64), [1, 2**63 + 5, 7]
@@ -225,17 +194,6 @@ def test_streams_tell_paths_apart(path: list[int | str], number: int) -> None:
         Stream.root(1).fold_in(*path).key(number),
     }
     assert stream.key(number) not in others
-
-
-def test_numbers_and_their_names_are_different_paths() -> None:
-    parts = [0, 1, -1, 2**63, -(2**63), 2**64, 2**64 + 1, "0", "1", "", "a"]
-    assert len({Stream.root(0).fold_in(part).state for part in parts}) == len(parts)
-
-
-def test_step_logprobs() -> None:
-    logits = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log() + 3.0
-    expected = torch.tensor([0.25, 0.8]).log().tolist()
-    assert step_logprobs(logits, (1, 2)) == pytest.approx(expected)
 
 
 # What a device is asked
@@ -344,28 +302,6 @@ def test_rules_decide_as_with_the_whole_vocabulary(
         assert verify_narrowed(acceptance, target, params, proposals, draws) == dense
         accepted += sum(len(decision.nodes) for decision in dense)
     assert accepted > 0
-
-
-def test_a_tree_of_drafts_is_verified_in_few_columns() -> None:
-    target = normal(3, 4, V)
-    likely = target.topk(3, dim=-1).indices
-    tokens = (int(likely[0, 0]), int(likely[0, 2]), int(likely[1, 0]))
-    proposal, rule = Proposal(tokens, (-1, -1, 0)), RULES["reject"]()
-    for seed in range(20):
-        draws = [Draws(Stream.root(seed), 0)]
-        dense = rule.verify(distribution(target, QWEN), [proposal], draws)
-        assert verify_narrowed(rule, target, QWEN, [proposal], draws) == dense
-
-
-def test_few_columns_give_the_same_distribution() -> None:
-    target = normal(5, 6, V)
-    few = narrowed(target, QWEN, [7, 8])
-    assert few is not None
-    logits, ids, columns = few
-    assert ids[columns].tolist() == [7, 8]
-    dense = distribution(target, QWEN)
-    spread = torch.zeros_like(dense).index_copy_(1, ids, distribution(logits, QWEN))
-    torch.testing.assert_close(spread, dense, rtol=0, atol=1e-15)
 
 
 def test_ties_that_go_on_after_the_head_are_not_lost() -> None:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reasoner_kit import write_checkpoint
 
-from lr.errors import SettingError
-from lr.options import GenerateOptions, SegmenterName
+from lr.options import SegmenterName
 from lr.reasoner import Reasoner
 from lr.spec.segmenters import FixedSegmenter, SentenceSegmenter, make_segmenter
 from lr.spec.write import BlankLineSegmenter, Segmenter
@@ -156,19 +155,6 @@ def test_every_step_has_a_visible_character(
     end = ends_at(tokens, lambda read: make_segmenter(name, read, 2))
     if end is not None:
         assert b"".join(tokens[: end + 1]).strip()
-
-
-@pytest.mark.parametrize(
-    "options", [{"segmenter": "line"}, {"segment_tokens": 0}, {"segment_tokens": 2.5}]
-)
-def test_impossible_settings_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(SettingError, match=f"{next(iter(options))} is"):
-        GenerateOptions(**options)  # type: ignore[arg-type]
-
-
-def test_fixed_steps_that_would_all_be_cut_are_refused() -> None:
-    with pytest.raises(SettingError, match="segment_tokens"):
-        GenerateOptions(segmenter="fixed", segment_tokens=60, max_step_tokens=50)
 
 
 @pytest.fixture(scope="module")
