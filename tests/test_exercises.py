@@ -15,31 +15,7 @@ import pytest
 from tests_root import ROOT
 
 FOLDER = ROOT / "notebooks" / "exercises"
-MISTAKES = sorted(path.stem for path in (FOLDER / "mistakes").glob("*.py"))
 NAMES = sorted(path.stem for path in (FOLDER / "solutions").glob("*.py"))
-
-WRONG: list[tuple[str, str, str, str]] = [
-    # exercise, the mistake to be named, and a change of the solution that makes it
-    ("residual", "redraws from p", "due / total if total > 0 else p", "p.clone()"),
-    ("block_verification", "plain residual",
-     "        found.append((left * cut, due / surplus if surplus > 0 else p_rows[i]))",
-     "        law = (p_rows[i] - q_rows[i]).relu()\n"
-     "        found.append((left * cut, law / law.sum() if law.any() else p_rows[i]))"),
-    ("copy_on_write", "never copies", "must_copy = count > 0 and", "must_copy = count < 0 and"),
-    ("accept_rule", "first in time", "            return Decide.WAIT\n        if aligned",
-     "            if True in verdicts:\n                return verdicts.index(True)\n"
-     "            return Decide.WAIT\n        if aligned"),
-    ("accept_rule", "gives up early", " and not drafts_to_come", ""),
-    ("at_the_root", "compares when the target is late", "[number] if self.target else []", "[]"),
-    ("at_the_root", "decides twice", "        if self.over:\n", "        if False:\n"),
-    ("controller", "gives up", "max(1, sync_best_k(rate, COST) - 1)",
-     "sync_best_k(rate, COST) - 1"),
-    ("controller", "never forgets", "MEMORY**judged", "1.0"),
-    ("verifier", "numbers alone", "return names, numbers, thing, len(numbers) > 1 and _adds(step)",
-     "return tuple(numbers)"),
-    ("verifier", "roles forgotten", "    if GETS & set(words):\n        names.reverse()\n",
-     "    names.sort()\n"),
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,21 +34,12 @@ def report(grader: ModuleType, name: str, path: Path, *, hint: bool = False) -> 
     return "\n".join(grader.grade(name, path, hint=hint))
 
 
-def test_every_exercise_has_all_that_belongs_to_it(grader: ModuleType) -> None:
-    assert sorted(grader.EXERCISES) == NAMES
-    for name in NAMES:
-        assert (FOLDER / f"{name}.py").is_file()
-        assert (FOLDER / "graders" / f"{name}.py").is_file()
-        assert len(grader.known_mistakes(name)) == 2
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_is_praised_and_leads_on(grader: ModuleType, name: str) -> None:
     lines = report(grader, name, FOLDER / "solutions" / f"{name}.py")
     assert "✗" not in lines and "Well done!" in lines
-    place = grader.EXERCISES.index(name) + 1
-    following = [*grader.EXERCISES, "07_prototype_a_variant"][place]
-    assert following in lines.splitlines()[-1]
+    names = [*grader.EXERCISES, "07_prototype_a_variant"]
+    assert names[names.index(name) + 1] in lines.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,28 +48,54 @@ def test_an_empty_exercise_says_what_to_write(grader: ModuleType, name: str) -> 
     assert f"in notebooks/exercises/{name}.py" in lines and "behaves like" not in lines
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_known_mistake_fails_and_is_named(grader: ModuleType, mistake: str) -> None:
-    name = max((one for one in NAMES if mistake.startswith(f"{one}_")), key=len)
-    lines = report(grader, name, FOLDER / "mistakes" / f"{mistake}.py")
-    assert lines.count("✗") == 1 and len(lines.splitlines()) <= 12
-    words = mistake.removeprefix(f"{name}_").replace("_", " ")
-    assert f"Your answer behaves like: {words} — " in lines
-
-
-@pytest.mark.parametrize(("name", "mistake", "old", "new"), WRONG)
-def test_a_students_wrong_answer_is_named(
-    grader: ModuleType, tmp_path: Path, name: str, mistake: str, old: str, new: str
+@pytest.mark.parametrize("name", NAMES)
+def test_known_mistakes_fail_and_are_named(
+    grader: ModuleType, tmp_path: Path, name: str
 ) -> None:
-    solution = (FOLDER / "solutions" / f"{name}.py").read_text("utf-8")
-    assert solution.count(old) == 1, f"the solution of {name} has no {old!r}"
+    mistakes = grader.MISTAKES[name]
+    assert len(mistakes) == 2
+    for mistake in mistakes:
+        path = tmp_path / f"{name}.py"
+        path.write_text(mistake.source(name), "utf-8")
+        lines = report(grader, name, path, hint=True)
+        assert lines.count("✗") == 1 and len(lines.splitlines()) <= 14
+        assert f"Your answer behaves like: {mistake.name} — " in lines
+        assert lines.splitlines()[-1].startswith("Hint: ")
+
+
+STUDENTS = {
+    "redraws from p": (
+        "residual",
+        "def accept_prob(p, q):\n    return p / q if p < q else 1\n"
+        "def residual(p, q):\n    return 1 * p\n",
+    ),
+    "gives up early": (
+        "accept_rule",
+        "from exercise_kit import Decide\n"
+        "def decide(verdicts, target_ready, drafts_to_come):\n"
+        "    open = [v for v in verdicts if v is not False]\n"
+        "    if open:\n"
+        "        return verdicts.index(True) if open[0] else Decide.WAIT\n"
+        "    return Decide.CORRECT if target_ready else Decide.WAIT\n",
+    ),
+    "numbers alone": (
+        "verifier",
+        "def aligned(draft, target):\n"
+        "    def digits(text):\n"
+        "        return sorted(w.strip('.,') for w in text.split() if w[0].isdigit())\n"
+        "    return digits(draft) == digits(target)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", STUDENTS)
+def test_a_students_own_wording_of_a_mistake_is_named(
+    grader: ModuleType, tmp_path: Path, mistake: str
+) -> None:
+    name, source = STUDENTS[mistake]
     path = tmp_path / f"{name}.py"
-    path.write_text(solution.replace(old, new), "utf-8")
-    lines = report(grader, name, path, hint=True)
-    assert lines.count("✗") == 1
-    [named] = [line for line in lines.splitlines() if "behaves like" in line]
-    assert f": {mistake} — " in named
-    assert lines.splitlines()[-1].startswith("Hint: ")
+    path.write_text(source, "utf-8")
+    assert f"behaves like: {mistake} — " in report(grader, name, path)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from itertools import product
 from types import ModuleType
 
 import torch
@@ -47,25 +48,6 @@ class Rule(AcceptanceRule):
         ]
 
 
-def check_output(rule: Rule) -> None:
-    """`Wrong` if any text comes out with another probability than under the target
-    alone; adds up every case."""
-    for kind in KINDS:
-        for chain in CHAINS:
-            target, draft = models(kind, seed=1)
-            length = len(chain) + 1
-            drafts = drawn_drafts(draft, chain)
-            output = round_distribution(rule, target, drafts, length)
-            gap = float((output - plain_distribution(target, length)).abs().max())
-            if not gap < EXACT:
-                plural = "s" * (len(chain) > 1)
-                raise Wrong(
-                    f"With {len(chain)} draft token{plural} the texts of {length} words are not "
-                    f"distributed as the target alone would write (worlds of the kind “{kind}”).",
-                    gap,
-                )
-
-
 class Wrong(Exception):
     """An answer is wrong: one plain sentence. `bias`: how far what comes out is from
     what should, as a difference of probabilities, where that is known."""
@@ -75,14 +57,42 @@ class Wrong(Exception):
         self.bias = bias
 
 
+def expect(right: bool, says: str, bias: float | None = None) -> None:
+    """`Wrong`, with this sentence, unless it is `right`."""
+    if not right:
+        raise Wrong(says, bias)
+
+
 @dataclass(frozen=True)
 class Check:
     """One thing that is tested: what it is, in words; a hint for who fails; the test
-    itself, which raises `Wrong`."""
+    itself, which raises `Wrong`. A grader's checks are those that its module defines,
+    in order."""
 
     tests: str
     hint: str
     run: Callable[[ModuleType], None]
+
+
+def check(tests: str, hint: str) -> Callable[[Callable[[ModuleType], None]], Check]:
+    """Make a function of a student's module a `Check`."""
+    return lambda run: Check(tests, hint, run)
+
+
+def check_output(rule: Rule) -> None:
+    """`Wrong` if any text comes out with another probability than under the target
+    alone; adds up every case."""
+    for kind, chain in product(KINDS, CHAINS):
+        target, draft = models(kind, seed=1)
+        length = len(chain) + 1
+        output = round_distribution(rule, target, drawn_drafts(draft, chain), length)
+        gap = float((output - plain_distribution(target, length)).abs().max())
+        plural = "s" * (len(chain) > 1)
+        says = (
+            f"With {len(chain)} draft token{plural} the texts of {length} words are not "
+            f"distributed as the target alone would write (worlds of the kind “{kind}”)."
+        )
+        expect(gap < EXACT, says, gap)
 
 
 Examples = Iterator[tuple[str, object]]
@@ -137,6 +147,7 @@ def models(kind: str, seed: int) -> tuple[Model, Model]:
     def number(text: tuple[int, ...]) -> int:
         return Stream.root(seed).fold_in(*text).key(0) >> 40
 
-    return (lambda text: pair_of(kind, number(text))[0]), (
-        lambda text: pair_of(kind, number(text))[1]
-    )
+    def model(role: int) -> Model:
+        return lambda text: pair_of(kind, number(text))[role]
+
+    return model(0), model(1)

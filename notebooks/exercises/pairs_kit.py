@@ -51,8 +51,8 @@ class Fact:
     c: int
     thing: str
 
-    def said(self, chance: random.Random) -> str:
-        """In one of its ways."""
+    def sentence(self, chance: random.Random) -> str:
+        """One of the ways to say it."""
         return chance.choice(WAYS[self.kind]).format(**vars(self))
 
 
@@ -68,15 +68,16 @@ class LabelledPair:
 def labelled(count: int, seed: int) -> list[LabelledPair]:
     """Pairs, half of them with the same meaning; a same one is never word for word the
     same."""
-    chance, found = random.Random(seed), list[LabelledPair]()
-    while len(found) < count:
+    chance = random.Random(seed)
+    pairs: list[LabelledPair] = []
+    while len(pairs) < count:
         fact = _fact(chance)
-        same = len(found) % 2 == 0
-        target = fact.said(chance)
-        draft = (fact if same else _nearly(fact, chance)).said(chance)
+        same = len(pairs) % 2 == 0
+        target = fact.sentence(chance)
+        draft = (fact if same else _nearly(fact, chance)).sentence(chance)
         if draft != target:
-            found.append(LabelledPair(draft, target, same))
-    return found
+            pairs.append(LabelledPair(draft, target, same))
+    return pairs
 
 
 def _fact(chance: random.Random) -> Fact:
@@ -89,20 +90,15 @@ def _fact(chance: random.Random) -> Fact:
 
 def _nearly(fact: Fact, chance: random.Random) -> Fact:
     """Another fact that looks much the same: one mistake of those that models make."""
-    sums, other = fact.kind in ("sum", "difference"), chance.choice(NAMES)
-    while other in (fact.who, fact.whom):
-        other = chance.choice(NAMES)
+    somebody = chance.choice([n for n in NAMES if n not in (fact.who, fact.whom)])
     slip = chance.randint(1, 3)
-    turned = replace(fact, who=fact.whom, whom=fact.who)
-    both = replace(
-        fact, a=fact.a + slip, b=fact.b + (-slip if fact.kind == "sum" else slip)
-    )
-    changed = [
-        replace(fact, who=other),
-        replace(fact, c=fact.c + slip) if sums else replace(fact, a=fact.a + slip),
-        both if sums else turned,
-    ]
-    return chance.choice(changed)
+    changes = [{"who": somebody}]
+    if fact.kind in ("sum", "difference"):
+        b = fact.b - slip if fact.kind == "sum" else fact.b + slip
+        changes += [{"c": fact.c + slip}, {"a": fact.a + slip, "b": b}]
+    else:
+        changes += [{"a": fact.a + slip}, {"who": fact.whom, "whom": fact.who}]
+    return replace(fact, **chance.choice(changes))
 
 
 def bag_of_words(texts: Sequence[str]) -> Tensor:

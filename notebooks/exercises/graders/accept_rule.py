@@ -8,7 +8,7 @@ from functools import partial
 from itertools import permutations, product
 from types import ModuleType
 
-from exercise_kit import Check, Decide, Examples, Wrong, outcome_of
+from exercise_kit import Decide, Examples, check, expect, outcome_of
 
 from lr.spec.protocol import (
     Drafted,
@@ -32,56 +32,68 @@ WIDTH = 3
 NAMES = {None: "not known yet", True: "aligned", False: "not aligned"}
 
 
-def told(said: object) -> str:
-    """An outcome in words."""
-    return (
-        "WAIT"
-        if said is Decide.WAIT
-        else "CORRECT"
-        if said is Decide.CORRECT
-        else str(said)
-    )
+def in_words(outcome: object) -> str:
+    return outcome.name if isinstance(outcome, Decide) else str(outcome)
 
 
-def expect(
+def decides(
     answer: ModuleType,
     verdicts: list[bool | None],
-    ready: bool,
-    more: bool,
     right: int | Decide,
+    ready: bool = True,
+    more: bool = False,
 ) -> None:
     """`Wrong` if decide says something else."""
-    said = answer.decide(list(verdicts), ready, more)
-    if said is None:
-        raise Wrong("decide returned None: does every path end with a return?")
-    if said is not right and not (type(said) is int and said == right):
-        listed = ", ".join(NAMES[verdict] for verdict in verdicts) or "no alternative"
-        step = "is there" if ready else "is not there yet"
-        coming = "; drafts are still to come" if more else ""
-        raise Wrong(
-            f"Verdicts: {listed}; the target's step {step}{coming}. decide says {told(said)}, and "
-            f"{told(right)} is right."
-        )
+    outcome = answer.decide(list(verdicts), ready, more)
+    says = "decide returned None: does every path end with a return?"
+    expect(outcome is not None, says)
+    same = type(outcome) is type(right) and outcome == right
+    listed = ", ".join(NAMES[verdict] for verdict in verdicts) or "no alternative"
+    step = "is there" if ready else "is not there yet"
+    coming = "; drafts are still to come" if more else ""
+    says = (
+        f"Verdicts: {listed}; the target's step {step}{coming}. decide says "
+        f"{in_words(outcome)}, and {in_words(right)} is right."
+    )
+    expect(same, says)
 
 
+@check(
+    "one alternative, or none",
+    "A verdict that is None is not known yet; only False rejects.",
+)
 def certain_cases(answer: ModuleType) -> None:
-    expect(answer, [True], True, False, 0)
-    expect(answer, [False], True, False, Decide.CORRECT)
-    expect(answer, [None], True, False, Decide.WAIT)
-    expect(answer, [], True, False, Decide.CORRECT)
-    expect(answer, [], False, False, Decide.WAIT)
+    decides(answer, [True], 0)
+    decides(answer, [False], Decide.CORRECT)
+    decides(answer, [None], Decide.WAIT)
+    decides(answer, [], Decide.CORRECT)
+    decides(answer, [], Decide.WAIT, ready=False)
 
 
+@check(
+    "a fast target and a draft that has not begun",
+    "An empty list can mean “none will come” or “none has come yet”; `drafts_to_come` "
+    "says which.",
+)
 def drafts_to_come(answer: ModuleType) -> None:
-    expect(answer, [], True, True, Decide.WAIT)
+    decides(answer, [], Decide.WAIT, more=True)
 
 
+@check(
+    "decisions that are certain already",
+    "Go through the alternatives in their order and stop at the first that is not "
+    "rejected.",
+)
 def no_needless_waiting(answer: ModuleType) -> None:
-    expect(answer, [True, None, None], True, False, 0)
-    expect(answer, [False, True, None], True, False, 1)
-    expect(answer, [True, None], False, False, 0)
+    decides(answer, [True, None, None], 0)
+    decides(answer, [False, True, None], 1)
+    decides(answer, [True, None], 0, ready=False)
 
 
+@check(
+    "all orders in which three verdicts can come",
+    "The decision may depend on the verdicts, never on which came first.",
+)
 def any_order(answer: ModuleType) -> None:
     for verdicts in product([True, False], repeat=3):
         right = verdicts.index(True) if any(verdicts) else Decide.CORRECT
@@ -90,16 +102,19 @@ def any_order(answer: ModuleType) -> None:
             for number in order:
                 known[number] = verdicts[number]
                 before = known[: right + 1] if isinstance(right, int) else known
-                expect(
-                    answer, known, True, False, Decide.WAIT if None in before else right
-                )
+                decides(answer, known, Decide.WAIT if None in before else right)
 
 
+@check(
+    "sixty runs beside the package's scheduler, event by event",
+    "Compare with the three rules in the exercise's text, one by one.",
+)
 def beside_the_scheduler(answer: ModuleType) -> None:
     for seed in range(60):
         config = SchedulerConfig(Limits(max_tokens=100), depth=1, width=WIDTH)
         run = ScriptedRun(config, SCRIPT, shuffled(seed))
-        root, written = run.scheduler.root.id, set[NodeId]()
+        root = run.scheduler.root.id
+        written = set[NodeId]()
         verdicts: dict[int, bool | None] = dict.fromkeys(range(WIDTH))
         while not run.done:
             turn = run.step()
@@ -110,36 +125,16 @@ def beside_the_scheduler(answer: ModuleType) -> None:
                     del verdicts[node.number % WIDTH]
                 case Judged(node, verdict):
                     verdicts[node.number % WIDTH] = verdict.aligned
-            emitted = [
-                command.emitted
-                for command in turn.commands
-                if isinstance(command, Emit)
-            ]
+            emits = [each for each in turn.commands if isinstance(each, Emit)]
+            known = list(verdicts.values())
             right: int | Decide = Decide.WAIT
-            if emitted and emitted[0].origin is Origin.ACCEPTED:
-                right = list(verdicts.values()).index(True)
-            elif emitted:
-                right = Decide.CORRECT
-            expect(answer, list(verdicts.values()), root in written, False, right)
-            if emitted:
-                root, verdicts = run.scheduler.root.id, dict.fromkeys(range(WIDTH))
-
-
-CHECKS = (
-    Check("one alternative, or none",
-          "A verdict that is None is not known yet; only False rejects.", certain_cases),
-    Check("a fast target and a draft that has not begun",
-          "An empty list can mean “none will come” or “none has come yet”; `drafts_to_come` says "
-          "which.", drafts_to_come),
-    Check("decisions that are certain already",
-          "Go through the alternatives in their order and stop at the first that is not rejected.",
-          no_needless_waiting),
-    Check("all orders in which three verdicts can come",
-          "The decision may depend on the verdicts, never on which came first.", any_order),
-    Check("sixty runs beside the package's scheduler, event by event",
-          "Compare with the three rules in the exercise's text, one by one.",
-          beside_the_scheduler),
-)  # fmt: skip
+            if emits:
+                accepted = emits[0].emitted.origin is Origin.ACCEPTED
+                right = known.index(True) if accepted else Decide.CORRECT
+            decides(answer, known, right, ready=root in written)
+            if emits:
+                root = run.scheduler.root.id
+                verdicts = dict.fromkeys(range(WIDTH))
 
 
 def examples(answer: ModuleType) -> Examples:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from types import ModuleType
 
-from exercise_kit import Check, Examples, Wrong, outcome_of
+from exercise_kit import Examples, check, expect, outcome_of
 from root_kit import (
     Accept,
     Ask,
@@ -27,6 +27,7 @@ PRAISE = "Your books decide the same in every order of events: the heart of the 
 NEXT = "controller"
 Event = DraftWritten | TargetWritten | Judged
 Action = Ask | Accept | Correct
+History = tuple[Event, ...]
 PLAIN, ENDS, CUT = WrittenStep(), WrittenStep(ends=True), WrittenStep(cut=True)
 
 
@@ -38,192 +39,169 @@ class World:
     target: WrittenStep
     aligned: tuple[bool, ...]
 
-    def arrivals(self) -> list[Event]:
-        """What happens by itself, in any order."""
-        written = [
-            DraftWritten(number, step) for number, step in enumerate(self.drafts)
-        ]
-        return [*written, TargetWritten(self.target)]
 
-
-@dataclass
-class Books:
-    """What follows from a history, all of it anew: slow and plain."""
-
-    asked: set[int] = field(default_factory=set)
-    decision: Accept | Correct | None = None
-
-    @classmethod
-    def of(cls, history: Sequence[Event], width: int) -> Books:
-        """The rules of the exercise's text, one after the other."""
-        drafts = {
-            one.number: one.step for one in history if isinstance(one, DraftWritten)
-        }
-        targets = [one.step for one in history if isinstance(one, TargetWritten)]
-        known = {one.number: one.aligned for one in history if isinstance(one, Judged)}
-        found = cls()
-        for number, step in drafts.items():
-            if step is None:
-                known[number] = False
-            elif targets:
-                fits = (
-                    step.ends == targets[0].ends and not step.cut and not targets[0].cut
-                )
-                if fits:
-                    found.asked.add(number)
+def state(history: Sequence[Event], width: int) -> tuple[set[int], list[Action]]:
+    """What has been asked by now, and the decision (an empty list: none yet): the rules
+    of the exercise's text, one after the other, slow and plain."""
+    verdicts: dict[int, bool] = {}
+    targets = [event.step for event in history if isinstance(event, TargetWritten)]
+    asked = set()
+    for event in history:
+        match event:
+            case Judged(number, aligned):
+                verdicts[number] = aligned
+            case DraftWritten(number, None):
+                verdicts[number] = False
+            case DraftWritten(number, step) if step and targets:
+                cut = step.cut or targets[0].cut
+                if cut or step.ends != targets[0].ends:
+                    verdicts[number] = False
                 else:
-                    known[number] = False
-        first = next((j for j in range(width) if known.get(j) is not False), None)
-        if first is None:
-            found.decision = Correct() if targets else None
-        elif known.get(first):
-            found.decision = Accept(first)
-        return found
+                    asked.add(number)
+    first = next((j for j in range(width) if verdicts.get(j) is not False), None)
+    if first is None:
+        return asked, [Correct()] if targets else []
+    return asked, [Accept(first)] if verdicts.get(first) else []
 
 
 def due(history: Sequence[Event], width: int) -> list[Action]:
     """What is to be done after the last event of a history."""
-    before, now = Books.of(history[:-1], width), Books.of(history, width)
-    if before.decision:
+    asked_before, decided = state(history[:-1], width)
+    asked, decision = state(history, width)
+    if decided:
         return []
-    return (
-        [now.decision]
-        if now.decision
-        else [Ask(j) for j in sorted(now.asked - before.asked)]
-    )
+    return decision or [Ask(j) for j in sorted(asked - asked_before)]
 
 
-def orders(world: World, chance: random.Random | None = None) -> Iterator[list[Event]]:
+def orders(world: World, chance: random.Random | None = None) -> Iterator[History]:
     """Every order in which things can happen in a world, or a random one: verdicts come
     at any time after they were asked for.
     """
     width = len(world.drafts)
 
-    def go_on(history: list[Event], waiting: list[Event]) -> Iterator[list[Event]]:
+    def go_on(history: History, waiting: list[Event]) -> Iterator[History]:
         if not waiting:
             yield history
         for event in [chance.choice(waiting)] if chance and waiting else waiting:
-            now = [*history, event]
-            asked = [Judged(todo.number, world.aligned[todo.number])
-                     for todo in due(now, width) if isinstance(todo, Ask)]  # fmt: skip
-            yield from go_on(
-                now, [*(one for one in waiting if one is not event), *asked]
-            )
+            longer = (*history, event)
+            later = [other for other in waiting if other is not event]
+            for action in due(longer, width):
+                if isinstance(action, Ask):
+                    later.append(Judged(action.number, world.aligned[action.number]))
+            yield from go_on(longer, later)
 
-    yield from go_on([], world.arrivals())
+    written = [DraftWritten(number, step) for number, step in enumerate(world.drafts)]
+    yield from go_on((), [*written, TargetWritten(world.target)])
 
 
-def words(event: object) -> str:
-    """An event or an action in a few words."""
+def words(event: Event) -> str:
+    """An event in a few words."""
     match event:
         case DraftWritten(j, None):
             return f"draft {j} fails"
-        case DraftWritten(j, step) if step is not None:
-            how = " (cut)" if step.cut else " (ends the text)" if step.ends else ""
-            return f"draft {j} is written{how}"
+        case DraftWritten(j, step) if step:
+            return f"draft {j} is written{form(step)}"
         case TargetWritten(step):
-            how = " (cut)" if step.cut else " (ends the text)" if step.ends else ""
-            return f"the target's step is written{how}"
+            return f"the target's step is written{form(step)}"
         case Judged(j, aligned):
             return f"{j} is {'aligned' if aligned else 'not aligned'}"
-    return repr(event)
+    raise AssertionError(event)
 
 
-def replayed(answer: ModuleType, history: Sequence[Event], width: int) -> None:
+def form(step: WrittenStep) -> str:
+    return " (cut)" if step.cut else " (ends the text)" if step.ends else ""
+
+
+def replay(answer: ModuleType, history: History, width: int) -> None:
     """`Wrong` at the first event after which the answer does something else than is
     due."""
     root = answer.Root(width)
-    for n in range(1, len(history) + 1):
-        said, right = root.on(history[n - 1]), due(history[:n], width)
-        if not isinstance(said, list):
-            raise Wrong(
-                f"Root.on returned {said!r}: a list is expected, [] for nothing."
-            )
-        if sorted(said, key=repr) != sorted(right, key=repr):
-            happened = "; ".join(map(words, history[:n]))
-            raise Wrong(
-                f"Width {width}. {happened}. Now {right or 'nothing'} is right, and your Root says "
-                f"{said or 'nothing'}."
-            )
+    for n, event in enumerate(history, start=1):
+        actions = root.on(event)
+        says = f"Root.on returned {actions!r}: a list is expected, [] for nothing."
+        expect(isinstance(actions, list), says)
+        right = due(history[:n], width)
+        says = (
+            f"Width {width}. {'; '.join(map(words, history[:n]))}. Now "
+            f"{right or 'nothing'} is right, and your Root says {actions or 'nothing'}."
+        )
+        expect(sorted(actions, key=repr) == sorted(right, key=repr), says)
 
 
 @cache
-def histories(width: int, forms: bool) -> list[tuple[Event, ...]]:
+def histories(width: int, forms: bool) -> list[History]:
     """All orders of all worlds of a width; `forms`: those with ends, cuts and
     failures."""
-    found = []
-    steps = (PLAIN, ENDS, CUT, None) if forms else (PLAIN,)
-    for target in (PLAIN, ENDS, CUT) if forms else (PLAIN,):
-        for drafts in product(steps, repeat=width):
-            for aligned in product([True, False], repeat=width):
-                found += [tuple(one) for one in orders(World(drafts, target, aligned))]
+    drafts = product((PLAIN, ENDS, CUT, None) if forms else (PLAIN,), repeat=width)
+    targets = (PLAIN, ENDS, CUT) if forms else (PLAIN,)
+    verdicts = product((True, False), repeat=width)
+    worlds = product(drafts, targets, verdicts)
+    found = (history for world in worlds for history in orders(World(*world)))
     return list(dict.fromkeys(found))
 
 
+@cache
+def random_histories(count: int) -> list[History]:
+    """One random order of a random world of width 3 for each seed."""
+    drawn: list[History] = []
+    for seed in range(count):
+        chance = random.Random(seed)
+        steps = (PLAIN, PLAIN, PLAIN, ENDS, CUT, None)
+        drafts = tuple(chance.choice(steps) for _ in range(3))
+        aligned = tuple(chance.random() < 0.5 for _ in range(3))
+        world = World(drafts, chance.choice((PLAIN, PLAIN, ENDS)), aligned)
+        drawn += orders(world, chance)
+    return drawn
+
+
+@check(
+    "one alternative: draft, target and verdict in every order",
+    "A comparison is due when the *second* of the two steps is there, whichever that is; "
+    "and remember that you have decided.",
+)
 def one_alternative(answer: ModuleType) -> None:
     for history in histories(1, forms=False):
-        replayed(answer, history, 1)
+        replay(answer, history, 1)
 
 
+@check(
+    "two alternatives in every order",
+    "After every event go through the verdicts in order: None waits, True accepts, and "
+    "only after the last False comes the correction.",
+)
 def two_alternatives(answer: ModuleType) -> None:
     for history in histories(2, forms=False):
-        replayed(answer, history, 2)
+        replay(answer, history, 2)
 
 
+@check(
+    "steps that end the text, were cut, or could not be written",
+    "Such an alternative is rejected at once, and whatever waited for it may be decided "
+    "now.",
+)
 def forms(answer: ModuleType) -> None:
     for width in (1, 2):
         for history in histories(width, forms=True):
-            replayed(answer, history, width)
+            replay(answer, history, width)
 
 
-@cache
-def random_histories(seeds: int) -> list[tuple[Event, ...]]:
-    """One random order of a random world of width 3 for each seed."""
-    found = []
-    for seed in range(seeds):
-        chance = random.Random(seed)
-        drafts = tuple(
-            chance.choice((PLAIN, PLAIN, PLAIN, ENDS, CUT, None)) for _ in range(3)
-        )
-        aligned = tuple(chance.random() < 0.5 for _ in range(3))
-        world = World(drafts, chance.choice((PLAIN, PLAIN, ENDS)), aligned)
-        found += [tuple(one) for one in orders(world, chance)]
-    return found
-
-
+@check(
+    "three alternatives in 500 random orders",
+    "Look at what you do after the decision.",
+)
 def three_alternatives(answer: ModuleType) -> None:
     for history in random_histories(500):
-        replayed(answer, history, 3)
-
-
-CHECKS = (
-    Check("one alternative: draft, target and verdict in every order",
-          "A comparison is due when the *second* of the two steps is there, whichever that is; and "
-          "remember that you have decided.", one_alternative),
-    Check("two alternatives in every order",
-          "After every event go through the verdicts in order: None waits, True accepts, and only "
-          "after the last False comes the correction.", two_alternatives),
-    Check("steps that end the text, were cut, or could not be written",
-          "Such an alternative is rejected at once, and whatever waited for it may be decided now.",
-          forms),
-    Check("three alternatives in 500 random orders", "Look at what you do after the decision.",
-          three_alternatives),
-)  # fmt: skip
+        replay(answer, history, 3)
 
 
 def examples(answer: ModuleType) -> Examples:
     """Its actions after every event of some histories."""
-    some = [
-        *histories(2, forms=False),
-        *histories(1, forms=True),
-        *random_histories(150),
-    ]
-    for number, history in enumerate(some):
-        width = 1 + max(one.number for one in history if isinstance(one, DraftWritten))
-        root = answer.Root(width)
+    two, one = histories(2, forms=False), histories(1, forms=True)
+    for number, history in enumerate([*two, *one, *random_histories(150)]):
+        drafts = [event for event in history if isinstance(event, DraftWritten)]
+        root = answer.Root(len(drafts))
         for n, event in enumerate(history):
-            said = outcome_of(lambda root=root, event=event: root.on(event))
-            yield (
-                f"{number} {n}",
-                sorted(map(repr, said)) if isinstance(said, list) else said,
-            )
+            actions = outcome_of(lambda root=root, event=event: root.on(event))
+            if isinstance(actions, list):
+                actions = sorted(map(repr, actions))
+            yield f"{number} {n}", actions

@@ -4,6 +4,7 @@ kept as by the package's rule.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from types import ModuleType
 
@@ -12,23 +13,19 @@ from exercise_kit import (
     CHAINS,
     EXACT,
     KINDS,
-    Check,
     Examples,
     Outcomes,
     Rule,
-    Wrong,
+    check,
     check_output,
+    expect,
     models,
     outcome_of,
 )
 from torch import Tensor
 
 from lr.spec.acceptance import BlockRule, Proposal
-from lr.theory.exact import (
-    drawn_drafts,
-    expected_accepted,
-    target_rows,
-)
+from lr.theory.exact import drawn_drafts, expected_accepted, target_rows
 
 PRAISE = (
     "Exact, and it keeps as many draft tokens as any rule that sees these rows can."
@@ -38,7 +35,7 @@ P = torch.tensor([[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]).double()
 Q = torch.tensor([[0.8, 0.2], [0.4, 0.6]]).double()
 
 
-def taught(answer: ModuleType) -> Rule:
+def rule_of(answer: ModuleType) -> Rule:
     """The rule that your function describes."""
 
     def outcomes(p_rows: Tensor, proposal: Proposal) -> Outcomes:
@@ -49,107 +46,95 @@ def taught(answer: ModuleType) -> Rule:
     return Rule(outcomes)
 
 
+def proposals(kind: str) -> Iterator[tuple[Tensor, Tensor, tuple[int, ...]]]:
+    """The arguments of `endings` for every proposal of one to three tokens."""
+    target, draft = models(kind, seed=3)
+    for chain in CHAINS:
+        for _, proposal in drawn_drafts(draft, chain):
+            assert proposal.q is not None
+            yield target_rows(target, proposal), proposal.q, tuple(proposal.tokens)
+
+
+@check(
+    "two draft tokens, the first too likely under q, the second too unlikely",
+    "w_1 = 1/2 and w_2 = min(1, 1/2 · 2) = 1, and all stay with probability w_2.",
+)
 def credit_goes_back(answer: ModuleType) -> None:
-    chances = [
-        float(chance) for chance, _ in answer.endings(P.clone(), Q.clone(), (0, 0))
-    ]
-    if len(chances) != 3 or max(abs(a - b) for a, b in zip(chances, (0, 0, 1))) > 1e-9:
-        told = ", ".join(f"{chance:.3g}" for chance in chances)
-        raise Wrong(
-            "First p/q = 1/2, then 2: as a block both draft tokens stay for sure, so the "
-            f"endings have the probabilities 0, 0, 1; yours are {told}."
-        )
+    endings = answer.endings(P.clone(), Q.clone(), (0, 0))
+    chances = [round(float(chance), 9) for chance, _ in endings]
+    listed = ", ".join(f"{chance:.3g}" for chance in chances)
+    says = (
+        "First p/q = 1/2, then 2: as a block both draft tokens stay for sure, so the "
+        f"endings have the probabilities 0, 0, 1; yours are {listed}."
+    )
+    expect(chances == [0, 0, 1], says)
 
 
+@check(
+    "whether the endings are distributions",
+    "Going down, keep the probability that nothing longer was cut, `left`; the last cut, "
+    "before the first draft token, takes all of it. Where a sum is zero, return p.",
+)
 def endings_are_distributions(answer: ModuleType) -> None:
     for kind in KINDS:
-        for chain in CHAINS:
-            target, draft = models(kind, seed=3)
-            for _, proposal in drawn_drafts(draft, chain):
-                assert proposal.q is not None
-                rows = target_rows(target, proposal)
-                check_endings(
-                    answer.endings(rows, proposal.q, proposal.tokens), len(chain)
-                )
+        for rows, q, tokens in proposals(kind):
+            check_endings(answer.endings(rows, q, tokens), len(tokens))
 
 
 def check_endings(endings: list[tuple[float, Tensor]], drafts: int) -> None:
     """`Wrong` if the endings, or what follows one of them, are no distribution."""
-    if len(endings) != drafts + 1:
-        raise Wrong(
-            f"{drafts} draft tokens have {drafts + 1} endings, from none to all of them; you "
-            f"return {len(endings)}."
-        )
+    says = (
+        f"{drafts} draft tokens have {drafts + 1} endings, from none to all of them; you "
+        f"return {len(endings)}."
+    )
+    expect(len(endings) == drafts + 1, says)
     chances = [float(chance) for chance, _ in endings]
-    if abs(sum(chances) - 1) > 1e-9 or min(chances) < -EXACT:
-        raise Wrong(
-            f"The probabilities of the endings sum to {sum(chances):.4g}, not 1."
-        )
+    says = f"The probabilities of the endings sum to {sum(chances):.4g}, not 1."
+    expect(abs(sum(chances) - 1) < 1e-9 and min(chances) >= -EXACT, says)
     for i, (chance, after) in enumerate(endings):
-        if not bool(after.isfinite().all()):
-            raise Wrong(f"After {i} draft tokens something was divided by zero.")
+        says = f"After {i} draft tokens something was divided by zero."
+        expect(bool(after.isfinite().all()), says)
         total = float(after.sum())
-        if chance > EXACT and (float(after.min()) < 0 or abs(total - 1) > 1e-9):
-            raise Wrong(
-                f"What follows {i} kept draft tokens is not a distribution: it sums to {total:.4g}."
-            )
+        says = (
+            f"What follows {i} kept draft tokens is not a distribution: it sums to "
+            f"{total:.4g}."
+        )
+        right = float(after.min()) >= 0 and abs(total - 1) < 1e-9
+        expect(right or chance <= EXACT, says)
 
 
+@check(
+    "the distribution over every text, by adding up every case",
+    "Cap w at 1 in each step of the recursion; and the token after a cut comes from "
+    "(w_i p - q)+, with the weight.",
+)
 def the_targets(answer: ModuleType) -> None:
-    check_output(taught(answer))
+    check_output(rule_of(answer))
 
 
+@check(
+    "how many draft tokens stay",
+    "The chance to cut after x_i is S_i / (S_i + 1 - w_i) of what is left.",
+)
 def as_many_as_can(answer: ModuleType) -> None:
     target, draft = models("random", seed=2)
     for chain in CHAINS:
-        mine = expected_accepted(taught(answer), target, drawn_drafts(draft, chain))
-        best = expected_accepted(BlockRule(), target, drawn_drafts(draft, chain))
-        if abs(mine - best) > EXACT:
-            raise Wrong(
-                f"Of {len(chain)} draft tokens {mine:.4g} stay on average; {best:.4g} can."
-            )
-
-
-CHECKS = (
-    Check(
-        "two draft tokens, the first too likely under q, the second too unlikely",
-        "w_1 = 1/2 and w_2 = min(1, 1/2 · 2) = 1, and all stay with probability w_2.",
-        credit_goes_back,
-    ),
-    Check(
-        "whether the endings are distributions",
-        "Going down, keep the probability that nothing longer was cut, `left`; the last cut, "
-        "before the first draft token, takes all of it. Where a sum is zero, return p.",
-        endings_are_distributions,
-    ),
-    Check(
-        "the distribution over every text, by adding up every case",
-        "Cap w at 1 in each step of the recursion; and the token after a cut comes from "
-        "(w_i p - q)+, with the weight.",
-        the_targets,
-    ),
-    Check(
-        "how many draft tokens stay",
-        "The chance to cut after x_i is S_i / (S_i + 1 - w_i) of what is left.",
-        as_many_as_can,
-    ),
-)
+        kept, best = (
+            expected_accepted(rule, target, drawn_drafts(draft, chain))
+            for rule in (rule_of(answer), BlockRule())
+        )
+        says = (
+            f"Of {len(chain)} draft tokens {kept:.4g} stay on average; {best:.4g} can."
+        )
+        expect(abs(kept - best) <= EXACT, says)
 
 
 def examples(answer: ModuleType) -> Examples:
     """Its endings on some proposals."""
 
     def flat(p: Tensor, q: Tensor, tokens: tuple[int, ...]) -> object:
-        found = answer.endings(p.clone(), q.clone(), tokens)
-        return torch.cat(
-            [torch.cat([torch.tensor([float(c)]).double(), law]) for c, law in found]
-        )
+        rows = answer.endings(p.clone(), q.clone(), tokens)
+        return torch.stack([torch.cat([p.new_tensor([c]), law]) for c, law in rows])
 
-    yield "credit", outcome_of(partial(flat, P, Q, (0, 0)))
-    target, draft = models("random", seed=3)
-    for chain in CHAINS:
-        for number, (_, proposal) in enumerate(drawn_drafts(draft, chain)):
-            assert proposal.q is not None
-            rows = target_rows(target, proposal)
-            call = partial(flat, rows, proposal.q, tuple(proposal.tokens))
-            yield f"{len(chain)} {number}", outcome_of(call)
+    for number, arguments in enumerate([(P, Q, (0, 0)), *proposals("random")]):
+        yield str(number), outcome_of(partial(flat, *arguments))

@@ -4,11 +4,12 @@ against the best constant depth.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import ModuleType
 
-from exercise_kit import Check, Examples, Wrong
+from exercise_kit import Examples, check, expect
 
 from lr.rng import Stream, uniform
 from lr.spec.protocol import Drafted, Emit, Limits, Schedule, SchedulerConfig
@@ -21,7 +22,6 @@ NEXT = "verifier"
 STEPS = 200
 COST, MOST = 0.2, 6
 COINS = Stream.root(0).fold_in("a world")
-STEADY = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 @dataclass(frozen=True)
@@ -42,47 +42,35 @@ class World:
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
         """A coin of its own for every step of the answer."""
-        place = min(len(prefix), STEPS - 1)
-        return Verdict(uniform(COINS.key(place)) < self.rates[place], "a coin")
+        index = min(len(prefix), STEPS - 1)
+        return Verdict(uniform(COINS.key(index)) < self.rates[index], "a coin")
 
 
-class Always:
-    """A constant depth."""
-
-    def __init__(self, depth: int) -> None:
-        self.constant = depth
-
-    def depth(self, stats: Stats) -> int:
-        """Always the same."""
-        return self.constant
-
-
-def time_of(controller: object, world: World) -> float:
-    """Run the scheduler to the end under a controller; the time is COST per draft step
-    and one unit per cycle.
+def time_of(depth_of: Callable[[Stats], int], world: World) -> float:
+    """Run the scheduler to the end with the depths of a controller; the time is COST
+    per draft step and one unit per cycle.
     """
     config = SchedulerConfig(Limits(max_tokens=10 * STEPS), Schedule.SYNC, depth=MOST)
-    run, stats, cycles = ScriptedRun(config, world), Stats(), 0
+    run = ScriptedRun(config, world)
+    stats = Stats()
+    cycles = 0
     while not run.done:
         turn = run.step()
         if isinstance(turn.event, Drafted):
             stats = replace(stats, drafted=stats.drafted + 1)
         for command in turn.commands:
             if isinstance(command, Emit):
-                kept = command.emitted.origin is Origin.ACCEPTED
-                cycles += not kept
-                judged = stats.judged + len(command.verdicts)
+                accepted = command.emitted.origin is Origin.ACCEPTED
+                cycles += not accepted
                 stats = replace(
                     stats,
                     steps=stats.steps + 1,
-                    judged=judged,
-                    accepted=stats.accepted + kept,
+                    judged=stats.judged + len(command.verdicts),
+                    accepted=stats.accepted + accepted,
                 )
-                depth = controller.depth(stats)  # type: ignore[attr-defined]
-                if not isinstance(depth, int) or not 0 <= depth <= MOST:
-                    raise Wrong(
-                        f"depth returned {depth!r}: a whole number from 0 to {MOST}."
-                    )
+                depth = depth_of(stats)
+                says = f"depth returned {depth!r}: a whole number from 0 to {MOST}."
+                expect(isinstance(depth, int) and 0 <= depth <= MOST, says)
                 run.scheduler.set_depth(depth)
     return cycles + COST * stats.drafted
 
@@ -90,67 +78,61 @@ def time_of(controller: object, world: World) -> float:
 @cache
 def best_constant(world: World) -> float:
     """The time of the best constant depth."""
-    return min(time_of(Always(depth), world) for depth in range(MOST + 1))
+    return min(time_of(lambda _, d=depth: d, world) for depth in range(MOST + 1))
 
 
-def late(
-    answer: ModuleType, world: World, known: float, allowed: float, where: str
+def in_time(
+    answer: ModuleType, world: World, best: float, allowed: float, where: str
 ) -> None:
-    """`Wrong` if the controller takes more than `allowed` times the time `known`."""
-    time = time_of(answer.Controller(), world)
-    if time > allowed * known:
-        raise Wrong(
-            f"{where} your controller takes {time / known:.2f} times as long as the best constant "
-            f"depth; {allowed:g} times is allowed."
-        )
+    """`Wrong` if the controller takes more than `allowed` times the `best` time."""
+    share = time_of(answer.Controller().depth, world) / best
+    says = (
+        f"{where} your controller takes {share:.2f} times as long as the best constant "
+        f"depth; {allowed:g} times is allowed."
+    )
+    expect(share <= allowed, says)
 
 
-def steady(answer: ModuleType) -> None:
-    for rate in STEADY:
-        world = World((rate,) * STEPS)
-        late(
-            answer,
-            world,
-            best_constant(world),
-            1.125,
-            f"Where {rate:.0%} are accepted,",
-        )
-
-
-def better_times(answer: ModuleType) -> None:
-    for bad in (0.0, 0.05):
-        first, second = (bad,) * (STEPS // 2), (0.95,) * (STEPS // 2)
-        known = sum(best_constant(World(half * 2)) / 2 for half in (first, second))
-        where = f"Where {bad:.0%} are accepted for 100 steps, then 95%,"
-        late(answer, World(first + second), known, 1.25, where)
-
-
+@check(
+    "that counts alone decide", "Use steps, drafted, judged and accepted; no seconds."
+)
 def counts_alone(answer: ModuleType) -> None:
     for seconds in (0.001, 0.7):
-        one, other = answer.Controller(), answer.Controller()
+        first, second = answer.Controller(), answer.Controller()
         for n in range(1, 60):
             stats = Stats(steps=n, judged=n, accepted=(2 * n) // 3, drafted=2 * n)
-            timed = replace(
-                stats,
-                seconds=n * seconds,
-                draft_seconds=n * seconds / 2,
-                target_seconds=3.0,
+            times = {"seconds": n * seconds, "draft_seconds": n * seconds / 2}
+            timed = replace(stats, target_seconds=3.0, **times)
+            says = (
+                "The same counts with other seconds gave another depth: on another "
+                "machine the run would not come again the same."
             )
-            if one.depth(stats) != other.depth(timed):
-                raise Wrong("The same counts with other seconds gave another depth: on another "
-                            "machine the run would not come again the same.")  # fmt: skip
+            expect(first.depth(stats) == second.depth(timed), says)
 
 
-CHECKS = (
-    Check("that counts alone decide", "Use steps, drafted, judged and accepted; no seconds.",
-          counts_alone),
-    Check("worlds of constant acceptance",
-          "Estimate the rate, accepted / judged, and take `lr.theory.synchronous.sync_best_k(rate, "
-          "COST)`, which counts the target's own step too: the depth is one less.", steady),
-    Check("a world that changes in the middle",
-          "Let old verdicts fade (an exponential average), and never look 0 steps ahead: who does "
-          "not draft learns nothing.", better_times),
-)  # fmt: skip
+@check(
+    "worlds of constant acceptance",
+    "Estimate the rate, accepted / judged, and take `lr.theory.synchronous.sync_best_k("
+    "rate, COST)`, which counts the target's own step too: the depth is one less.",
+)
+def steady(answer: ModuleType) -> None:
+    for rate in (0.1, 0.3, 0.5, 0.7, 0.9):
+        world = World((rate,) * STEPS)
+        where = f"Where {rate:.0%} are accepted,"
+        in_time(answer, world, best_constant(world), 1.125, where)
+
+
+@check(
+    "a world that changes in the middle",
+    "Let old verdicts fade (an exponential average), and never look 0 steps ahead: who "
+    "does not draft learns nothing.",
+)
+def better_times(answer: ModuleType) -> None:
+    for bad in (0.0, 0.05):
+        halves = ((bad,) * (STEPS // 2), (0.95,) * (STEPS // 2))
+        best = sum(best_constant(World(half * 2)) / 2 for half in halves)
+        where = f"Where {bad:.0%} are accepted for 100 steps, then 95%,"
+        in_time(answer, World(halves[0] + halves[1]), best, 1.25, where)
 
 
 def examples(answer: ModuleType) -> Examples:
@@ -159,10 +141,9 @@ def examples(answer: ModuleType) -> Examples:
         for seconds in (0.0, 9.0):
             controller = answer.Controller()
             for n in range(1, 121):
-                kept = (n * rate) // 10 if n <= 60 else 6 * rate + (n - 60)
-                stats = Stats(
-                    steps=n, judged=n, accepted=kept, drafted=2 * n, seconds=seconds * n
-                )
-                said = controller.depth(stats)
+                accepted = (n * rate) // 10 if n <= 60 else 6 * rate + (n - 60)
+                counts = {"steps": n, "judged": n, "drafted": 2 * n}
+                stats = Stats(accepted=accepted, seconds=seconds * n, **counts)
+                depth = controller.depth(stats)
                 if n % 12 == 0:
-                    yield f"{rate} {seconds} {n}", said
+                    yield f"{rate} {seconds} {n}", depth

@@ -5,10 +5,12 @@ beside the package's own.
 from __future__ import annotations
 
 import random
+from functools import partial
+from itertools import product
 from types import ModuleType
 
 import torch
-from exercise_kit import Check, Examples, Wrong, outcome_of
+from exercise_kit import Examples, check, expect, outcome_of
 
 from lr.errors import OutOfBlocks
 from lr.kvcache.branch import BlockTable, blocks_for
@@ -24,24 +26,27 @@ class Paper:
     """A cache that remembers a token per slot, and what every branch should contain."""
 
     def __init__(self, answer: ModuleType, blocks: int = 12) -> None:
-        self.answer, self.pool = answer, BlockPool(blocks)
+        self.answer = answer
+        self.pool = BlockPool(blocks)
         self.memory: list[int | None] = [None] * (blocks * SIZE)
         self.branches: list[tuple[BlockTable, list[int]]] = []
         self.copied = self.written = 0
 
-    def open(self) -> int:
-        """A new branch; returns its number."""
+    def open(self, length: int = 0) -> int:
+        """A new branch of some tokens; returns its number."""
         self.branches.append((BlockTable(SIZE), []))
-        return len(self.branches) - 1
+        number = len(self.branches) - 1
+        if length:
+            self.write(number, length)
+        return number
 
     def fork(self, number: int) -> int:
         """A branch that shares every block."""
         table, tokens = self.branches[number]
         for block in table.blocks:
             self.pool.share(block)
-        self.branches.append(
-            (BlockTable(SIZE, list(table.blocks), table.length), list(tokens))
-        )
+        shared = BlockTable(SIZE, list(table.blocks), table.length)
+        self.branches.append((shared, list(tokens)))
         return len(self.branches) - 1
 
     def release(self, number: int) -> None:
@@ -54,14 +59,11 @@ class Paper:
         """Append `count` new tokens by your function; returns its copies."""
         table, tokens = self.branches[number]
         slots, copies = self.answer.append(self.pool, table, count)
-        for source, copy in copies:
-            self.memory[copy * SIZE : (copy + 1) * SIZE] = self.memory[
-                source * SIZE : (source + 1) * SIZE
-            ]
-        if len(slots) != count:
-            raise Wrong(
-                f"{count} new tokens need {count} slots; append returned {len(slots)}."
-            )
+        for old, new in copies:
+            block = self.memory[old * SIZE : (old + 1) * SIZE]
+            self.memory[new * SIZE : (new + 1) * SIZE] = block
+        says = f"{count} new tokens need {count} slots; append returned {len(slots)}."
+        expect(len(slots) == count, says)
         for slot in slots:
             self.written += 1
             self.memory[slot] = self.written
@@ -74,134 +76,141 @@ class Paper:
         pool says.
         """
         for table, tokens in self.branches:
-            if table.length != len(tokens):
-                raise Wrong(
-                    f"A branch of {len(tokens)} tokens has the length {table.length}."
-                )
-            if len(table.blocks) != blocks_for(table.length, SIZE):
-                raise Wrong(
-                    f"A branch of {len(tokens)} tokens has {len(table.blocks)} blocks of {SIZE}; "
-                    f"it needs {blocks_for(table.length, SIZE)}."
-                )
+            start = f"A branch of {len(tokens)} tokens has"
+            says = f"{start} the length {table.length}."
+            expect(table.length == len(tokens), says)
+            needed, held = blocks_for(table.length, SIZE), len(table.blocks)
+            says = f"{start} {held} blocks of {SIZE}; it needs {needed}."
+            expect(held == needed, says)
             read = [self.memory[slot] for slot in table.slots(0, table.length)]
-            if read != tokens:
-                raise Wrong(
-                    f"A branch wrote {tokens} and reads {read}: another branch wrote into its "
-                    "block."
-                )
+            says = (
+                f"A branch wrote {tokens} and reads {read}: another branch wrote into "
+                "its block."
+            )
+            expect(read == tokens, says)
         for block in range(self.pool.num_blocks):
             owners = sum(block in table.blocks for table, _ in self.branches)
-            if self.pool.refcount(block) != owners:
-                raise Wrong(
-                    f"Block {block} is in the tables of {owners} branches, and the pool counts "
-                    f"{self.pool.refcount(block)}."
-                )
+            count = self.pool.refcount(block)
+            says = (
+                f"Block {block} is in the tables of {owners} branches, and the pool "
+                f"counts {count}."
+            )
+            expect(count == owners, says)
+
+    def writes_alone(self, number: int, count: int, why: str) -> None:
+        """`Wrong` if this copies something."""
+        for old, _ in self.write(number, count):
+            expect(False, f"Block {old} was copied without need: {why}.")
+        self.check()
 
 
-def no_copy(copies: list[tuple[int, int]], why: str) -> None:
-    """`Wrong` if something was copied."""
-    if copies:
-        raise Wrong(f"Block {copies[0][0]} was copied without need: {why}.")
-
-
+@check(
+    "the example of the exercise",
+    "Four things change: the table's blocks, its length, the pool's counts (`drop` the "
+    "block that was copied), and what is returned.",
+)
 def the_example(answer: ModuleType) -> None:
     pool = BlockPool(6)
     table = BlockTable(SIZE, pool.allocate(2), 6)
     pool.share(0)
     pool.share(1)
-    said = answer.append(pool, table, 3)
-    if tuple(map(list, said)) != ([10, 11, 12], [(1, 2)]):
-        raise Wrong(
-            "Six tokens in blocks of 4, the second block shared, three more tokens: slots "
-            f"[10, 11, 12] and copies [(1, 2)] are right; append returned {said[0]} and {said[1]}."
-        )
-    if (table.blocks, table.length) != ([0, 2, 3], 9):
-        raise Wrong(
-            f"The table should have blocks [0, 2, 3] and length 9 now; it has {table.blocks} and "
-            f"{table.length}."
-        )
-    if pool.refcount(1) != 1:
-        raise Wrong(
-            f"The copied block 1 has lost an owner, so the pool should count 1; it counts "
-            f"{pool.refcount(1)}: the block will never be free again."
-        )
+    slots, copies = map(list, answer.append(pool, table, 3))
+    says = (
+        "Six tokens in blocks of 4, the second block shared, three more tokens: slots "
+        "[10, 11, 12] and copies [(1, 2)] are right; append returned "
+        f"{slots} and {copies}."
+    )
+    expect((slots, copies) == ([10, 11, 12], [(1, 2)]), says)
+    says = (
+        "The table should have blocks [0, 2, 3] and length 9 now; it has "
+        f"{table.blocks} and {table.length}."
+    )
+    expect((table.blocks, table.length) == ([0, 2, 3], 9), says)
+    says = (
+        "The copied block 1 has lost an owner, so the pool should count 1; it counts "
+        f"{pool.refcount(1)}: the block will never be free again."
+    )
+    expect(pool.refcount(1) == 1, says)
 
 
+@check("a branch that shares nothing", "Ask `pool.refcount` before you copy.")
 def alone(answer: ModuleType) -> None:
     paper = Paper(answer)
-    branch = paper.open()
-    for count in (1, 2, 3, 0, 5, 1):
-        no_copy(paper.write(branch, count), "no other branch holds it")
+    first = paper.open()
+    for count in (3, 1, 5, 0, 4):
+        paper.writes_alone(first, count, "nobody shares it")
+
+
+@check(
+    "two branches that go on from one half-filled block",
+    "Only the last block can be both shared and written, and only if `table.room` is not "
+    "0.",
+)
+def forks(answer: ModuleType) -> None:
+    paper = Paper(answer)
+    first = paper.open(6)
+    second = paper.fork(first)
+    for number in (second, first, second):
+        paper.write(number, 3)
         paper.check()
 
 
-def forks(answer: ModuleType) -> None:
-    paper = Paper(answer)
-    first = paper.open()
-    paper.write(first, 6)
-    second = paper.fork(first)
-    paper.write(second, 1)
-    paper.write(first, 1)
-    paper.check()
-
-
+@check("a full block that is shared", "A full block is never written, so never copied.")
 def full_blocks(answer: ModuleType) -> None:
     paper = Paper(answer)
-    first = paper.open()
-    paper.write(first, 8)
-    no_copy(
-        paper.write(paper.fork(first), 3),
-        "it is full, so nobody writes into it any more",
-    )
-    paper.check()
+    second = paper.fork(paper.open(8))
+    paper.writes_alone(second, 3, "it is full, so nobody writes into it any more")
 
 
+@check("no new token", "count = 0 writes nothing.")
 def nothing_new(answer: ModuleType) -> None:
     paper = Paper(answer)
-    first = paper.open()
-    paper.write(first, 6)
-    no_copy(paper.write(paper.fork(first), 0), "there was no new token")
-    paper.check()
+    paper.writes_alone(paper.fork(paper.open(6)), 0, "there was no new token")
 
 
+@check("the last owner of a block", "The count tells: 1 means it is yours alone.")
 def last_owner(answer: ModuleType) -> None:
     paper = Paper(answer)
-    first = paper.open()
-    paper.write(first, 6)
-    second = paper.fork(first)
-    if len(paper.write(second, 1)) != 1:
-        raise Wrong(
-            "A half-filled block that two branches hold was written without a copy."
-        )
-    no_copy(paper.write(first, 1), "the other owner has left it")
-    paper.check()
+    first = paper.open(6)
+    copies = paper.write(paper.fork(first), 1)
+    says = "A half-filled block that two branches hold was written without a copy."
+    expect(len(copies) == 1, says)
+    paper.writes_alone(first, 1, "the other owner has left it")
 
 
+@check(
+    "a pool that runs dry",
+    "Count all blocks that are needed, the copy's too, and take them in one `allocate` "
+    "before anything changes.",
+)
 def all_or_nothing(answer: ModuleType) -> None:
     for count in (5, 30):
         paper = Paper(answer, blocks=3)
-        first = paper.open()
-        paper.write(first, 6)
-        table, _ = paper.branches[paper.fork(first)]
-        try:
-            answer.append(paper.pool, table, count)
-        except OutOfBlocks:
-            pass
-        else:
-            raise Wrong(f"{count} more tokens do not fit a pool with one free block, and append "
-                        "did not raise OutOfBlocks.")  # fmt: skip
-        if (table.blocks, table.length, paper.pool.num_free) != ([0, 1], 6, 1):
-            raise Wrong(
-                "OutOfBlocks was raised and something had changed already: blocks "
-                f"{table.blocks} (were [0, 1]), length {table.length} (was 6), "
-                f"{paper.pool.num_free} free blocks (was 1)."
-            )
+        table, _ = paper.branches[paper.fork(paper.open(6))]
+        refused = outcome_of(partial(answer.append, paper.pool, table, count))
+        says = (
+            f"{count} more tokens do not fit a pool with one free block, and append did "
+            "not raise OutOfBlocks."
+        )
+        expect(refused == OutOfBlocks.__name__, says)
+        free = paper.pool.num_free
+        says = (
+            "OutOfBlocks was raised and something had changed already: blocks "
+            f"{table.blocks} (were [0, 1]), length {table.length} (was 6), {free} free "
+            "blocks (was 1)."
+        )
+        expect((table.blocks, table.length, free) == ([0, 1], 6, 1), says)
         paper.check()
 
 
+@check(
+    "a long random life beside the package's cache",
+    "Compare the blocks that you take with blocks_for(length + count).",
+)
 def random_life(answer: ModuleType) -> None:
     for seed in range(10):
-        chance, paper = random.Random(seed), Paper(answer, blocks=40)
+        chance = random.Random(seed)
+        paper = Paper(answer, blocks=40)
         cache = PagedKVCache(
             num_layers=1, num_kv_heads=1, head_dim=1, num_blocks=40, block_size=SIZE,
             dtype=torch.float32, device="cpu",
@@ -209,11 +218,12 @@ def random_life(answer: ModuleType) -> None:
         paper.open()
         twins = [cache.new()]
         for _ in range(60):
-            at, what = chance.randrange(len(twins)), chance.random()
-            if what < 0.25 and len(twins) < 6:
+            at = chance.randrange(len(twins))
+            action = chance.random()
+            if action < 0.25 and len(twins) < 6:
                 paper.fork(at)
                 twins.append(cache.fork(twins[at]))
-            elif (what < 0.4 and len(twins) > 1) or twins[at].length > 20:
+            elif (action < 0.4 and len(twins) > 1) or twins[at].length > 20:
                 paper.release(at)
                 cache.release(twins.pop(at))
                 if not twins:
@@ -225,55 +235,27 @@ def random_life(answer: ModuleType) -> None:
                 with cache.append([twins[at]], [count]):
                     pass
             paper.check()
-            if (paper.copied, paper.pool.num_free) != (
-                cache.copied_blocks,
-                cache.pool.num_free,
-            ):
-                raise Wrong(
-                    f"After a random life {paper.copied} blocks were copied and "
-                    f"{paper.pool.num_free} are free; {cache.copied_blocks} copies were needed, "
-                    f"which leaves {cache.pool.num_free}."
-                )
-
-
-CHECKS = (
-    Check("the example of the exercise",
-          "Four things change: the table's blocks, its length, the pool's counts (`drop` the block "
-          "that was copied), and what is returned.", the_example),
-    Check("a branch that shares nothing",
-          "Ask `pool.refcount` before you copy.", alone),
-    Check("two branches that go on from one half-filled block",
-          "Only the last block can be both shared and written, and only if `table.room` is not 0.",
-          forks),
-    Check("a full block that is shared", "A full block is never written, so never copied.",
-          full_blocks),
-    Check("no new token", "count = 0 writes nothing.", nothing_new),
-    Check("the last owner of a block", "The count tells: 1 means it is yours alone.", last_owner),
-    Check("a pool that runs dry",
-          "Count all blocks that are needed, the copy's too, and take them in one `allocate` "
-          "before anything changes.", all_or_nothing),
-    Check("a long random life beside the package's cache",
-          "Compare the blocks that you take with blocks_for(length + count).", random_life),
-)  # fmt: skip
+            says = (
+                f"After a random life {paper.copied} blocks were copied and "
+                f"{paper.pool.num_free} are free; {cache.copied_blocks} copies were "
+                f"needed, which leaves {cache.pool.num_free}."
+            )
+            copies = paper.copied == cache.copied_blocks
+            expect(copies and paper.pool.num_free == cache.pool.num_free, says)
 
 
 def examples(answer: ModuleType) -> Examples:
     """What it returns and leaves behind, over lengths, counts and owners."""
-
-    def left(length: int, count: int, shared: bool, blocks: int) -> object:
-        pool = BlockPool(blocks)
-        table = BlockTable(SIZE, pool.allocate(blocks_for(length, SIZE)), length)
-        for block in table.blocks if shared else ():
+    cases = product(range(9), (0, 1, 3, 6), (False, True), (1, 6))
+    for length, count, shared, free in cases:
+        pool = BlockPool(blocks_for(length, SIZE) + free)
+        blocks = pool.allocate(blocks_for(length, SIZE))
+        table = BlockTable(SIZE, blocks, length)
+        for block in list(blocks) if shared else ():
             pool.share(block)
-        said = outcome_of(lambda: tuple(map(list, answer.append(pool, table, count))))
-        counts = [pool.refcount(block) for block in range(blocks)]
-        return said, table.blocks, table.length, counts
-
-    for length in range(9):
-        for count in (0, 1, 3, 6):
-            for shared in (False, True):
-                for blocks in (blocks_for(length, SIZE) + 1, 8):
-                    yield (
-                        f"{length} {count} {shared} {blocks}",
-                        left(length, count, shared, blocks),
-                    )
+        returned = outcome_of(partial(answer.append, pool, table, count))
+        if isinstance(returned, tuple):
+            returned = [list(part) for part in returned]
+        owners = [pool.refcount(block) for block in range(pool.num_blocks)]
+        state = (returned, table.blocks, table.length, owners)
+        yield f"{length} {count} {shared} {free}", state

@@ -4,17 +4,18 @@ enumeration."""
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from types import ModuleType
 
 import torch
 from exercise_kit import (
     KINDS,
-    Check,
     Examples,
     Outcomes,
     Rule,
-    Wrong,
+    check,
     check_output,
+    expect,
     numbers,
     outcome_of,
     pair_of,
@@ -31,9 +32,10 @@ from lr.theory.exact import (
 
 PRAISE = "What comes out is the target's distribution, to twelve digits, and no rule keeps more."
 NEXT = "block_verification"
+P, Q = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.8, 0.2]).double()
 
 
-def taught(answer: ModuleType) -> Rule:
+def rule_of(answer: ModuleType) -> Rule:
     """Rejection sampling of a chain, made of your two functions."""
 
     def outcomes(p_rows: Tensor, proposal: Proposal) -> Outcomes:
@@ -41,8 +43,8 @@ def taught(answer: ModuleType) -> Rule:
         q, left = proposal.q, 1.0
         assert q is not None
         for i, token in enumerate(proposal.tokens):
-            pq = float(p_rows[i, token]), float(q[i, token])
-            stays = float(answer.accept_prob(*pq))
+            pair = float(p_rows[i, token]), float(q[i, token])
+            stays = float(answer.accept_prob(*pair))
             yield left * (1.0 - stays), i, partial(answer.residual, p_rows[i], q[i])
             left *= stays
         yield left, len(proposal), lambda: p_rows[-1]
@@ -50,111 +52,90 @@ def taught(answer: ModuleType) -> Rule:
     return Rule(outcomes)
 
 
-P, Q = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.8, 0.2]).double()
+def bias_on_the_coin(answer: ModuleType) -> float:
+    """The largest error of a word's probability, when one token is drawn from Q."""
+    pairs = zip(P.tolist(), Q.tolist(), strict=True)
+    stay = torch.tensor([float(answer.accept_prob(p, q)) for p, q in pairs]).double()
+    out = Q * stay + (1 - (Q * stay).sum()) * answer.residual(P.clone(), Q.clone())
+    return float((out - P).abs().max())
 
 
-def bias_of(answer: ModuleType, p: Tensor, q: Tensor) -> float:
-    """The largest error of a word's probability, when one token is drawn from q."""
-    stay = torch.tensor(
-        [
-            float(answer.accept_prob(float(a), float(b)))
-            for a, b in zip(p, q, strict=True)
-        ]
-    ).double()
-    out = q * stay + (1 - (q * stay).sum()) * answer.residual(p, q)
-    return float((out - p).abs().max())
-
-
+@check(
+    "a two-word coin, p = (0.5, 0.5) and q = (0.8, 0.2)",
+    "Accepted tokens already come out with probability q·min(1, p/q) = min(p, q). The "
+    "residual has to bring only what is still missing to p.",
+)
 def the_coin(answer: ModuleType) -> None:
+    bias = bias_on_the_coin(answer)
     for p, q, right in ((0.5, 0.8, 0.625), (0.5, 0.2, 1.0)):
-        said = float(answer.accept_prob(p, q))
-        if abs(said - right) > 1e-9:
-            raise Wrong(
-                f"A token with p = {p} and q = {q} has to stay with probability {right}; "
-                f"accept_prob says {said:.4g}.",
-                bias_of(answer, P, Q),
-            )
-    said = answer.residual(P.clone(), Q.clone())
-    if not torch.allclose(said, torch.tensor([0.0, 1.0]).double()):
-        raise Wrong(
-            f"With p = (0.5, 0.5) and q = (0.8, 0.2) a rejected word has to become the second one "
-            f"for sure, (0, 1); residual gives {numbers(said)}.",
-            bias_of(answer, P, Q),
+        chance = float(answer.accept_prob(p, q))
+        says = (
+            f"A token with p = {p} and q = {q} has to stay with probability {right}; "
+            f"accept_prob says {chance:.4g}."
         )
+        expect(abs(chance - right) < 1e-9, says, bias)
+    law = answer.residual(P.clone(), Q.clone())
+    says = (
+        "With p = (0.5, 0.5) and q = (0.8, 0.2) a rejected word has to become the second "
+        f"one for sure, (0, 1); residual gives {numbers(law)}."
+    )
+    expect(torch.allclose(law, torch.tensor([0.0, 1.0]).double()), says, bias)
 
 
+@check(
+    "whether the residual is a distribution",
+    "Divide by the sum; and where p = q the sum is zero: return p there.",
+)
 def a_distribution(answer: ModuleType) -> None:
-    for kind in KINDS:
-        for seed in range(20):
-            p, q = pair_of(kind, seed)
-            before = p.clone(), q.clone()
-            drawn = answer.residual(p, q)
-            of = f"The residual of p = {numbers(p)} and q = {numbers(q)}"
-            if not bool(drawn.isfinite().all()):
-                raise Wrong(f"{of} is {numbers(drawn)}: something was divided by zero.")
-            if float(drawn.min()) < 0 or abs(float(drawn.sum()) - 1) > 1e-9:
-                raise Wrong(
-                    f"{of} is {numbers(drawn)}, which sums to {float(drawn.sum()):.3g}, not 1."
-                )
-            if not (torch.equal(p, before[0]) and torch.equal(q, before[1])):
-                raise Wrong("residual has changed p or q, which others still need.")
+    for kind, seed in product(KINDS, range(20)):
+        p, q = pair_of(kind, seed)
+        law = answer.residual(p, q)
+        start = (
+            f"The residual of p = {numbers(p)} and q = {numbers(q)} is {numbers(law)}"
+        )
+        finite = bool(law.isfinite().all())
+        expect(finite, f"{start}: something was divided by zero.")
+        total = float(law.sum())
+        right = float(law.min()) >= 0 and abs(total - 1) < 1e-9
+        expect(right, f"{start}, which sums to {total:.3g}, not 1.")
+        same = all(map(torch.equal, (p, q), pair_of(kind, seed)))
+        expect(same, "residual has changed p or q, which others still need.")
 
 
+@check(
+    "the distribution over every text, by adding up every case",
+    "For each word: q·accept + P(rejected)·residual has to be p. Write it out for one "
+    "word that q likes too much and one that q likes too little.",
+)
 def the_targets(answer: ModuleType) -> None:
-    check_output(taught(answer))
+    check_output(rule_of(answer))
 
 
+@check(
+    "how many draft tokens stay",
+    "The best possible is the sum of min(p, q). A token with p > q need never be "
+    "rejected.",
+)
 def as_many_as_can(answer: ModuleType) -> None:
     for kind in KINDS:
         p, q = pair_of(kind, seed=2)
         drafts = drawn_drafts(context_free(q), (-1,))
-        kept = expected_accepted(taught(answer), context_free(p), drafts)
+        kept = expected_accepted(rule_of(answer), context_free(p), drafts)
         best = 1 - total_variation(p, q)
-        if abs(kept - best) > 1e-9:
-            raise Wrong(
-                f"The result is right, but a draft token stays with probability {kept:.3g} where "
-                f"{best:.3g} is possible."
-            )
-
-
-CHECKS = (
-    Check(
-        "a two-word coin, p = (0.5, 0.5) and q = (0.8, 0.2)",
-        "Accepted tokens already come out with probability q·min(1, p/q) = min(p, q). The residual "
-        "has to bring only what is still missing to p.",
-        the_coin,
-    ),
-    Check(
-        "whether the residual is a distribution",
-        "Divide by the sum; and where p = q the sum is zero: return p there.",
-        a_distribution,
-    ),
-    Check(
-        "the distribution over every text, by adding up every case",
-        "For each word: q·accept + P(rejected)·residual has to be p. Write it out for one word "
-        "that q likes too much and one that q likes too little.",
-        the_targets,
-    ),
-    Check(
-        "how many draft tokens stay",
-        "The best possible is the sum of min(p, q). A token with p > q need never be rejected.",
-        as_many_as_can,
-    ),
-)
+        says = (
+            f"The result is right, but a draft token stays with probability {kept:.3g} "
+            f"where {best:.3g} is possible."
+        )
+        expect(abs(kept - best) < 1e-9, says)
 
 
 def examples(answer: ModuleType) -> Examples:
     """Its numbers on the coin and on random worlds."""
-    pairs = [(P, Q), *(pair_of(kind, seed) for kind in KINDS for seed in range(4))]
+    pairs = [(P, Q), *(pair_of(*world) for world in product(KINDS, range(4)))]
     for number, (p, q) in enumerate(pairs):
-        for word in range(len(p)):
-            pq = float(p[word]), float(q[word])
-            if pq[1] > 0:
-                yield (
-                    f"accept {number} {word}",
-                    outcome_of(partial(answer.accept_prob, *pq)),
-                )
-        yield (
-            f"residual {number}",
-            outcome_of(partial(answer.residual, p.clone(), q.clone())),
-        )
+        for word in q.nonzero().flatten().tolist():
+            pair = float(p[word]), float(q[word])
+            accepts = partial(answer.accept_prob, *pair)
+            yield f"accept {number} {word}", outcome_of(accepts)
+        residual = partial(answer.residual, p.clone(), q.clone())
+        yield f"residual {number}", outcome_of(residual)

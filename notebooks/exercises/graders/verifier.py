@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 
-from exercise_kit import Check, Examples, Wrong, outcome_of
+from exercise_kit import Examples, Wrong, check, expect, outcome_of
 from pairs_kit import LABELLED, LabelledPair, bag_of_words, labelled
 
 from lr.spec.verifiers.base import Pair
@@ -34,21 +34,19 @@ def best_embedding() -> tuple[float, float]:
     labels = [pair.same for pair in HELD_OUT]
 
     def right(threshold: float) -> float:
-        hits = [
-            (s >= threshold) == same for s, same in zip(scores, labels, strict=True)
-        ]
+        hits = [(score >= threshold) == label for score, label in zip(scores, labels)]
         return sum(hits) / len(hits)
 
     best = max(sorted({*scores, 2.0}), key=right)
     return right(best), best
 
 
-def said(answer: ModuleType, pair: LabelledPair) -> bool:
+def aligned(answer: ModuleType, draft: str, target: str) -> bool:
     """The answer's verdict on a pair."""
-    found = answer.aligned(pair.draft, pair.target)
-    if not isinstance(found, bool):
-        raise Wrong(f"aligned returned {found!r}: True or False is expected.")
-    return found
+    verdict = answer.aligned(draft, target)
+    says = f"aligned returned {verdict!r}: True or False is expected."
+    expect(isinstance(verdict, bool), says)
+    return bool(verdict)
 
 
 def example(pair: LabelledPair) -> str:
@@ -56,48 +54,52 @@ def example(pair: LabelledPair) -> str:
     return f"“{pair.draft}” and “{pair.target}”"
 
 
+@check("a step beside itself", "The very same words mean the same.")
 def the_same_step(answer: ModuleType) -> None:
     for pair in LABELLED:
-        if not said(answer, LabelledPair(pair.draft, pair.draft, True)):
-            raise Wrong(f"aligned rejects a step beside itself: “{pair.draft}”.")
+        says = f"aligned rejects a step beside itself: “{pair.draft}”."
+        expect(aligned(answer, pair.draft, pair.draft), says)
 
 
+@check(
+    "400 pairs that you have not seen: what is accepted wrongly",
+    "Compare names and numbers first. Then find a pair with the same names and numbers "
+    "that means something else: who is giver, who is more?",
+)
 def accepts_little_that_is_wrong(answer: ModuleType) -> None:
-    others = [pair for pair in HELD_OUT if not pair.same]
-    wrong = [pair for pair in others if said(answer, pair)]
-    if len(wrong) > MOST_ACCEPTED * len(others):
+    different = [pair for pair in HELD_OUT if not pair.same]
+    wrong = [pair for pair in different if aligned(answer, pair.draft, pair.target)]
+    allowed = MOST_ACCEPTED * len(different)
+    if len(wrong) > allowed:
         raise Wrong(
-            f"Of {len(others)} pairs that do not mean the same, aligned accepts {len(wrong)}; at "
-            f"most {MOST_ACCEPTED * len(others):.0f} are allowed. One of them: {example(wrong[0])}."
+            f"Of {len(different)} pairs that do not mean the same, aligned accepts "
+            f"{len(wrong)}; at most {allowed:.0f} are allowed. One of them: "
+            f"{example(wrong[0])}."
         )
 
 
+@check(
+    "400 pairs that you have not seen: how many are right",
+    "Bring both steps into one form, for example (who, whom, numbers): “gets … from” "
+    "turns “gives … to” round.",
+)
 def beats_the_embedding(answer: ModuleType) -> None:
-    missed = [pair for pair in HELD_OUT if said(answer, pair) != pair.same]
-    mine, (theirs, threshold) = 1 - len(missed) / len(HELD_OUT), best_embedding()
-    if mine < max(ENOUGH, theirs):
+    missed = [
+        pair
+        for pair in HELD_OUT
+        if aligned(answer, pair.draft, pair.target) != pair.same
+    ]
+    right = 1 - len(missed) / len(HELD_OUT)
+    embedding, threshold = best_embedding()
+    if right < max(ENOUGH, embedding):
         raise Wrong(
-            f"aligned is right on {mine:.0%} of the pairs; embedding:{threshold:.2f} on "
-            f"{theirs:.0%}, and {ENOUGH:.0%} is asked for. One that it gets wrong: "
+            f"aligned is right on {right:.0%} of the pairs; embedding:{threshold:.2f} on "
+            f"{embedding:.0%}, and {ENOUGH:.0%} is asked for. One that it gets wrong: "
             f"{example(missed[0])}."
         )
-
-
-CHECKS = (
-    Check("a step beside itself", "The very same words mean the same.", the_same_step),
-    Check("400 pairs that you have not seen: what is accepted wrongly",
-          "Compare names and numbers first. Then find a pair with the same names and numbers that "
-          "means something else: who is giver, who is more?", accepts_little_that_is_wrong),
-    Check("400 pairs that you have not seen: how many are right",
-          "Bring both steps into one form, for example (who, whom, numbers): “gets … from” turns "
-          "“gives … to” round.", beats_the_embedding),
-)  # fmt: skip
 
 
 def examples(answer: ModuleType) -> Examples:
     """Its verdicts on pairs with the right answer beside them."""
     for number, pair in enumerate(HELD_OUT[:200]):
-        yield (
-            str(number),
-            outcome_of(lambda pair=pair: answer.aligned(pair.draft, pair.target)),
-        )
+        yield str(number), outcome_of(partial(answer.aligned, pair.draft, pair.target))

@@ -9,22 +9,27 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
+def scaled(weights: Tensor, otherwise: Tensor) -> Tensor:
+    """Weights [v] as a distribution; `otherwise` where all of them are 0."""
+    total = weights.sum()
+    return weights / total if total > 0 else otherwise
+
+
 def endings(
     p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]
 ) -> list[tuple[float, Tensor]]:
     """First the weights going up, then the cuts going down."""
-    n, weights = len(tokens), [1.0]
+    n = len(tokens)
+    w = [1.0]
     for i, token in enumerate(tokens):
-        weights.append(
-            min(1.0, weights[i] * float(p_rows[i, token] / q_rows[i, token]))
-        )
-    found = [(weights[n], p_rows[n])]
-    left = 1.0 - weights[n]
+        w.append(min(1.0, w[i] * float(p_rows[i, token] / q_rows[i, token])))
+    endings = [(w[n], p_rows[n])]
+    left = 1.0 - w[n]
     for i in reversed(range(n)):
-        due = (weights[i] * p_rows[i] - q_rows[i]).clamp(min=0)
+        due = (w[i] * p_rows[i] - q_rows[i]).clamp(min=0)
         surplus = float(due.sum())
-        whole = surplus + 1.0 - weights[i]
-        cut = 1.0 if i == 0 else surplus / whole if whole > 0 else 0.0
-        found.append((left * cut, due / surplus if surplus > 0 else p_rows[i]))
+        chance = surplus / (surplus + 1.0 - w[i]) if surplus > 0 else 0.0
+        cut = 1.0 if i == 0 else chance
+        endings.append((left * cut, scaled(due, p_rows[i])))
         left *= 1.0 - cut
-    return found[::-1]
+    return endings[::-1]

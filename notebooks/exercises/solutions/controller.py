@@ -17,19 +17,18 @@ class Controller:
     """An average of the verdicts that forgets, begun at one half."""
 
     def __init__(self) -> None:
-        self.accepted = self.judged = 0
-        self.hits, self.trials = 0.5, 1.0
+        self.last = Stats()
+        self.hits = 0.5
+        self.trials = 1.0
 
     def depth(self, stats: Stats) -> int:
         """The best depth at the rate that is believed now, but at least one step, in
         order to go on learning.
         """
-        judged, accepted = stats.judged - self.judged, stats.accepted - self.accepted
-        self.judged, self.accepted = stats.judged, stats.accepted
-        faded = MEMORY**judged
-        self.hits, self.trials = (
-            self.hits * faded + accepted,
-            self.trials * faded + judged,
-        )
+        judged = stats.judged - self.last.judged
+        accepted = stats.accepted - self.last.accepted
+        self.last = stats
+        self.hits = self.hits * MEMORY**judged + accepted
+        self.trials = self.trials * MEMORY**judged + judged
         rate = min(0.99, self.hits / self.trials)
         return min(MOST, max(1, sync_best_k(rate, COST) - 1))

@@ -12,15 +12,17 @@ def append(
     pool: BlockPool, table: BlockTable, count: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Count first, take all blocks in one call, and change the table only then."""
-    start, copies = table.length, []
+    start = table.length
+    end = start + count
+    more = blocks_for(end, table.block_size) - len(table.blocks)
     must_copy = count > 0 and table.room > 0 and pool.refcount(table.blocks[-1]) > 1
-    more = blocks_for(start + count, table.block_size) - len(table.blocks)
     taken = pool.allocate(more + must_copy)
+    copies = []
     if must_copy:
         old, new = table.blocks[-1], taken.pop(0)
         table.blocks[-1] = new
         pool.drop(old)
         copies.append((old, new))
     table.blocks += taken
-    table.length = start + count
-    return table.slots(start, table.length), copies
+    table.length = end
+    return table.slots(start, end), copies

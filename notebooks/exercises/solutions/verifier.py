@@ -7,24 +7,19 @@ import re
 GETS = {"gets", "fewer", "Compared"}
 """Words that come with the second person first."""
 IDLE = {"So", "Adding", "Taking", "Then", "From", "Compared"}
+THINGS = {"coins", "shells", "pencils", "apples", "stamps"}
 
 
 def meaning(step: str) -> tuple[object, ...]:
-    """Who, in their roles; all numbers; which thing is done."""
+    """Who, in their roles; all numbers; which thing; whether it is a sum."""
     words = re.findall(r"[A-Za-z]+", step)
     names = [word for word in words if word[0].isupper() and word not in IDLE]
     if GETS & set(words):
         names.reverse()
     numbers = sorted(map(int, re.findall(r"\d+", step)))
-    thing = next((word for word in words if word.endswith("s") and word in THINGS), "")
-    return names, numbers, thing, len(numbers) > 1 and _adds(step)
-
-
-def _adds(step: str) -> bool:
-    return any(sign in step for sign in ("+", "plus", "Adding"))
-
-
-THINGS = {"coins", "shells", "pencils", "apples", "stamps"}
+    thing = THINGS & set(words)
+    adds = any(sign in step for sign in ("+", "plus", "Adding"))
+    return names, numbers, thing, adds
 
 
 def aligned(draft: str, target: str) -> bool:
