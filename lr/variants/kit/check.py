@@ -21,10 +21,9 @@ from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.checks import VariantError
-from lr.spec.protocol import Emit
 from lr.spec.variant import Given, Part, Variant
 from lr.trace import Noted, TokenRounds
-from lr.types import Finish, Origin, require
+from lr.types import Finish, require
 from lr.variants.kit import steps, tokens
 from lr.variants.kit.findings import Findings, Material
 
@@ -102,48 +101,51 @@ def check_answers(
             [step.text for step in run.steps],
             "an answer has the same steps alone and beside others",
         )
-        statement = "generated again, an answer has the same tokens"
-        findings.equal(alone.tokens, again.tokens, statement)
+        findings.equal(
+            alone.tokens,
+            again.tokens,
+            "generated again, an answer has the same tokens",
+        )
     return findings, results
 
 
 def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     """One line for every part that did nothing in these (detailed) answers."""
-    events = [event for result in results for _, event in result.trace.events]
-    emits = [event for event in events if isinstance(event, Emit)]
-    verdicts = [verdict.aligned for emit in emits for verdict in emit.verdicts]
-    origins = [emit.emitted.origin for emit in emits]
-    accepted = origins.count(Origin.ACCEPTED)
-    ends = [step.finish for result in results for step in result.steps]
-    cut = ends.count(Finish.LENGTH)
+    steps = [step for result in results for step in result.steps]
+    aligned = [step.verdict.aligned for step in steps if step.verdict]
+    accepted = sum(aligned)
+    cut = sum(step.finish is Finish.LENGTH for step in steps)
     rounds = sum((result.stats.rounds for result in results), TokenRounds())
     tokens = f"{rounds.accepted} of {rounds.drafted} proposed tokens kept"
 
-    notes = [event for event in events if isinstance(event, Noted)]
-    named = [note.name for note in notes]
-    depths = {note.fields["depth"] for note in notes if note.name == "controller"}
-    sources = [note.fields["tokens"] for note in notes if note.name == "step_source"]
-    lengths = [length for alternatives in sources for length in alternatives]
-    sourced = len(lengths) - lengths.count(None)
-
-    remarks = {}
-    if len(set(verdicts)) < 2:
-        remarks["verifier"] = f"{sum(verdicts)} of {len(verdicts)} draft steps accepted"
-    if len(depths) < 2:
-        remarks["controller"] = f"the depth was always {depths}"
-    if "corrector" not in named:
-        remarks["corrector"] = "kept every first step of the target"
-    if 2 * cut > len(ends):
-        remarks["segmenter"] = f"{cut} of {len(ends)} steps were cut"
-    if sourced == 0 or accepted == 0:
-        share = f"{sourced} of {len(lengths)} draft steps are its own"
-        remarks["step_source"] = f"{share}, {accepted} accepted"
-    if rounds.accepted == 0:
-        remarks["drafter"] = remarks["rule"] = tokens
-        if accepted == 0:
-            remarks["draft"] = f"0 draft steps accepted, {tokens}"
+    events = [event for result in results for _, event in result.trace.events]
+    notes = [(e.name, e.fields) for e in events if isinstance(e, Noted)]
+    depths = {fields["depth"] for name, fields in notes if name == "controller"}
+    discards = [fields for name, fields in notes if name == "corrector"]
+    sources = [fields["tokens"] for name, fields in notes if name == "step_source"]
+    sourced = sum(length is not None for lengths in sources for length in lengths)
+    idle = {
+        "verifier": (
+            len(set(aligned)) < 2,
+            f"{accepted} of {len(aligned)} draft steps accepted",
+        ),
+        "controller": (len(depths) < 2, f"the depth was always {depths}"),
+        "corrector": (not discards, "kept every first step of the target"),
+        "segmenter": (2 * cut > len(steps), f"{cut} of {len(steps)} steps were cut"),
+        "step_source": (
+            sourced * accepted == 0,
+            f"{sourced} draft steps are its own, {accepted} accepted",
+        ),
+        "drafter": (rounds.accepted == 0, tokens),
+        "rule": (rounds.accepted == 0, tokens),
+        "draft": (
+            accepted + rounds.accepted == 0,
+            f"{accepted} draft steps accepted, {tokens}",
+        ),
+    }
     return [
-        f"{part.field}: {remarks[part.field]}"
+        f"{part.field}: {remark}"
         for part in variant.replaced
-        if part.field in remarks
+        for is_idle, remark in [idle[part.field]]
+        if is_idle
     ]

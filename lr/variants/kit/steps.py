@@ -31,7 +31,6 @@ from lr.spec.verifiers.base import (
     Requires,
     Verifier,
     all_verdicts_of,
-    verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
 from lr.types import Finish, SamplingParams, Step, Verdict
@@ -116,11 +115,12 @@ def check_verifier(
     """One verdict per pair, by this pair alone; `requires` is enough; no pair is kept
     or changed."""
 
-    def judge(verifier: Verifier, pair: Pair) -> Verdict:
-        return verdicts_of(verifier, [pair])[0]
-
-    def judge_early(verifier: Verifier, pair: Pair) -> Verdict | None:
+    def judge(verifier: Verifier, pair: Pair) -> Verdict | None:
         return all_verdicts_of(verifier, [pair])[0]
+
+    def compare(verdicts: Sequence[Verdict | None], statement: str) -> None:
+        for first, verdict in zip(alone, verdicts, strict=True):
+            findings.must(alike(first, verdict), statement, f"{verdict} and {first}")
 
     verifier = anew()
     full = random_pairs(24, material)
@@ -128,32 +128,27 @@ def check_verifier(
     alone = same_everywhere(findings, anew, judge, pairs, equal=alike)
     if len({verdict.aligned for verdict in alone}) == 1:
         findings.remarks.append(f"all random pairs: aligned is {alone[0].aligned}")
-
-    def compare(verdicts: Sequence[Verdict], numbers: range, statement: str) -> None:
-        for number, verdict in zip(numbers, verdicts, strict=True):
-            instead = f"{verdict} and {alone[number]}"
-            findings.must(alike(verdict, alone[number]), statement, instead)
-
-    for numbers in (range(24), range(23, -1, -1), range(0, 24, 2)):
-        verdicts = verdicts_of(anew(), [pairs[number] for number in numbers])
-        statement = "a verdict depends on its own pair alone, not on its batch"
-        compare(verdicts, numbers, statement)
+    on_its_own = "a verdict depends on its own pair alone, not on its batch"
+    compare(all_verdicts_of(anew(), pairs), on_its_own)
+    compare(all_verdicts_of(anew(), pairs[::-1])[::-1], on_its_own)
+    compare(all_verdicts_of(anew(), pairs[:9] + pairs)[9:], on_its_own)
     findings.equal(verifier.judge([]), [], "no pairs give no verdicts")
-    statement = "a pair that holds more than `requires` names gets the same verdict"
-    compare([judge(anew(), pair) for pair in full], range(24), statement)
+    compare(
+        [judge(anew(), pair) for pair in full],
+        "a pair that holds more than `requires` names gets the same verdict",
+    )
     versions = {pair.hidden._version for pair in full if pair.hidden is not None}
     findings.equal(versions, {0}, "the hidden states are left as they are")
 
     if verifier.early_requires is not None:
         bare = reduced(full, verifier.early_requires)
-        early = same_everywhere(findings, anew, judge_early, bare, equal=alike)
+        early = same_everywhere(findings, anew, judge, bare, equal=alike)
         sure = len(early) - early.count(None)
         findings.remarks.append(f"sure early about {sure} of {len(early)} random pairs")
     if type(verifier).choose is not Verifier.choose:
         choices = same_everywhere(findings, anew, choose, random_places(material))
         if WAIT not in choices:
-            remark = "choose never waits, so it compares no alternatives"
-            findings.remarks.append(remark)
+            findings.remarks.append("choose never waits, so it compares nothing")
 
     new = reduced(random_pairs(40, material, seed=1), verifier.requires)
     references = [weakref.ref(pair) for pair in new]
@@ -202,23 +197,20 @@ def check_controller(
         make: Callable[[], Controller], history: Sequence[Progress]
     ) -> list[Any]:
         controller = make()
-        chosen = []
-        for progress in history:
-            depth, tokens = controller.depth(progress), controller.tokens(progress)
+        chosen = [(controller.depth(p), controller.tokens(p)) for p in history]
+        for depth, tokens in chosen:
             check_number("controller", controller.depth, depth, 0)
             if tokens is not None:
                 check_number("controller", controller.tokens, tokens, 0)
-            chosen.append((depth, tokens))
         return chosen
 
     chance = random.Random(4)
     histories = []
     for share in (0.2, 0.6, 0.9):
-        accepted, history = 0, []
-        for steps in range(1, 21):
-            accepted += chance.random() < share
-            history.append(Progress(steps, 9 * steps, accepted, steps, 2 * steps))
-        histories.append(history)
+        aligned = [chance.random() < share for _ in range(20)]
+        histories.append(
+            [Progress(n, 9 * n, sum(aligned[:n]), n, 2 * n) for n in range(1, 21)]
+        )
     same_everywhere(findings, anew, choose_depths, histories)
 
 
@@ -266,8 +258,11 @@ def check_corrector(
         # Every fourth number is 0: there a draw keeps what it can keep at all.
         questions.append((correction, step, chance.random() if number % 4 else 0.0))
     answers = same_everywhere(findings, anew, correct, questions)
-    keeps_any = any(keeps for _, keeps in answers)
-    findings.must(keeps_any, "some step of the target is kept", "none of 24: no end")
+    findings.must(
+        any(keeps for _, keeps in answers),
+        "some step of the target is kept",
+        "none of 24: no end",
+    )
 
 
 def check_segmenter(
@@ -276,21 +271,22 @@ def check_segmenter(
     material: Material,
 ) -> None:
     """Equal boundaries for equal tokens, a new object for each step, steps that end."""
-    pieces = [b".", b"\n", b"\n\n", b" ", b".\n\n", b" So", b"Wait", b"?", b","]
-    pieces += [bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz"]
+    pieces = [bytes([code]) for code in b"abcdefghijkl .,?!\n\n\n"]
+    pieces += [b"\n\n", b".\n\n", b" So", b"Wait"]
+    token_bytes = pieces.__getitem__
 
     def split(
         make: Callable[[TokenBytes], Segmenter], tokens: Sequence[int]
     ) -> list[int]:
         """Where steps end."""
-        segmenter = make(pieces.__getitem__)
+        segmenter = make(token_bytes)
         places = []
         for place, token in enumerate(tokens):
             complete = segmenter.feed(token)
             check_bool("segmenter", segmenter.feed, complete)
             if complete:
                 places.append(place)
-                segmenter = make(pieces.__getitem__)
+                segmenter = make(token_bytes)
         return places
 
     chance = random.Random(7)

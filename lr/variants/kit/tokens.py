@@ -105,8 +105,11 @@ def check_rule(
                 error = total_variation(emitted, plain_distribution(target, length))
                 worst = max(worst, error)
     if rule.lossless:
-        statement = "a lossless rule emits the target's distribution, by enumeration"
-        findings.must(worst < EXACT, statement, f"a total variation of {worst:.3g}")
+        findings.must(
+            worst < EXACT,
+            "a lossless rule emits the target's distribution, by enumeration",
+            f"a total variation of {worst:.3g}",
+        )
     else:
         findings.remarks.append(f"not lossless: total variation up to {worst:.3g}")
     if not rule.needs_fresh_noise:
@@ -120,30 +123,31 @@ def check_rule(
         [decision] = make().verify(rows, [proposal], [draws])
         return decision
 
+    target = random_model(1, 4, 0.2)
     drafts = list(drawn_drafts(random_model(2, 4, 0.2), CHAINS[1]))[:12]
     proposals = [proposal for _, proposal in drafts]
-    rows = [target_rows(random_model(1, 4, 0.2), proposal) for proposal in proposals]
+    rows = [target_rows(target, proposal) for proposal in proposals]
     draws = [Draws(Stream.root(5).fold_in(i), i) for i in range(len(proposals))]
     questions = list(zip(rows, proposals, draws, strict=True))
-    alone = same_everywhere(findings, anew, decide, questions)
-    together = rule.verify(torch.cat(rows), proposals, draws)
-    back = rule.verify(torch.cat(rows[::-1]), proposals[::-1], draws[::-1])[::-1]
-    statement = "a batch decides as each branch alone, in any order"
-    findings.equal([together, back], [alone, alone], statement)
+    findings.equal(
+        rule.verify(torch.cat(rows), proposals, draws),
+        same_everywhere(findings, anew, decide, questions),
+        "a batch decides as each branch alone",
+    )
 
 
 def check_round(
     findings: Findings, rule: AcceptanceRule, rows: Tensor, proposal: Proposal
 ) -> None:
     """The outcomes of one proposal."""
-    before = rows.clone()
     outcomes = rule.outcomes(rows, proposal)
     check_list("rule", rule.outcomes, outcomes, Outcome)
     check_outcomes(rule, outcomes)
     for outcome in outcomes:
         end = outcome.nodes[-1] if outcome.nodes else ROOT
-        statement = "the nodes are a path from the root"
-        findings.equal(outcome.nodes, proposal.path(end), statement)
+        findings.equal(
+            outcome.nodes, proposal.path(end), "the nodes are a path from the root"
+        )
         if outcome.probability <= 0:
             continue
         probs = outcome.next_probs()
@@ -151,11 +155,12 @@ def check_round(
         findings.must(fits, "next_probs is a distribution over all tokens", probs)
         # The key of plain decoding may have drawn the drafts, too (coupling shared), so
         # only a place without drafts may use it.
-        fits = not (outcome.untouched and proposal.families()[end + 1])
-        statement = "`untouched` only where no draft was tried"
-        findings.must(fits, statement, f"untouched after {outcome.nodes}")
-    same = torch.equal(rows, before)
-    findings.must(same, "the target's rows are left as they are", "changed rows")
+        findings.must(
+            not (outcome.untouched and proposal.families()[end + 1]),
+            "`untouched` only where no draft was tried",
+            f"untouched after {outcome.nodes}",
+        )
+    findings.equal(rows._version, 0, "the target's rows are left as they are")
 
 
 def check_noise(
@@ -243,10 +248,11 @@ def check_drafter(
     if drafter.shares_state:
         findings.remarks.append("shares state between branches: use acceptance match")
     else:
-        together = write_rounds(findings, anew(), numbers)
-        back = write_rounds(findings, anew(), numbers[::-1])[::-1]
-        statement = "a proposal depends on its own branch alone, also after `learn`"
-        findings.equal([together, back], [alone, alone], statement)
+        findings.equal(
+            write_rounds(findings, anew(), numbers[::-1])[::-1],
+            alone,
+            "a proposal depends on its own branch alone, also after `learn`",
+        )
     findings.equal(drafter.propose([], 3), [], "no contexts give no proposals")
     for sampling in SAMPLINGS:
         check_q(findings, anew(), sampling)
@@ -268,10 +274,12 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
             continue
         for place in range(min(3, len(proposal) + 1)):
             before = proposal.tokens[:place]
-            same = goes_on.setdefault(before, place < len(proposal))
-            statement = "whether a token is drafted depends on no draw of that token"
-            instead = f"only sometimes after {before}"
-            findings.must(same == (place < len(proposal)), statement, instead)
+            drafts = place < len(proposal)
+            findings.must(
+                goes_on.setdefault(before, drafts) == drafts,
+                "whether a token is drafted depends on no draw of that token",
+                f"only sometimes after {before}",
+            )
         if proposal.q is None:
             continue
         q = proposal.q[:, :VOCABULARY].double()
@@ -283,9 +291,11 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
         variance += chance * (1 - chance)
     for place, tokens in drawn.items():
         errors = standard_errors(*zip(*tokens, strict=True))
-        statement = "tokens are drawn from the stated q, anew in every round"
-        instead = f"{errors:.1f} standard errors at place {place}, {sampling}"
-        findings.must(errors < LIMIT, statement, instead)
+        findings.must(
+            errors < LIMIT,
+            "tokens are drawn from the stated q, anew in every round",
+            f"{errors:.1f} standard errors at place {place}, {sampling}",
+        )
     remark = "no chain of drawn tokens, so there is no q to check"
     if not drawn and remark not in findings.remarks:
         findings.remarks.append(remark)
