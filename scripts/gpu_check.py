@@ -1,17 +1,20 @@
 """Check and time everything that has a path of its own on a GPU.
 
     python scripts/gpu_check.py --output DIR --budget 540 [--only machine rows] [--small]
+    python scripts/gpu_check.py --only real --model DIR --draft_model DIR --data FILE
 
 Every check runs in a process of its own with a time limit, so a crash or a hang costs
 that check only. What it finds is a line of JSON in DIR/NAME.jsonl at once; the tables
 come last. Exit code 1 if a check failed, else 0, also where there is no CUDA device,
-which is said. No network; models have random weights. That results are right is the
-business of `pytest -m gpu`; this script runs it, orders what is left, and takes the time.
+which is said. No network; models have random weights, but for the check `real`. That
+results are right is the business of `pytest -m gpu`; this script runs it, orders what
+is left, and takes the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -20,6 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 import torch
 from torch import Tensor
 
+from lr.commands.cli import main as lr_main
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
 from lr.kvcache.cache import PagedKVCache, integers
@@ -48,11 +53,13 @@ from lr.options import GenerateOptions
 
 @dataclass(frozen=True)
 class Here:
-    """Where a check runs, whether at tiny sizes, and where its findings go."""
+    """Where a check runs, whether at tiny sizes, and where its findings go. `words`:
+    the flags of `lr bench step` about a real checkpoint."""
 
     device: torch.device
     small: bool
     tell: Callable[[str], None]
+    words: Sequence[str] = ()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -73,18 +80,18 @@ class NotHere(Exception):
 def machine(here: Here) -> str:
     """What there is, which attention is taken, and whether this PyTorch frees the
     cuBLAS workspace of other graphs (the workaround in `graphs.py` covers it)."""
-    found = []
+    facts = []
     for name, kind in candidates(AttentionNeeds(here.device, here.dtype, 32, 8, 128)):
         here.tell(f"attention {name}: {kind if isinstance(kind, str) else 'works'}")
-        found += [] if isinstance(kind, str) else [name]
+        facts += [] if isinstance(kind, str) else [name]
     headers = Path(torch.__file__).parent / "include" / "ATen" / "cuda"
     files = headers.glob("*.h")
     frees = any("WorkspacesForStream" in file.read_text("utf-8") for file in files)
     if not here.small:
-        found.append(f"{here.free_gib:.1f} GiB free")
-        found.append("nccl " + ".".join(map(str, torch.cuda.nccl.version())))
-        found.append(f"sdpa order {torch._C._get_sdp_priority_order()}")
-    return f"{', '.join(found)}; a graph's end frees workspaces: {frees}"
+        facts.append(f"{here.free_gib:.1f} GiB free")
+        facts.append("nccl " + ".".join(map(str, torch.cuda.nccl.version())))
+        facts.append(f"sdpa order {torch._C._get_sdp_priority_order()}")
+    return f"{', '.join(facts)}; a graph's end frees workspaces: {frees}"
 
 
 def gpu_tests(here: Here, files: Sequence[str]) -> str:
@@ -95,22 +102,9 @@ def gpu_tests(here: Here, files: Sequence[str]) -> str:
     if not files:
         marked = (ROOT / "tests").rglob("test_*.py")
         paths = [p for p in marked if "mark.gpu" in p.read_text(encoding="utf-8")]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "gpu",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *map(str, paths)]
     done = subprocess.run(
-        [*command, *map(str, paths)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=ROOT, capture_output=True, text=True, check=False
     )
     lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
     for line in lines[-30:]:
@@ -131,28 +125,28 @@ def layout(here: Here, draft: str) -> tuple[str, str, str | None]:
     return "Qwen3-8B", draft, None
 
 
-def modes(here: Here, draft: str) -> str:
-    """The four modes by window, by tokens drafted ahead, and by draft model, at the
-    acceptance that the paper's Table 1 has for Qwen3 on GSM8K."""
-    overlapped = {"driver": "overlapped"}
+def modes(here: Here, draft: str, prompt: int = 512) -> str:
+    """The four modes at the acceptance that the paper's Table 1 has for Qwen3 on GSM8K:
+    by window and by tokens drafted ahead; after a longer prompt, one of each."""
     chosen = [BenchWay("ar", "ar", {})]
-    for k in (3, 8):
+    long = prompt > 512
+    for k in (3,) if long else (3, 8):
         chosen.append(BenchWay(f"sd, k {k}", "sd", {"num_speculative_tokens": k}))
-    for depth in (1, 2, 3, 4):
-        settings = overlapped | {"depth": depth}
-        chosen.append(BenchWay(f"lr, window {depth}", "lr", settings))
-    for depth, k in ((3, 3), (3, 4), (4, 8)):
-        settings = overlapped | {"depth": depth, "num_speculative_tokens": k}
+    for depth in (3,) if long else (1, 2, 3, 4):
+        chosen.append(BenchWay(f"lr, window {depth}", "lr", {"depth": depth}))
+    for depth, k in ((3, 3),) if long else ((3, 3), (3, 4), (4, 8)):
+        settings = {"depth": depth, "num_speculative_tokens": k}
         chosen.append(BenchWay(f"lr+sd, window {depth}, k {k}", "lr+sd", settings))
+    tokens = 256 if long else 1024
     plan = GpuPlan(
         GenerateOptions(
             mode="lr+sd", driver="overlapped", drafter="ngram",
-            max_tokens=24 if here.small else 1024, temperature=0.6, top_p=0.95, top_k=20,
+            max_tokens=24 if here.small else tokens, temperature=0.6, top_p=0.95, top_k=20,
         ),
         chosen[::3] if here.small else chosen,
         Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K"),
         batches=(1, 8),
-        prompt=20 if here.small else 512,
+        prompt=20 if here.small else prompt,
         steps=8 if here.small else 64,
         repeats=2,
     )  # fmt: skip
@@ -160,19 +154,32 @@ def modes(here: Here, draft: str) -> str:
     document = bench(names, DeviceMap.of(here.device), here.dtype, plan)
     for line in report(document).splitlines():
         here.tell(line)
-    rows = [["way", "ms per target pass", "draft tokens per token"]]
     best: dict[str, float] = {}
     for row in document["modes"]:
         stats, way = row["stats"], row["way"]
         per_pass = 1e3 * stats["seconds"] / stats["target_passes"]
         drafted = stats["draft_tokens"] / stats["tokens"]
-        rows.append([way, f"{per_pass:.2f}", f"{drafted:.2f}"])
+        here.tell(
+            f"{way}: {per_pass:.2f} ms per target pass, {drafted:.2f} draft tokens per token"
+        )
         mode, ratio = way.partition(",")[0], row["speedup"]["median"]
         best[mode] = max(best.get(mode, 0), ratio)
-    for line in table(rows):
-        here.tell(line)
     ratios = ", ".join(f"{mode} {ratio:.2f}" for mode, ratio in best.items())
     return f"{', '.join(map(str, names))}: {ratios} of ar, which has kernels of its own"
+
+
+def real(here: Here) -> str:
+    """The modes on a real checkpoint, each data set by `lr bench step`."""
+    if not here.words:
+        raise NotHere("no --model was given")
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        code = lr_main(["bench", "step", *here.words])
+    for line in shown.getvalue().splitlines():
+        here.tell(line)
+    if code != 0:
+        raise RuntimeError(f"lr bench step ended with code {code}")
+    return f"lr bench step {' '.join(here.words)}"
 
 
 def rows(here: Here) -> str:
@@ -302,9 +309,12 @@ CHECKS: dict[str, tuple[Callable[[Here], str], int]] = {
     "tests": (partial(gpu_tests, files=()), 200),
     "modes 1.7B": (partial(modes, draft="Qwen3-1.7B"), 300),
     "modes 0.6B": (partial(modes, draft="Qwen3-0.6B"), 300),
+    "modes at 8k": (partial(modes, draft="Qwen3-0.6B", prompt=8000), 200),
+    "modes at 16k": (partial(modes, draft="Qwen3-0.6B", prompt=16000), 200),
     "rows": (rows, 120),
     "attention": (attention, 60),
     "ranks": (ranks, 120),
+    "real": (real, 600),
 }
 """In the order in which they run: the check, and the seconds that it may take."""
 
@@ -312,7 +322,9 @@ CHECKS: dict[str, tuple[Callable[[Here], str], int]] = {
 # 2. Running them
 
 
-def run_here(name: str, small: bool, lines: Path | None) -> dict[str, Any]:
+def run_here(
+    name: str, small: bool, lines: Path | None, words: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run a check in this process; what it tells goes to `lines` at once. An exception
     is a failure with its last line."""
 
@@ -322,7 +334,7 @@ def run_here(name: str, small: bool, lines: Path | None) -> dict[str, Any]:
 
     if small:
         torch.set_num_threads(1)
-    here = Here(torch.device("cpu" if small else "cuda:0"), small, tell)
+    here = Here(torch.device("cpu" if small else "cuda:0"), small, tell, words)
     try:
         return {"name": name, "ok": True, "what": CHECKS[name][0](here)}
     except NotHere as error:
@@ -334,14 +346,16 @@ def run_here(name: str, small: bool, lines: Path | None) -> dict[str, Any]:
         return {"name": name, "ok": False, "what": text}
 
 
-def run_apart(name: str, small: bool, limit: float, lines: Path) -> dict[str, Any]:
+def run_apart(
+    name: str, limit: float, lines: Path, flags: Sequence[str]
+) -> dict[str, Any]:
     """Run a check in a process of its own, at most `limit` seconds."""
-    command = [sys.executable, __file__, "--one", name, "--lines", str(lines)]
+    command = [sys.executable, __file__, *flags, "--one", name, "--lines", str(lines)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     outcome: dict[str, Any] = {"name": name, "ok": False}
     try:
         done = subprocess.run(
-            [*command, *(["--small"] if small else [])], env=environment,
+            command, env=environment,
             capture_output=True, text=True, timeout=limit, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -359,9 +373,7 @@ def write(file: Path, record: dict[str, Any]) -> None:
         print(json.dumps(record), file=stream, flush=True)
 
 
-def word(outcome: dict[str, Any]) -> str:
-    """The outcome in a word."""
-    return {True: "ok", False: "FAILED", None: "skipped"}[outcome["ok"]]
+WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 def main() -> int:
@@ -371,11 +383,19 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=1800, help="seconds for all")
     parser.add_argument("--only", nargs="+", choices=CHECKS, help="some of the checks")
     parser.add_argument("--small", action="store_true", help="tiny sizes on the CPU")
+    parser.add_argument("--model", help="a checkpoint, for the check `real`")
+    parser.add_argument("--draft_model", help="its draft")
+    parser.add_argument("--data", default="gsm8k.jsonl", help="problems, as for lr run")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--lines", type=Path, help=argparse.SUPPRESS)
     flags = parser.parse_args()
+    words = []
+    if flags.model is not None:
+        words = ["--model", flags.model, "--dataset", flags.data, "--repeats", "2"]
+        if flags.draft_model is not None:
+            words += ["--draft_model", flags.draft_model]
     if flags.one is not None:
-        print(json.dumps(run_here(flags.one, flags.small, flags.lines)))
+        print(json.dumps(run_here(flags.one, flags.small, flags.lines, words)))
         return 0
 
     facts = {"date": time.strftime("%Y-%m-%d"), **conditions()}
@@ -395,22 +415,24 @@ def main() -> int:
         elif left < 5:
             outcome["what"] = "no time left"
         else:
-            outcome = run_apart(check, flags.small, min(limit, left), lines)
+            outcome = run_apart(check, min(limit, left), lines, sys.argv[1:])
         outcome["seconds"] = round(time.monotonic() - started, 1)
         outcomes.append(outcome)
         write(lines, outcome)
-        print(f"{word(outcome):<8} {check}: {outcome['what']}", flush=True)
+        print(f"{WORDS[outcome['ok']]:<8} {check}: {outcome['what']}", flush=True)
 
-    cells = [[o["name"], word(o), o["what"], str(o["seconds"])] for o in outcomes]
-    heads = ["check", "outcome", "what", "s"]
-    shown = [heads, *([cell.replace("|", "/") for cell in row] for row in cells)]
+    shown = [["check", "outcome", "what", "s"]]
+    for outcome in outcomes:
+        what = outcome["what"].replace("|", "/")
+        result = WORDS[outcome["ok"]]
+        shown.append([outcome["name"], result, what, str(outcome["seconds"])])
     machine_line = ", ".join(f"{name} {value}" for name, value in facts.items())
     text = [f"# GPU checks, {facts['date']}", "", machine_line, "", *table(shown)]
     records = map(json.loads, lines.read_text(encoding="utf-8").splitlines()[1:])
     told = [record for record in records if "told" in record]
     for check in dict.fromkeys(record["name"] for record in told):
-        said = [record["told"] for record in told if record["name"] == check]
-        text += ["", f"## {check}", "", "```", *said, "```"]
+        findings = [line["told"] for line in told if line["name"] == check]
+        text += ["", f"## {check}", "", "```", *findings, "```"]
     (flags.output / f"{name}.md").write_text("\n".join([*text, ""]), encoding="utf-8")
     print("", *text, "", f"kept in {flags.output / name}.md and .jsonl", sep="\n")
     return int(any(outcome["ok"] is False for outcome in outcomes))

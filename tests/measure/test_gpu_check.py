@@ -43,27 +43,34 @@ def test_without_cuda_it_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_tiny_sizes_run_on_the_cpu(run: Run, tmp_path: Path) -> None:
-    names = ["machine", "tests", "rows", "attention"]
+    names = ["machine", "tests", "rows", "attention", "real"]
     code, lines = run("--small", "--only", *names)
     assert code == 0
-    assert outcomes(lines) == {
-        "machine": True,
-        "tests": None,  # they need a GPU
-        "rows": True,
-        "attention": True,
-    }
+    expected = dict.fromkeys(names, True) | {"tests": None, "real": None}
+    assert outcomes(lines) == expected  # those need a GPU and a checkpoint
     assert {"date", "python", "torch"} <= lines[0].keys()
     [page] = tmp_path.glob("*.md")
     assert "## rows" in page.read_text()
 
 
 @pytest.mark.usefixtures("coarse_predictions", "small_peaks")
-def test_the_modes_are_timed_at_tiny_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["modes 0.6B", "modes at 16k"])
+def test_the_modes_are_timed_at_tiny_sizes(name: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
-    outcome = gpu_check.run_here("modes 0.6B", True, file)
+    outcome = gpu_check.run_here(name, True, file)
     assert outcome["ok"], outcome
-    told = file.read_text()
-    assert "draft tokens per token" in told and "lr+sd" in told
+    lines = file.read_text()
+    assert "draft tokens per token" in lines and "lr" in lines
+
+
+@pytest.mark.usefixtures("coarse_predictions")
+def test_a_checkpoint_is_timed_in_all_modes(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    words = ["--model", "tiny-target", "--draft_model", "tiny-draft"]
+    sizes = ["--dataset", "tiny:1", "--repeats", "2", "--max_tokens", "20"]
+    outcome = gpu_check.run_here("real", True, file, [*words, *sizes])
+    assert outcome["ok"], outcome
+    assert "lr" in file.read_text()
 
 
 def test_what_fails_hangs_or_has_no_time_costs_only_itself(
@@ -75,7 +82,7 @@ def test_what_fails_hangs_or_has_no_time_costs_only_itself(
     monkeypatch.setitem(gpu_check.CHECKS, "rows", (fails, 60))
     outcome = gpu_check.run_here("rows", True, None)
     assert outcome["ok"] is False and "KeyError" in outcome["what"]
-    hanging = gpu_check.run_apart("machine", True, 0.01, Path("unused"))
+    hanging = gpu_check.run_apart("machine", 0.01, Path("unused"), ["--small"])
     assert hanging["ok"] is False and "not done" in hanging["what"]
     code, lines = run("--small", "--budget", "1")
     assert code == 0

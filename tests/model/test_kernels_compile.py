@@ -1,10 +1,14 @@
 """Every Triton kernel compiles for the GPUs that people have, and fits their shared
-memory; this needs Triton and its compiler, no GPU.
+memory and registers; this needs Triton and its compiler, no GPU.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import subprocess
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -17,40 +21,37 @@ pytestmark = pytest.mark.skipif(
 SHARED = {80: 163, 89: 99, 90: 227}
 """KiB of shared memory that one program may take, by compute capability."""
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
-EVERYWHERE = [
-    (torch.bfloat16, 80),
-    (torch.bfloat16, 90),
-    *((dtype, 89) for dtype in TYPES),
-]
-"""Every type where there is least shared memory, and on all GPUs the type that models
-have."""
 WARNING = "ignore:TRITON_DEFAULT_FP_FUSION:UserWarning"
 
 
-def compiled(
-    kernel: Any, arguments: dict[str, str], constants: dict[str, Any], sm: int
+CHANGING = (
+    "splits split_rows table_row rows borders owners positions tables slots".split()
+)
+
+
+def compile_for(
+    sm: int, kernel: Any, arguments: dict[str, str], constants: dict[str, Any]
 ) -> Any:
-    """The kernel for a GPU of that compute capability. `arguments`: their Triton types;
-    pointers and strides are multiples of 16, as they are in models.
+    """The kernel for a GPU of that compute capability, whose registers suffice.
+    `arguments`: their Triton types; pointers and strides are multiples of 16, as they
+    are in models.
     """
     import triton
+    from triton.backends import nvidia
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    names = kernel.arg_names
-    options = {
-        name: constants.pop(name)
-        for name in ("num_warps", "num_stages") & constants.keys()
-    }
+    names, constants = kernel.arg_names, dict(constants)
+    chosen = {"num_warps", "num_stages"} & constants.keys()
+    options = {name: constants.pop(name) for name in chosen}
     if "EARLY" in names:
         constants["EARLY"] = options["launch_pdl"] = sm >= 90
+    arguments = {n: kind for n, kind in arguments.items() if n not in constants}
     assert {*arguments, *constants} == set(names)
-    changing = {"splits", "split_rows", "table_row", "rows"}
-    changing |= {"borders", "owners", "positions", "tables", "slots"}
     even = [
-        n
-        for n, kind in arguments.items()
-        if n not in changing and kind not in ("fp32",)
+        name
+        for name, kind in arguments.items()
+        if name not in CHANGING and kind != "fp32"
     ]
     source = ASTSource(
         fn=kernel,
@@ -58,7 +59,16 @@ def compiled(
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in even},
     )
-    return triton.compile(source, target=GPUTarget("cuda", sm, 32), options=options)
+    kernel = triton.compile(source, target=GPUTarget("cuda", sm, 32), options=options)
+    assert kernel.metadata.shared <= SHARED[sm] * 1024
+    tool = Path(nvidia.__file__).with_name("bin") / "cuobjdump"
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage = subprocess.check_output([tool, "-res-usage", file.name], text=True)
+    spilled = int(re.findall(r"STACK:(\d+)", usage)[0])  # bytes of a thread
+    assert spilled <= 128, usage
+    return kernel
 
 
 @pytest.mark.filterwarnings(WARNING)
@@ -66,20 +76,10 @@ def compiled(
     ("rows", "h", "k", "d", "dtype", "sm"),
     [
         (1, 32, 8, 128, torch.bfloat16, 80),  # Qwen3-8B and 4B, a decoded token
-        (1, 32, 8, 128, torch.bfloat16, 90),
-        (16, 64, 8, 128, torch.bfloat16, 80),  # Qwen3-32B, a prompt
-        (16, 64, 8, 128, torch.bfloat16, 90),
-        (
-            5,
-            28,
-            4,
-            128,
-            torch.float16,
-            89,
-        ),  # Qwen2.5-7B, the verification of four tokens
+        (16, 64, 8, 128, torch.bfloat16, 90),  # Qwen3-32B, a prompt
+        (5, 28, 4, 128, torch.float16, 89),  # Qwen2.5-7B verifies four tokens
         (16, 8, 1, 256, torch.bfloat16, 89),
         (16, 16, 8, 128, torch.float32, 89),
-        (1, 8, 4, 256, torch.float32, 89),
     ],
 )
 def test_attention(
@@ -87,63 +87,55 @@ def test_attention(
 ) -> None:
     from lr.kernels.attention import _combine, _kernel, block_sizes
 
-    data, sizes = TYPES[dtype], block_sizes(rows * h // k, d, dtype)
+    data = TYPES[dtype]
     arguments = dict.fromkeys(("q", "keys", "values"), data)
     arguments |= {"out": "*fp32", "lses": "*fp32", "positions": "*i64", "scale": "fp32"}
     arguments |= dict.fromkeys(("borders", "owners", "tables"), "*i32")
     arguments |= dict.fromkeys(("q_row", "q_head", "kv_slot", "kv_head"), "i32")
     arguments |= dict.fromkeys(("splits", "split_rows", "table_row"), "i32")
-    made = compiled(
-        _kernel, arguments, {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}, sm
-    )
-    assert made.asm["cubin"] and made.metadata.shared <= SHARED[sm] * 1024
+    sizes = block_sizes(rows * h // k, d, dtype)
+    constants = {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}
+    compile_for(sm, _kernel, arguments, constants)
     arguments = {"out": "*fp32", "lses": "*fp32", "mixed": data, "rows": "i32"}
-    constants = {"SPLITS": 64, "D": d, "BLOCK_D": d}
-    assert compiled(_combine, arguments, constants, sm).asm["cubin"]
+    compile_for(sm, _combine, arguments, {"SPLITS": 64, "D": d, "BLOCK_D": d})
 
 
 @pytest.mark.filterwarnings(WARNING)
-@pytest.mark.parametrize(("dtype", "sm"), EVERYWHERE)
+@pytest.mark.parametrize(
+    ("dtype", "sm"),
+    [
+        (torch.bfloat16, 80),
+        (torch.bfloat16, 90),
+        (torch.float16, 89),
+        (torch.float32, 89),
+    ],
+)
 def test_fused(dtype: torch.dtype, sm: int) -> None:
-    """The sizes of Qwen3-32B."""
-    from lr.kernels.fused import (
-        ROW,
-        _add_norm,
-        _linear,
-        _norm_rotate,
-        _silu_mul,
-        _store,
-    )
+    """The sizes of Qwen3-32B; None: an argument that may be left out."""
+    from lr.kernels import fused
 
-    data = TYPES[dtype]
+    def check(
+        kernel: Any, pointers: str, others: dict[str, str], **constants: Any
+    ) -> None:
+        arguments = dict.fromkeys(pointers.split(), TYPES[dtype]) | others
+        compile_for(sm, kernel, arguments, constants)
 
-    def pointers(*names: str) -> dict[str, str]:
-        return dict.fromkeys(names, data)
-
-    rotating = pointers("heads", "weight", "cos", "signed_sin")
-    rotating |= {"eps": "fp32", "row_stride": "i32"}
-    adding = pointers("x", "y", "weight", "total", "normed") | {"eps": "fp32"}
-    storing = pointers("k", "v", "keys", "values") | {"slots": "*i64"}
-    storing |= dict.fromkeys(("k_row", "v_row", "kv_slot", "kv_head"), "i32")
-    for left_out in ({}, {"weight": None}):
-        constants = {"H": 64, "D": 128, "HALF": 64, "num_warps": 1, **left_out}
-        arguments = {n: kind for n, kind in rotating.items() if n not in left_out}
-        assert compiled(_norm_rotate, arguments, constants, sm).asm["cubin"]
-    multiplied = pointers("x", "weight", "scale", "norm", "plus", "out")
-    multiplied |= {"n": "i32", "eps": "fp32"}
-    for gated, left_out in ((True, ["plus", "scale"]), (False, ["norm", "scale"])):
-        arguments = {n: kind for n, kind in multiplied.items() if n not in left_out}
-        constants = {"SIZE": 5120, "GATED": gated, **dict.fromkeys(left_out), **ROW}
-        assert compiled(_linear, arguments, constants, sm).asm["cubin"]
-    arguments = multiplied | {"weight": "*i8"}
-    constants = {"SIZE": 5120, "GATED": True, **ROW}
-    assert compiled(_linear, arguments, constants, sm).asm["cubin"]
-    for kernel, arguments, constants in (
-        (_add_norm, adding, {"E": 5120, "BLOCK": 8192, "num_warps": 8}),
-        (_silu_mul, pointers("gate_up", "out"), {"WIDTH": 25600, "BLOCK": 1024}),
-        (_store, storing, {"SIZE": 1024, "D": 128, "BLOCK": 1024}),
-    ):
-        assert compiled(kernel, arguments, constants, sm).asm["cubin"]
+    eps = {"eps": "fp32"}
+    rotate = {"H": 64, "D": 128, "HALF": 64, "num_warps": 1}
+    for weight in ({}, {"weight": None}):
+        pointers, others = "heads weight cos signed_sin", eps | {"row_stride": "i32"}
+        check(fused._norm_rotate, pointers, others, **rotate, **weight)
+    multiply, width = fused._linear, eps | {"n": "i32"}
+    pointers, sizes = "x weight scale norm plus out", {"SIZE": 5120, **fused.ROW}
+    check(multiply, pointers, width, GATED=True, plus=None, scale=None, **sizes)
+    check(multiply, pointers, width, GATED=False, norm=None, scale=None, **sizes)
+    check(multiply, pointers, width | {"weight": "*i8"}, GATED=True, **sizes)
+    add, norm = {"E": 5120, "BLOCK": 8192, "num_warps": 8}, "x y weight total normed"
+    check(fused._add_norm, norm, eps, **add)
+    check(fused._silu_mul, "gate_up out", {}, WIDTH=25600, BLOCK=1024)
+    strides = dict.fromkeys(("k_row", "v_row", "kv_slot", "kv_head"), "i32")
+    others = strides | {"slots": "*i64"}
+    check(fused._store, "k v keys values", others, SIZE=1024, D=128, BLOCK=1024)
 
 
 def test_kernels_go_past_standard_parts_only() -> None:
