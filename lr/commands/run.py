@@ -178,7 +178,7 @@ class RunCommand:
 
     dataset: str = "aime-2024.jsonl"
     """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench
-    layouts), tiny:N, stories:N, or a hub id."""
+    layouts), tiny:N, or stories:N."""
     start_qid: int | None = None  # Number of the first problem, from 0.
     end_qid: int | None = None  # Number after the last problem.
     prefix: str = "AIME"  # How the name of the output folder begins.

@@ -7,12 +7,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from lr.result import Box, boxes
 
 TAIL = 10_000  # Characters from the end in which an answer without a box is looked for.
-SENTENCES = 50  # How many sentences are read for it, from the end.
 SENTENCE = 400  # Longest sentence in characters.
 
 # --- Signs: a text as LaTeX has it
@@ -26,7 +24,9 @@ _SIGNS = str.maketrans(
         "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
     }
 )  # fmt: skip
-_MONEY = re.compile(r"\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)\s?\\?\$?(?=\d)|\\yen\b")
+_MONEY = re.compile(
+    r"(?:\\text\s*\{\s*)?\b(?:US|USD|EUR|GBP|INR|JPY|Rs\.?)[ }]*\\?\$?(?=\d)|\\yen\b"
+)
 _ROOT = re.compile(r"√\s*(?:[({]([^(){}]*)[)}]|(\d+(?:\.\d+)?|[a-z]))")
 
 
@@ -70,7 +70,6 @@ _CHAIN = re.compile(  # all but the end of "a = b = 5" and "\text{cost} = 5"
     r"^\s*(?:\\text\{[^{}]*\}|[^,;&]*=[^,;&]*)=\s*"
     r"(?=(?:[^=,;&{}]|\{(?:[^{}]|\{[^{}]*\})*\})+$)"
 )
-_LEFT_SIDE = re.compile(r"(?:[^a-zA-Z\\]*|[a-zA-Z](?:_\w|\(\w\))?\s*)=\s*(?=\S)")
 _AND = re.compile(r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&))\s*(?:[a-zA-Z]\s?=\s*)?")
 # "she spends $5 over 30 days": the money, unless it is a means or a price
 _AMOUNT = re.compile(
@@ -85,7 +84,7 @@ def _value(sentence: str) -> str | None:
     last value in it, with those that "and", "or" and commas join to it."""
     sentence = sentence.lstrip(" ,;:!?").rstrip(" .,;:!?")
     if _EXPRESSION.fullmatch(sentence) and re.search(r"\d|\\", sentence):
-        return _LEFT_SIDE.sub("", sentence, count=1).strip()
+        return _CHAIN.sub("", sentence).strip()
     values = list(_VALUE.finditer(sentence))
     while values and not re.search(r"\d|\\[a-zA-Z]|[=<>]", values[-1][0]):
         values.pop()  # `$n$` names something
@@ -145,36 +144,27 @@ _JOINS = re.compile(  # the text between the boxes of a list
 )
 
 
-class FinalAnswer(NamedTuple):
-    """An answer and where it was found: "box", "mark" (#### 42), "sentence" (the answer
-    is 42), "last value", "last line"."""
-
-    text: str
-    where: str
-
-
-def final_answer(text: str) -> FinalAnswer | None:
+def final_answer(text: str) -> str | None:
     """The final answer of a mathematical solution, or None. A final answer stated after
     the last box replaces it."""
     closed = boxes(text)
     box = _joined(text, closed)
     tail = as_latex(_MARKS.sub("", _after(closed, text)))
     if marks := _MARK.findall(tail):
-        return FinalAnswer(_value(marks[-1]) or marks[-1].strip(), "mark")
+        return _value(marks[-1]) or str(marks[-1]).strip()
     for states, sentence in _statements(_STATES, tail):
-        value = _value(_before_aside(sentence))
+        before = _ASIDE.split(sentence, maxsplit=1)[0]
+        value = _value(before) or _value(sentence)
         if value and (box is None or _FINAL.search(states)):
-            return FinalAnswer(value, "sentence")
-        words = _before_aside(sentence, needs_value=False).strip(" .:,$")
+            return value
+        words = before.strip(" .:,$")
         if box is None and words and len(words) < 60 and not _HOLLOW.match(words):
-            return FinalAnswer(words, "sentence")
+            return words
     if box is not None:
-        return FinalAnswer(box, "box")
-    for sentence in list(_sentences(tail))[: -SENTENCES - 1 : -1]:
-        if value := _value(sentence):
-            return FinalAnswer(value, "last value")
+        return box
+    values = [_value(sentence) for sentence in _sentences(tail)]
     names = re.findall(f"(?s:{_MATH})", tail)
-    return FinalAnswer(_bare(names[-1]), "last value") if names else None
+    return next(filter(None, values[::-1]), _bare(names[-1]) if names else None)
 
 
 def boxed_answer(text: str) -> str | None:
@@ -207,7 +197,7 @@ def _after(closed: Sequence[Box], text: str) -> str:
 def _statements(states: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
     """The sentences that state an answer, from the last: the words that do, and what
     follows them, which may begin on another line."""
-    for words in list(states.finditer(text))[: -SENTENCES - 1 : -1]:
+    for words in list(states.finditer(text))[::-1]:
         following = text[words.end() : words.end() + SENTENCE].lstrip(" \n:*_")
         yield words[0], next(_sentences(following), "")
 
@@ -220,14 +210,6 @@ def _sentences(text: str) -> Iterator[str]:
             if sentence := text[start : part.start()].strip():
                 yield sentence
             start = part.end()
-
-
-def _before_aside(sentence: str, *, needs_value: bool = True) -> str:
-    for aside in _ASIDE.finditer(sentence):
-        before = sentence[: aside.start()]
-        if _VALUE.search(before) or not needs_value:
-            return before
-    return sentence
 
 
 # --- Letters
@@ -251,24 +233,22 @@ _CHOOSES = re.compile(
 _IS_RIGHT = re.compile(r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best|answer)\b)")
 
 
-def chosen_letter(text: str, letters: str) -> FinalAnswer | None:
+def chosen_letter(text: str, letters: str) -> str | None:
     """The chosen one of these letters, or None. Example: "\\boxed{\\text{(B)}}", "the
     answer is (B), because" and a last line "**B**" give "B"."""
     closed = boxes(text)
     tail = _after(closed, text)
     for _, sentence in _statements(_CHOOSES, tail):
         if letter := _letter(sentence, letters):
-            return FinalAnswer(letter, "sentence")
-    right = _IS_RIGHT.findall(tail)
-    if right and right[-1][0] in letters:
-        return FinalAnswer(right[-1][0], "sentence")
+            return letter
+    right = [match[0] for match in _IS_RIGHT.findall(tail)]
+    if right and right[-1] in letters:
+        return right[-1]
     if closed:
-        letter = _letter(_joined(text, closed[-9:]) or "", letters)
-        return FinalAnswer(letter, "box") if letter else None
+        return _letter(_joined(text, closed[-9:]) or "", letters)
     lines = tail.strip().splitlines() or [""]
     is_letter = len(_WRAPPER.sub("", lines[-1]).strip(" .()[]")) == 1
-    letter = _letter(lines[-1], letters) if is_letter or len(lines) == 1 else None
-    return FinalAnswer(letter, "last line") if letter else None
+    return _letter(lines[-1], letters) if is_letter or len(lines) == 1 else None
 
 
 def _letter(text: str, letters: str) -> str | None:

@@ -1,10 +1,9 @@
 """Data sets: the problems, how each is graded, and the prompt for the model.
 
-`load_items` reads a JSONL file, a data set of the Hugging Face hub, or the held-out
-problems of the tiny language (`tiny:N`, `stories:N`). The field names of a row tell its layout; case
-does not matter, and spaces, dashes and underscores are equal. Every field is used or
-known to be irrelevant; a row with another one is refused, since it may be a part of the
-question or the answer. docs/evaluation.md has the table. Read next: `answers.py`."""
+The field names of a row tell its layout; case does not matter, and spaces, dashes and
+underscores are equal. Every field is used or known to be irrelevant; a row with another
+one is refused, since it may be a part of the question or the answer. docs/evaluation.md
+has the table. Read next: `answers.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +31,6 @@ from lr.types import require
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_TINY = 100_000  # Problems of a tiny data set, which are made one by one.
 _TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
-_HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?::([\w.-]+))?")
 _MATH = "Think it through step by step, and put your final answer into \\boxed{}."
 _CHOICE = (
     "Think it through step by step, and put the letter of the right option into "
@@ -128,39 +126,31 @@ def load_items(
 ) -> list[Item]:
     """All problems of a data set, numbered by their rows.
 
-    `name` is a JSONL file; `tiny:N` or `stories:N`; or a hub id, `owner/name[:split]`
-    or `owner/name:config:split`. `seed` shuffles GPQA's options. A bad row raises
-    `SettingError`, or, with `bad_rows`, is left out and described in that list."""
+    `name` is a JSONL file, `tiny:N` or `stories:N`. `seed` shuffles GPQA's options. A
+    bad row raises `SettingError`, or is left out and described in `bad_rows`."""
     if tiny := _TINY.fullmatch(name):
         count = int(tiny[2])
-        require(
-            1 <= count <= MAX_TINY, "the data set", name, f"1 to {MAX_TINY} problems"
-        )
+        expected = f"1 to {MAX_TINY} problems"
+        require(1 <= count <= MAX_TINY, "the data set", name, expected)
         problems = [DATASETS[tiny[1]](Split.TEST, n, 0) for n in range(count)]
         return [
             Item(n, problem.question, Task.MATH, str(problem.answer))
             for n, problem in enumerate(problems)
         ]
     path = Path(name).expanduser()
-    if os.path.isfile(path):  # noqa: PTH113  # Path.is_file fails on long names
-        rows: Sequence[Any] = read_lines(path)
-    elif (hub := _HUB.fullmatch(name)) and not name.endswith((".jsonl", ".json")):
-        rows = _from_hub(hub[1], hub[2] if hub[3] else None, hub[3] or hub[2] or "test")
-    else:
+    if not os.path.isfile(path):  # noqa: PTH113  # Path.is_file fails on long names
         raise SettingError(
-            f"there is no file {str(path.absolute())!r}. Give a JSONL file, tiny:N, "
-            "stories:N, or a hub id."
+            f"there is no file {str(path.absolute())!r}. Give a JSONL file, tiny:N or "
+            "stories:N."
         )
     items = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(read_lines(path)):
         try:
             items.append(read_row(row, number, seed))
         except SettingError as error:
             if bad_rows is None:
-                raise SettingError(
-                    f"{name}: {error} Mend the row, or leave bad rows out: "
-                    "--skip_bad_rows."
-                ) from error
+                advice = "Mend the row, or leave bad rows out: --skip_bad_rows."
+                raise SettingError(f"{name}: {error} {advice}") from error
             bad_rows.append(str(error))
     return items
 
@@ -172,10 +162,8 @@ def between(items: Sequence[Item], start: int | None, end: int | None) -> list[I
     numbers = range(count)[slice(start, end)]
     if chosen := [item for item in items if item.number in numbers]:
         return chosen
-    raise SettingError(
-        f"the data set has {len(items)} problems, and none from start_qid {start} to "
-        f"end_qid {end}."
-    )
+    asked_for = f"from start_qid {start} to end_qid {end}"
+    raise SettingError(f"the data set has {len(items)} problems, and none {asked_for}.")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -191,42 +179,25 @@ def read_lines(path: Path) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
-def _from_hub(name: str, config: str | None, split: str) -> Sequence[Any]:
-    """The rows of a hub data set, read by the package `datasets`."""
-    try:
-        from datasets import load_dataset
-
-        return [dict(row) for row in load_dataset(name, config, split=split)]
-    except Exception as error:  # versions differ in what a failed download raises
-        raise SettingError(
-            f"there is no file {name}, and the Hugging Face data set of that name "
-            f"cannot be read ({type(error).__name__}: {str(error)[:200]}). Give a JSONL "
-            "file, or for the hub: pip install datasets."
-        ) from error
-
-
 def read_row(row: str | Mapping[str, Any], number: int, seed: int = 0) -> Item:
     """The item of one row: a line of JSON, or its fields. `seed` shuffles the options
     of GPQA. Raises `SettingError`, which names the row and the field."""
     try:
+        fields: Any = row
         if isinstance(row, str):  # NaN is no JSON; some programs write it for "nothing"
-            row = json.loads(row, parse_constant=lambda name: None)
-        if not isinstance(row, Mapping):
-            raise SettingError(f"is {type(row).__name__}, expected a JSON object.")
-        fields = _Row(row)
+            fields = json.loads(row, parse_constant=lambda name: None)
+        check(isinstance(fields, Mapping), "is no JSON object.")
+        fields = _Row(fields)
         item = replace(_recognise(fields, seed), number=number, name=fields.identity())
         fields.refuse_unknown()
-        # JSON can spell half a character, as "\\ud800", which no UTF-8 file of results
-        # can hold
+        # JSON can spell half a character, which no file of results can hold
         json.dumps(asdict(item), ensure_ascii=False).encode()
         return item
     except SettingError as error:
         raise SettingError(f"problem {number} {error}") from error
     except (ValueError, TypeError, SyntaxError, RecursionError) as error:
-        raise SettingError(
-            f"problem {number} cannot be read ({type(error).__name__}: "
-            f"{str(error)[:200]})."
-        ) from error
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise SettingError(f"problem {number} cannot be read ({reason}).") from error
 
 
 class _Row(dict[str, Any]):
@@ -236,8 +207,7 @@ class _Row(dict[str, Any]):
     def __init__(self, row: Mapping[str, Any]) -> None:
         for key, value in row.items():
             name = re.sub(r"[\s-]+", "_", str(key).strip().lower())
-            if name in self:
-                raise SettingError(f"has the field {name!r} twice.")
+            check(name not in self, f"has the field {name!r} twice.")
             is_nan = isinstance(value, float) and math.isnan(value)
             self[name] = None if is_nan else value
         self.names = ", ".join(self) or "(none)"
@@ -251,16 +221,15 @@ class _Row(dict[str, Any]):
         if isinstance(value, list) and len(value) == 1:  # as OlympiadBench writes it
             value = value[0]
         is_text = isinstance(value, str | int | float) and not isinstance(value, bool)
-        if not is_text or not str(value).strip():
-            raise SettingError(f"has {value!r} in its field {name!r}, expected text.")
+        wrong = f"has {value!r} in its field {name!r}, expected text."
+        check(is_text and str(value).strip(), wrong)
         return str(value)
 
     def take_any(self, names: Sequence[str]) -> str | None:
         """The field with one of these names, or None. Several must say the same."""
         texts = {name: self.take(name) for name in names if name in self}
-        if len(set(texts.values())) > 1:
-            fields = " and ".join(texts)
-            raise SettingError(f"has the fields {fields}, which differ; keep one.")
+        fields = " and ".join(texts)
+        check(len(set(texts.values())) <= 1, f"has {fields}, which differ; keep one.")
         return next(iter(texts.values()), None)
 
     def identity(self) -> str:
@@ -271,38 +240,40 @@ class _Row(dict[str, Any]):
 
     def refuse_unknown(self) -> None:
         for name, value in self.items():
-            if value not in (None, "", [], {}) and not _IRRELEVANT.fullmatch(name):
-                raise SettingError(
-                    f"has the field {name!r}, which may be a part of the question or the "
-                    f"answer, and nothing here uses it. Its fields: {self.names}. "
-                    "docs/evaluation.md lists the known layouts; drop the field if it "
-                    "does not matter."
-                )
+            unused = value not in (None, "", [], {})
+            check(
+                not unused or _IRRELEVANT.fullmatch(name),
+                f"has the field {name!r}, which may be a part of the question or the "
+                "answer, and no known layout (docs/evaluation.md). Drop the field if it "
+                f"does not matter. Its fields: {self.names}.",
+            )
+
+
+def check(holds: object, fault: str) -> None:
+    """Raise `SettingError` unless it holds. A fault continues "problem 3 ..."."""
+    if not holds:
+        raise SettingError(fault)
 
 
 def _recognise(row: _Row, seed: int) -> Item:
-    """The item without its number and name. An error's message continues "problem 3
-    ..." (`read_row`)."""
+    """The item without its number and name."""
     if row.has("prompt", "test", "entry_point"):
         return _human_eval(row)
     if row.has("question_content", "public_test_cases"):
         return _live_code_bench(row)
     if row.has("turns"):  # MT-Bench: the first turn is asked
         turns = row.pop("turns")
-        if not (isinstance(turns, list) and turns and isinstance(turns[0], str)):
-            raise SettingError("has no text in its field 'turns'.")
+        is_text = isinstance(turns, list) and turns and isinstance(turns[0], str)
+        check(is_text, "has no text in its field 'turns'.")
         return Item(0, turns[0], Task.FREE)
     is_asdiv = row.has("body", "formula")
     # SVAMP and ASDiv tell the story apart from the question
     body = f"{row.take('body').strip()} " if row.get("body") else ""
     row.pop("question_concat", None)  # SVAMP: the two together
     question = row.take_any(QUESTIONS)
-    if question is None:
-        raise SettingError(
-            f"has no field {', '.join(QUESTIONS)}, nor those of a known layout "
-            f"(docs/evaluation.md). Its fields: {row.names}."
-        )
-    question = body + question
+    no_question = f"has no field {', '.join(QUESTIONS)}. Its fields: {row.names}."
+    check(question is not None, no_question)
+    question = f"{body}{question}"
     if row.has("correct_answer", "incorrect_answer_1"):
         return _gpqa(row, question, seed)
     options = row.pop("choices", None) or row.pop("options", None)
@@ -311,15 +282,13 @@ def _recognise(row: _Row, seed: int) -> Item:
     answer = row.take_any(ANSWERS)
     if answer is None and row.has("solution"):
         answer = row.take("solution")
-        if boxed_answer(answer) is None:
-            raise SettingError("has no answer, and no \\boxed{} in its solution.")
+        check(boxed_answer(answer), "has no answer, and no \\boxed{} in its solution.")
     if answer is None:
         return Item(0, question, Task.FREE)
     if is_asdiv:  # "9 (apples)"
         answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
     gold = gold_answer(answer)
-    if not gold:
-        raise SettingError("has no answer after its ####.")
+    check(gold, "has no answer after its ####.")
     return Item(0, question, Task.MATH, gold)
 
 
@@ -337,8 +306,8 @@ def _gpqa(row: _Row, question: str, seed: int) -> Item:
     wrong = sorted(key for key in row if re.fullmatch(r"incorrect_answer_\d+", key))
     texts = [row.take(key).strip() for key in ("correct_answer", *wrong)]
     stream = Stream.root(seed).fold_in("options", question)
-    order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
-    choices = tuple(texts[place] for place in order)
+    order = sorted(range(len(texts)), key=lambda index: uniform(stream.key(index)))
+    choices = tuple(texts[index] for index in order)
     return Item(0, question, Task.CHOICE, LETTERS[order.index(0)], choices)
 
 
@@ -346,17 +315,14 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
     letters = list(LETTERS)
     if isinstance(options, Mapping) and {"text", "label"} <= options.keys():  # ARC
         letters, options = [str(label) for label in options["label"]], options["text"]
-    if not (isinstance(options, list) and 2 <= len(options) <= len(LETTERS)):
-        raise SettingError("has no list of 2 to 26 options.")
+    fits = isinstance(options, list) and 2 <= len(options) <= len(LETTERS)
+    check(fits, "has no list of 2 to 26 options.")
     texts = [str(option).strip() for option in options]
-    if not all(texts) or None in options:
-        raise SettingError("has an empty option.")
+    check(all(texts) and None not in options, "has an empty option.")
     answers = [row.pop(key) for key in ("answer_index", *ANSWERS) if key in row]
-    right = {
-        _option(answer, texts, letters) for answer in answers if answer is not None
-    }
-    if len(right) != 1:
-        raise SettingError(f"has {len(right)} right options, expected 1.")
+    stated = [answer for answer in answers if answer is not None]
+    right = {_option(answer, texts, letters) for answer in stated}
+    check(len(right) == 1, f"has {len(right)} right options, expected 1.")
     return Item(0, question, Task.CHOICE, LETTERS[right.pop()], tuple(texts))
 
 
@@ -370,29 +336,28 @@ def _option(answer: Any, texts: Sequence[str], letters: Sequence[str]) -> int:
             return letters.index(letter)
     elif answer in range(len(texts)) and not isinstance(answer, bool):
         return int(answer)
+    expected = "a letter, a number from 0, or the text of an option"
     raise SettingError(
-        f"has the answer {answer!r} to {len(texts)} options, expected a letter, a number "
-        "from 0, or the text of an option."
+        f"has the answer {answer!r} to its options, expected {expected}."
     )
 
 
 def _human_eval(row: _Row) -> Item:
     prompt, test, entry = (row.take(key) for key in ("prompt", "test", "entry_point"))
     statements = ast.walk(ast.parse(test))
-    if not any(isinstance(node, ast.Assert | ast.Raise) for node in statements):
-        raise SettingError("has no test cases: any program would pass.")
-    check = f"{test}\n\ncheck({entry})\n"
-    return Item(0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=check)
+    tests = [node for node in statements if isinstance(node, ast.Assert | ast.Raise)]
+    check(tests, "has no test cases: any program would pass.")
+    code = f"{test}\n\ncheck({entry})\n"
+    return Item(0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=code)
 
 
 def _live_code_bench(row: _Row) -> Item:
     content = row.take("question_content")
     starter = str(row.pop("starter_code", None) or "")
-    cases = (
-        row.pop(name, None) for name in ("public_test_cases", "private_test_cases")
-    )
-    if not any(map(_holds_a_case, cases)):
-        raise SettingError("has no test cases: any program would pass.")
+    public = row.pop("public_test_cases")
+    private = row.pop("private_test_cases", None)
+    tested = _holds_a_case(public) or _holds_a_case(private)
+    check(tested, "has no test cases: any program would pass.")
     entry = "Solution" if "class Solution" in starter else ""
     return Item(0, content, Task.CODE, starter=starter, entry_point=entry)
 

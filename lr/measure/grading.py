@@ -1,9 +1,5 @@
 """From a model's text to right or wrong: find the answer, then compare it as the task
-requires.
-
-`why` distinguishes wrong answers from those that could not be judged: "no answer was
-found", "the gold answer cannot be read", "time was up". docs/answers.md has the rules
-and pairs of answers. Read next: `programs.py`."""
+requires. docs/answers.md has the rules. Read next: `programs.py`."""
 
 from __future__ import annotations
 
@@ -51,12 +47,12 @@ _REWRITES = [
 ]  # fmt: skip
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
 _PLAIN = re.compile(
-    r"([+-]?)((?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)?|\.\d+)"
-    r"(?:[eE]([+-]?\d{1,3})|\s*\\(?:times|cdot)\s*10\^(?:(\d)|\{([+-]?\d+)\})"
+    r"([+-]?(?:(?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)?|\.\d+))"
+    r"(?:[eE]([+-]?\d{1,3})|\s*\\(?:times|cdot)\s*10\^(?:(\d)|\{([+-]?\d{1,3})\})"
     r"|\s*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion)s?\b.*)?",
     re.ASCII,
 )
-_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALES = {"thousand": "3", "million": "6", "billion": "9", "trillion": "12"}
 _UNIT = re.compile(  # "12 apples" is 12, but "5 or 6" and "28 percent" are not 5 and 28
     r"(\S*?[\d}])(?:\s|\\[,; ])+(?!.*\b(?:and|or|per ?cent(?:age)?|pct|mod|to|over|dozen|hundred"
     r"|thousand|million|billion|trillion)\b)[a-zA-Z]{2,}(?:[ ./-]+[a-zA-Z]+)*\.?"
@@ -92,10 +88,9 @@ def clean(text: str) -> str:
 
 def _repeating_decimal(match: re.Match[str]) -> str:
     """0.1\\overline{6} as a fraction: 16 - 1 over 90."""
-    fixed, repeated = (match[1] or "0") + match[2], match[3]
-    top = int(fixed + repeated) - int(fixed)
-    bottom = (10 ** len(repeated) - 1) * 10 ** len(match[2])
-    return rf"\frac{{{top}}}{{{bottom}}}"
+    before, fixed, repeated = match.groups()
+    top = int(before + fixed + repeated) - int(f"0{before}{fixed}")
+    return rf"\frac{{{top}}}{{{'9' * len(repeated)}{'0' * len(fixed)}}}"
 
 
 def plain_number(text: str) -> Fraction | None:
@@ -104,22 +99,17 @@ def plain_number(text: str) -> Fraction | None:
     text = text.replace("{,}", ",").replace("\\!", "")
     text = re.sub(r"\\[,;: ]", " ", text).strip()
     match = _PLAIN.fullmatch(text)
-    if match is None or len(match[2]) > 1000:
+    if match is None or len(match[1]) > 1000:
         return None
-    power = int(match[3] or match[4] or match[5] or _SCALES.get(match[6], 0))
-    if abs(power) > 1000:
-        return None
-    value = Fraction(re.sub("[, ]", "", match[2])) * Fraction(10) ** power
-    return -value if match[1] == "-" else value
+    digits, *powers = match.groups()
+    power = next(filter(None, powers), "0")
+    return Fraction(f"{re.sub('[, ]', '', digits)}e{_SCALES.get(power, power)}")
 
 
 class MathChecker:
-    """Compares answers as mathematics: plain numbers and words here, everything else
-    with math-verify in a separate process (`math_worker.py`).
-
-    The gold answer comes first: math-verify reads the second one more leniently. A
-    comparison that takes more than `seconds` counts as not equal, and says so. Use it
-    from one thread, and `close` it."""
+    """Compares answers: plain numbers and words here, everything else with math-verify
+    in a separate process (`math_worker.py`). A comparison that takes more than
+    `seconds` counts as not equal. Use it from one thread, and `close` it."""
 
     def __init__(self, seconds: float = 10.0, worker: Path = WORKER) -> None:
         self.seconds = seconds
@@ -127,24 +117,19 @@ class MathChecker:
         self._process: subprocess.Popen[str] | None = None
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
-        """Whether they are equal, and why. Raises `SettingError` if math-verify does
-        not start."""
-        if gold.strip() and gold.strip() == answer.strip():
-            return True, "the same text"
+        """Whether they are equal, and why. math-verify reads the second one more
+        leniently. Raises `SettingError` if it does not start."""
         if len(answer) > LONGEST + len(gold):
             return False, "the answer is too long"
         gold, answer = clean(gold), clean(answer)
         numbers = plain_number(gold), plain_number(answer)
         if None not in numbers:
-            equal = numbers[0] == numbers[1]
-            return equal, "equal numbers" if equal else "different numbers"
+            return numbers[0] == numbers[1], "compared as numbers"
         texts = _NO_SIGN.sub("", gold), _NO_SIGN.sub("", answer)
-        if texts[0] and texts[0] == texts[1]:
-            return True, "the same text"
-        if _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer):
-            # to math-verify "no" and "on" are n times o
-            equal = texts[0].casefold() == texts[1].casefold()
-            return equal, "the same words" if equal else "different words"
+        # to math-verify "no" and "on" are n times o
+        words = _WORDS.fullmatch(gold) and _WORDS.fullmatch(answer)
+        if words or texts[0] == texts[1] != "":
+            return texts[0].casefold() == texts[1].casefold(), "compared as texts"
         if _TUPLE.match(answer):  # the order of its entries counts
             if _SET.match(gold):
                 return False, "a tuple, not a set"
@@ -199,11 +184,10 @@ class MathChecker:
 
 @dataclass(frozen=True)
 class Grade:
-    """`right` None: not graded. `answer` was found at `where`; `why`: the reason."""
+    """Whether an `answer` is right (None: not graded), and why."""
 
     right: bool | None
     answer: str | None
-    where: str | None
     why: str
 
 
@@ -222,18 +206,17 @@ class Grader(AbstractContextManager["Grader"]):
         if item.task is Task.CODE:
             return self._grade_program(item, text)
         if item.gold is None:
-            return Grade(None, None, None, "not graded: the problem has no gold answer")
+            return Grade(None, None, "not graded: the problem has no gold answer")
         if item.task is Task.CHOICE:
             answer = chosen_letter(text, LETTERS[: len(item.choices)])
         else:
             answer = final_answer(text)
         if answer is None:
-            return Grade(False, None, None, NOT_FOUND)
+            return Grade(False, None, NOT_FOUND)
         if item.task is Task.CHOICE:
-            right, why = answer.text == item.gold, f"the letter is {item.gold}"
-        else:
-            right, why = self.checker.compare(item.gold, answer.text)
-        return Grade(right, answer.text, answer.where, why)
+            return Grade(answer == item.gold, answer, f"the letter is {item.gold}")
+        right, why = self.checker.compare(item.gold, answer)
+        return Grade(right, answer, why)
 
     def __exit__(self, *exception: object) -> None:
         self.checker.close()
@@ -241,11 +224,11 @@ class Grader(AbstractContextManager["Grader"]):
     def _grade_program(self, item: Item, text: str) -> Grade:
         code = code_block(text, item.entry_point)
         if self.code_limits is None or not item.check:
-            return Grade(None, code, None, "not graded here: see the file of samples")
+            return Grade(None, code, "not graded here: see the file of samples")
         if code is None:
-            return Grade(False, None, None, NOT_FOUND)
+            return Grade(False, None, NOT_FOUND)
         right, why = passes(item, code, self.code_limits)
-        return Grade(right, code, "code block", why)
+        return Grade(right, code, why)
 
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:

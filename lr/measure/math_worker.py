@@ -2,10 +2,9 @@
 it hangs.
 
 math-verify (Apache-2.0) reads LaTeX into sympy and compares. On an answer such as
-9^{9^{9^9}} both can run for ever or exhaust the memory, and math-verify's own time
-limit does not interrupt a long computation in C. So this process has a memory limit,
-and a watchdog outside of Python that ends it after the seconds given as its argument.
-It imports nothing of this package: it is run by its path.
+9^{9^{9^9}} both can run for ever or exhaust the memory, even in C. So this process has
+a memory limit, and a watchdog outside of Python that ends it after the seconds given as
+its argument. It is run by its path and imports nothing of this package.
 
 Standard input: [gold, answer] as JSON per line. Standard output: "ready" once, then
 "equal" or why not, per line."""
@@ -68,13 +67,16 @@ def read(text: str) -> list[Any]:
     config = [LatexExtractionConfig(boxed_match_priority=0)]
     box = "\\boxed{" + text + "}"
     parsed = parse(box, config, fallback_mode="no_fallback", parsing_timeout=None)
-    for number, value in enumerate(parsed):
-        # "x < 1 or x > 2" is read as a set of two relations: their union is meant
-        parts = value.args if isinstance(value, sympy.FiniteSet) else ()
-        inequalities = [p for p in parts if p.is_Relational and not p.is_Equality]
-        if " or" in text and parts and len(inequalities) == len(parts):
-            parsed[number] = sympy.Union(*(part.as_set() for part in parts))
-    return parsed
+    if " or" not in text:
+        return list(parsed)
+    # "x < 1 or x > 2" is read as a set of two relations: their union is meant
+    return [
+        sympy.Union(*(part.as_set() for part in value.args))
+        if isinstance(value, sympy.FiniteSet)
+        and all(p.is_Relational and not p.is_Equality for p in value.args)
+        else value
+        for value in parsed
+    ]
 
 
 def exactly(numeric_eq: Any) -> Any:

