@@ -4,6 +4,8 @@ const NAMES = { " ": "space", ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑
 const HELP = "A small model, the draft, writes reasoning steps ahead; the large one, the target, "
   + "writes its own step at every place at the same time; a verifier says whether a draft step "
   + "means the same. If so it is kept, else the target's step takes its place.";
+const NODES = "2:5 is the node before step 5, in the tree that began at step 2, after the target's own "
+  + "step 1. 2:5.1 is the second alternative there. Steps are counted from 0.";
 const LINKS = "The address ends in #event=number (in the tour #tour=number) when the player rests: "
   + "share it, and it opens at that moment.";
 
@@ -96,8 +98,9 @@ function fillHelp(keys) {
   byId("help").replaceChildren(
     make("form", { method: "dialog" }, [make("button", { text: "Close", type: "submit" })]),
     make("h2", { text: "Help", id: "help-title" }), make("p", { text: HELP }),
-    make("h3", { text: "Keys" }), table(rows),
     make("h3", { text: "How a step came into the answer" }), table(Object.entries(ORIGINS)),
+    make("h3", { text: "Names of nodes" }), make("p", { text: NODES }),
+    make("h3", { text: "Keys" }), table(rows),
     make("h3", { text: "Links" }), make("p", { text: LINKS }));
 }
 
