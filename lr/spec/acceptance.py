@@ -28,13 +28,14 @@ from lr.errors import ProtocolError
 from lr.kvcache.cache import integers
 from lr.rng import Stream, uniform
 from lr.spec.checks import check_outcomes
-from lr.spec.sampling import not_finite, sample
+from lr.spec.sampling import distribution, draw, narrowed, not_finite, sample
+from lr.types import SamplingParams
 
 ROOT = -1
 """The parent of the first tokens of a proposal: the end of the branch."""
 
 
-class KnownProbs(NamedTuple):
+class TokenProbs(NamedTuple):
     """p and q of every token of a proposal, read from these tables and valid only for
     them."""
 
@@ -54,7 +55,7 @@ class Proposal:
     distribution from which token i was drawn, given its path and its earlier siblings.
     (For siblings drawn without replacement, each row lacks the earlier ones and still
     sums to one.) `q` None: nothing was drawn and the tokens were certain (n-gram
-    lookup, greedy or top-k drafts), which is equivalent to one-hot rows. `known`:
+    lookup, greedy or top-k drafts), which is equivalent to one-hot rows. `probs`:
     values already read from the tables, for many branches at once.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second
@@ -65,7 +66,7 @@ class Proposal:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     q: Tensor | None = None
-    known: KnownProbs | None = None
+    probs: TokenProbs | None = None
 
     def __post_init__(self) -> None:
         earlier = all(ROOT <= parent < node for node, parent in enumerate(self.parents))
@@ -213,27 +214,59 @@ class AcceptanceRule(ABC):
         not its number.
         """
         tables = rows_of(probs, proposals, draws, trees=self.trees)
-        known = read_probs(tables, proposals)
-        chosen: list[Outcome] = []
-        keys: list[int] = []
-        for p_rows, proposal, draw in zip(tables, known, draws, strict=True):
-            outcome = untried(p_rows)
-            if proposal.tokens:
-                outcomes = self.outcomes(p_rows, proposal)
-                check_outcomes(self, outcomes)
-                outcome = pick(outcomes, uniform(draw.uniform_key))
-            depth = len(outcome.nodes)
-            key_of = draw.sample_key if outcome.untouched else draw.residual_key
-            chosen.append(outcome)
-            keys.append(key_of(depth))
-        if not chosen:
+        proposals = read_probs(tables, proposals)
+        outcomes = [
+            self.select(p_rows, proposal, draw) if proposal.tokens else untried(p_rows)
+            for p_rows, proposal, draw in zip(tables, proposals, draws, strict=True)
+        ]
+        if not outcomes:
             return []
-        rows = torch.stack([outcome.next_probs() for outcome in chosen])  # [b, v]
-        tokens = sample(rows, keys, ids)
+        keys = [
+            draw.sample_key(len(outcome.nodes))
+            if outcome.untouched
+            else draw.residual_key(len(outcome.nodes))
+            for outcome, draw in zip(outcomes, draws, strict=True)
+        ]
+        rows = torch.stack([outcome.next_probs() for outcome in outcomes])  # [b, v]
         return [
             Decision(outcome.nodes, token, outcome.note)
-            for outcome, token in zip(chosen, tokens, strict=True)
+            for outcome, token in zip(outcomes, sample(rows, keys, ids), strict=True)
         ]
+
+    def select(self, p_rows: Tensor, proposal: Proposal, draws: Draws) -> Outcome:
+        """How a round with at least one draft token ends."""
+        outcomes = self.outcomes(p_rows, proposal)
+        check_outcomes(self, outcomes)
+        return pick(outcomes, uniform(draws.uniform_key))
+
+    def decide(
+        self,
+        logits: Tensor,
+        sampling: SamplingParams,
+        proposals: Sequence[Proposal],
+        draws: Sequence[Draws],
+    ) -> list[Decision]:
+        """`verify`, from logits [sum of (n + 1), v]. If top-k leaves few tokens of a
+        large vocabulary, a `narrow` rule sees only their columns and those of the
+        drafts; the others are zero.
+        """
+        tokens = [token for proposal in proposals for token in proposal.tokens]
+        few = None
+        if vars(type(self)).get("narrow"):  # not if it is only inherited
+            few = narrowed(logits, sampling, tokens)
+        if few is None:
+            return self.verify(distribution(logits, sampling), proposals, draws)
+        logits, ids, columns = few
+        left = iter(columns)
+        in_columns = [
+            replace(
+                proposal,
+                tokens=tuple(islice(left, len(proposal))),
+                q=None if proposal.q is None else proposal.q[:, ids],
+            )
+            for proposal in proposals
+        ]
+        return self.verify(distribution(logits, sampling), in_columns, draws, ids)
 
 
 def untried(p_rows: Tensor) -> Outcome:
@@ -335,11 +368,11 @@ def probs_of_tokens(
     """p and q of every draft token, which is all that a chain needs of the [n, v]
     tables. Raises `NumericalError` if one is not a finite number.
     """
-    known = proposal.known
-    if known is None or known.p_rows is not p_rows or known.q is not proposal.q:
-        known = read_probs([p_rows], [proposal])[0].known
-        assert known is not None
-    return known.ps, known.qs
+    probs = proposal.probs
+    if probs is None or probs.p_rows is not p_rows or probs.q is not proposal.q:
+        probs = read_probs([p_rows], [proposal])[0].probs
+        assert probs is not None
+    return probs.ps, probs.qs
 
 
 def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -348,13 +381,13 @@ def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Pr
     sizes = [len(proposal) for proposal in proposals]
     if not any(sizes):
         return [
-            replace(proposal, known=KnownProbs(p_rows, proposal.q, [], []))
+            replace(proposal, probs=TokenProbs(p_rows, proposal.q, [], []))
             for p_rows, proposal in zip(rows, proposals, strict=True)
         ]
     # Row i + 1 follows node i, so a token's own row is that of its parent plus 1.
-    before = [parent + 1 for proposal in proposals for parent in proposal.parents]
+    rows_before = [parent + 1 for p in proposals for parent in p.parents]
     tokens = [token for proposal in proposals for token in proposal.tokens]
-    tables = integers((before, tokens), rows[0].device)
+    tables = integers((rows_before, tokens), rows[0].device)
     before_of, tokens_of = (table.split(sizes) for table in tables)
     values = [
         p_rows[places, ids]
@@ -367,13 +400,13 @@ def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Pr
     if not all(map(isfinite, numbers)):
         raise not_finite()
     ps, qs = iter(numbers), iter(numbers[len(tokens) :])
-    known = []
+    with_probs = []
     for p_rows, proposal in zip(rows, proposals, strict=True):
         n = len(proposal)
         drawn = [1.0] * n if proposal.q is None else list(islice(qs, n))
-        probs = KnownProbs(p_rows, proposal.q, list(islice(ps, n)), drawn)
-        known.append(replace(proposal, known=probs))
-    return known
+        probs = TokenProbs(p_rows, proposal.q, list(islice(ps, n)), drawn)
+        with_probs.append(replace(proposal, probs=probs))
+    return with_probs
 
 
 def replacement(
@@ -448,28 +481,38 @@ class MatchRule(AcceptanceRule):
         draws: Sequence[Draws],
         ids: Tensor | None = None,
     ) -> list[Decision]:
-        assert ids is None  # not `narrow`: `follow_draws` compares tokens, not columns
+        assert ids is None  # not `narrow`: tokens are compared, not columns
         rows_of(probs, proposals, draws)  # refuses tokens outside the vocabulary
-        return self.follow_draws(proposals, draws, partial(sample, probs))
+        return follow_all(proposals, sample(probs, draw_keys(proposals, draws)))
 
-    def follow_draws(
+    def decide(
         self,
+        logits: Tensor,
+        sampling: SamplingParams,
         proposals: Sequence[Proposal],
         draws: Sequence[Draws],
-        draw: Callable[[list[int]], list[int]],
     ) -> list[Decision]:
-        """The decisions from the target's own draws; `draw` maps one key per row to
-        tokens."""
-        keys = [
-            own.sample_key(depth)
-            for proposal, own in zip(proposals, draws, strict=True)
-            for depth in proposal.depths()
-        ]
-        tokens = iter(draw(keys) if keys else [])
-        return [
-            follow(proposal, list(islice(tokens, len(proposal) + 1)))
-            for proposal in proposals
-        ]
+        # It needs the target's own tokens, not the probabilities.
+        tokens = draw(logits, sampling, draw_keys(proposals, draws))
+        return follow_all(proposals, tokens)
+
+
+def draw_keys(proposals: Sequence[Proposal], draws: Sequence[Draws]) -> list[int]:
+    """The keys with which plain decoding draws the token at each row."""
+    return [
+        draw.sample_key(depth)
+        for proposal, draw in zip(proposals, draws, strict=True)
+        for depth in proposal.depths()
+    ]
+
+
+def follow_all(proposals: Sequence[Proposal], tokens: list[int]) -> list[Decision]:
+    """`follow` each proposal; `tokens` [sum of (n + 1)]."""
+    left = iter(tokens)
+    return [
+        follow(proposal, list(islice(left, len(proposal) + 1)))
+        for proposal in proposals
+    ]
 
 
 def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:

@@ -56,14 +56,14 @@ def are_tokens(value: Any, vocab_size: float = math.inf) -> bool:
 def refuse_misspelt(part: str, value: object, base: type) -> None:
     """Raise `VariantError` for a public name that is nearly one of `base`, while the
     part lacks that one: nothing would ever call it."""
-    known = {name for name in dir(base) if not name.startswith("_")}
-    known |= set(getattr(base, "__annotations__", ()))
+    defined = {name for name in dir(base) if not name.startswith("_")}
+    defined |= set(getattr(base, "__annotations__", ()))
     written: set[str] = set()
     for kind in type(value).__mro__:
         if not issubclass(base, kind):
             written |= {name for name in vars(kind) if not name.startswith("_")}
-    for name in sorted(written - known):
-        for meant in get_close_matches(name, known - written, 1, cutoff=0.8):
+    for name in sorted(written - defined):
+        for meant in get_close_matches(name, defined - written, 1, cutoff=0.8):
             refuse(part, value, f"the name {name!r}", f"{meant!r}, or a name with _")
 
 
@@ -102,10 +102,10 @@ def check_choice(choice: Any, place: Place) -> None:
         )
 
 
-def check_number(part: str, method: object, value: object, least: int) -> None:
+def check_number(part: str, method: object, value: object, minimum: int) -> None:
     """A whole number, such as a controller's depth."""
-    if not (is_int(value) and value >= least):  # type: ignore[operator]
-        refuse(part, method, value, f"a whole number (an int) >= {least}")
+    if not (is_int(value) and value >= minimum):  # type: ignore[operator]
+        refuse(part, method, value, f"a whole number (an int) >= {minimum}")
 
 
 def check_bool(part: str, method: object, value: object) -> None:
@@ -151,12 +151,12 @@ def check_list(
         refuse(part, method, values, f"a list of {many} {kind.__name__}")
 
 
-def check_proposal(drafter: Any, proposal: Proposal, most: int) -> None:
-    """No deeper than `most`; a chain unless `trees`; rows of q are distributions."""
+def check_proposal(drafter: Any, proposal: Proposal, max_depth: int) -> None:
+    """No deeper than `max_depth`; a chain unless `trees`; rows of q are distributions."""
     method = drafter.propose
-    deepest = max(proposal.depths())
-    if deepest > most:
-        expected = f"at most min(k, limit) = {most} deep; this one is {deepest} deep"
+    depth = max(proposal.depths())
+    if depth > max_depth:
+        expected = f"at most min(k, limit) = {max_depth} deep; this one is {depth} deep"
         refuse("drafter", method, proposal.tokens, expected)
     if not drafter.trees and not proposal.is_chain:
         refuse("drafter", method, proposal.parents, "a chain, since `trees` is False")

@@ -41,11 +41,7 @@ def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
         raise SettingError(f"drafter {name!r} needs a draft model in this process.")
     if name == "tree":
         return TreeDrafter(
-            setup.runner,
-            setup.sampling,
-            branching=options.branching,
-            coupling=coupling,
-            eos_ids=setup.eos_ids,
+            setup.runner, setup.sampling, options.branching, coupling, setup.eos_ids
         )
     return ModelDrafter(
         setup.runner,
@@ -99,10 +95,10 @@ def earlier_end(text: bytes, n: int) -> int | None:
     """The latest earlier end of the last n tokens of `text` (8 bytes each), in tokens,
     or None."""
     pattern, stop = text[-8 * n :], len(text) - 1
-    while (place := text.rfind(pattern, 0, stop)) >= 0:
-        if place % 8 == 0:  # a match must begin where a token begins
-            return place // 8 + n
-        stop = place + len(pattern) - 1
+    while (position := text.rfind(pattern, 0, stop)) >= 0:
+        if position % 8 == 0:  # a match must begin where a token begins
+            return position // 8 + n
+        stop = position + len(pattern) - 1
     return None
 
 
@@ -165,7 +161,7 @@ class OwnBranches(Drafter):
     correction) or has not read (the token after a fully accepted proposal)."""
 
     runner: Runner
-    _own: dict[Branch, Branch] = field(default_factory=dict, init=False)
+    _twins: dict[Branch, Branch] = field(default_factory=dict, init=False)
 
     def follow(self, branch: Branch) -> Branch:
         """The draft's branch for `branch`, with exactly its tokens and at least one
@@ -174,20 +170,20 @@ class OwnBranches(Drafter):
         Tokens after the common beginning are removed, and the missing tokens are
         appended."""
         tokens = branch.tokens
-        own = self._own.get(branch)
-        if own is None:
-            own = fork_longest(self.runner, self._own.values(), tokens)
-            self._own[branch] = own
-            return own
-        common = common_length(own.tokens, tokens)
-        self.runner.rewind(own, min(common, len(tokens) - 1))
-        own.extend(tokens[len(own) :])
-        return own
+        twin = self._twins.get(branch)
+        if twin is None:
+            twin = fork_longest(self.runner, self._twins.values(), tokens)
+            self._twins[branch] = twin
+            return twin
+        common = common_length(twin.tokens, tokens)
+        self.runner.rewind(twin, min(common, len(tokens) - 1))
+        twin.extend(tokens[len(twin) :])
+        return twin
 
     def forget(self, branches: Iterable[Branch]) -> None:
         for branch in branches:
-            if branch in self._own:
-                self.runner.close(self._own.pop(branch))
+            if branch in self._twins:
+                self.runner.close(self._twins.pop(branch))
 
 
 def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
@@ -228,9 +224,11 @@ class ModelDrafter(OwnBranches):
         # What each token was drawn from, [v] each.
         rows: list[list[Tensor]] = [[] for _ in contexts]
         live = [i for i, depth in enumerate(depths) if depth > 0]
-        own = {i: self.follow(contexts[i].branch) for i in live}
+        twins = {i: self.follow(contexts[i].branch) for i in live}
         while live:
-            logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
+            logits = torch.stack(
+                self.runner.forward([twins[i] for i in live])
+            )  # [b, v]
             # 1. Stop before the draw where a subclass says so.
             staying = [n for n, stays in enumerate(self.goes_on(logits)) if stays]
             if len(staying) < len(live):
@@ -256,7 +254,7 @@ class ModelDrafter(OwnBranches):
                 and tokens[i][-1] not in self.eos_ids
             ]
             for i in live:
-                own[i].append(tokens[i][-1])
+                twins[i].append(tokens[i][-1])
         if self.sampling.greedy:  # nothing was drawn
             return [Proposal.chain(chain) for chain in tokens]
         return [
@@ -270,6 +268,7 @@ class ModelDrafter(OwnBranches):
         return [True] * len(logits)
 
 
+@dataclass(eq=False)
 class TreeDrafter(OwnBranches):
     """Trees: the likeliest tokens at every place, each with its own likeliest
     successors.
@@ -284,24 +283,17 @@ class TreeDrafter(OwnBranches):
     name = "tree"
     trees = True
 
-    def __init__(
-        self,
-        runner: Runner,
-        sampling: SamplingParams,
-        *,
-        branching: Sequence[int] = (3, 2, 1, 1),
-        coupling: Coupling = Coupling.INDEPENDENT,
-        eos_ids: frozenset[int] = frozenset(),
-    ) -> None:
-        fits = all(isinstance(width, int) and width >= 1 for width in branching)
+    sampling: SamplingParams
+    branching: Sequence[int] = (3, 2, 1, 1)
+    coupling: Coupling = Coupling.INDEPENDENT
+    eos_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        fits = all(isinstance(width, int) and width >= 1 for width in self.branching)
         expected = "one whole number >= 1 per level, such as (3, 2, 1)"
-        require(fits and len(branching) > 0, "branching", tuple(branching), expected)
-        super().__init__(runner)
+        require(fits and len(self.branching) > 0, "branching", self.branching, expected)
         # Without top-k and top-p, which could leave too few candidates.
-        self.sampling = SamplingParams(sampling.temperature or 1.0)
-        self.branching = tuple(branching)
-        self.coupling = coupling
-        self.eos_ids = eos_ids
+        self.sampling = SamplingParams(self.sampling.temperature or 1.0)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         depths = [min(k, len(self.branching), context.limit) for context in contexts]
@@ -312,9 +304,9 @@ class TreeDrafter(OwnBranches):
         ] = []  # (tree, node, branch that ends there)
         for i, context in enumerate(contexts):
             if depths[i] > 0:
-                own = self.follow(context.branch)
-                read_up_to(self.runner, own, len(own) - 1)
-                leaves.append((i, ROOT, self.runner.fork(own)))
+                twin = self.follow(context.branch)
+                read_up_to(self.runner, twin, len(twin) - 1)
+                leaves.append((i, ROOT, self.runner.fork(twin)))
         for level, width in enumerate(self.branching):
             if not leaves:
                 break

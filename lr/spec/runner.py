@@ -20,7 +20,7 @@ class Runner(Protocol):
     def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch: ...
     def fork(self, branch: Branch) -> Branch: ...
     def rewind(self, branch: Branch, length: int) -> None: ...
-    def swap(self, branch: Branch, other: Branch) -> None: ...
+    def swap(self, branch: Branch, by: Branch) -> None: ...
     def close(self, branch: Branch) -> None: ...
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None: ...
     def forward(
@@ -42,18 +42,18 @@ def fork_longest(
     the one in `branches` with the longest common prefix, if any. That prefix is
     computed first if it is long.
     """
-    best = max(
-        branches, key=lambda one: common_length(one.tokens, tokens), default=None
-    )
-    shared = (
-        min(common_length(best.tokens, tokens), len(tokens) - wanted) if best else 0
-    )
-    if best is None or shared <= 0:
+
+    def in_common(branch: Branch) -> int:
+        return common_length(branch.tokens, tokens)
+
+    origin = max(branches, key=in_common, default=None)
+    shared = min(in_common(origin), len(tokens) - wanted) if origin else 0
+    if origin is None or shared <= 0:
         return runner.open(tokens)
-    both = min(shared, len(best) - 1)
-    if both - best.num_computed_tokens > WORTH_A_FORWARD:
-        read_up_to(runner, best, both)
-    branch = runner.fork(best)
+    prefix = min(shared, len(origin) - 1)
+    if prefix - origin.num_computed_tokens > WORTH_A_FORWARD:
+        read_up_to(runner, origin, prefix)
+    branch = runner.fork(origin)
     runner.rewind(branch, shared)
     branch.extend(tokens[shared:])
     return branch
@@ -63,9 +63,9 @@ def read_up_to(runner: Runner, branch: Branch, length: int) -> None:
     """Compute the first `length` tokens, unless they are computed already, for forks to
     share."""
     if branch.num_computed_tokens < length:
-        rest = branch.tokens[length:]
+        later_tokens = branch.tokens[length:]
         del branch.tokens[length:]
         try:
             runner.forward([branch])
         finally:
-            branch.extend(rest)
+            branch.extend(later_tokens)

@@ -89,8 +89,8 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(
         -1, keepdim=True
     )
-    kept = probs.masked_fill(probs < edge, 0.0)
-    return kept / kept.sum(-1, keepdim=True)
+    probs = probs.masked_fill(probs < edge, 0.0)
+    return probs / probs.sum(-1, keepdim=True)
 
 
 def sample(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> list[int]:

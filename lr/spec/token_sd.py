@@ -19,8 +19,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -31,16 +29,14 @@ from lr.spec.acceptance import (
     EMPTY,
     ROOT,
     AcceptanceRule,
-    Decision,
     Draws,
-    MatchRule,
     Proposal,
 )
 from lr.spec.checks import check_list, check_proposal, refuse
 from lr.spec.protocol import Note, silent
 from lr.spec.rounds import round_detail
 from lr.spec.runner import Runner, read_up_to
-from lr.spec.sampling import distribution, draw, narrowed
+from lr.spec.sampling import distribution
 from lr.trace import RoundDetail
 from lr.types import Coupling, SamplingParams, require_whole
 
@@ -168,26 +164,12 @@ def speculate(
     round.
     """
     drafter, rule = speculation.drafter, speculation.rule
-    branches = [context.branch for context in contexts]
-    before = [list(branch.tokens) for branch in branches] if speculation.checked else []
 
     # 1. Propose.
-    most = speculation.num_speculative_tokens
-    proposals = drafter.propose(contexts, most)
-    if speculation.checked:
-        check_list("drafter", drafter.propose, proposals, Proposal, len(contexts))
-        for context, proposal, old in zip(contexts, proposals, before, strict=True):
-            check_proposal(drafter, proposal, max(0, min(most, context.limit)))
-            if context.tokens != old:
-                changed = context.tokens[-9:]
-                refuse("drafter", drafter.propose, changed, "an unchanged branch")
-    proposals = [
-        proposal if context.limit > 0 else EMPTY
-        for context, proposal in zip(contexts, proposals, strict=True)
-    ]
+    proposals = propose(speculation, contexts)
 
     # 2. Run the target over all proposals, in one forward.
-    runs = run_target(runner, branches, proposals)
+    runs = run_target(runner, [context.branch for context in contexts], proposals)
     rows = torch.cat([logits for logits, _ in runs])  # [sum of (n + 1), v]: logits
     # The draft model may be on another device.
     proposals = [
@@ -196,15 +178,11 @@ def speculate(
 
     # 3. Decide.
     draws = [context.draws for context in contexts]
-    follows = isinstance(rule, MatchRule) and type(rule).verify is MatchRule.verify
-    if isinstance(rule, MatchRule) and follows and not detailed:
-        # It needs the target's own tokens, not the probabilities.
-        decisions = rule.follow_draws(proposals, draws, partial(draw, rows, sampling))
-    elif vars(type(rule)).get("narrow") and not detailed:  # not if it is only inherited
-        decisions = verify_narrowed(rule, rows, sampling, proposals, draws)
-    else:
+    if detailed:
         rows = distribution(rows, sampling)  # the same shape: probabilities
         decisions = rule.verify(rows, proposals, draws)
+    else:
+        decisions = rule.decide(rows, sampling, proposals, draws)
 
     # 4. Keep the cache of a path that begins with the accepted nodes.
     p_rows = rows.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v]
@@ -240,32 +218,24 @@ def speculate(
     return ends
 
 
-def verify_narrowed(
-    rule: AcceptanceRule,
-    logits: Tensor,
-    sampling: SamplingParams,
-    proposals: Sequence[Proposal],
-    draws: Sequence[Draws],
-) -> list[Decision]:
-    """The rule's decisions from logits [sum of (n + 1), v]. If top-k leaves few tokens
-    of a large vocabulary, the rule sees only their columns and those of the drafts; the
-    others are zero.
-    """
-    tokens = [token for proposal in proposals for token in proposal.tokens]
-    few = narrowed(logits, sampling, tokens)
-    if few is None:
-        return rule.verify(distribution(logits, sampling), proposals, draws)
-    logits, ids, columns = few
-    places = iter(columns)
-    in_columns = [
-        replace(
-            proposal,
-            tokens=tuple(islice(places, len(proposal))),
-            q=None if proposal.q is None else proposal.q[:, ids],
-        )
-        for proposal in proposals
+def propose(speculation: Speculation, contexts: Sequence[Context]) -> list[Proposal]:
+    """The drafter's proposals, `EMPTY` where there is no room."""
+    drafter, k = speculation.drafter, speculation.num_speculative_tokens
+    if not speculation.checked:
+        proposals = drafter.propose(contexts, k)
+    else:
+        before = [list(context.tokens) for context in contexts]
+        proposals = drafter.propose(contexts, k)
+        check_list("drafter", drafter.propose, proposals, Proposal, len(contexts))
+        for context, proposal, tokens in zip(contexts, proposals, before, strict=True):
+            check_proposal(drafter, proposal, max(0, min(k, context.limit)))
+            if context.tokens != tokens:
+                changed = context.tokens[-9:]
+                refuse("drafter", drafter.propose, changed, "an unchanged branch")
+    return [
+        proposal if context.limit > 0 else EMPTY
+        for context, proposal in zip(contexts, proposals, strict=True)
     ]
-    return rule.verify(distribution(logits, sampling), in_columns, draws, ids)
 
 
 Forks = list[tuple[Branch, tuple[int, ...]]]
@@ -308,8 +278,8 @@ def _by_node(rows: Sequence[tuple[Tensor, tuple[int, ...]]]) -> Tensor:
     """Convert rows per path, [len(path) + 1, v] each, to rows per node [n + 1, v]."""
     if len(rows) == 1:
         return rows[0][0]  # a chain: its nodes are in order
-    found: dict[int, Tensor] = {}
+    by_node: dict[int, Tensor] = {}
     for logits, path in rows:
-        for place, node in enumerate((ROOT, *path)):
-            found.setdefault(node, logits[place])
-    return torch.stack([found[node] for node in sorted(found)])
+        for row, node in zip(logits, (ROOT, *path), strict=True):
+            by_node.setdefault(node, row)
+    return torch.stack([by_node[node] for node in sorted(by_node)])

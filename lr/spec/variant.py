@@ -57,8 +57,8 @@ class Progress:
     @classmethod
     def of(cls, stats: Stats, note: Note = silent) -> Progress:
         """The counts among these statistics."""
-        names = [known.name for known in fields(cls) if known.name != "note"]
-        return cls(**{name: getattr(stats, name) for name in names}, note=note)
+        counts = [f.name for f in fields(cls) if f.name != "note"]
+        return cls(**{name: getattr(stats, name) for name in counts}, note=note)
 
 
 class Controller(ABC):
@@ -206,14 +206,13 @@ class Variant:
         make = getattr(self, field)
         if make is None:
             return None
-        made = make(*arguments)
+        value = make(*arguments)
         [part] = [part for part in PARTS if part.field == field]
-        if not isinstance(made, part.base):
-            refuse(
-                field, make, made, f"an object of a class derived from {_name(part)}"
-            )
-        refuse_misspelt(field, made, part.base)
-        return made
+        if not isinstance(value, part.base):
+            expected = f"an object of a class derived from {_name(part)}"
+            refuse(field, make, value, expected)
+        refuse_misspelt(field, value, part.base)
+        return value
 
 
 def _check_given(part: Part, value: Any) -> None:
@@ -222,8 +221,8 @@ def _check_given(part: Part, value: Any) -> None:
     elif part.given is Given.OBJECT:
         fits = isinstance(value, part.base)
     else:
-        made = isinstance(value, part.base) and not inspect.isclass(value)
-        fits = callable(value) and not made
+        is_object = isinstance(value, part.base) and not inspect.isclass(value)
+        fits = callable(value) and not is_object
     if not fits:
         hint = f", such as {value.__name__}(...)" if inspect.isclass(value) else ""
         raise VariantError(
@@ -242,11 +241,11 @@ def _name(part: Part) -> str:
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise `SettingError` for a name or a value that no option has."""
-    known = {option.name for option in fields(GenerateOptions)}
+    options = [option.name for option in fields(GenerateOptions)]
     for name in settings:
-        near = get_close_matches(name, known, 1)
-        expected = f"an option of generate{f', such as {near[0]!r}' if near else ''}"
-        require(name in known, "a name in Variant.settings", name, expected)
+        near = ", ".join(get_close_matches(name, options)) or "temperature"
+        expected = f"an option of generate, such as {near}"
+        require(name in options, "a name in Variant.settings", name, expected)
     replace(GenerateOptions(), **settings)
 
 
@@ -267,13 +266,13 @@ def apply_settings(
     options = replace(options, **free)
     if options.mode is None:
         options = replace(options, mode=usual_mode)
-    used = {
+    active = {
         "steps": options.looks_ahead,
         "tokens": options.speculates,
         "draft": options.needs_draft,
         "both": True,
     }
-    idle = [part.field for part in variant.replaced if not used[part.level]]
+    idle = [part.field for part in variant.replaced if not active[part.level]]
     if idle:
         mode = "sd or lr+sd" if variant.drafter or variant.rule else "lr or lr+sd"
         raise SettingError(

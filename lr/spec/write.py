@@ -168,7 +168,7 @@ class StepWriter:
 
     def cancel(self, job: StepJob) -> None:
         """Stop writing a step; its branch stays as it is."""
-        self.live = [one for one in self.live if one is not job]
+        self.live = [live for live in self.live if live is not job]
 
     @property
     def busy(self) -> bool:
@@ -205,7 +205,7 @@ class StepWriter:
         )
         for job, end in zip(self.live, ends, strict=True):
             offset = len(job.tokens)
-            taken = self._take(job, end.tokens)
+            num_written = self._take(job, end.tokens)
             if end.proposed:
                 job.trace.record(
                     TokenRound(
@@ -214,7 +214,7 @@ class StepWriter:
                         end.proposed,
                         end.depth,
                         end.accepted,
-                        taken,
+                        num_written,
                         job.node,
                         end.detail if job.trace.detailed else None,
                     )
@@ -267,8 +267,9 @@ class StepWriter:
     ) -> None:
         """Record a token, its probability and its key in a detailed trace."""
         if job.trace.detailed:
-            where = (self.config.role, job.node, job.index, offset)
-            job.trace.record(TokenWritten(*where, token, p, key))
+            role = self.config.role
+            event = TokenWritten(role, job.node, job.index, offset, token, p, key)
+            job.trace.record(event)
 
     def _take(self, job: StepJob, tokens: Sequence[int]) -> int:
         """Add `tokens`, the last ones of its branch, to a step until it ends: at end of
@@ -279,10 +280,11 @@ class StepWriter:
         the third, so the branch is cut back to 12 tokens and the boundary appended
         again: 12 of 13 are cached.
         """
-        taken = 0
-        while taken < len(tokens) and job.finish is None:
-            token = tokens[taken]
-            taken += 1
+        count = 0
+        for token in tokens:
+            if job.finish is not None:
+                break
+            count += 1
             job.tokens.append(token)
             if token in self.config.eos_ids:
                 job.finish = Finish.EOS
@@ -293,8 +295,7 @@ class StepWriter:
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
-        if taken == len(tokens):
-            return taken
-        self.runner.rewind(job.branch, len(job.branch) - len(tokens) + taken - 1)
-        job.branch.append(job.tokens[-1])
-        return taken
+        if count < len(tokens):
+            self.runner.rewind(job.branch, len(job.branch) - len(tokens) + count - 1)
+            job.branch.append(job.tokens[-1])
+        return count

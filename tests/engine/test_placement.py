@@ -79,7 +79,7 @@ def test_a_rule_gets_p_and_q_on_the_device_of_the_target(
 ) -> None:
     """With the target on another kind of device than its draft model."""
     monkeypatch.setattr(
-        "lr.spec.token_sd.distribution", lambda logits, _: logits.softmax(-1)
+        "lr.spec.acceptance.distribution", lambda logits, _: logits.softmax(-1)
     )
     draft, rule, sampling = random_model(2), Elsewhere(), SamplingParams(1.0)
     small = ModelRunner(draft, num_blocks=9, block_size=4)

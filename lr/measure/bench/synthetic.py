@@ -20,23 +20,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import floor
 
-import torch
 from torch import Tensor
 
 from lr.engine.answer import Answer
 from lr.engine.runner import ModelRunner
 from lr.errors import LRError
 from lr.rng import Stream, uniform
-from lr.spec.acceptance import (
-    AcceptanceRule,
-    Decision,
-    Draws,
-    Outcome,
-    Proposal,
-    rows_of,
-)
+from lr.spec.acceptance import AcceptanceRule, Draws, Outcome, Proposal
 from lr.spec.runner import Runner
-from lr.spec.sampling import sample
 from lr.spec.token_sd import Context, Drafter, Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import PrefixCache, PromptRow
@@ -200,32 +191,14 @@ class SyntheticRule(AcceptanceRule):
             outcomes.append(Outcome(chance, tuple(range(n)), row, untouched=True))
         return outcomes
 
-    @torch.inference_mode()
-    def verify(
-        self,
-        probs: Tensor,
-        proposals: Sequence[Proposal],
-        draws: Sequence[Draws],
-        ids: Tensor | None = None,
-    ) -> list[Decision]:
-        """One decision per branch from flat `probs` [sum of (n + 1), v]."""
-        tables = rows_of(probs, proposals, draws, trees=False)
-        accepted, rows, keys = list[int](), list[Tensor](), list[int]()
-        for table, proposal, draw in zip(tables, proposals, draws, strict=True):
-            stream = draw.stream.fold_in("synthetic")
-            n = 0
-            while n < len(proposal) and kept_at(
-                stream, self.alpha, TOKENS, draw.offset + n
-            ):
-                n += 1
-            accepted.append(n)
-            rows.append(table[n])
-            keys.append(draw.sample_key(n))
-        tokens = sample(torch.stack(rows), keys, ids)
-        return [
-            Decision(tuple(range(n)), token)
-            for n, token in zip(accepted, tokens, strict=True)
-        ]
+    def select(self, p_rows: Tensor, proposal: Proposal, draws: Draws) -> Outcome:
+        stream = draws.stream.fold_in("synthetic")
+        n = 0
+        while n < len(proposal) and kept_at(
+            stream, self.alpha, TOKENS, draws.offset + n
+        ):
+            n += 1
+        return self.outcomes(p_rows, proposal)[n]
 
 
 class SyntheticVerifier(Verifier):
