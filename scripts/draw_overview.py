@@ -154,14 +154,16 @@ def target_rows() -> list[str]:
 def output_lane() -> list[str]:
     """Drafts up to the first that is not aligned, then the target's step in its
     place."""
-    kept = VERDICTS.index(False)
+    num_accepted = VERDICTS.index(False)
     lane = [
         f'<path d="M24 {OUTPUT_Y - 16}H{WIDTH - 24}" stroke="{LINE}"/>',
         text(24, OUTPUT_Y + 20, "output"),
     ]
-    for j in range(kept + 1):
+    for j in range(num_accepted + 1):
         role, name, says = (
-            ("accepted", "ŝ", "accepted") if j < kept else ("target", "s", "correction")
+            ("accepted", "ŝ", "accepted")
+            if j < num_accepted
+            else ("target", "s", "correction")
         )
         lane.append(
             box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"{name}{SUBSCRIPTS[j]}", role)

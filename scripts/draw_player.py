@@ -56,16 +56,18 @@ def laptop() -> Iterator[Any]:
 def photograph(page: Path, places: dict[str, Path]) -> None:
     """The player's page at each address (`event=20`, `tour=1`)."""
     with laptop() as window:
-        for place, picture in places.items():
+        for address, picture in places.items():
             window.goto("about:blank")
-            window.goto(f"{page.as_uri()}#{place}")
+            window.goto(f"{page.as_uri()}#{address}")
             window.screenshot(path=picture)
 
 
 def moving(pictures: list[Path], into: Path) -> None:
     """Pictures as one moving picture, smaller and in few colours."""
-    frames = [Image.open(one).convert("RGB").resize((840, 502)) for one in pictures]
-    frames = [one.quantize(40, dither=Image.Dither.NONE) for one in frames]
+    frames = [
+        Image.open(picture).convert("RGB").resize((840, 502)) for picture in pictures
+    ]
+    frames = [picture.quantize(40, dither=Image.Dither.NONE) for picture in frames]
     frames[0].save(
         into,
         save_all=True,

@@ -45,11 +45,11 @@ def draft_length() -> list[Line]:
     lines = [line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
     for m in (16, 64):
         fits = k2[k2 <= m]
-        both = [
+        speedups = [
             hybrid_speedup(alpha1, alpha2, c1, c2, m // int(k), int(k), "async")
             for k in fits
         ]
-        lines.append(line(f"SD + lookahead, M = {m}", fits, both))
+        lines.append(line(f"SD + lookahead, M = {m}", fits, speedups))
     return lines
 
 

@@ -74,9 +74,9 @@ def executed(
     del notebook.cells[0]
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for number, cell in enumerate(code, 1):  # as in a kernel of its own
-        for place in (cell, *cell.outputs):
-            place.update(
-                {"execution_count": number} if "execution_count" in place else {}
+        for numbered in (cell, *cell.outputs):
+            numbered.update(
+                {"execution_count": number} if "execution_count" in numbered else {}
             )
     notebook.metadata = {
         "kernelspec": {
@@ -86,7 +86,9 @@ def executed(
         }
     }
     shown = (printed(cell) for cell in notebook.cells[count:])
-    page = ANSWER.sub(lambda one: f"```python\n{one[1]}```\n{next(shown)}", answers)
+    page = ANSWER.sub(
+        lambda answer: f"```python\n{answer[1]}```\n{next(shown)}", answers
+    )
     notebook.cells = notebook.cells[:count]
     return notebook, page
 

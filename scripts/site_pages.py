@@ -99,8 +99,8 @@ def beside(source: str) -> str:
     lines = source.splitlines()
     tree = ast.parse(source)
     intro = (ast.get_docstring(tree) or "").split("\n", 1)
-    title, rest = intro[0], intro[1].strip("\n")
-    page = f"---\nhide:\n  - navigation\n---\n# {title}\n\n{rest}\n"
+    title, body = intro[0], intro[1].strip("\n")
+    page = f"---\nhide:\n  - navigation\n---\n# {title}\n\n{body}\n"
     start = tree.body[0].end_lineno or 0
     first_definition = next(n for n in tree.body if isinstance(n, DOCUMENTED))
     end = _first_line(first_definition) - 1
@@ -165,21 +165,23 @@ def _part(words: str, code: str) -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn the links of a page that leave docs/."""
-    where = page.file.src_uri
-    home = "" if where in ROOT_PAGES else "docs"
+    address = page.file.src_uri
+    home = "" if address in ROOT_PAGES else "docs"
 
     def turned(link: re.Match[str]) -> str:
         text, target = link.groups()
         if "://" in target or target.startswith(("#", "mailto:")):
             return link.group()
         path, _, anchor = target.partition("#")
-        place = posixpath.normpath(posixpath.join(home, posixpath.dirname(where), path))
-        found = _page_of(place)
-        if found is None:
+        linked = posixpath.normpath(
+            posixpath.join(home, posixpath.dirname(address), path)
+        )
+        linked_page = _page_of(linked)
+        if linked_page is None:
             return (
                 text if text.startswith("`") else f"`{text}`" if "/" in text else text
             )
-        relative = posixpath.relpath(found, posixpath.dirname(where) or ".")
+        relative = posixpath.relpath(linked_page, posixpath.dirname(address) or ".")
         return f"[{text}]({relative}{'#' + anchor if anchor else ''})"
 
     return LINK.sub(turned, markdown)
@@ -189,7 +191,7 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     """Formulas as MathML."""
     if not page.file.src_uri.endswith(".ipynb"):
         return FORMULA.sub(
-            lambda one: mathml(one[1], one[0].startswith("<div")), content
+            lambda formula: mathml(formula[1], formula[0].startswith("<div")), content
         )
     parts, end = [], 0
     for code in PROSE.finditer(content):  # what is code keeps its dollars
@@ -201,7 +203,7 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
 def in_prose(text: str) -> str:
     """The formulas of a notebook's prose as MathML."""
     return IN_NOTEBOOK.sub(
-        lambda one: mathml(one[2] or one[3], bool(one["display"])), text
+        lambda formula: mathml(formula[2] or formula[3], bool(formula["display"])), text
     )
 
 
@@ -238,8 +240,8 @@ def write_player(name: str, path: Path) -> None:
     from lr.watch.player.story import CAPTIONS, tour_of
     from lr.watch.trace.file import read_trace
 
-    with tempfile.TemporaryDirectory() as place:
-        trace = str(Path(place) / "answer.jsonl")
+    with tempfile.TemporaryDirectory() as folder:
+        trace = str(Path(folder) / "answer.jsonl")
         for command in (
             ["generate", QUESTION, *PLAYERS[name], "--trace", trace],
             ["play", trace, "-o", str(path)],
@@ -254,18 +256,18 @@ def write_player(name: str, path: Path) -> None:
             )
 
 
-def _page_of(place: str) -> str | None:
+def _page_of(name: str) -> str | None:
     """The page that shows a file of the repository, from the top of the site."""
-    if place in ROOT_PAGES or (
-        place.startswith("notebooks/") and place.endswith(".ipynb")
+    if name in ROOT_PAGES or (
+        name.startswith("notebooks/") and name.endswith(".ipynb")
     ):
-        return place
-    if place == "README.md":
+        return name
+    if name == "README.md":
         return "index.md"
-    if place.startswith("docs/"):
-        return place.removeprefix("docs/")
-    path = ROOT / place
-    if place.split("/")[0] == "lr":
+    if name.startswith("docs/"):
+        return name.removeprefix("docs/")
+    path = ROOT / name
+    if name.split("/")[0] == "lr":
         module = path / "__init__.py" if path.is_dir() else path
         return _page(module) if module.suffix == ".py" and module.exists() else None
     return None
@@ -299,8 +301,8 @@ def _page(path: Path) -> str:
 
 
 def _title(path: Path) -> str:
-    number, _, rest = path.stem.partition("_")
-    return f"{number} {rest.replace('_', ' ')}"
+    number, _, words = path.stem.partition("_")
+    return f"{number} {words.replace('_', ' ')}"
 
 
 def _packages() -> list[dict[str, Any]]:

@@ -127,7 +127,7 @@ def picture(figure: str | tuple[str, int]) -> str:
         kind = "svg+xml" if path.suffix == ".svg" else "png"
         data = base64.b64encode(path.read_bytes()).decode()
         return f"data:image/{kind};base64,{data}"
-    number, place = figure
+    number, index = figure
     [path] = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
     pictures = [
         output.data["image/png"].strip()
@@ -136,7 +136,7 @@ def picture(figure: str | tuple[str, int]) -> str:
         for output in cell.outputs
         if "image/png" in output.get("data", {})
     ]
-    return f"data:image/png;base64,{pictures[place - 1]}"
+    return f"data:image/png;base64,{pictures[index - 1]}"
 
 
 def section(slide: Slide) -> str:

@@ -3,21 +3,17 @@ to mend one message and exit code 2."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from reasoner_kit import write_checkpoint, write_foreign_checkpoint
-from rich.console import Console
 
-from lr.commands import show
 from lr.commands.cli import COMMANDS, main
 from lr.commands.options import Placement
 from lr.reasoner import Reasoner
@@ -192,24 +188,6 @@ def test_a_tiny_model_says_what_it_understands(capsys: Capture) -> None:
     fails(capsys, words, "What is 2 + 2?", "At first ")
 
 
-def test_a_progress_bar_keeps_off_the_text_beside_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In a terminal a line of text begins where the bar was wiped away."""
-    monkeypatch.setenv("TERM", "xterm")
-    screen = io.StringIO()
-    out = Console(file=screen, force_terminal=True, width=80)
-    with show.progress("solving", 2, beside=out) as advance:
-        for step in ("first step", "second step"):
-            out.print(step)
-            advance()
-            time.sleep(0.15)  # the bar is drawn ten times a second
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
-    lines = [part for line in text.split("\n") for part in line.split("\r")]
-    assert {"first step", "second step"} <= set(lines)
-    assert any("solving" in line for line in lines)
-
-
 def test_a_setting_without_effect_is_noted_once(
     tmp_path: Path, capsys: Capture
 ) -> None:
@@ -223,11 +201,11 @@ def test_a_setting_without_effect_is_noted_once(
     assert [warning.filename for warning in warned] == [__file__]
     flags = f"--mode ar --model {folder}"
     run = f"run --dataset tiny:1 --output {tmp_path / 'run'} --max_tokens_len 90"
-    with warnings.catch_warnings(record=True) as more:
+    with warnings.catch_warnings(record=True) as warned_again:
         for words in (f"generate How --max_tokens 3 {flags}", f"{run} {flags}"):
             assert main(words.split()) == 0
             assert capsys.readouterr().err.count("repetition_penalty") == 1
-    assert not more
+    assert not warned_again
 
 
 def test_one_thread_for_the_tiny_models() -> None:

@@ -86,7 +86,10 @@ def rates(
     `at` on are accepted."""
     right = [s for s, truth in zip(scores, truths, strict=True) if truth]
     wrong = [s for s, truth in zip(scores, truths, strict=True) if not truth]
-    true, false = (sum(score >= at for score in some) for some in (right, wrong))
+    true, false = (
+        sum(score >= at for score in scores_of_class)
+        for scores_of_class in (right, wrong)
+    )
     agreement = (true + len(wrong) - false) / len(scores)
     precision = true / (true + false) if true + false else 1.0
     return agreement, precision, true / max(1, len(right)), false / max(1, len(wrong))
@@ -95,21 +98,23 @@ def rates(
 def show(
     title: str,
     verifier: Verifier,
-    asked: Sequence[Pair],
+    judged_pairs: Sequence[Pair],
     pairs: Sequence[TextPair],
     default: float,
     thresholds: Sequence[float],
 ) -> None:
     """The tables of one kind of pairs, each put in both orders; the mistakes are those
     at the threshold `default`."""
-    scores = replay(verifier, [*asked, *swapped(asked)], batch=64).scores
+    scores = replay(verifier, [*judged_pairs, *swapped(judged_pairs)], batch=64).scores
     truths, kinds = (
         [p.same for p in pairs] * 2,
         [kind_of_difference(p) for p in pairs] * 2,
     )
     agreement, precision, recall, _ = rates(scores, truths, default)
-    said = [score >= default for score in scores]
-    alike = fmean(a == b for a, b in zip(said, said[len(pairs) :], strict=False))
+    verdicts = [score >= default for score in scores]
+    alike = fmean(
+        a == b for a, b in zip(verdicts, verdicts[len(pairs) :], strict=False)
+    )
     print(f"{title}: {len(scores)} verdicts, both orders")
     print(f"  at {default:g}: agreement with the oracle {agreement:.4f}", end="   ")
     print(f"precision {precision:.4f}   recall {recall:.4f}", end="   ")
@@ -121,7 +126,9 @@ def show(
         row = " | ".join(f"{value:.4f}" for value in rates(scores, truths, at))
         print(f"  | {at:g} | {row} |")
     print("\n  what differs      wrong / verdicts")
-    mistakes = Counter(k for k, a, b in zip(kinds, said, truths, strict=True) if a != b)
+    mistakes = Counter(
+        k for k, a, b in zip(kinds, verdicts, truths, strict=True) if a != b
+    )
     for kind, count in sorted(Counter(kinds).items()):
         print(f"  {kind or 'nothing':16}  {mistakes[kind]} / {count}")
     print()
@@ -157,8 +164,8 @@ def main() -> None:
         ("pairs from runs", real),
         ("pairs from the grammar", grammar),
     ):
-        asked = [as_pair(pair, encode) for pair in pairs]
-        show(title, verifier, asked, pairs, default, thresholds)
+        judged_pairs = [as_pair(pair, encode) for pair in pairs]
+        show(title, verifier, judged_pairs, pairs, default, thresholds)
     times = []
     for batch in (1, 4, 8):
         calls = [as_pair(pair, encode) for pair in (real * CALLS)[: CALLS * batch]]

@@ -1,11 +1,11 @@
 """Measure the tiny models on held-out problems: accuracy, step acceptance by the oracle,
-exact text, token acceptance, by kind of step; and the target without single layers.
+exact text, token acceptance, by kind of step.
 
-    python training/measure_tiny.py --problems 256 --ablation_problems 32
+    python training/measure_tiny.py --problems 256
     python training/measure_tiny.py --target trained/target/hf --draft trained/draft/hf
 
 It prints Markdown. 64 short problems take about 20 seconds on two cores, long ones
-(`--dataset stories`) ten times as long; the ablation about as long again per layer.
+(`--dataset stories`) ten times as long.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ def arguments() -> argparse.Namespace:
     add("--seed", type=int, default=0, help="decides the problems and the draws")
     add("--temperature", type=float, default=0.6, help="0 is greedy")
     add("--dataset", choices=sorted(DATASETS), default="tiny")
-    add("--ablation_problems", type=int, default=0, help="solved without each layer")
-    add("--ablation_layers", type=int, nargs="*", default=(), help="none: all layers")
     return parser.parse_args()
 
 

@@ -121,9 +121,9 @@ def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
 
 def first_layers(name: str, count: int) -> CausalLM:
     """A model made of the first layers of another, in fp32."""
-    whole = load_model(name, dtype=torch.float32)
-    model = CausalLM(replace(whole.config, num_layers=count))
-    state = whole.state_dict()
+    larger = load_model(name, dtype=torch.float32)
+    model = CausalLM(replace(larger.config, num_layers=count))
+    state = larger.state_dict()
     model.load_state_dict({key: state[key] for key in model.state_dict()})
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -108,15 +108,15 @@ def initial_model(
         model.load_state_dict({name: state[name] for name in model.state_dict()})
     elif args.start:
         state = load_model(str(args.start), dtype=torch.float32).state_dict()
-        own = model.state_dict()
+        fresh = model.state_dict()
         # words that its vocabulary does not have begin at random
         theirs = Codec.load(str(args.start)).tokenizer.get_vocab()
-        table = own["embedding.weight"].clone()
+        table = fresh["embedding.weight"].clone()
         for word, token in tokenizer.get_vocab().items():
             if word in theirs:
                 table[token] = state["embedding.weight"][theirs[word]]
         state["embedding.weight"] = table
-        model.load_state_dict({name: state[name] for name in own})
+        model.load_state_dict({name: state[name] for name in fresh})
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -144,9 +144,9 @@ def work(rank: int, args: argparse.Namespace) -> None:
     def check() -> None:
         """Accuracy on held-out problems, shared out over the processes; and an exported
         copy."""
-        mine = range(rank, args.eval_problems, trainer.world)
+        indices = range(rank, args.eval_problems, trainer.world)
         codec = Codec(tokenizer, name="tiny")
-        counts = held_out_counts(trainer.model, codec, mine)
+        counts = held_out_counts(trainer.model, codec, indices)
         total = torch.tensor(counts, dtype=torch.float64)
         if trainer.world > 1:
             dist.all_reduce(total)

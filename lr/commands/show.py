@@ -76,15 +76,10 @@ def in_words(facts: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def progress(
-    title: str, total: int, done: int = 0, *, beside: Console | None = None
-) -> Iterator[Callable[..., None]]:
+def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[..., None]]:
     """A progress bar on standard error, shown in a terminal only. Yields a function to
-    call after every piece of work, with an optional status text. `beside`: a console
-    that prints text meanwhile; the bar then stays below that text."""
+    call after every piece of work, with an optional status text."""
     out = Console(stderr=True)
-    if beside is not None and beside.is_terminal:
-        out = beside
     bar = Progress(
         title,
         BarColumn(bar_width=30),

@@ -56,8 +56,9 @@ def test_a_change_changes_the_meaning_and_stays_in_the_language() -> None:
 def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
     codec = Codec(TOKENIZER, name="tiny")
     model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
-    asked = asked_model(model, codec, 100)
-    verifier = JudgeVerifier(asked, codec.decode, prompt=BARE_PROMPT)
+    verifier = JudgeVerifier(
+        asked_model(model, codec, 100), codec.decode, prompt=BARE_PROMPT
+    )
     rows = JudgeRows(TOKENIZER, seed=0)
     for pair in PAIRS[:40]:
         ids, weights, labels = rows.pair_row(pair)
@@ -86,7 +87,7 @@ def test_running_answers_change_where_the_steps_part() -> None:
 
 def test_equal_pairs_agree_to_the_end_and_different_ones_part() -> None:
     for pair in PAIRS:
-        meaning, other = parse(pair.first), parse(pair.second)
-        if meaning is not None and other is not None:
+        meaning = parse(pair.first)
+        if meaning is not None and parse(pair.second) is not None:
             agreed = agreeing_prefix(meaning, pair.second) == len(unglue(pair.second))
             assert agreed == pair.same

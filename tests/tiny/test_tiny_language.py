@@ -25,7 +25,7 @@ from lr.tiny.stories import DATASETS, LAST, asks, story
 from lr.tiny.vocabulary import build_tokenizer
 
 Draw = Callable[[Split, int, int], Problem]
-both = pytest.mark.parametrize("draw", DATASETS.values(), ids=DATASETS)
+each_data_set = pytest.mark.parametrize("draw", DATASETS.values(), ids=DATASETS)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def stories() -> list[Problem]:
     return [story(Split.TEST, i) for i in range(120)]
 
 
-@both
+@each_data_set
 def test_a_problem_is_a_function_of_split_index_and_seed(draw: Draw) -> None:
     assert draw(Split.TEST, 7, 3) == draw(Split.TEST, 7, 3)
     questions = {draw(Split.TEST, i, seed).question for i in (7, 8) for seed in (3, 4)}
@@ -50,7 +50,7 @@ def test_a_problem_is_the_same_for_ever() -> None:
     assert task.answer == 65
 
 
-@both
+@each_data_set
 def test_the_splits_are_disjoint_and_every_question_has_the_form(draw: Draw) -> None:
     questions = {
         split: {draw(split, i, 0).question for i in range(200)} for split in Split
@@ -74,25 +74,25 @@ def test_other_questions_do_not_have_the_form() -> None:
 def test_every_short_solution_is_right_and_within_bounds() -> None:
     for i in range(500):
         task = problem(Split.TRAIN, i)
-        goal, given, *operations, answer = task.steps
-        kinds = goal.kind, given.kind, answer.kind
+        goal, first, *operations, answer = task.steps
+        kinds = goal.kind, first.kind, answer.kind
         assert kinds == (StepKind.GOAL, StepKind.GIVEN, StepKind.ANSWER)
-        owned = {given.entity: given.result}
+        owned = {first.entity: first.result}
         assert 1 <= len(operations) <= 6
         for step in operations:
             assert step.kind is StepKind.OPERATION and step.entity not in owned
-            known = [owned[person] for person in step.references]
-            assert list(step.operands[: len(known)]) == known
+            values = [owned[person] for person in step.references]
+            assert list(step.operands[: len(values)]) == values
             assert step.references[-1] == list(owned)[-1], "of the latest person"
             assert step.result == calculate(step.operation, step.operands)
             owned[step.entity] = step.result
         assert all(value and LOWEST <= value <= HIGHEST for value in owned.values())
         assert answer.result == task.answer and LOWEST <= task.answer <= HIGHEST
-        asked = [owned[person] for person in goal.references]
-        if len(asked) == 1:
-            assert asked == [task.answer]
+        parts = [owned[person] for person in goal.references]
+        if len(parts) == 1:
+            assert parts == [task.answer]
         else:
-            assert sorted(answer.operands) == sorted(asked)
+            assert sorted(answer.operands) == sorted(parts)
 
 
 def test_a_story_has_forty_to_eighty_steps(stories: list[Problem]) -> None:

@@ -40,9 +40,9 @@ def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
         values = slots(examples[key])
         for template in templates:
             first = [alternatives[0] for alternatives in template]
-            for place, alternatives in enumerate(template):
+            for index, alternatives in enumerate(template):
                 for word in alternatives:
-                    words = [*first[:place], word, *first[place + 1 :]]
+                    words = [*first[:index], word, *first[index + 1 :]]
                     text = glue(values.get(word, word) for word in words)
                     assert parse(text) == examples[key], text
 
@@ -50,9 +50,9 @@ def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
 def test_the_styles_differ_but_overlap(meanings: list[Meaning]) -> None:
     rng = random.Random(1)
     step = next(m for m in meanings if m.kind is StepKind.OPERATION)
-    mine = {render(step, Style.TARGET, rng) for _ in range(300)}
-    theirs = {render(step, Style.DRAFT, rng) for _ in range(300)}
-    assert len(mine & theirs) < 0.05 * len(mine | theirs)
+    of_target = {render(step, Style.TARGET, rng) for _ in range(300)}
+    of_draft = {render(step, Style.DRAFT, rng) for _ in range(300)}
+    assert len(of_target & of_draft) < 0.05 * len(of_target | of_draft)
     assert weights(Style.TARGET, 3) == weights(Style.DRAFT, 3)[::-1]
     assert sum(weights(Style.TARGET, 3)) == pytest.approx(1)
 
@@ -64,27 +64,26 @@ def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
     words = re.compile(r"\d+|" + "|".join(rf"\b{w}\b" for w in (*NAMES, *ITEMS)))
     for meaning in (*meanings[:1000], *meanings[-500:]):
         text = render(meaning, rng.choice(list(Style)), rng)
-        place = rng.choice(list(words.finditer(text)))
-        word = place.group()
+        match = rng.choice(list(words.finditer(text)))
+        word = match.group()
         if word.isdigit():
-            other = str(int(word) + rng.choice((-1, 1, 10)))
+            changed = str(int(word) + rng.choice((-1, 1, 10)))
         else:
-            other = rng.choice(
-                [w for w in (NAMES if word in NAMES else ITEMS) if w != word]
-            )
-        edited = text[: place.start()] + other + text[place.end() :]
+            names = NAMES if word in NAMES else ITEMS
+            changed = rng.choice([name for name in names if name != word])
+        edited = text[: match.start()] + changed + text[match.end() :]
         assert not same_meaning(text, edited), edited
 
 
 def test_other_words_mean_the_same_and_other_operations_do_not() -> None:
     text = "Then Eva has 5 more than Ann, so we get 12 + 5 = 17 apples."
-    other = "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples."
+    fewer = "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples."
     assert same_meaning(
         text,
         "I read that Eva holds 5 more than Ann: you find 12 plus 5 makes 17 apples now.",
     )
-    assert not same_meaning(text, other)
-    assert "operation" in differing(text, other) and not differing(text, text)
+    assert not same_meaning(text, fewer)
+    assert "operation" in differing(text, fewer) and not differing(text, text)
 
 
 @pytest.mark.parametrize(

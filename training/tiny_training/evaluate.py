@@ -6,21 +6,19 @@ keeps a token drawn from the draft (Leviathan et al., arXiv 2211.17192, section 
 Step acceptance: a chain grows from the prompt. At every position both models write one
 step from the same prefix, and the oracle judges. The draft's step joins the chain if it
 means the same, else the target's step does. The result is alpha_1 of Lookahead
-Reasoning. The layer ablation leaves out one layer of the target at a time: a layer
-whose absence costs nothing is useless.
+Reasoning.
 
 `lr bench decode` measures speed."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lr.engine.runner import Branch, ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
@@ -64,9 +62,11 @@ class StepSums:
     positions: int = 0
     overlap: float = 0.0
 
-    def __add__(self, other: StepSums) -> StepSums:
-        mine, theirs = vars(self), vars(other)
-        return StepSums(**{name: mine[name] + theirs[name] for name in mine})
+    def __add__(self, summand: StepSums) -> StepSums:
+        sums = {
+            name: sum_ + getattr(summand, name) for name, sum_ in vars(self).items()
+        }
+        return StepSums(**sums)
 
     def rates(self) -> dict[str, float]:
         """All rates by name; NaN if nothing was counted."""
@@ -87,35 +87,21 @@ class StepSums:
 
 
 @dataclass(frozen=True)
-class LayerSkipped:
-    """The target without one layer (None: the whole target): its accuracy and its loss.
-
-    The loss is -log p per token (nats) on the whole target's own solutions."""
-
-    layer: int | None
-    accuracy: float
-    loss: float
-
-
-@dataclass(frozen=True)
 class TinyReport:
-    """The results of `evaluate`. `ablation`, if requested, begins with the whole
-    target."""
+    """The results of `evaluate`."""
 
     problems: int
     temperature: float
     target_right: int
     draft_right: int
     tallies: dict[str, StepSums]
-    ablation: tuple[LayerSkipped, ...] = ()
 
     @property
     def total(self) -> StepSums:
         return sum(self.tallies.values(), StepSums())
 
     def table(self) -> str:
-        """The report as Markdown: accuracy, then the rates by kind of step, then the
-        ablation."""
+        """The report as Markdown: accuracy, then the rates by kind of step."""
         columns = {"all": self.total} | {
             k: self.tallies[k] for k in KINDS if k in self.tallies
         }
@@ -134,44 +120,20 @@ class TinyReport:
             f"Accuracy: target {target}, draft {draft}.\n",
             *(f"| {' | '.join(row)} |" for row in rows),
         ]
-        if self.ablation:
-            names = [
-                "none" if one.layer is None else str(one.layer) for one in self.ablation
-            ]
-            rows = [["layer left out", *names], ["---"] * (1 + len(names))]
-            rows.append(["accuracy", *(f"{one.accuracy:.2f}" for one in self.ablation)])
-            rows.append(
-                ["loss per token", *(f"{one.loss:.3f}" for one in self.ablation)]
-            )
-            lines += ["\nThe target without one layer:\n"]
-            lines += [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How much to measure, on which data set (tiny: short problems).
-
-    `ablation_problems`: problems per layer, 0 for no ablation. `ablation_layers`: the
-    layers to leave out one at a time, empty for all."""
+    """How much to measure, on which data set (tiny: short problems)."""
 
     problems: int = 128
     seed: int = 0
     temperature: float = 0.6
     dataset: str = "tiny"
-    ablation_problems: int = 0
-    ablation_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
-        least = self.ablation_problems >= 0
-        require(
-            least, "ablation_problems", self.ablation_problems, "a whole number >= 0"
-        )
-        used = self.ablation_problems > 0 or not self.ablation_layers
-        require(
-            used, "ablation_problems", 0, "at least 1, since ablation_layers are given"
-        )
 
 
 class Voice:
@@ -228,41 +190,30 @@ def evaluate(
         codec = Codec.load(name)
         return Voice(role, load_model(name, dtype=torch.float32), codec, settings)
 
-    own, other = voice(Role.TARGET, target), voice(Role.DRAFT, draft)
-    layers = own.runner.model.config.num_layers
-    for layer in settings.ablation_layers:
-        require(
-            0 <= layer < layers, "ablation_layers", layer, f"layers 0 to {layers - 1}"
-        )
+    large, small = voice(Role.TARGET, target), voice(Role.DRAFT, draft)
     tallies: dict[str, StepSums] = {}
-    right, drafts_right = 0, 0
+    right = drafts_right = 0
     for first in range(0, settings.problems, BATCH):
         indices = range(first, min(first + BATCH, settings.problems))
         problems = draw(indices, settings)
-        solutions = solve(own, problems)
-        right += count_right(own, problems, solutions)
-        drafts_right += count_right(other, problems, solve(other, problems))
-        for what, steps in zip(problems, solutions, strict=True):
-            prompt = own.codec.chat(what.question)
+        solutions = solve(large, problems)
+        right += count_right(large, problems, solutions)
+        drafts_right += count_right(small, problems, solve(small, problems))
+        for task, steps in zip(problems, solutions, strict=True):
+            prompt = large.codec.chat(task.question)
             text = [token for step in steps for token in step]
-            p, q = (
-                distribution(v.logits(prompt, text), v.sampling) for v in (own, other)
-            )
-            overlaps, at = (
-                torch.minimum(p, q).sum(-1).tolist(),
-                0,
-            )  # sum_x min(p, q), by token
+            p = distribution(large.logits(prompt, text), large.sampling)
+            q = distribution(small.logits(prompt, text), small.sampling)
+            overlaps = torch.minimum(p, q).sum(-1).tolist()  # sum_x min(p, q), by token
             for step in steps:
-                tally = tallies.setdefault(
-                    own.kind_of(own.codec.decode(step)), StepSums()
-                )
+                kind = large.kind_of(large.codec.decode(step))
+                tally = tallies.setdefault(kind, StepSums())
                 tally.positions += len(step)
-                tally.overlap += sum(overlaps[at : at + len(step)])
-                at += len(step)
-        _step_acceptance(own, other, problems, tallies)
-    ablation = _ablation(own, settings) if settings.ablation_problems else ()
+                tally.overlap += sum(overlaps[: len(step)])
+                del overlaps[: len(step)]
+        _step_acceptance(large, small, problems, tallies)
     count, temperature = settings.problems, settings.temperature
-    return TinyReport(count, temperature, right, drafts_right, tallies, ablation)
+    return TinyReport(count, temperature, right, drafts_right, tallies)
 
 
 def draw(indices: Sequence[int], settings: EvalSettings) -> list[Problem]:
@@ -273,7 +224,7 @@ def draw(indices: Sequence[int], settings: EvalSettings) -> list[Problem]:
 
 def solve(voice: Voice, problems: Sequence[Problem]) -> list[list[Tokens]]:
     """Let the model solve each problem; returns the steps of each solution."""
-    branches = [voice.runner.open(voice.codec.chat(what.question)) for what in problems]
+    branches = [voice.runner.open(voice.codec.chat(task.question)) for task in problems]
     ends = [len(branch) + LIMITS.max_tokens for branch in branches]
     solutions: list[list[Tokens]] = [[] for _ in problems]
     live = list(range(len(problems)))
@@ -297,15 +248,15 @@ def count_right(
 ) -> int:
     """The number of solutions with the right answer in the last box."""
     texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
-    answers = (str(what.answer) for what in problems)
+    answers = (str(task.answer) for task in problems)
     return sum(
         boxed(text) == answer for text, answer in zip(texts, answers, strict=True)
     )
 
 
-def draw_number(what: Problem, index: int, sibling: int = 0) -> int:
+def draw_number(task: Problem, index: int, sibling: int = 0) -> int:
     """A different number for every (problem, place in the chain, try)."""
-    return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
+    return Stream.root(index).fold_in(task.question, sibling).key(0) >> 1
 
 
 def grow_chains(
@@ -320,11 +271,11 @@ def grow_chains(
     """Grow the chains of a batch of problems.
 
     At every position both models write one step from the same prefix (`twice`: the
-    target writes another). If `accepts(target's, draft's, other)`, the draft's step
+    target writes another). If `accepts(target's, draft's, another of the target)`, the draft's step
     joins the chain, else the target's. `number(problem, position, sibling)` is the
     number of a step's draws."""
     voices = (target, draft)
-    chains = [target.codec.chat(what.question) for what in problems]
+    chains = [target.codec.chat(task.question) for task in problems]
     branches = [[voice.runner.open(chain) for chain in chains] for voice in voices]
     ends = [len(chain) + LIMITS.max_tokens for chain in chains]
     live, index = list(range(len(problems))), 0
@@ -332,14 +283,14 @@ def grow_chains(
         numbers = [number(problems[i], index, 0) for i in live]
         again = [number(problems[i], index, 1) for i in live] if twice else []
         forks = [target.runner.fork(branches[0][i]) for i in live] if twice else []
-        own = target.write([branches[0][i] for i in live] + forks, numbers + again)
+        targets = target.write([branches[0][i] for i in live] + forks, numbers + again)
         for fork in forks:
             target.runner.close(fork)
         drafts = draft.write([branches[1][i] for i in live], numbers)
-        for place, i in enumerate(live):
-            mine, drafted = own[place], drafts[place]
-            other = own[len(live) + place] if twice else mine
-            chosen = drafted if accepts(mine, drafted, other) else mine
+        for position, i in enumerate(live):
+            written, drafted = targets[position], drafts[position]
+            second = targets[len(live) + position] if twice else written
+            chosen = drafted if accepts(written, drafted, second) else written
             for voice, row in zip(voices, branches, strict=True):
                 voice.runner.rewind(row[i], len(chains[i]))
                 row[i].extend((chains[i] + list(chosen))[len(row[i]) :])
@@ -362,58 +313,21 @@ def _step_acceptance(
     """Count how the oracle judges draft steps and second target steps, by kind of
     target step."""
 
-    def accepts(mine: Tokens, drafted: Tokens, other: Tokens) -> bool:
-        text, said, again = (
-            target.codec.decode(step) for step in (mine, drafted, other)
+    def accepts(written: Tokens, drafted: Tokens, second: Tokens) -> bool:
+        text, draft_text, second_text = (
+            target.codec.decode(step) for step in (written, drafted, second)
         )
         tally = tallies.setdefault(target.kind_of(text), StepSums())
-        accepted = target.ended(mine) == target.ended(drafted) and same_meaning(
-            text, said
+        accepted = target.ended(written) == target.ended(drafted) and same_meaning(
+            text, draft_text
         )
         tally.steps += 1
-        tally.tokens += len(mine)
+        tally.tokens += len(written)
         tally.draft_tokens += len(drafted)
         tally.accepted += accepted
-        tally.exact += mine == drafted
-        tally.self_accepted += same_meaning(text, again)
-        tally.self_exact += mine == other
+        tally.exact += written == drafted
+        tally.self_accepted += same_meaning(text, second_text)
+        tally.self_exact += written == second
         return accepted
 
     grow_chains(target, draft, problems, draw_number, accepts, twice=True)
-
-
-def without_layer(model: CausalLM, layer: int) -> CausalLM:
-    """The model without one layer. It shares the weights of the other layers."""
-    lesser = copy.copy(model)
-    lesser._modules = dict(model._modules)
-    lesser.layers = nn.ModuleList(
-        block for i, block in enumerate(model.layers) if i != layer
-    )
-    return lesser
-
-
-def _ablation(target: Voice, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
-    """Accuracy and loss of the whole target, then of the target without each single
-    layer.
-
-    The loss, -log p per token at temperature 1, shows differences that sampled accuracy
-    is too coarse to show."""
-    model, codec = target.runner.model, target.codec
-    problems = draw(range(settings.ablation_problems), settings)
-    prompts = [codec.chat(what.question) for what in problems]
-    solutions: list[list[Tokens]] = []
-    found = []
-    for layer in (None, *(settings.ablation_layers or range(model.config.num_layers))):
-        lesser = model if layer is None else without_layer(model, layer)
-        voice, own = Voice(Role.TARGET, lesser, codec, settings), list[list[Tokens]]()
-        for first in range(0, len(problems), BATCH):
-            own += solve(voice, problems[first : first + BATCH])
-        solutions = solutions or own
-        losses = []
-        for prompt, steps in zip(prompts, solutions, strict=True):
-            text = [token for step in steps for token in step]
-            logits, wanted = voice.logits(prompt, text).float(), torch.tensor(text)
-            losses.append(nn.functional.cross_entropy(logits, wanted, reduction="none"))
-        right = count_right(voice, problems, own) / len(problems)
-        found.append(LayerSkipped(layer, right, float(torch.cat(losses).mean())))
-    return tuple(found)

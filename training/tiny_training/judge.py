@@ -70,9 +70,9 @@ class JudgeRows(RowMaker):
         question = BARE_PROMPT.format(first=pair.first, second=pair.second)
         ids = [*self.prompt(question), *self.begun]
         labels, weights = list(ids), [0.0] * len(ids)
-        for place, agrees in self._running(pair, ids):
-            labels[place + 1] = self.aligned if agrees else self.unaligned
-            weights[place + 1] = RUNNING_WEIGHT
+        for position, agrees in self._running(pair, ids):
+            labels[position + 1] = self.aligned if agrees else self.unaligned
+            weights[position + 1] = RUNNING_WEIGHT
         answer = self.aligned if pair.same else self.unaligned
         return Row([*ids, answer], [*weights, 1.0], [*labels, answer])
 
@@ -84,9 +84,9 @@ class JudgeRows(RowMaker):
             return
         agreeing = agreeing_prefix(meaning, pair.second)
         begin, read = ids.index(self.blank) + 1, ""
-        for place in range(begin, ids.index(self.end, begin)):
-            read += self.texts[ids[place]]
-            yield place, len(unglue(read)) <= agreeing
+        for position in range(begin, ids.index(self.end, begin)):
+            read += self.texts[ids[position]]
+            yield position, len(unglue(read)) <= agreeing
 
     def pool(self, number: int, rng: random.Random) -> list[Row]:
         rows = []
@@ -128,29 +128,29 @@ class PairSource:
         problems = [
             DATASETS[dataset](split, batch * BATCH + i, seed) for i in range(BATCH)
         ]
-        found: list[TextPair] = []
+        pairs: list[TextPair] = []
 
-        def number(what: Problem, index: int, sibling: int) -> int:
+        def number(task: Problem, index: int, sibling: int) -> int:
             return (
-                Stream.root(seed).fold_in("judge pairs", what.question, index).key(0)
+                Stream.root(seed).fold_in("judge pairs", task.question, index).key(0)
                 >> 1
             )
 
         def accepts(
-            own: Sequence[int], drafted: Sequence[int], _: Sequence[int]
+            written: Sequence[int], drafted: Sequence[int], _: Sequence[int]
         ) -> bool:
             first, second = (
-                self.target.codec.decode(step).strip() for step in (own, drafted)
+                self.target.codec.decode(step).strip() for step in (written, drafted)
             )
             same = same_meaning(first, second)
-            alike = self.target.ended(own) == self.target.ended(drafted)
-            whole = max(len(own), len(drafted)) < MAX_STEP_TOKENS
-            if alike and whole and first.casefold() != second.casefold():
-                found.append(TextPair(first, second, same))
-            return alike and whole and same
+            alike = self.target.ended(written) == self.target.ended(drafted)
+            uncut = max(len(written), len(drafted)) < MAX_STEP_TOKENS
+            if alike and uncut and first.casefold() != second.casefold():
+                pairs.append(TextPair(first, second, same))
+            return alike and uncut and same
 
         grow_chains(self.target, self.draft, problems, number, accepts)
-        return found
+        return pairs
 
 
 def as_pair(pair: TextPair, encode: Callable[[str], list[int]]) -> Pair:

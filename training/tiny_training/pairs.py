@@ -76,12 +76,12 @@ def grammar_pair(index: int, seed: int, split: Split = Split.TRAIN) -> TextPair:
     rng = random.Random(f"pair/{split.value}/{seed}/{index}")
     wanted = index % 2 == 0
     while True:
-        what = rng.choice((problem, story))(split, rng.randrange(1 << 40), seed)
-        step = rng.choice(what.steps)
+        task = rng.choice((problem, story))(split, rng.randrange(1 << 40), seed)
+        step = rng.choice(task.steps)
         style = rng.choice(list(Style))
         styles = (style, style if rng.random() < SAME_STYLE else style.other)
         first, second = (
-            _same(step, styles, rng) if wanted else _different(what, step, styles, rng)
+            _same(step, styles, rng) if wanted else _different(task, step, styles, rng)
         )
         if rng.random() < 0.5:
             first, second = second, first
@@ -98,18 +98,20 @@ def _same(
 
 
 def _different(
-    what: Problem,
+    task: Problem,
     step: Meaning,
     styles: tuple[Style, Style],
     rng: random.Random,
 ) -> tuple[str, str]:
-    how = _drawn(DIFFERENCES, rng)
+    difference = _drawn(DIFFERENCES, rng)
     first = render(step, styles[0], rng)
-    if how == "changed":
+    if difference == "changed":
         return first, render(change(step, rng), styles[1], rng)
-    if how == "elsewhere":
-        other = rng.choice([other for other in what.steps if other != step])
-        return first, render(other, styles[1], rng)
+    if difference == "elsewhere":
+        elsewhere = rng.choice(
+            [elsewhere for elsewhere in task.steps if elsewhere != step]
+        )
+        return first, render(elsewhere, styles[1], rng)
     return first, _break(render(step, styles[1], rng), rng)
 
 
@@ -127,27 +129,27 @@ def change(step: Meaning, rng: random.Random) -> Meaning:
             return changed
 
 
-def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
+def _change(step: Meaning, part: str, rng: random.Random) -> Meaning:
     """One try at a change; the step itself where it has no such thing."""
-    if what == "result" and step.result is not None:
+    if part == "result" and step.result is not None:
         return step._replace(result=_other_number(step.result, rng))
-    if what == "operand" and step.operands:
-        place = rng.randrange(len(step.operands))
+    if part == "operand" and step.operands:
+        index = rng.randrange(len(step.operands))
         operands = list(step.operands)
-        operands[place] = _other_number(operands[place], rng)
+        operands[index] = _other_number(operands[index], rng)
         return _recalculated(step._replace(operands=tuple(operands)), rng)
-    if what == "person":
+    if part == "person":
         people = [step.entity, *step.references]
-        place = rng.randrange(len(people))
-        people[place] = rng.choice(NAMES) if people[place] else ""
+        index = rng.randrange(len(people))
+        people[index] = rng.choice(NAMES) if people[index] else ""
         if len(people) == 3 and rng.random() < 0.2:
             people[1:] = step.references[::-1]
         return step._replace(entity=people[0], references=tuple(people[1:]))
-    if what == "item" and step.item:
+    if part == "item" and step.item:
         return step._replace(item=rng.choice(ITEMS))
-    if what == "note" and step.note:
+    if part == "note" and step.note:
         return step._replace(note=rng.choice(NOTES) + step.note[1:])
-    if what == "operation" and step.operation in SHAPES:
+    if part == "operation" and step.operation in SHAPES:
         return _recalculated(
             step._replace(operation=rng.choice(SHAPES[step.operation])), rng
         )
@@ -172,16 +174,16 @@ def _other_number(number: int, rng: random.Random) -> int:
         10 * rng.randrange(10) + ones,
         number + rng.choice((-10, -1, 1, 10)),
     )
-    other = rng.choice((*near, rng.randrange(LOWEST, HIGHEST + 1)))
-    return other if other >= LOWEST else number
+    confusable = rng.choice((*near, rng.randrange(LOWEST, HIGHEST + 1)))
+    return confusable if confusable >= LOWEST else number
 
 
 def _break(text: str, rng: random.Random) -> str:
     """`text` with one word lost, doubled, or replaced by another word of it."""
     words = text.split(" ")
-    place = rng.randrange(len(words))
-    how = rng.randrange(3)
-    words[place : place + 1] = [[], [words[place]] * 2, [rng.choice(words)]][how]
+    index = rng.randrange(len(words))
+    accident = rng.randrange(3)
+    words[index : index + 1] = [[], [words[index]] * 2, [rng.choice(words)]][accident]
     return " ".join(words)
 
 

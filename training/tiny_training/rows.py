@@ -58,7 +58,7 @@ class Batch:
 def batch_of(
     rows: Sequence[Row],
     fill: int,
-    place: tuple[int, int] = (0, 0),
+    next_place: tuple[int, int] = (0, 0),
     width: int | None = None,
     count: int = 0,
 ) -> Batch:
@@ -68,13 +68,15 @@ def batch_of(
     rows = [*rows, *[Row([], [], [])] * (count - len(rows))]
 
     def pad(lists: Iterator[list[int]] | Iterator[list[float]], value: float) -> Tensor:
-        return torch.tensor([[*one, *[value] * (width - len(one))] for one in lists])
+        return torch.tensor(
+            [[*values, *[value] * (width - len(values))] for values in lists]
+        )
 
     tokens, labels = (
         pad((r.ids for r in rows), fill),
         pad((r.labels for r in rows), fill),
     )
-    return Batch(tokens, pad((r.weights for r in rows), 0.0), labels, place)
+    return Batch(tokens, pad((r.weights for r in rows), 0.0), labels, next_place)
 
 
 class RowMaker:
@@ -107,19 +109,19 @@ class RowMaker:
             )
         )
 
-    def problem_row(self, what: Problem, rng: random.Random) -> Row:
+    def problem_row(self, task: Problem, rng: random.Random) -> Row:
         """Prompt and solution; in half of the rows, half of the steps are foreign
         context without loss."""
-        ids = self.prompt(what.question)
+        ids = self.prompt(task.question)
         weights = [0.0] * len(ids)
         foreign = 0.5 if rng.random() < 0.5 else 0.0
-        for i, step in enumerate(what.steps):
-            own = rng.random() >= foreign
-            last = i == len(what.steps) - 1
-            text = render(step, self.style if own else self.style.other, rng)
+        for i, step in enumerate(task.steps):
+            in_style = rng.random() >= foreign
+            last = i == len(task.steps) - 1
+            text = render(step, self.style if in_style else self.style.other, rng)
             new = [*self.encode(text), self.end] if last else self.encode(text + "\n\n")
             ids += new
-            weights += [self.weight(token) if own else 0.0 for token in new]
+            weights += [self.weight(token) if in_style else 0.0 for token in new]
         return Row(ids, weights, ids)
 
     def weight(self, token: int) -> float:
@@ -161,9 +163,13 @@ class RowMaker:
             groups = self._groups(pool, budget, drills)
             for i in range(position, len(groups)):
                 rows, width = groups[i]
-                place = (pool, i + 1) if i + 1 < len(groups) else (pool + stride, 0)
+                next_place = (
+                    (pool, i + 1) if i + 1 < len(groups) else (pool + stride, 0)
+                )
                 count = max(1, budget // width)
-                yield batch_of(rows, self.tokenizer.pad_token_id, place, width, count)
+                yield batch_of(
+                    rows, self.tokenizer.pad_token_id, next_place, width, count
+                )
             pool, position = pool + stride, 0
 
     def pool(self, number: int, rng: random.Random) -> list[Row]:
@@ -195,9 +201,11 @@ class RowMaker:
                 next(w for w in WIDTHS if w >= len(row.ids)), []
             ).append(row)
         groups = []
-        for width, some in sorted(by_width.items()):
-            rng.shuffle(some)
+        for width, alike in sorted(by_width.items()):
+            rng.shuffle(alike)
             count = max(1, budget // width)
-            groups += [(some[i : i + count], width) for i in range(0, len(some), count)]
+            groups += [
+                (alike[i : i + count], width) for i in range(0, len(alike), count)
+            ]
         rng.shuffle(groups)
         return groups

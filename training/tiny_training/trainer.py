@@ -141,8 +141,10 @@ class Trainer:
     def _begin(self, progress: Progress) -> None:
         self.progress = progress
         budget = self.recipe.batch // self.world
-        place = progress.places[self.rank]
-        self.batches = self.rows.batches(place, self.world, budget, self.recipe.drills)
+        next_place = progress.places[self.rank]
+        self.batches = self.rows.batches(
+            next_place, self.world, budget, self.recipe.drills
+        )
 
     def step(
         self, stop: bool = False, save: bool = False
@@ -173,12 +175,12 @@ class Trainer:
             torch.clamp(self.recipe.clip / (gradients.norm() + 1e-6), max=1.0)
         )
         rate = self.recipe.rate(self.progress.step, self.progress.tokens)
-        for optimiser, most in (
+        for optimiser, full_rate in (
             (self.muon, self.recipe.matrix_rate),
             (self.adam, self.recipe.other_rate),
         ):
             for group in optimiser.param_groups:
-                group["lr"] = rate * most
+                group["lr"] = rate * full_rate
             optimiser.step()
         places = list(self.progress.places)
         places[self.rank] = batch.place
@@ -278,18 +280,18 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
     settings = EvalSettings()
     voice, counts = Voice(Role.TARGET, model, codec, settings), [0] * 6
     for first in range(0, len(indices), BATCH):
-        some = indices[first : first + BATCH]
-        problems = draw(some, settings)
+        batch = indices[first : first + BATCH]
+        problems = draw(batch, settings)
         right = count_right(voice, problems, solve(voice, problems))
         branches, wanted = [], []
-        for i, what in zip(some, problems, strict=True):
+        for i, task in zip(batch, problems, strict=True):
             rng = random.Random(i)
-            at = rng.randrange(len(what.steps))
-            said = (render(s, rng.choice(list(Style)), rng) for s in what.steps[:at])
-            text = codec.encode("".join(step + "\n\n" for step in said))
-            branches.append(voice.runner.open([*codec.chat(what.question), *text]))
-            wanted.append(what.steps[at])
-        written = voice.write(branches, [draw_number(what, -1) for what in problems])
+            at = rng.randrange(len(task.steps))
+            earlier = (render(s, rng.choice(list(Style)), rng) for s in task.steps[:at])
+            text = codec.encode("".join(step + "\n\n" for step in earlier))
+            branches.append(voice.runner.open([*codec.chat(task.question), *text]))
+            wanted.append(task.steps[at])
+        written = voice.write(branches, [draw_number(task, -1) for task in problems])
         for branch in branches:
             voice.runner.close(branch)
         same = [
@@ -301,8 +303,8 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
             for r, step in zip(same, wanted, strict=True)
             if step.kind is StepKind.OPERATION
         ]
-        new = (len(some), right, len(same), sum(same), len(hard), sum(hard))
-        counts = [old + more for old, more in zip(counts, new, strict=True)]
+        new = (len(batch), right, len(same), sum(same), len(hard), sum(hard))
+        counts = [old + added for old, added in zip(counts, new, strict=True)]
     return counts
 
 
@@ -329,17 +331,14 @@ def layer_on_rows(
     def product(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x.to(torch.bfloat16), weight.to(torch.bfloat16))
 
-    both, v = (
+    qk, v = (
         product(norm(x, before), qkv)
         .view(r, t, -1, d)
         .split_with_sizes((heads + kv, kv), 2)
     )
-    both = norm(both.float(), for_heads)
-    both = (
-        both * cos
-        + torch.cat((both[..., d // 2 :], both[..., : d // 2]), -1) * signed_sin
-    )
-    q, k = both.split_with_sizes((heads, kv), 2)
+    qk = norm(qk.float(), for_heads)
+    qk = qk * cos + torch.cat((qk[..., d // 2 :], qk[..., : d // 2]), -1) * signed_sin
+    q, k = qk.split_with_sizes((heads, kv), 2)
     q = (q * d**-0.5).to(torch.bfloat16).transpose(1, 2)  # [r, heads, t, d]
     k, v = (y.to(torch.bfloat16).transpose(1, 2).reshape(r * kv, t, d) for y in (k, v))
     mixed, quarter, share = [], -(-t // 4), heads // kv
