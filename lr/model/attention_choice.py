@@ -137,10 +137,10 @@ def trial(kind: AttentionKind, needs: AttentionNeeds) -> str:
 
 
 def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
-    """The logits of a prompt, of it and its fork together, and of a single token, with
-    this attention; recorded if the kind can be."""
+    """The logits of a prompt, of three tokens after it and of one more, with this
+    attention; the last two from a recording if the kind can be recorded."""
     model.attention = kind
-    cache = model.make_cache(12, BLOCK_SIZE)
+    cache = model.make_cache(4, BLOCK_SIZE)
     replay = None
     if kind.tiles is not None:
         with warnings.catch_warnings():
@@ -149,16 +149,13 @@ def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
         if graphs.failure is not None:
             raise RuntimeError(graphs.failure)
         replay = graphs.run
-    tables = [cache.new()]
+    table = cache.new()
     rows = []
-    for counts in ([37], [3, 1], [1]):
-        if len(counts) > 1:
-            tables = [tables[0], cache.fork(tables[0])]
-        tables = tables[: len(counts)]
-        with cache.append(tables, counts) as slots:
-            tokens = [[(3 * i) % 8 for i in range(count)] for count in counts]
+    for count in (37, 3, 1):
+        with cache.append([table], [count]) as slots:
+            tokens = [[(3 * i) % 8 for i in range(count)]]
             batch = RaggedBatch.build(
-                tables, tokens, slots, wanted=counts, device=model.device
+                [table], tokens, slots, wanted=[count], device=model.device
             )
             rows.append(model(batch, cache, kind, replay).double())
     return torch.cat(rows)

@@ -183,19 +183,19 @@ def _refuse_other_networks(raw: Mapping[str, Any], kind: str) -> None:
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     """The base of the rotary embeddings and their scaling. Checkpoints state them in
-    up to three places, which must agree: at the top, in `rope_scaling`, and, since
-    transformers 5, in `rope_parameters`."""
+    up to three places: at the top, in `rope_scaling`, and, since transformers 5, in
+    `rope_parameters`. They must agree."""
     original = "original_max_position_embeddings"
-    top = ("rope_theta", "partial_rotary_factor", original)
-    places: list[Mapping[str, Any]] = [{key: raw.get(key) for key in top}]
-    places += [raw.get(key) or {} for key in ("rope_scaling", "rope_parameters")]
+    top = {
+        key: raw.get(key) for key in ("rope_theta", "partial_rotary_factor", original)
+    }
     rope: dict[str, Any] = {}
-    for place in places:
-        for key, value in place.items():
+    for stated in (top, raw.get("rope_scaling"), raw.get("rope_parameters")):
+        for key, value in dict(stated or {}).items():
             if value is not None:
-                key = "rope_type" if key == "type" else key
-                known = rope.setdefault(key, value)
-                _expect(known == value, key, value, f"{known!r}, as it says elsewhere")
+                name = "rope_type" if key == "type" else key
+                same = rope.setdefault(name, value) == value
+                _expect(same, key, value, f"{rope[name]!r}, as it says elsewhere")
 
     theta = _positive("rope_theta", rope.pop("rope_theta", 10_000.0))
     kind = rope.pop("rope_type", "default")
@@ -222,8 +222,8 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
 
 
 def _count(key: str, value: Any) -> int:
-    whole = type(value) is int and 1 <= value <= MOST
-    _expect(whole, key, value, f"a positive whole number, at most {MOST}")
+    possible = type(value) is int and 1 <= value <= MOST
+    _expect(possible, key, value, f"a positive whole number, at most {MOST}")
     return int(value)
 
 

@@ -40,10 +40,10 @@ class DeviceMap:
 
     def __post_init__(self) -> None:
         others = {_number(rank) for rank in self.target[1:]} - {_number(self.target[0])}
-        for role, place in (("draft", self.draft), ("judge", self.judge)):
-            if place.type == "cuda" and _number(place) in others:
+        for role, device in (("draft", self.draft), ("judge", self.judge)):
+            if device.type == "cuda" and _number(device) in others:
                 raise SettingError(
-                    f"the {role} is to be on {place}, where another process runs a rank of the "
+                    f"the {role} is to be on {device}, where another process runs a rank of the "
                     "target; two processes take turns on a GPU. Give another GPU, or "
                     f"{self.target[0]}, which this process uses."
                 )
@@ -70,15 +70,15 @@ class DeviceMap:
         target = tuple(map(find_device, _several(named.get("target", "cpu"))))
         if not target:
             raise SettingError("the target has no device; give at least one.")
-        places = {}
+        others = {}
         for role in ("draft", "judge"):
-            found = [find_device(one) for one in _several(named.get(role, target[0]))]
-            if len(found) != 1:  # only a target can be spread over ranks
+            devices = _several(named.get(role, target[0]))
+            if len(devices) != 1:  # only a target can be spread over ranks
                 raise SettingError(
-                    f"the {role} is to be on {len(found)} devices, expected one."
+                    f"the {role} is to be on {len(devices)} devices, expected one."
                 )
-            places[role] = found[0]
-        return cls(target, **places)
+            others[role] = find_device(devices[0])
+        return cls(target, **others)
 
     @property
     def shares_gpu(self) -> bool:
@@ -178,16 +178,13 @@ def start_process(
     process = context.Process(target=work, args=arguments, name=name, daemon=True)
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
-    blockable = hasattr(signal, "pthread_sigmask")
-    before = (
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if blockable
-        else set()
-    )
+    blocked = None if sys.platform == "win32" else {signal.SIGINT}
     try:
+        if blocked is not None:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         process.start()
     finally:
         sys.modules["__main__"] = main
-        if blockable:
+        if blocked is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process

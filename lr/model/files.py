@@ -98,24 +98,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files of a checkpoint: model.safetensors, else those that the
-    index names, else all shards that are there. Raises CheckpointError."""
+    index names. Raises CheckpointError."""
     if (directory / "model.safetensors").is_file():
         return [directory / "model.safetensors"]
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
-        shards = sorted(directory.glob("model*.safetensors"))
-        if not shards:
-            raise CheckpointError(
-                f"{directory} has no model.safetensors (it has {list_files(directory)}). "
-                "Only safetensors weights are read; convert others with transformers' "
-                "save_pretrained."
-            )
-        return shards
+        raise CheckpointError(
+            f"{directory} has no model.safetensors and no {index.name} (it has "
+            f"{list_files(directory)}). Only safetensors weights are read; convert "
+            "others with transformers' save_pretrained."
+        )
     weight_map = read_json(index).get("weight_map")
-    names = sorted(
-        map(str, weight_map.values() if isinstance(weight_map, dict) else ())
-    )
-    files = [directory / Path(name).name for name in dict.fromkeys(names)]
+    names = weight_map.values() if isinstance(weight_map, dict) else ()
+    files = [directory / Path(str(name)).name for name in sorted(set(names))]
     absent = [file.name for file in files if not file.is_file()]
     if absent or not files:
         raise CheckpointError(

@@ -32,7 +32,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lr.kvcache.branch import blocks_for, common_length
+from lr.kvcache.branch import blocks_for
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.attention import RaggedBatch, Tiles, cut_tiles
 from lr.model.device import recording_stream
@@ -57,18 +57,19 @@ class _Recording:
     borders: Tensor  # [n + 1] int32
     blocks: Tensor  # [n, pages] int32: those of tile i in row i
     replay: Callable[[], Tensor]
-    used: int = 0  # rows of the last batch
+    num_rows: int = 0  # of the last batch
     cut: list[int] = field(default_factory=list)  # the borders
     sent: dict[int, list[int]] = field(default_factory=dict)  # blocks, by tile
 
     def send(self, batch: RaggedBatch, tile: int, padding_row: Tensor) -> None:
         """Fill the buffers for a batch."""
         # 1. Tokens, positions and slots. Rows of the last batch become padding again.
-        n, device = len(batch.tokens), self.rows.device
+        n = len(batch.tokens)
+        device = self.rows.device
         self.rows[:, :n].copy_(batch.rows)
-        if self.used > n:
-            self.rows[:, n : self.used].copy_(padding_row)
-        self.used = n
+        if self.num_rows > n:
+            self.rows[:, n : self.num_rows].copy_(padding_row)
+        self.num_rows = n
 
         # 2. The tiles; those that are left over are empty.
         borders, owners = cut_tiles(batch.counts, tile)
@@ -77,18 +78,15 @@ class _Recording:
             self.borders.copy_(integers(cut, device, torch.int32))
             self.cut = cut
 
-        # 3. Each sequence's blocks, from the first that one of its tiles lacks. Tiles
-        # that got them together share a list.
+        # 3. The blocks of each sequence of which a tile has others. Tiles that got them
+        # together share a list.
         first = 0
         for owner, table in enumerate(batch.tables):
             tiles = range(first, first + owners.count(owner))
             first = tiles.stop
-            lists = {id(self.sent.get(i)): self.sent.get(i, []) for i in tiles}
-            same = min(common_length(known, table.blocks) for known in lists.values())
-            if same < len(table.blocks):
-                tail = integers(table.blocks[same:], device, torch.int32)
-                end = len(table.blocks)
-                self.blocks[tiles.start : tiles.stop, same:end].copy_(tail)
+            if any(self.sent.get(i) != table.blocks for i in tiles):
+                row = integers(table.blocks, device, torch.int32)
+                self.blocks[tiles.start : tiles.stop, : len(row)].copy_(row)
                 self.sent.update(dict.fromkeys(tiles, table.blocks[:]))
 
 
@@ -180,8 +178,8 @@ class StepGraphs:
     def close(self) -> None:
         """Forget the graphs and release the padding block."""
         if self.failure != "closed":
-            self.forget()
             self.failure = "closed"
+            self.forget()
             self.cache.release(self.table)
 
     def forget(self) -> None:
