@@ -21,7 +21,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 
-from lr.model.quantize import KINDS, quantize
+from lr.model.quantize import quantize
 from lr.model.qwen import CausalLM
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
@@ -50,7 +50,6 @@ def self_draft(reasoner: Reasoner, *, layers: int | None = None) -> Variant:
 
 def quantised_draft(reasoner: Reasoner, *, weights: str = "int8") -> Variant:
     """A copy of the target with weights "int8" or "int4" drafts for it."""
-    require(weights in KINDS, "weights", weights, " or ".join(KINDS))
 
     def draft(target: CausalLM) -> CausalLM:
         copy = deepcopy(target)

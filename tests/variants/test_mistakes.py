@@ -37,7 +37,7 @@ def who_notices(name: str, reasoner: Reasoner) -> str:
         return "refused" if findings.broken[0].startswith(KIND) else "broken"
 
     try:
-        parts = check_parts(make, Material.of(reasoner))
+        parts = list(check_parts(make, Material.of(reasoner)))
         for findings in parts:
             if findings.broken:
                 return broken(findings)

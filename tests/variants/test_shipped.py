@@ -38,7 +38,7 @@ def test_a_variant_of_the_package_passes_lr_check(
     def make():  # type: ignore[no-untyped-def]
         return load_variant(name, reasoner)
 
-    findings = check_parts(make, Material.of(reasoner))
+    findings = list(check_parts(make, Material.of(reasoner)))
     answers, _ = check_answers(make, reasoner, QUESTIONS[:2], max_tokens=30)
     assert [found.broken for found in (*findings, answers) if found.broken] == []
 

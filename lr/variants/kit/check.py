@@ -11,7 +11,7 @@ not. An exception of the variant's own code is raised as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,9 +48,8 @@ CHECKS: dict[str, Callable[[Findings, Callable[[], Any], Material], None]] = {
 
 def check_parts(
     make: Callable[[], Variant], material: Material | None = None
-) -> list[Findings]:
+) -> Iterator[Findings]:
     """Ask every part of the variant for its contract, alone."""
-    checked = []
     for part in make().replaced:
         if part.field not in CHECKS:
             continue
@@ -60,8 +59,7 @@ def check_parts(
             CHECKS[part.field](findings, anew, material or Material())
         except (VariantError, SettingError) as error:
             findings.must(False, "every value is of the kind that is expected", error)
-        checked.append(findings)
-    return checked
+        yield findings
 
 
 def part_anew(make: Callable[[], Variant], part: Part) -> Any:
