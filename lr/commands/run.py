@@ -23,7 +23,7 @@ from lr.measure.datasets import between, fingerprint, load_items
 from lr.measure.grading import Grader, grade_programs
 from lr.measure.programs import CodeLimits, write_samples
 from lr.measure.report import AnswerRecord
-from lr.measure.store import Store
+from lr.measure.store import SETTINGS, Store
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode, TokenDrafter
 from lr.trace import Stats
 from lr.types import require
@@ -247,11 +247,14 @@ class RunCommand:
             with models.reasoner(models.model, models.draft_model) as reasoner:
                 variant = running.variant_of(mode, reasoner, self.choice.variant)
                 if variant is not None and self.mode in MODES:  # the flag wins
-                    own_mode = {**variant.settings, "mode": mode}
-                    variant = replace(variant, settings=own_mode)
+                    forced = {**variant.settings, "mode": mode}
+                    variant = replace(variant, settings=forced)
                 elif variant is not None:
-                    own = variant.settings.get("mode", options.mode)
-                    options = replace(options, mode=own)
+                    own_mode = variant.settings.get("mode", options.mode)
+                    options = replace(options, mode=own_mode)
+                    if self.choice.variant is not None:
+                        mode = own_mode
+                        store.write(SETTINGS, {**head, "mode": mode})
                 grade_programs(store, items, grader)
                 evaluation = running.Evaluation(
                     reasoner,
@@ -322,7 +325,7 @@ class RunCommand:
         return options
 
     def _settings(
-        self, mode: str, options: GenerateOptions, models: RunModels, data: str
+        self, mode: str | None, options: GenerateOptions, models: RunModels, data: str
     ) -> dict[str, Any]:
         """Everything that an answer and its time depend on; any difference makes
         another run."""
@@ -336,12 +339,16 @@ class RunCommand:
             "save_traces",
         )
         settings |= {name: getattr(self, name) for name in names}
-        return settings | {"mode": mode, "data": data, "variant": self.choice.variant}
+        variant = self.choice.variant
+        if variant is not None and self.mode is None:
+            mode = None  # the variant's, which run.json has apart
+        return settings | {"mode": mode, "data": data, "variant": variant}
 
     def _folder(self, mode: str, settings: dict[str, Any]) -> Path:
         text = json.dumps(settings, sort_keys=True, default=str).encode()
         digest = hashlib.blake2b(text, digest_size=4).hexdigest()
-        return Path("runs", f"{self.prefix}_{mode}_{digest}")
+        kind = mode if settings["mode"] else "variant"
+        return Path("runs", f"{self.prefix}_{kind}_{digest}")
 
 
 @dataclass

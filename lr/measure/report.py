@@ -115,8 +115,10 @@ def read_run(path: Path, grader: Grader) -> RunResults:
         if "right" not in record:
             record |= asdict(_grade(record, grader))
     head = store.settings() or {}
-    devices = tuple(head.get("devices", ()))
-    return RunResults(path, records, head.get("settings", {}), devices)
+    settings = head.get("settings", {})
+    if "mode" in head:  # a variant has chosen it
+        settings = settings | {"mode": head["mode"]}
+    return RunResults(path, records, settings, tuple(head.get("devices", ())))
 
 
 def _grade(record: AnswerRecord, grader: Grader) -> Any:

@@ -20,6 +20,8 @@ from tests_root import ROOT
 from lr.commands.cli import main
 from lr.commands.run import OFFICIAL, TINY, RunCommand, RunModels, RunTally
 from lr.errors import SettingError
+from lr.measure.grading import Grader
+from lr.measure.report import read_run
 from lr.measure.running import engine_options
 from lr.measure.store import Store
 from lr.model.device import DeviceMap
@@ -292,7 +294,7 @@ def test_the_papers_protocol_is_a_window_of_one_pair() -> None:
 
 
 def test_a_variant_with_a_mode_of_its_own(tmp_path: Path) -> None:
-    """A token variant runs in mode sd; each record says so."""
+    """A token variant runs in mode sd; run, records and report say so."""
     file = tmp_path / "mine.py"
     file.write_text(
         "from lr.spec.variant import Variant\n"
@@ -300,7 +302,11 @@ def test_a_variant_with_a_mode_of_its_own(tmp_path: Path) -> None:
     )
     words = f"run --dataset tiny:1 --variant {file}:mine --output {tmp_path / 'run'}"
     assert main(words.split()) == 0
-    assert read(tmp_path / "run")["0.json"]["mode"] == "sd"
+    files = read(tmp_path / "run")
+    assert files["0.json"]["mode"] == files["run.json"]["mode"] == "sd"
+    with Grader() as grader:
+        assert read_run(tmp_path / "run", grader).mode == "sd"
+    assert main(words.split()) == 0, "the same command continues"
     flags = "--problems 2 --max_tokens 30 --verifier oracle --driver lockstep"
     folders = f"--work {tmp_path / 'work'} --output {tmp_path / 'out'}"
     words = f"experiment speedup --variant {file}:mine {flags} {folders}"
