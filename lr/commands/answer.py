@@ -23,7 +23,6 @@ from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Problem, Split
 from lr.tiny.stories import story
 from lr.watch.stepper.words import counted
-from lr.watch.trace.file import require_writable
 
 if TYPE_CHECKING:
     from lr.engine.answer import Answer
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 def saving(path: Path | None, answer: Answer) -> Iterator[None]:
     """Write the trace of the answer made inside the block to `path`, even if the block
     fails."""
-    from lr.watch.trace.replay import save_trace
+    from lr.watch.trace.record import save_trace
 
     why = ""
     try:
@@ -86,8 +85,7 @@ class Generate:
         options = self.generation
         if self.max_depth is not None:
             options = replace(options, depth=self.max_depth)
-        if self.trace is not None:
-            require_writable(self.trace)
+        show.require_files(trace=self.trace)
         out = show.console()
         notes = show.console(stderr=True)
         note = partial(notes.print, style="dim", soft_wrap=False)

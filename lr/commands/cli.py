@@ -22,7 +22,7 @@ GROUPS = {
         "step": "step through an answer, force verdicts, fork what-ifs",
         "play": "an answer as a page to step through in a browser",
         "draw": "a trace as figures for slides: clock and tree",
-        "trace": "check, summarise or replay a trace",
+        "trace": "check and summarise a trace",
     },
     "check": {
         "theory": "any formula next to a simulation of it",

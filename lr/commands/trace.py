@@ -1,9 +1,9 @@
-"""`lr trace` checks, replays and converts a trace; `lr play` and `lr draw` show it; `lr
-step` steps through it, or through an answer while it is made, and forks what-ifs.
+"""`lr trace` checks a trace; `lr play` and `lr draw` show it; `lr step` steps through
+it, or through an answer while it is made, and forks what-ifs.
 
 The prompt of `lr step` reads line by line, so that it works at a terminal and over a
-pipe. The moves are in `lab/stepper/session.py`, the display is in
-`lab/stepper/view.py`."""
+pipe. The moves are in `watch/stepper/session.py`, the display is in
+`watch/stepper/view.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.stepper.session import Session
 from lr.watch.stepper.sources import Recorded, Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
-from lr.watch.trace.file import read_trace, write_lines
+from lr.watch.trace.file import read_trace, write_text
 from lr.watch.trace.state import state_at
 
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
@@ -77,9 +77,6 @@ class TraceCommand:
     """Check a trace from --trace; print a summary of it, or which line is wrong."""
 
     file: tyro.conf.Positional[Path]  # The trace: JSON lines, see docs/trace.md.
-    replay: bool = False
-    """Load its models, answer again and compare the tokens; a difference gives exit
-    code 2."""
 
     def run(self) -> None:
         trace = read_trace(self.file)
@@ -103,14 +100,6 @@ class TraceCommand:
             out.print("", Columns(words, padding=(0, 2, 0, 0)), "")
         for note in trace.notes:
             out.print(f"note: {note}", style="yellow")
-        if self.replay:
-            from lr.watch.trace.replay import replay
-
-            difference = replay(trace)
-            if difference is not None:
-                raise LRError(f"{self.file}, generated again: {difference}")
-            until = "" if trace.complete else ", up to where the trace was cut"
-            out.print(f"generated again: the same tokens in every step{until}")
 
 
 @dataclass(frozen=True)
@@ -131,7 +120,7 @@ class Play(Shown):
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
         else:
-            from lr.watch.trace.replay import trace_of
+            from lr.watch.trace.record import trace_of
 
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
                 answer = reasoner.run(
@@ -143,7 +132,7 @@ class Play(Shown):
                 answer.finish()
             trace, output = trace_of(answer), self.output or Path("answer.html")
         page = player_page(trace)
-        write_lines(output, [page])
+        write_text(output, page)
         for note in trace.notes:
             console(stderr=True).print(f"{self.what}: {note}", style="dim")
         size = f"{len(trace.records)} events, {len(page.encode()) / 1e6:.1f} MB"

@@ -40,7 +40,7 @@ from lr.trace import Trace, failures
 from lr.types import Finish, Role, require
 from lr.variants.loading import load_variant
 from lr.watch.trace.file import trace_lines
-from lr.watch.trace.replay import trace_of
+from lr.watch.trace.record import trace_of
 
 NAMED_MODES = ("draft", "specreason")
 MODES = ("ar", "sd", "lr", "lr+sd", *NAMED_MODES)
@@ -202,7 +202,7 @@ class Evaluation:
         grade = self.grader.grade(item, result.text)
         if self.save_traces:
             trace = trace_of(answer)
-            lines = trace_lines(trace.header, trace.records)
+            lines = trace_lines(trace)
             self.store.write_lines(f"traces/{key.file}l", lines)
         if self.recorder is not None:
             pairs = self.recorder.take(result.prompt, item)

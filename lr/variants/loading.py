@@ -80,11 +80,6 @@ def load_variant(text: str, reasoner: Reasoner, *, anew: bool = False) -> Varian
     return replace(variant, name=text.strip(), file=path)
 
 
-def is_named(text: str) -> bool:
-    """Whether `load_variant` understands the name of a trace's variant."""
-    return "=" not in text.partition("(")[0] and NAMED.fullmatch(text) is not None
-
-
 def _make_variant(
     text: str, member: Any, parameters: dict[str, Any], reasoner: Reasoner
 ) -> Variant:

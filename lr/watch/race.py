@@ -28,7 +28,7 @@ from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import words_of
 from lr.watch.stepper.words import counted, quoted
 from lr.watch.trace.file import Record
-from lr.watch.trace.replay import header_of
+from lr.watch.trace.record import header_of
 from lr.watch.trace.state import CACHE_EVENTS, EmittedState, State, apply_event
 
 FRAMES = 12  # Per second.

@@ -16,7 +16,7 @@ from lr.variants.kit.check import QUESTIONS, check_answers, check_parts
 from lr.variants.kit.findings import Material
 from lr.variants.loading import VARIANTS, load_variant
 from lr.watch.player.page import setting_of
-from lr.watch.trace.replay import trace_of
+from lr.watch.trace.record import trace_of
 
 
 @pytest.fixture(scope="module")
@@ -83,5 +83,5 @@ def test_a_trace_says_what_the_variant_replaced(reasoner: Reasoner) -> None:
     recycled.finish()
     header = trace_of(recycled).header
     assert header.mode == "sd" and header.replaced == ["drafter"]
-    assert header.verifier is None and header.models["judge"] is None
+    assert header.verifier is None and "judge" not in header.models
     assert "by the variant" in setting_of(header)

@@ -44,8 +44,8 @@ from lr.trace import (
 )
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 from lr.watch.scripted import ScriptedRun, TextScript
-from lr.watch.trace.file import Header, TraceFile, records_of, trace_lines
-from lr.watch.trace.virtual import scripted_trace, simulated_trace
+from lr.watch.trace.file import Header, TraceFile, records_of, write_trace
+from lr.watch.trace.record import scripted_trace, simulated_trace
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -119,7 +119,7 @@ def tiny(mode: str) -> TraceFile:
     from lr.model.weights import load_model
     from lr.reasoner import Reasoner
     from lr.tiny.language import Split, problem
-    from lr.watch.trace.replay import trace_of
+    from lr.watch.trace.record import trace_of
 
     question = problem(Split.TEST, 0).question
     with_ahead = {"depth": 2, "width": 2} if mode.startswith("lr") else {}
@@ -230,7 +230,5 @@ def _a_step(i: int, *, last: bool) -> list[RunEvent]:
 
 def as_file(trace: TraceFile, path: Any) -> Any:
     """Write a trace to `path`, which is given back."""
-    path.write_text(
-        "\n".join(trace_lines(trace.header, trace.records)) + "\n", encoding="utf-8"
-    )
+    write_trace(path, trace)
     return path

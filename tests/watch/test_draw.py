@@ -25,8 +25,8 @@ from lr.watch.figures.plots import draw_bars, draw_curves, draw_field
 from lr.watch.figures.style import COLOURS, PAPER, SERIES, WASHES, write
 from lr.watch.figures.tree import draw_tree, fullest_tree, tree_figure
 from lr.watch.scripted import ScriptedRun, TextScript, newest, oldest
+from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import state_at
-from lr.watch.trace.virtual import scripted_trace
 
 SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|X.", "Y.|B.", "C$|Z$"])
 

@@ -24,7 +24,7 @@ from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, Recorded, ScriptSource, StepperError
 from lr.watch.trace.file import Record
-from lr.watch.trace.replay import trace_of
+from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import state_at
 
 BOTH = pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
@@ -128,33 +128,25 @@ def test_forcing_in_the_past_opens_a_what_if() -> None:
 
 
 @pytest.mark.parametrize("source", ["script", "live"])
-def test_a_run_made_anew_keeps_what_was_forced_before_it(
+def test_a_what_if_in_the_past_keeps_what_was_forced_before_it(
     source: str, live: Session
 ) -> None:
     session = live if source == "live" else script_session()
     session.go("verdict")
+    first = session.due(session.active)[0]
     session.force(False)
     session.go("step")
-    session.go("step")
-    session.go("back")  # a decision lies behind: side B begins at the beginning
-    assert "anew" in session.fork()
+    session.go("verdict")
+    later = session.due(session.active)[0]
     session.go("end")
-    assert text(session, 1) == text(session, 0)
-    assert forced(session.sides[1]) == forced(session.sides[0]) != []
-
-
-def test_a_run_made_anew_does_not_decide_beyond_its_place() -> None:
-    session = script_session()
+    while session.due(session.active) != [later]:
+        session.go("back")
+    with pytest.raises(StepperError, match="gone"):
+        session.fork()
+    session.force(False, later)
     session.go("end")
-    side = session.sides[0]
-    emit = next(record.number for record in side.records if record.kind == "emit")
-    # After the verdict, before the step that it decides: in the middle of a piece.
-    session.to(emit)
-    session.fork()
-    anew = session.sides[1]
-    assert anew.records == side.records[: anew.place]
-    assert anew.place < emit
-    assert not any(record.kind in ("judged", "emit") for record in anew.records)
+    assert forced(session.sides[0]) == [first]
+    assert forced(session.sides[1]) == [first, later]
 
 
 def test_what_cannot_be_forced_is_said() -> None:

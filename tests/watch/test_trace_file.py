@@ -1,82 +1,130 @@
-"""The trace as a file: what is written is read; what is wrong is said with its line."""
+"""A trace: what is written is read, what is wrong is said with its line, and a trace of
+models tells every token.
+"""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from player_kit import scripted
+from reasoner_kit import write_checkpoint
 
-from lr.engine.recorder import BranchesGrew, BranchHolds
-from lr.spec.protocol import Cancel, Drafted, Emit, Judge, Judged, NodeId, Work
-from lr.spec.protocol import WorkKind as Kind
-from lr.trace import (
-    DraftToken,
-    Ended,
-    ForwardPass,
-    RoundDetail,
-    StepWritten,
-    TokenRound,
-    TokenWritten,
-    stats_of,
-)
-from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+from lr.commands.answer import saving
+from lr.commands.cli import main
+from lr.reasoner import Reasoner
+from lr.trace import STATISTICS, stats_of
 from lr.watch.trace.file import (
-    Header,
     TraceError,
+    TraceFile,
     parse_trace,
     piece_of,
     pieces_of,
     read_trace,
-    records_of,
     trace_lines,
     write_trace,
 )
+from lr.watch.trace.record import trace_of
+from lr.watch.trace.state import state_at
 
-PIECES = [b"a", b"\xe2\x82", b"\xac", b"b\xff"]
-STEP = Step((0, 1, 2), Finish.BOUNDARY)
-NO = Verdict(False, "differs", 0.25)
-ROOT, CHILD = NodeId(0, 0), NodeId(0, 1, 3)
-CORRECTED = EmittedStep(0, Step((3,), Finish.EOS), Origin.CORRECTION, NO, STEP)
-REJECTED = DraftToken(0, -1, 0.5, 1.0, 0.5, 0.75, False)
-UNTRIED = DraftToken(3, 0, 0.1, 0.2, 0.5, None, None)
-ROUND = RoundDetail(3, (REJECTED, UNTRIED), 0.25, 7, 1, 0.3, True, 2**64 - 1)
-EVENTS = [
-    (0.0, BranchHolds("target", 0, ROOT)),
-    (0.125, BranchesGrew("target", ((0, 5), (1, 6)), ((1, 0, 2),), ((0, 1),))),
-    (0.25, ForwardPass(Role.TARGET, 2, 6, 0.1)),
-    (0.5, TokenWritten(Role.DRAFT, CHILD, 0, 0, 2, 0.5, 2**63)),
-    (0.75, TokenRound(Role.TARGET, 0, 2, 2, 0, 1, ROOT, ROUND)),
-    (0.75, StepWritten(Role.DRAFT, 0, STEP, CHILD)),
-    (0.75, Drafted(CHILD, STEP)),
-    (0.75, Drafted(NodeId(0, 1), None)),
-    (1.0, Judge(CHILD, ROOT, STEP, None)),
-    (1.0, Judged(CHILD, NO)),
-    (1.0, Cancel(Work(Kind.TARGET, CHILD))),
-    (2.0, Emit(CORRECTED, (NO,), ROOT, None)),
-    (2.0, Ended(True)),
-]
-HEADER = Header("lockstep", question="Ω?", caches={"target": {"blocks": 4}})
-RECORDS = records_of(EVENTS, PIECES.__getitem__)
-LINES = list(trace_lines(HEADER, RECORDS))
+QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
+SHORT: dict[str, Any] = {
+    "max_tokens": 40,
+    "segmenter": "fixed",
+    "segment_tokens": 4,
+    "depth": 3,
+}
+MODES: dict[str, dict[str, Any]] = {
+    "ar": {"mode": "ar"},
+    "sd": {"mode": "sd"},
+    "tree": {"mode": "sd", "drafter": "tree"},
+    "lr": {"mode": "lr"},
+    "wide": {"mode": "lr", "width": 2, "schedule": "sync"},
+    "lr+sd": {"mode": "lr+sd", "width": 2, "acceptance": "block"},
+    "overlapped": {"mode": "lr", "driver": "overlapped"},
+}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    write_trace(tmp_path / "t.jsonl", HEADER, RECORDS)
-    trace = read_trace(tmp_path / "t.jsonl")
-    assert trace.header == HEADER
-    assert [(record.time, record.event) for record in trace.records] == EVENTS
-    assert trace.stats == stats_of(EVENTS)
-    assert trace.complete
-    assert trace.notes == []
+# A trace of models tells every token
 
 
-def test_tokens_have_their_texts() -> None:
-    data = {record.kind: record.data for record in RECORDS}
-    assert data["written"]["step"]["pieces"] == ["a", "", "€"]
-    assert data["token"]["piece"] == "<AC>"
-    assert data["token"]["key"] == "0x8000000000000000"
-    assert piece_of(3, PIECES.__getitem__) == "b<FF>"
+@pytest.fixture(scope="module")
+def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoner]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    target = write_checkpoint(folder / "t", seed=1)
+    draft = write_checkpoint(folder / "d", seed=2)
+    with Reasoner(target, draft, "random:0.6") as reasoner:
+        yield reasoner
+
+
+def traced(reasoner: Reasoner, **options: Any) -> TraceFile:
+    answer = reasoner.run(QUESTION, detailed=True, **SHORT, **options)
+    stats = answer.finish().stats
+    trace = trace_of(answer)
+    read = parse_trace(list(trace_lines(trace)))
+    assert read.records == trace.records
+    assert read.stats == stats == stats_of(answer.trace.events)
+    return read
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_trace_tells_every_token(reasoner: Reasoner, mode: str) -> None:
+    trace = traced(reasoner, **MODES[mode])
+    state = state_at(trace, len(trace.records))
+    assert state.done
+    tokens = [token for step in state.emitted for token in step.step.tokens]
+    assert len(tokens) == trace.stats.tokens > 0
+    assert all(token.source for token in tokens)
+    # Both processes of an overlapped answer tell what happened in their caches.
+    assert set(state.caches) == set(trace.header.caches)
+    grown = {record.data["cache"] for record in trace.records if record.kind == "grow"}
+    assert grown == set(state.caches)
+    assert not state.caches["target"].branches
+
+
+def test_a_round_says_why(reasoner: Reasoner) -> None:
+    trace = traced(reasoner, mode="sd")
+    rounds = [record.data for record in trace.records if record.kind == "round"]
+    assert rounds
+    for data in rounds:
+        draft_tokens = data["detail"]["draft_tokens"]
+        for token in draft_tokens:
+            if token["accept"] is not None:
+                assert token["accept"] == pytest.approx(min(1, token["p"] / token["q"]))
+            if token["kept"] is not None:
+                assert token["kept"] == (token["uniform"] <= token["accept"])
+        fates = [token["kept"] for token in draft_tokens]
+        assert data["accepted"] == fates.count(True)
+        assert data["detail"]["residual"] == (False in fates)
+
+
+def test_nothing_but_statistics_without_details(reasoner: Reasoner) -> None:
+    answer = reasoner.run(QUESTION, mode="lr+sd", **SHORT)
+    answer.finish()
+    assert all(isinstance(event, STATISTICS) for _, event in answer.trace.events)
+
+
+def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> None:
+    answer = reasoner.run(QUESTION, detailed=True, mode="lr", **SHORT)
+    file = tmp_path / "t.jsonl"
+    with suppress(KeyboardInterrupt), saving(file, answer):
+        next(iter(answer))
+        raise KeyboardInterrupt
+    trace = read_trace(file)
+    end = trace.records[-1].data
+    assert (end["event"], end["done"]) == ("end", False)
+    assert "KeyboardInterrupt" in end["why"]
+    assert trace.stats == stats_of(answer.trace.events)
+    assert trace.stats.steps > 0
+
+
+# The file
 
 
 @pytest.mark.parametrize(
@@ -90,51 +138,69 @@ def test_tokens_have_their_texts() -> None:
     ],
 )
 def test_pieces_joined_are_the_text(tokens: list[int], pieces: list[str]) -> None:
-    assert pieces_of(tokens, PIECES.__getitem__) == pieces
+    texts = [b"a", b"\xe2\x82", b"\xac"]
+    assert pieces_of(tokens, texts.__getitem__) == pieces
+    assert piece_of(1, texts.__getitem__) == "<E2><82>"
 
 
-def test_a_trace_that_was_cut_short_is_read_and_said() -> None:
-    trace = parse_trace([*LINES[:4], LINES[4][:20]])
-    assert len(trace.records) == 3
-    assert not trace.complete
-    assert "line 5" in trace.notes[0]
-    assert "cut short" in trace.notes[1]
-
-
-def changed(line: int, **values: object) -> list[str]:
-    content = json.loads(LINES[line]) | values
-    kept = {name: value for name, value in content.items() if value is not ...}
-    return [*LINES[:line], json.dumps(kept), *LINES[line + 1 :]]
+def changed(number: int, **values: object) -> list[str]:
+    """The lines of a trace with other values in one line."""
+    lines = list(trace_lines(scripted()))
+    lines[number - 1] = json.dumps(json.loads(lines[number - 1]) | values)
+    return lines
 
 
 @pytest.mark.parametrize(
-    ("broken", "word"),
+    ("broken", "noun"),
     [
         ([], "empty"),
         (["{}"], "line 1"),
         (["[1]"], "line 1"),
-        (changed(0, version=2), "version 2"),
-        (changed(0, depth="deep"), "depth"),
-        (changed(0, texts=...), "line 1"),
-        (changed(1, node="root"), "line 2: hold"),
-        (changed(2, rows=[[1]]), "line 3: grow"),
-        (changed(3, seconds=...), "line 4: forward"),
-        (changed(3, time="now"), "line 4"),
-        (changed(3, event="telepathy"), "telepathy"),
-        (changed(5, time=0.1), "line 6: time"),
-        ([*LINES[:3], "{torn", *LINES[3:]], "line 4: not JSON"),
+        (changed(1, version=2), "version 2"),
+        (changed(1, depth="deep"), "depth"),
+        (changed(1, texts=None), "line 1"),
+        (changed(2, node="root"), "line 2: .*node"),
+        (changed(4, time="now"), "line 4"),
+        (changed(4, event="telepathy"), "telepathy"),
+        (changed(6, time=-1.0), "line 6: time"),
+        (["{torn" if n == 3 else line for n, line in enumerate(changed(1))], "line 4"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(broken: list[str], word: str) -> None:
-    with pytest.raises(TraceError, match=word):
+def test_what_is_wrong_is_said_with_its_line(broken: list[str], noun: str) -> None:
+    with pytest.raises(TraceError, match=noun):
         parse_trace(broken)
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="read"):
-        read_trace(tmp_path / "nowhere.jsonl")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TraceError, match="UTF-8"):
-        read_trace(tmp_path / "binary")
+    for name in ("nowhere", "binary"):
+        with pytest.raises(TraceError, match="read"):
+            read_trace(tmp_path / name)
     with pytest.raises(TraceError, match="written"):
-        write_trace(tmp_path / "no" / "folder.jsonl", HEADER, [])
+        write_trace(tmp_path / "no" / "folder.jsonl", scripted())
+
+
+def test_the_command_checks_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.jsonl"
+    write_trace(file, scripted())
+    assert main(["trace", str(file)]) == 0
+    assert "width 2" in capsys.readouterr().out
+    lines = file.read_text("utf-8").splitlines()
+    file.write_text("\n".join([*lines[:9], lines[9][:20]]), "utf-8")  # killed writing
+    assert len(read_trace(file).records) == 8
+    assert main(["trace", str(file)]) == 0
+    assert "cut short" in capsys.readouterr().out
+    lines[3] = lines[3].replace("event", "even")
+    file.write_text("\n".join(lines), "utf-8")
+    assert main(["trace", str(file)]) == 2
+    assert "line 4" in capsys.readouterr().err
+
+
+def test_reading_needs_no_torch() -> None:
+    program = (
+        "import sys, lr.commands.trace, lr.watch.trace.record; "
+        "assert 'torch' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -19,8 +19,8 @@ from lr.spec.scheduler import Node
 from lr.trace import Trace
 from lr.watch.scripted import ScriptedRun, TextScript, shuffled, text_of
 from lr.watch.trace.file import Header, no_bytes, parse_trace, records_of, trace_lines
+from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import State, apply_event, state_at
-from lr.watch.trace.virtual import scripted_trace
 
 SCRIPT = TextScript(
     ["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"]
@@ -55,7 +55,7 @@ def test_the_tree_is_the_schedulers_at_every_turn(
     assert state.done
     origins = [one.origin.value for one in run.emitted]
     assert [one.origin for one in state.emitted] == origins
-    again = parse_trace(list(trace_lines(trace.header, trace.records)))
+    again = parse_trace(list(trace_lines(trace)))
     assert again.records == trace.records
     # Back and forth: a state depends on its number alone.
     states = [state_at(trace, number) for number in range(len(trace.records) + 1)]

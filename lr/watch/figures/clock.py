@@ -30,8 +30,8 @@ from lr.watch.figures.style import (
 )
 from lr.watch.scripted import ScriptedRun
 from lr.watch.trace.file import TraceFile, step_after
+from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import State, apply_event
-from lr.watch.trace.virtual import scripted_trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

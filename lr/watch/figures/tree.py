@@ -32,6 +32,7 @@ from lr.watch.figures.style import (
 )
 from lr.watch.scripted import ScriptedRun
 from lr.watch.trace.file import TraceFile
+from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import (
     EmittedState,
     NodeState,
@@ -40,7 +41,6 @@ from lr.watch.trace.state import (
     apply_event,
     state_at,
 )
-from lr.watch.trace.virtual import scripted_trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """The player's page: template, style, program and trace in one file that needs no
 network.
 
-    write_lines("page.html", [player_page(read_trace("trace.jsonl"))])
+    write_text("page.html", player_page(read_trace("trace.jsonl")))
 
 Everything is computed here, and the page only shows it: the states of the trace
 (`states_of`) as histories of what changed at which event, a sentence for every event,
@@ -90,7 +90,6 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
     """Everything that the page's program reads."""
     header = trace.header
     records = trace.records
-    prompt = "".join(header.prompt["pieces"]).strip()
     has_drafts = any(record.kind == "draft" for record in records)
     ideas = {kind: idea for kind, (_, _, _, idea) in KINDS.items()}
     ideas |= dict.fromkeys(sorted(CACHE_EVENTS), SHARING)
@@ -98,7 +97,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "title": title_of(header),
         "setting": " · ".join([setting_of(header), *trace.notes]),
         "headline": headline_of(trace),
-        "question": header.question or prompt,
+        "question": header.question,
         "unit": header.unit,
         "depth": header.depth,
         "plain": not has_drafts,

@@ -31,7 +31,7 @@ from lr.trace import Ended, Trace
 from lr.types import Role, Verdict
 from lr.watch.stepper.sources import Source, StepperError, verdict_of
 from lr.watch.trace.file import Record
-from lr.watch.trace.replay import header_of
+from lr.watch.trace.record import header_of
 
 
 class SteppedAnswer(Answer):

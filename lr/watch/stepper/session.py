@@ -22,7 +22,7 @@ from lr.spec.protocol import Judged
 from lr.types import Verdict
 from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
 from lr.watch.stepper.words import says_aligned
-from lr.watch.trace.file import Record, write_trace
+from lr.watch.trace.file import Record, TraceFile, write_trace
 from lr.watch.trace.state import State, state_at
 
 STOPS = frozenset(
@@ -52,7 +52,7 @@ class StepperSide:
         self.fine = False
         self.records = source.records
         self.trace = source.trace
-        plain = source.header.driver == "plain" or not source.header.detailed
+        plain = source.header.driver == "plain"
         self._stops = STOPS | {"written"} if plain else STOPS
 
     @property
@@ -201,38 +201,44 @@ class Session:
             raise StepperError(
                 f"no verdict on {name} is due here; due are: {names}. {hint}"
             )
-        message = ""
-        if name not in self.active.source.waiting:
-            message = self.fork() + " "
         side = self.active
-        while name not in side.source.waiting and side.source.advance():
-            side.place = len(side.records)
-        side.source.force(aligned, name)
+        message = ""
+        if name not in side.source.waiting:
+            past = side.records[: side.place]
+            judged = [record.data["node"] for record in past if record.kind == "judged"]
+            before = side.source.forced.copy()
+            for later in before.keys() - judged:
+                del before[later]
+            self._add(side.source.at_verdict(name, before), shares=False)
+            message = "Side B was made anew up to here: the blocks are gone. "
+        self.active.source.force(aligned, name)
         verdict = "aligned" if aligned else "not aligned"
         return f"{message}The verdict on {name} will be: {verdict} ({FORCED})."
 
     def fork(self) -> str:
         """Begin a what-if at the active side's place, instead of an old one. Returns a
-        message."""
+        message. Raises `StepperError` if the blocks of that place are gone, because a
+        decision was made after it."""
         side = self.active
-        # The blocks of the place exist as long as nothing was decided after it.
-        can_share = side.source.runs and not decides(side.records[side.place :])
-        if can_share:
-            side.place = len(side.records)
-            source = side.source.fork()
-            message = f"Side B goes on from event {side.place}."
-            used = any(cache.branches for cache in side.state.caches.values())
-            if used:
-                message += " Its blocks are the same ones, nothing was computed."
-        else:
-            source = side.source.again(side.place)
-            count = len(source.records)
-            message = f"Side B was made anew up to event {count}: the blocks are gone."
-        shares = can_share and (side.shares or side is self.sides[0])
+        if side.source.runs and decides(side.records[side.place :]):
+            raise StepperError(
+                "the blocks of this place are gone: decisions follow it. Where a verdict "
+                "is due, a or x begins a what-if all the same."
+            )
+        source = side.source.fork()
+        side.place = len(side.records)
+        message = f"Side B goes on from event {side.place}."
+        if any(cache.branches for cache in side.state.caches.values()):
+            message += " Its blocks are the same ones, nothing was computed."
+        shares = side.shares or side is self.sides[0]
+        self._add(source, shares=shares)
+        return message
+
+    def _add(self, source: Source, *, shares: bool) -> None:
+        """A what-if at the end of what its source has made."""
         self.drop()
         self.sides.append(StepperSide("B", source, len(source.records), shares=shares))
         self.moved = list(self.sides)
-        return message
 
     def drop(self) -> bool:
         """Drop the what-if and free its blocks; False if there is none."""
@@ -260,7 +266,7 @@ class Session:
         verdicts = [event.verdict for event in events if isinstance(event, Judged)]
         if side.name == "B" or any(map(is_forced, verdicts)):
             header = replace(header, variant="a what-if of the stepper")
-        write_trace(path, header, side.records)
+        write_trace(path, TraceFile(header, side.records))
         count = f"{len(side.records)} events of side {side.name}"
         return f"Written: {path} ({count}). lr step, play, draw and trace read it."
 

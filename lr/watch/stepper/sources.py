@@ -21,7 +21,7 @@ from lr.spec.protocol import Judged, WorkKind
 from lr.types import Verdict
 from lr.watch.scripted import ScriptedRun
 from lr.watch.trace.file import Header, Record, TraceFile
-from lr.watch.trace.virtual import scripted_trace
+from lr.watch.trace.record import scripted_trace
 
 FORCED = "forced by hand"  # How the reason of a forced verdict begins.
 
@@ -69,31 +69,14 @@ class Source:
         assert node in self.waiting
         self.forced[node] = aligned
 
-    def again(self, number: int) -> Source:
-        """A fresh, independent run up to event `number`, with what was forced before
-        it. Draws are keyed, so it comes to the same place.
-
-        The events of a piece are known only when it is over. If the last piece decides
-        something after that event, the run begins again and stops one piece earlier.
-        Example: pieces of 3, 5 and 4 events, number 10: the third piece makes 12
-        events. If event 11 or 12 is a verdict, the run stops after two pieces."""
-        source, pieces = self._again(lambda source, _: len(source.records) < number)
-        if pieces and decides(source.records[number:]):
-            source.close()
-            source, _ = self._again(lambda _, done: done < pieces - 1)
-        given = [r.data["node"] for r in self.records[:number] if r.kind == "judged"]
-        for node in set(source.forced) - set(given):
-            del source.forced[node]
-        return source
-
-    def _again(self, goes_on: Callable[[Source, int], bool]) -> tuple[Source, int]:
-        """A fresh run of some pieces of work, and their number."""
+    def at_verdict(self, node: str, forced: Mapping[str, bool]) -> Source:
+        """A fresh run up to where the verdict on `node` is due, with what was `forced`
+        before it. Draws are keyed, so it comes to the same place."""
         source = self.anew()
-        source.forced |= self.forced
-        pieces = 0
-        while goes_on(source, pieces) and source.advance():
-            pieces += 1
-        return source, pieces
+        source.forced |= forced
+        while node not in source.waiting and source.advance():
+            pass
+        return source
 
 
 class Recorded(Source):

@@ -69,15 +69,13 @@ class TraceError(LRError):
 
 @dataclass(frozen=True)
 class Header:
-    """The models, settings and prompt of a run: everything that a viewer shows about
-    the run, and that answering again needs. What a driver does not have (models in a
-    simulation) is None.
+    """The models, settings and question of a run: everything that a viewer shows about
+    the run. What a driver does not have (models in a simulation) is None or empty.
 
     `unit`: of times; on virtual clocks "target step" (simulated) or "turn" (scripted).
     `models`: by role, with device and dtype. `variant`: its name, or the parts that it
-    replaced; `replaced`: their fields. `options`: of a run on models. `caches`: by name, blocks and block_size.
-    `alone`: whether forwards and caches served this answer only. `lr`: the version of
-    this program. `made`: in UTC."""
+    replaced; `replaced`: their fields. `options`: of a run on models. `caches`: by
+    name, blocks and block_size. `lr`: the version of this program. `made`: in UTC."""
 
     driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
     clock: Literal["wall", "virtual"] = "wall"
@@ -86,24 +84,15 @@ class Header:
     schedule: str = "depth"
     depth: int = 1
     width: int = 1
-    max_target_rows: int | None = None
     models: dict[str, str | None] = field(default_factory=dict)
     verifier: str | None = None
     variant: str | None = None
     replaced: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     question: str | None = None
-    prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})
-    eos: list[int] = field(default_factory=list)
     caches: dict[str, dict[str, int]] = field(default_factory=dict)
-    alone: bool = True
-    detailed: bool = True
     lr: str = ""
     made: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields, the format, and its version."""
-        return {"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
 
 
 def no_bytes(token: int) -> bytes:
@@ -244,47 +233,35 @@ def _tokens(value: Any) -> Iterator[int]:
 # Writing
 
 
-def trace_lines(header: Header, records: Sequence[Record]) -> Iterator[str]:
+def trace_lines(trace: TraceFile) -> Iterator[str]:
     """The lines of a trace file, without line ends."""
-    texts: dict[int, bytes] = {}
-    for record in records:
+    texts: dict[int, str] = {}
+    for record in trace.records:
         for token in _tokens(record.event):
             if token not in texts:
-                texts[token] = record.token_bytes(token)
-    shown = {token: b64encode(text).decode() for token, text in texts.items()}
-    yield json.dumps(header.to_json() | {"texts": shown}, ensure_ascii=False)
-    for record in records:
-        line = {
-            "time": record.time,
-            "event": record.kind,
-            **msgspec.to_builtins(record.event),
-        }
+                texts[token] = b64encode(record.token_bytes(token)).decode()
+    header: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    header |= msgspec.to_builtins(trace.header)
+    yield json.dumps(header | {"texts": texts}, ensure_ascii=False)
+    for record in trace.records:
+        line = {"time": record.time, "event": record.kind}
+        line |= msgspec.to_builtins(record.event)
         yield json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
-def write_lines(path: str | Path, lines: Iterable[str], mode: str = "w") -> None:
+def write_text(path: str | Path, text: str) -> None:
     """Write a text file. Raises `TraceError` if that is impossible."""
     try:
-        with Path(path).open(mode, encoding="utf-8") as file:
-            file.writelines(lines)
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise TraceError(
             f"{path} cannot be written: {error}. Choose another place."
         ) from error
 
 
-def write_trace(path: str | Path, header: Header, records: Sequence[Record]) -> None:
+def write_trace(path: str | Path, trace: TraceFile) -> None:
     """Write a trace file. Raises `TraceError` if that is impossible."""
-    write_lines(path, (line + "\n" for line in trace_lines(header, records)))
-
-
-def require_writable(path: str | Path) -> None:
-    """Raise `TraceError` now if a trace cannot be written there later. Changes no
-    existing file."""
-    existed = Path(path).exists()
-    write_lines(path, [], "a")
-    if not existed:
-        Path(path).unlink()
+    write_text(path, "\n".join(trace_lines(trace)) + "\n")
 
 
 # Reading
@@ -294,12 +271,8 @@ def read_trace(path: str | Path) -> TraceFile:
     """Read and check a trace file. Raises `TraceError` with the line and the fault."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"the trace {path} cannot be read: {error}.") from error
-    except UnicodeDecodeError as error:
-        raise TraceError(
-            f"{path} is not a trace: it is not UTF-8 text ({error})."
-        ) from error
     return parse_trace(text.split("\n"), str(path))
 
 
@@ -308,25 +281,25 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
     if last < 0:
         raise TraceError(f"{name} is empty; expected a trace, as made by --trace.")
-    header, token_bytes = _header(_object(lines[0], f"{name}, line 1"), name)
+    header, token_bytes = _header(lines[0], name)
     trace = TraceFile(header, [])
     for i, line in enumerate(lines[1 : last + 1], start=1):
-        place = f"{name}, line {i + 1}"
+        position = f"{name}, line {i + 1}"
         try:
-            content = _object(line, place)
-        except TraceError:
-            if i != last:
-                raise
+            content = json.loads(line)
+        except ValueError as error:
+            if i < last:
+                raise TraceError(f"{position}: not JSON ({error})") from error
             trace.notes.append(
                 f"line {i + 1}, the last one, is incomplete and left out: the program "
                 "was killed while writing"
             )
             break
-        when, event = _event(content, place)
+        when, event = _event(content, position)
         before = trace.records[-1].time if trace.records else when
         if when < before:
             raise TraceError(
-                f"{place}: time {when} is before {before}, that of the line above; "
+                f"{position}: time {when} is before {before}, that of the line above; "
                 "events must be in the order of their times."
             )
         trace.records.append(Record(len(trace.records), when, event, token_bytes))
@@ -335,47 +308,32 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     return trace
 
 
-def _event(content: dict[str, Any], place: str) -> tuple[float, TraceEvent]:
+def _event(content: Any, position: str) -> tuple[float, TraceEvent]:
     """The time and the event of a line."""
-    kind = str(content.get("event"))
-    if kind not in KINDS:
-        raise TraceError(f"{place}: there is no kind of event {kind!r}.")
     try:
-        when = msgspec.convert(content.get("time"), float)
+        kind = content["event"]
+        when = msgspec.convert(content["time"], float)
         event: TraceEvent = msgspec.convert(content, KINDS[kind])
-    except (msgspec.ValidationError, ValueError) as error:  # or half a character
-        raise TraceError(f"{place}: {kind}: {error}") from error
+    except (LookupError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise TraceError(f"{position}: not an event of a trace: {error}") from error
     return when, event
 
 
-def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
-    if content.get("format") != FORMAT:
-        raise TraceError(
-            f"{name}, line 1: this is not a trace: the first line should be an object "
-            f'with "format": "{FORMAT}"'
-        )
-    version = content.get("version")
-    if version != VERSION:
-        raise TraceError(
-            f"{name}, line 1: the trace has version {version!r}, this program reads "
-            f"version {VERSION}. Record it anew."
-        )
-    try:
-        header = msgspec.convert(content, Header)
-        encoded = msgspec.convert(content.get("texts"), dict[int, str], strict=False)
-        texts = {token: b64decode(text) for token, text in encoded.items()}
-    except (msgspec.ValidationError, ValueError) as error:
-        raise TraceError(
-            f"{name}, line 1: the header is not complete: {error}"
-        ) from error
-    return header, lambda token: texts.get(token, b"")
-
-
-def _object(line: str, place: str) -> dict[str, Any]:
+def _header(line: str, name: str) -> tuple[Header, Bytes]:
+    """The header, and the bytes of each token."""
     try:
         content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{place}: not JSON ({error}): {line[:80]!r}") from error
-    if not isinstance(content, dict):
-        raise TraceError(f"{place}: expected an object {{...}}, got {line[:80]!r}")
-    return content
+        if (content["format"], content["version"]) != (FORMAT, VERSION):
+            raise ValueError(
+                f"its format is {content['format']}, version {content['version']}; "
+                "record it anew"
+            )
+        header = msgspec.convert(content, Header)
+        encoded = msgspec.convert(content["texts"], dict[int, str], strict=False)
+        texts = {token: b64decode(text) for token, text in encoded.items()}
+    except (LookupError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise TraceError(
+            f"{name}, line 1: not the header of a trace of format {FORMAT!r}, version "
+            f"{VERSION}: {error}."
+        ) from error
+    return header, lambda token: texts.get(token, b"")

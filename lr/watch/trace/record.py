@@ -1,0 +1,147 @@
+"""How a trace is made: of an answer on models, of a scripted run, of a simulation.
+
+    answer = reasoner.run(question, detailed=True)
+    answer.finish()
+    save_trace("trace.jsonl", answer)
+
+    scripted_trace(run)                              # turn n has the time n
+    simulated_trace(config, world, steps=40)         # the simulation's clock
+
+Viewers treat all of them alike; without models there are no forwards and caches, and
+in a simulation tokens have no texts. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from lr import __version__
+from lr.kvcache.branch import BLOCK_SIZE
+from lr.spec.protocol import SchedulerConfig
+from lr.theory.simulate import World, record_event, simulate
+from lr.trace import Ended, Trace
+from lr.watch.scripted import ScriptedRun
+from lr.watch.trace.file import (
+    Bytes,
+    Header,
+    TraceFile,
+    no_bytes,
+    records_of,
+    write_trace,
+)
+
+if TYPE_CHECKING:
+    from lr.engine.answer import Answer
+    from lr.spec.variant import Variant
+
+# Answers on models
+
+
+def header_of(answer: Answer) -> Header:
+    """The header of an answer's trace."""
+    options = answer.options
+    engine = answer.engine
+    caches = ["target"]
+    caches += ["draft"] * options.looks_ahead
+    caches += ["drafter"] * options.drafts_tokens
+    size = {"blocks": engine.num_blocks or answer.blocks, "block_size": BLOCK_SIZE}
+    roles = ["target", "draft"] + ["judge"] * options.looks_ahead
+    models: dict[str, str | None] = {
+        role: str(engine.names[role]) for role in roles if engine.names.get(role)
+    }
+    models["device"] = str(engine.target.device)
+    models["dtype"] = str(engine.target.dtype).removeprefix("torch.")
+    verifier = str(engine.names.get("verifier"))
+    variant = answer.variant
+    if variant.verifier is not None and variant.name is None:
+        verifier = variant.verifier.name
+    return Header(
+        driver=options.driver if options.looks_ahead else "plain",
+        mode=answer.mode,
+        schedule=options.schedule,
+        depth=options.depth,
+        width=options.width,
+        models=models,
+        verifier=verifier if options.looks_ahead else None,
+        variant=variant.name or _parts_of(variant),
+        replaced=[part.field for part in variant.replaced],
+        options=asdict(options),
+        question=answer.question,
+        caches=dict.fromkeys(caches, size),
+        lr=__version__,
+        made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+
+
+def _parts_of(variant: Variant) -> str | None:
+    """The parts that a variant without a name replaces, such as "verifier=Moody"."""
+    parts = []
+    for part in variant.replaced:
+        value = getattr(variant, part.field)
+        parts.append(f"{part.field}={getattr(value, '__name__', type(value).__name__)}")
+    return ", ".join(parts) or None
+
+
+def trace_of(answer: Answer, why: str = "") -> TraceFile:
+    """The trace of an answer, as read from its file. `why`: what ended the run early,
+    else ""."""
+    events = list(answer.trace.events)
+    last = max((time for time, _ in events), default=0.0)
+    events.append((last, Ended(done=not why, why=why)))
+    records = records_of(events, answer.engine.codec.token_bytes)
+    return TraceFile(header_of(answer), records)
+
+
+def save_trace(path: str | Path, answer: Answer, why: str = "") -> None:
+    """Write the trace of an answer. Raises `TraceError` if that is impossible."""
+    write_trace(path, trace_of(answer, why))
+
+
+# Runs without models
+
+
+def letters(token: int) -> bytes:
+    """The text of a token of a `TextScript`, where a token is a character."""
+    return chr(token).encode()
+
+
+def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
+    """The trace of a scripted run so far. Turn n (the start is turn 0) has the time
+    n."""
+    trace = Trace(clock=lambda: 0.0, detailed=True)
+    for number, turn in enumerate(run.turns):
+        trace.start = -float(number)
+        if turn.event is not None:
+            record_event(trace.record, turn.event)
+        for command in turn.commands:
+            trace.record(command)
+    if run.done:
+        trace.record(Ended(done=True))
+    header = _virtual("scripted", "turn", run.scheduler.config)
+    return TraceFile(header, records_of(trace.events, token_bytes))
+
+
+def simulated_trace(config: SchedulerConfig, world: World, steps: int) -> TraceFile:
+    """The trace of a simulation of `steps` steps."""
+    trace = Trace(detailed=True)
+    done = simulate(config, world, steps, trace=trace).steps == steps
+    trace.record(Ended(done, "" if done else "the limits were reached"))
+    header = _virtual("simulated", "target step", config)
+    return TraceFile(header, records_of(trace.events, no_bytes))
+
+
+def _virtual(
+    driver: Literal["scripted", "simulated"], unit: str, config: SchedulerConfig
+) -> Header:
+    """The header of a trace on a clock of its own."""
+    return Header(
+        driver=driver,
+        clock="virtual",
+        unit=unit,
+        schedule=config.schedule.value,
+        depth=config.depth,
+        width=config.width,
+        lr=__version__,
+    )
