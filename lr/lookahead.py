@@ -38,7 +38,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import LRError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.acceptance import Draws
+from lr.spec.proposal import Draws
 from lr.spec.protocol import Limits, Schedule
 from lr.spec.runner import read_up_to
 from lr.spec.sampling import distribution, sample

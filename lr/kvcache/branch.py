@@ -55,15 +55,14 @@ class BlockTable:
             raise ProtocolError(
                 f"positions {start} to {stop}: this branch has {self.length}."
             )
-        size, found = self.block_size, list[int]()
+        size = self.block_size
+        slots: list[int] = []
         for index in range(start // size, blocks_for(stop, size)):
-            shift = (
-                self.blocks[index] - index
-            ) * size  # slot minus position within this block
-            found += range(
-                max(start, index * size) + shift, min(stop, (index + 1) * size) + shift
-            )
-        return found
+            first = max(start, index * size)
+            last = min(stop, (index + 1) * size)
+            shift = (self.blocks[index] - index) * size  # slot minus position
+            slots += range(first + shift, last + shift)
+        return slots
 
 
 Tables = Sequence[BlockTable]

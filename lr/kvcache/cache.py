@@ -87,22 +87,19 @@ class PagedKVCache:
     ) -> None:
         sizes = {
             "num_layers": num_layers,
+            "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim,
             "num_blocks": num_blocks,
             "block_size": block_size,
         }
-        sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
         for name, size in sizes.items():
             require(size >= 1, name, size, "at least 1")
         require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
-        self.num_blocks, self.block_size, self.poison_freed = (
-            num_blocks,
-            block_size,
-            poison_freed,
-        )
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.poison_freed = poison_freed
         self.pool = BlockPool(num_blocks)
-        self.open_append: list[tuple[int, int]] | None = (
-            None  # the copies of the open append
-        )
+        self.open_append: list[tuple[int, int]] | None = None  # its copies
         self.observer = CacheObserver()
         self.copied_blocks = 0
         self._clean: set[int] = set()
@@ -120,11 +117,9 @@ class PagedKVCache:
                 ]
             except RuntimeError as error:  # out of memory
                 gib = 2 * prod(shape) * dtype.itemsize / 2**30
-                fewer = (
-                    f"fewer: they take {gib:.1f} GiB, which {device} does not have free"
-                )
                 raise SettingError(
-                    f"num_blocks is {num_blocks}, expected {fewer}."
+                    f"num_blocks is {num_blocks}, expected fewer: they take {gib:.1f} GiB, "
+                    f"which {device} does not have free."
                 ) from error
             self.keys, self.values = (m.permute(0, 2, 3, 1, 4) for m in self._memory)
             if poison_freed:
@@ -197,47 +192,46 @@ class PagedKVCache:
             raise ProtocolError(
                 f"{min(counts)} tokens cannot be appended; truncate shortens."
             )
-        more, shared = (
-            [],
-            [],
-        )  # new blocks per table; tables that write into a shared block
+        # 1. Allocate the new blocks of every table, and the copies of shared blocks into
+        # which tables write.
+        num_new: list[int] = []
+        shared: list[BlockTable] = []
         for table, count in zip(tables, counts, strict=True):
-            more.append(
-                blocks_for(table.length + count, self.block_size) - len(table.blocks)
-            )
+            num_blocks = blocks_for(table.length + count, self.block_size)
+            num_new.append(num_blocks - len(table.blocks))
             if count and table.room and self.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
         moved = self._leaving(shared) if shared else []
-        taken = self.pool.allocate(len(moved) + sum(more))  # all of them, or it raises
-        copies = [(t.blocks[-1], new) for t, new in zip(moved, taken, strict=False)]
-        fresh = taken[len(moved) :]
-        # The tables change first, then the tensors. Any later error is undone below.
+        allocated = self.pool.allocate(len(moved) + sum(num_new))  # or it raises
+        copies = [(t.blocks[-1], b) for t, b in zip(moved, allocated, strict=False)]
+        fresh = allocated[len(moved) :]
+        # 2. The tables change first, then the tensors. Any later error is undone below.
         for table, (_, block) in zip(moved, copies, strict=True):
             table.blocks[-1] = block
         if copies:
             self._drop([source for source, _ in copies])
         free, slots = iter(fresh), list[int]()
-        for table, count, needed in zip(tables, counts, more, strict=True):
-            if needed:
-                table.blocks += islice(free, needed)
+        for table, count, n in zip(tables, counts, num_new, strict=True):
+            if n:
+                table.blocks += islice(free, n)
             table.length += count
             slots += table.slots(table.length - count, table.length)
         self.open_append = copies
         self.observer.grew(tables, moved, copies)
         try:
-            if taken:
+            if allocated:
                 self.prepare(fresh, copies)
             yield slots
         except BaseException:
-            # Shorten the tables, return shared blocks to the tables that left, free new
-            # blocks.
+            # 3. Shorten the tables, return shared blocks to the tables that left, free
+            # new blocks.
             for table, count in zip(tables, counts, strict=True):
                 table.length -= count
                 del table.blocks[blocks_for(table.length, self.block_size) :]
             for table, (source, _) in zip(moved, copies, strict=True):
                 table.blocks[-1] = source
                 self.pool.share(source)
-            self._drop(taken[::-1])
+            self._drop(allocated[::-1])
             self.observer.restored(tables)
             raise
         finally:
@@ -273,18 +267,17 @@ class PagedKVCache:
         `block_rows`), as two new tensors [b, nb * block_size, k, d]. Column t of row i
         is position t of branch i; mask the columns after the branch's length.
         """
+        _, _, num_kv_heads, head_dim = self.keys.shape[1:]
+        shape = (num_kv_heads, len(block_ids), -1, head_dim)
+        # [k, b, nb * block_size, d] to [b, nb * block_size, k, d]
         keys, values = (
-            m[layer].index_select(1, block_ids.flatten()) for m in self._memory
+            memory[layer]
+            .index_select(1, block_ids.flatten())
+            .view(shape)
+            .permute(1, 2, 0, 3)
+            for memory in self._memory
         )
-        shape = (
-            keys.shape[0],
-            len(block_ids),
-            -1,
-            keys.shape[-1],
-        )  # [k, b, nb * block_size, d]
-        return keys.view(shape).permute(1, 2, 0, 3), values.view(shape).permute(
-            1, 2, 0, 3
-        )
+        return keys, values
 
     def clear_free(self, blocks: Collection[int]) -> None:
         """Zero the free ones among `blocks`, so that an attention may read and mask

@@ -51,10 +51,10 @@ class BlockPool:
         require(n >= 0, "the number of blocks to allocate", n, "0 or more")
         if n > len(self._free):
             raise OutOfBlocks(n, len(self._free), self.num_blocks)
-        taken = [self._free.pop() for _ in range(n)]
-        for block in taken:
+        blocks = [self._free.pop() for _ in range(n)]
+        for block in blocks:
             self._refcounts[block] = 1
-        return taken
+        return blocks
 
     def share(self, block: int) -> None:
         """Add an owner of `block`. Raises `ProtocolError` if it is free."""

@@ -1,9 +1,9 @@
 """Acceptance rules: which draft tokens stay, and which token follows them.
 
-A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs
-over all of it in one forward. An acceptance rule then makes a `Decision`: a path of
-accepted nodes from the root down, and one more token. `p` is the target's distribution,
-`q` the draft's.
+A drafter makes a `Proposal` per branch (`proposal.py`), and the target runs over all of
+it in one forward. An acceptance rule then makes a `Decision`: a path of accepted nodes
+from the root down, and one more token. `p` is the target's distribution, `q` the
+draft's.
 
 A rule lists every way a round can end, with its probability (`outcomes`). The program
 runs on this list: a round draws one uniform number, selects the outcome on which it
@@ -18,105 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from math import isfinite
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lr.errors import ProtocolError
 from lr.kvcache.cache import integers
-from lr.rng import Stream, uniform
+from lr.rng import uniform
 from lr.spec.checks import check_outcomes
-from lr.spec.sampling import distribution, draw, narrowed, not_finite, sample
+from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens, read_probs, rows_of
+from lr.spec.sampling import distribution, draw, narrowed, sample
 from lr.types import SamplingParams
-
-ROOT = -1
-"""The parent of the first tokens of a proposal: the end of the branch."""
-
-
-class TokenProbs(NamedTuple):
-    """p and q of every token of a proposal, read from these tables and valid only for
-    them."""
-
-    p_rows: Tensor
-    q: Tensor | None
-    ps: list[float]
-    qs: list[float]
-
-
-@dataclass(frozen=True, eq=False)
-class Proposal:
-    """Draft tokens for one branch: a tree whose siblings are tried in order, often just
-    a chain.
-
-    `parents[i]` is the node before node i, or `ROOT` for a token right after the
-    branch's end; parents come before their children. `q` [n, v]: row i is the
-    distribution from which token i was drawn, given its path and its earlier siblings.
-    (For siblings drawn without replacement, each row lacks the earlier ones and still
-    sums to one.) `q` None: nothing was drawn and the tokens were certain (n-gram
-    lookup, greedy or top-k drafts), which is equivalent to one-hot rows. `probs`:
-    values already read from the tables, for many branches at once.
-
-    Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second
-    choice for the first position. Raises `ProtocolError` if the parts do not fit
-    together.
-    """
-
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-    q: Tensor | None = None
-    probs: TokenProbs | None = None
-
-    def __post_init__(self) -> None:
-        earlier = all(ROOT <= parent < node for node, parent in enumerate(self.parents))
-        if len(self.parents) != len(self.tokens) or not earlier:
-            raise ProtocolError(
-                f"a proposal of {len(self.tokens)} tokens has parents {self.parents}; expected "
-                f"one per token, {ROOT} (the root) or an earlier node."
-            )
-        if self.q is not None and (self.q.dim() != 2 or len(self.q) != len(self)):
-            raise ProtocolError(
-                f"q has shape {tuple(self.q.shape)}; expected [{len(self)}, v], a row per token."
-            )
-
-    @classmethod
-    def chain(cls, tokens: Sequence[int], q: Tensor | None = None) -> Proposal:
-        """A proposal of these tokens, one after the other."""
-        return cls(tuple(tokens), tuple(range(ROOT, len(tokens) - 1)), q)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def is_chain(self) -> bool:
-        return all(parent == node - 1 for node, parent in enumerate(self.parents))
-
-    def families(self) -> list[list[int]]:
-        """The children of every node, in the order in which they are tried. Entries are
-        numbered as the target's rows: 0 is the root (the branch's end), i + 1 is node
-        i.
-        """
-        families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
-        for node, parent in enumerate(self.parents):
-            families[parent + 1].append(node)
-        return families
-
-    def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from the root down to `node`, inclusive; empty for the root."""
-        return () if node == ROOT else (*self.path(self.parents[node]), node)
-
-    def depths(self) -> list[int]:
-        """The number of draft tokens before each of the target's rows: 0, then one per
-        node."""
-        depths = [0]
-        for parent in self.parents:
-            depths.append(depths[parent + 1] + 1)
-        return depths
-
-
-EMPTY = Proposal((), ())
-"""Nothing proposed: the round is one step of plain decoding."""
 
 
 @dataclass(frozen=True)
@@ -127,34 +38,6 @@ class Decision:
     nodes: tuple[int, ...]
     token: int
     note: Mapping[str, object] = field(default_factory=dict, compare=False)
-
-
-@dataclass(frozen=True)
-class Draws:
-    """The randomness of one branch in one round: the target's `stream` for this step,
-    and `offset`, the step's tokens before the round, so every key is used once. The
-    three purposes have separate keys, since the draft may have drawn with the target's
-    own (coupling "shared").
-    """
-
-    stream: Stream
-    offset: int
-
-    def sample_key(self, depth: int) -> int:
-        """The key with which plain decoding draws the token after `depth` more
-        tokens."""
-        return self.stream.key(self.offset + depth)
-
-    @property
-    def uniform_key(self) -> int:
-        """The key of the round's uniform number in [0, 1), which selects the
-        outcome."""
-        return self.stream.fold_in("accept").key(self.offset)
-
-    def residual_key(self, depth: int) -> int:
-        """The key of the token that replaces rejected drafts after `depth` more
-        tokens."""
-        return self.stream.fold_in("residual").key(self.offset + depth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,53 +245,6 @@ def acceptance_chances(
     return chances
 
 
-def probs_of_tokens(
-    p_rows: Tensor, proposal: Proposal
-) -> tuple[list[float], list[float]]:
-    """p and q of every draft token, which is all that a chain needs of the [n, v]
-    tables. Raises `NumericalError` if one is not a finite number.
-    """
-    probs = proposal.probs
-    if probs is None or probs.p_rows is not p_rows or probs.q is not proposal.q:
-        probs = read_probs([p_rows], [proposal])[0].probs
-        assert probs is not None
-    return probs.ps, probs.qs
-
-
-def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Proposal]:
-    """The proposals with p and q of their tokens, read by a single transfer from the
-    device."""
-    sizes = [len(proposal) for proposal in proposals]
-    if not any(sizes):
-        return [
-            replace(proposal, probs=TokenProbs(p_rows, proposal.q, [], []))
-            for p_rows, proposal in zip(rows, proposals, strict=True)
-        ]
-    # Row i + 1 follows node i, so a token's own row is that of its parent plus 1.
-    rows_before = [parent + 1 for p in proposals for parent in p.parents]
-    tokens = [token for proposal in proposals for token in proposal.tokens]
-    tables = integers((rows_before, tokens), rows[0].device)
-    before_of, tokens_of = (table.split(sizes) for table in tables)
-    values = [
-        p_rows[places, ids]
-        for p_rows, places, ids in zip(rows, before_of, tokens_of, strict=True)
-    ]
-    for proposal, ids in zip(proposals, tokens_of, strict=True):
-        if proposal.q is not None:
-            values.append(proposal.q.gather(1, ids[:, None])[:, 0])  # [n]
-    numbers = torch.cat(values).tolist()
-    if not all(map(isfinite, numbers)):
-        raise not_finite()
-    ps, qs = iter(numbers), iter(numbers[len(tokens) :])
-    with_probs = []
-    for p_rows, proposal in zip(rows, proposals, strict=True):
-        n = len(proposal)
-        drawn = [1.0] * n if proposal.q is None else list(islice(qs, n))
-        probs = TokenProbs(p_rows, proposal.q, list(islice(ps, n)), drawn)
-        with_probs.append(replace(proposal, probs=probs))
-    return with_probs
-
-
 def replacement(
     p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0
 ) -> Tensor:
@@ -530,30 +366,6 @@ def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
         if node == ROOT:
             return Decision(tuple(nodes), token)
         nodes.append(node)
-
-
-def rows_of(
-    probs: Tensor,
-    proposals: Sequence[Proposal],
-    draws: Sequence[Draws],
-    *,
-    trees: bool = True,
-) -> Sequence[Tensor]:
-    """The rows [n + 1, v] of each proposal in `probs`."""
-    sizes = [len(proposal) + 1 for proposal in proposals]
-    assert (
-        len(draws) == len(proposals) and probs.dim() == 2 and len(probs) == sum(sizes)
-    )
-    vocabulary = probs.shape[1]
-    for proposal in proposals:
-        tokens, q = proposal.tokens, proposal.q
-        assert q is None or q.shape[1] == vocabulary, "of draft and target"
-        if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
-            raise ProtocolError(
-                f"draft tokens {tokens} are not all within the target's {vocabulary}."
-            )
-        assert trees or proposal.is_chain, "the rule verifies chains only"
-    return torch.split(probs, sizes)
 
 
 class BlockRule(AcceptanceRule):

@@ -19,7 +19,8 @@ from lr.spec.protocol import WAIT, Place
 from lr.types import Verdict
 
 if TYPE_CHECKING:
-    from lr.spec.acceptance import Outcome, Proposal
+    from lr.spec.acceptance import Outcome
+    from lr.spec.proposal import Proposal
 
 LONGEST_VALUE = 300  # characters of a wrong value that a message shows
 TOLERANCE = 1e-4  # of a sum of probabilities in fp32

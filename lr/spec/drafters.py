@@ -17,8 +17,8 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.options import GenerateOptions
-from lr.spec.acceptance import EMPTY, ROOT, Proposal
 from lr.spec.checks import check_steps
+from lr.spec.proposal import EMPTY, ROOT, Proposal
 from lr.spec.runner import Runner, fork_longest, read_up_to
 from lr.spec.sampling import distribution, perturbed, sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup

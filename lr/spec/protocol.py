@@ -264,7 +264,7 @@ class Place:
     node: NodeId
     drafts: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
-    more: int = 0
+    more: int = 0  # alternatives without a verdict yet
     note: Note = field(default=silent, compare=False, repr=False)
 
 

@@ -10,13 +10,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from lr.rng import uniform
-from lr.spec.acceptance import (
-    AcceptanceRule,
-    Decision,
-    Draws,
-    Proposal,
-    probs_of_tokens,
-)
+from lr.spec.acceptance import AcceptanceRule, Decision, probs_of_tokens
+from lr.spec.proposal import Draws, Proposal
 from lr.trace import DraftToken, RoundDetail
 
 

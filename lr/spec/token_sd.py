@@ -25,14 +25,9 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.spec.acceptance import (
-    EMPTY,
-    ROOT,
-    AcceptanceRule,
-    Draws,
-    Proposal,
-)
+from lr.spec.acceptance import AcceptanceRule
 from lr.spec.checks import check_list, check_proposal, refuse
+from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
 from lr.spec.protocol import Note, silent
 from lr.spec.rounds import round_detail
 from lr.spec.runner import Runner, read_up_to

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.acceptance import Draws
 from lr.spec.checks import check_bool, refuse
+from lr.spec.proposal import Draws
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, draw, sample

@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 
 from lr.spec.acceptance import (
-    ROOT,
     AcceptanceRule,
     Outcome,
-    Proposal,
     RejectRule,
     residual_certain,
     untried,
 )
+from lr.spec.proposal import ROOT, Proposal
 from lr.spec.sampling import distribution
 from lr.theory.exact import (
     Drafts,

@@ -22,7 +22,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from lr.spec.acceptance import AcceptanceRule, Proposal, residual_certain
+from lr.spec.acceptance import AcceptanceRule, residual_certain
+from lr.spec.proposal import Proposal
 
 Model = Callable[
     [tuple[int, ...]], Tensor

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lr.reasoner import Reasoner
-from lr.spec.acceptance import ROOT, Proposal
+from lr.spec.proposal import ROOT, Proposal
 from lr.spec.token_sd import Context, Drafter
 from lr.spec.variant import Variant
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from lr.rng import Stream
-from lr.spec.acceptance import ROOT, AcceptanceRule, Outcome, Proposal
+from lr.spec.acceptance import AcceptanceRule, Outcome
+from lr.spec.proposal import ROOT, Proposal
 from lr.theory.exact import (
     Model,
     drawn_drafts,

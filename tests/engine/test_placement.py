@@ -18,8 +18,9 @@ from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.model.device import DeviceMap
 from lr.rng import Stream
-from lr.spec.acceptance import Decision, Draws, RejectRule
+from lr.spec.acceptance import Decision, RejectRule
 from lr.spec.drafters import ModelDrafter
+from lr.spec.proposal import Draws
 from lr.spec.token_sd import Context, Speculation, speculate
 from lr.spec.variant import Variant
 from lr.spec.write import StepWriter

@@ -29,7 +29,7 @@ from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.result import Result
 from lr.rng import Stream
-from lr.spec.acceptance import Draws, Proposal
+from lr.spec.proposal import Draws, Proposal
 from lr.theory.distributions import Constant, Resampled
 from lr.types import Origin, Role
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lr.rng import Stream
-from lr.spec.acceptance import ROOT, Draws, Proposal
+from lr.spec.proposal import ROOT, Draws, Proposal
 from lr.theory.exact import Model
 
 EXACT = 1e-12

@@ -10,14 +10,7 @@ from spec_kit import EOS, random_model
 
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
-from lr.spec.acceptance import (
-    EMPTY,
-    AcceptanceRule,
-    BlockRule,
-    MatchRule,
-    Proposal,
-    RejectRule,
-)
+from lr.spec.acceptance import AcceptanceRule, BlockRule, MatchRule, RejectRule
 from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,
@@ -25,6 +18,7 @@ from lr.spec.drafters import (
     SuffixDrafter,
     TreeDrafter,
 )
+from lr.spec.proposal import EMPTY, Proposal
 from lr.spec.token_sd import Context, Drafter
 from lr.types import Coupling, SamplingParams
 

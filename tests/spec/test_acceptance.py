@@ -29,16 +29,12 @@ from lr.errors import ProtocolError
 from lr.options import AcceptanceName
 from lr.rng import Stream
 from lr.spec.acceptance import (
-    EMPTY,
-    ROOT,
     RULES,
     AcceptanceRule,
     BlockRule,
     Decision,
-    Draws,
     MatchRule,
     Outcome,
-    Proposal,
     RejectRule,
     accept_prob,
     block_weights,
@@ -47,6 +43,7 @@ from lr.spec.acceptance import (
     residual,
     residual_certain,
 )
+from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
 from lr.spec.sampling import sample
 from lr.spec.variant import Variant
 from lr.theory.exact import (

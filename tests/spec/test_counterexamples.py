@@ -12,7 +12,8 @@ import torch
 from acceptance_kit import EXACT, pair
 from torch import Tensor
 
-from lr.spec.acceptance import ROOT, RULES, AcceptanceRule, BlockRule, Proposal
+from lr.spec.acceptance import RULES, AcceptanceRule, BlockRule
+from lr.spec.proposal import ROOT, Proposal
 from lr.theory.counterexamples import Counterexample, bias, counterexamples
 from lr.theory.exact import (
     certain_drafts,

@@ -16,7 +16,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import BlockTable, Branch
 from lr.rng import Stream
-from lr.spec.acceptance import Draws, follow
+from lr.spec.acceptance import follow
 from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,
@@ -25,6 +25,7 @@ from lr.spec.drafters import (
     SuffixDrafter,
     TreeDrafter,
 )
+from lr.spec.proposal import Draws
 from lr.spec.sampling import distribution, sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
 from lr.spec.variant import Variant

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lr.errors import NumericalError, SettingError
 from lr.rng import Stream
 from lr.spec import sampling
-from lr.spec.acceptance import RULES, Draws, Proposal
+from lr.spec.acceptance import RULES
+from lr.spec.proposal import Draws, Proposal
 from lr.spec.sampling import (
     HEAD,
     SMALL,

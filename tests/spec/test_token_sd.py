@@ -25,8 +25,9 @@ from spec_kit import (
 )
 
 from lr.errors import SettingError
-from lr.spec.acceptance import BlockRule, MatchRule, Proposal
+from lr.spec.acceptance import BlockRule, MatchRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
+from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.token_sd import Drafter, Speculation, run_target

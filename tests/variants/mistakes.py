@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from lr.rng import uniform
-from lr.spec.acceptance import BlockRule, Outcome, Proposal, RejectRule
+from lr.spec.acceptance import BlockRule, Outcome, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
+from lr.spec.proposal import Proposal
 from lr.spec.protocol import WAIT
 from lr.spec.sampling import distribution, sample
 from lr.spec.variant import Controller, Corrector, StepSource, Variant

@@ -19,9 +19,10 @@ from scheduler_kit import RandomScript, run_and_check
 from lr.errors import SettingError
 from lr.model.quantize import Int8Linear
 from lr.reasoner import Reasoner
-from lr.spec.acceptance import MatchRule, Proposal, RejectRule
+from lr.spec.acceptance import MatchRule, RejectRule
 from lr.spec.checks import VariantError
 from lr.spec.drafters import LookupDrafter, ModelDrafter
+from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import FixedSegmenter
 from lr.spec.token_sd import Context, Drafter, DrafterSetup

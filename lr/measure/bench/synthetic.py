@@ -26,7 +26,8 @@ from lr.engine.answer import Answer
 from lr.engine.runner import ModelRunner
 from lr.errors import LRError
 from lr.rng import Stream, uniform
-from lr.spec.acceptance import AcceptanceRule, Draws, Outcome, Proposal
+from lr.spec.acceptance import AcceptanceRule, Outcome
+from lr.spec.proposal import Draws, Proposal
 from lr.spec.runner import Runner
 from lr.spec.token_sd import Context, Drafter, Speculation
 from lr.spec.verifiers.base import Pair, Verifier

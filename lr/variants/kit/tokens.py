@@ -23,16 +23,9 @@ from lr.engine.runner import ModelRunner
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
-from lr.spec.acceptance import (
-    ROOT,
-    AcceptanceRule,
-    Decision,
-    Draws,
-    MatchRule,
-    Outcome,
-    Proposal,
-)
+from lr.spec.acceptance import AcceptanceRule, Decision, MatchRule, Outcome
 from lr.spec.checks import check_list, check_outcomes, check_proposal
+from lr.spec.proposal import ROOT, Draws, Proposal
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup, Speculation, speculate
 from lr.theory.exact import (

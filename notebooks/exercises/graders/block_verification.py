@@ -24,7 +24,8 @@ from exercise_kit import (
 )
 from torch import Tensor
 
-from lr.spec.acceptance import BlockRule, Proposal
+from lr.spec.acceptance import BlockRule
+from lr.spec.proposal import Proposal
 from lr.theory.exact import drawn_drafts, expected_accepted, target_rows
 
 PRAISE = (

@@ -22,7 +22,7 @@ from exercise_kit import (
 )
 from torch import Tensor
 
-from lr.spec.acceptance import Proposal
+from lr.spec.proposal import Proposal
 from lr.theory.exact import (
     context_free,
     drawn_drafts,
