@@ -52,6 +52,8 @@ for name in COMMANDS:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("usage: lr") == len(COMMANDS)
+    words = " ".join(done.stdout.replace("│", " ").split())
+    assert not re.findall(r"--\w+ \S+ \(default: \S+\)", words), "a flag without help"
 
 
 def test_help_lists_at_most_fifteen_commands_in_three_groups(capsys: Capture) -> None:

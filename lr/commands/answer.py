@@ -73,9 +73,8 @@ class Generate:
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     own: VariantChoice = field(default_factory=VariantChoice)
-    max_depth: int | None = (
-        None  # The official tool's name for --depth; wins if both are given.
-    )
+    max_depth: int | None = None
+    """The official tool's name for --depth; wins if both are given."""
     trace: Path | None = None
     """Write every event to this file, as JSON lines: for lr trace, play, draw and
     step."""

@@ -107,9 +107,8 @@ class Play(Shown):
     """Write one page that shows an answer event by event: the tree, the text, the
     clock, the cache. It needs nothing but a browser."""
 
-    output: Output = (
-        None  # The page to write; None: the trace's name with .html, or answer.html.
-    )
+    output: Output = None
+    """The page to write; None: the trace's name with .html, or answer.html."""
 
     def run(self) -> None:
         file = self.file()

@@ -33,9 +33,8 @@ class Point:
     v: float = 0.0  # Time of a verdict.
     b: float = 0.0  # Time that each further row adds to a synchronous batch.
     width: int = 2  # Alternatives per position.
-    beta: float = (
-        0.6  # p + q of the siblings' Beta(p, q). Small: alike, large: independent.
-    )
+    beta: float = 0.6
+    """p + q of the siblings' Beta(p, q). Small: alike, large: independent."""
     false_reject: float = 0.1  # How often the verifier rejects an equivalent step.
     false_accept: float = 0.1  # How often the verifier accepts a different step.
     steps: int = 4000  # Steps to simulate.
