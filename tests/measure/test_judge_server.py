@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(*self.server.reply(body))
 
     def send(self, status: int, value: Any) -> None:
-        text = json.dumps(value).encode() if not isinstance(value, bytes) else value
+        text = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -71,10 +71,10 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield made
-        made.shutdown()
+    with Server() as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +106,8 @@ def test_one_request_per_pair_and_none_for_equal_texts(server: Server) -> None:
     assert [verdict.aligned for verdict in verdicts] == [True, False, True]
     assert judge.passes == len(server.asked) == 2
     assert all(body["model"] == "one-judge" for body in server.asked)
-    question = next(
-        text for body in server.asked if "x = 2" in (text := str(body["messages"]))
-    )
+    questions = [str(body["messages"]) for body in server.asked]
+    [question] = [text for text in questions if "x = 2" in text]
     assert question.index("so x = 1") < question.index("x = 2")  # the target's first
 
 
@@ -130,7 +129,7 @@ def test_the_judge_is_named_where_a_server_has_several(server: Server) -> None:
 
 
 def test_a_busy_server_is_asked_again(server: Server) -> None:
-    replies = [(503, {}), (200, b"no JSON"), said("[aligned]")]
+    replies = [(503, {}), (200, "no answer"), said("[aligned]")]
     server.reply = lambda body: replies.pop(0)
     assert judge_of(server, attempts=3).judge(PAIRS[:1])[0].aligned
     assert len(server.asked) == 3
@@ -147,28 +146,25 @@ def test_a_server_with_openais_fields_only(server: Server) -> None:
     assert "chat_template_kwargs" not in server.asked[-1]
 
 
-def test_a_failed_pair_is_rejected_and_a_later_answer_forgives(server: Server) -> None:
-    server.reply = lambda body: (500, {})
-    judge = judge_of(server, attempts=2)
-    failed = judge.judge(PAIRS[:2])
-    assert all(verdict.failed and not verdict.aligned for verdict in failed)
-    server.reply = by_draft
-    judge.judge(PAIRS[:1])
-    server.reply = lambda body: (500, {})
-    assert judge.judge(PAIRS[:2])[0].failed  # two in a row again, not four
-
-
-def test_a_lost_judge_stops_the_run_or_rejects(server: Server) -> None:
+def test_failed_pairs_are_rejected_and_a_lost_judge_stops_or_rejects(
+    server: Server,
+) -> None:
     server.reply = lambda body: (500, {})
     stops = judge_of(server, attempts=1)
+    failed = stops.judge(PAIRS[:1] * (FAILURES - 1))
+    assert all(verdict.failed and not verdict.aligned for verdict in failed)
+    server.reply = by_draft
+    stops.judge(PAIRS[:1])  # an answer forgives
+    server.reply = lambda body: (500, {})
+    stops.judge(PAIRS[:1] * (FAILURES - 1))
     with pytest.raises(JudgeError, match="500"):
-        stops.judge(PAIRS[:1] * FAILURES)
+        stops.judge(PAIRS[:1])
     rejects = judge_of(server, attempts=1, lost="reject")
     rejects.judge(PAIRS[:1] * FAILURES)
-    asked = len(server.asked)
+    num_requests = len(server.asked)
     server.reply = by_draft
-    verdict = rejects.judge(PAIRS[:1])[0]
-    assert verdict.failed and not verdict.aligned and len(server.asked) == asked
+    [verdict] = rejects.judge(PAIRS[:1])
+    assert verdict.failed and not verdict.aligned and len(server.asked) == num_requests
 
 
 def test_a_refused_request_ends_the_run(server: Server) -> None:
@@ -179,16 +175,11 @@ def test_a_refused_request_ends_the_run(server: Server) -> None:
 
 
 def test_silence_is_bounded(server: Server) -> None:
-    over = threading.Event()
-
-    def silent(body: dict[str, Any]) -> tuple[int, Any]:
-        over.wait(30)
-        return said("[aligned]")
-
-    server.reply = silent
+    released = threading.Event()
+    server.reply = lambda body: (200, released.wait(30))
     began = time.monotonic()
-    verdict = judge_of(server, attempts=2, timeout=0.2).judge(PAIRS[:1])[0]
-    over.set()
+    [verdict] = judge_of(server, attempts=2, timeout=0.2).judge(PAIRS[:1])
+    released.set()
     assert verdict.failed and time.monotonic() - began < 10
 
 
@@ -215,28 +206,25 @@ def test_a_run_with_a_judge_on_a_port(
 
 
 def test_ctrl_c_does_not_wait_for_a_silent_judge(server: Server) -> None:
-    asked, over = threading.Event(), threading.Event()
+    asked, released = threading.Event(), threading.Event()
 
     def silent(body: dict[str, Any]) -> tuple[int, Any]:
         asked.set()
-        over.wait(60)
-        return said("[aligned]")
+        return 200, released.wait(60)
 
     server.reply = silent
-    words = ["generate", "--mode", "lr", "--temperature", "1.5", "--device", "cpu"]
+    words = "generate --mode lr --temperature 1.5 --device cpu --judge_url"
     program = subprocess.Popen(
-        [sys.executable, "-m", "lr", *words, "--judge_url", server.url],
-        stderr=subprocess.PIPE,
+        [sys.executable, "-m", "lr", *words.split(), server.url],
+        stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
     )
     try:
         while not asked.wait(0.1):
-            assert program.poll() is None, program.communicate()
+            assert program.poll() is None
         os.killpg(program.pid, signal.SIGINT)
-        _, errors = program.communicate(timeout=30)  # far below the silence
+        assert program.wait(timeout=30) == 130  # far below the silence
     finally:
-        over.set()
+        released.set()
         program.kill()
-    assert program.returncode == 130 and "Traceback" not in errors
