@@ -10,7 +10,6 @@ import torch
 
 from lr.commands.cli import main
 from lr.measure.bench.decode import Contender, contenders, measure, rows_of
-from lr.measure.bench.report import Spread, in_turn
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 
@@ -46,12 +45,6 @@ def test_rates_are_compared_question_by_question() -> None:
     assert timed.count("ours") == 6 and timed[0] != timed[2], "another begins each time"
     assert [name for name, _, _ in rows_of(ways)] == ["ours", "theirs"]
     assert rows_of(ways)[0][2].median == 1.0
-
-
-def test_spreads_and_turns() -> None:
-    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
-    assert Spread.of_ratios([2.0, 8.0], [1.0, 2.0]).median == 3.0
-    assert in_turn("abc", 1) == ["b", "c", "a"]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

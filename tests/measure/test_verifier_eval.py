@@ -47,8 +47,6 @@ def test_quality_by_hand() -> None:
     numbers = quality(verdicts(0.9, 0.8, 0.2, 0.1), HALF, verdicts(0.9, 0.4, 0.2, 0.1))
     assert (numbers.accepted, numbers.recall, numbers.error) == (0.5, 0.5, 0.5)
     assert numbers.ms_per_pair == pytest.approx(100) and numbers.order_flips == 0.25
-    mixed = (Verdict(True, "equal"), Verdict(False, "", 0.2), Verdict(False, "fails"))
-    assert ReplayedVerdicts(mixed, 0.1).scores == [1.0, 0.2, 0.0]
     nothing = quality(verdicts(0.0, 0.0, 0.0, 0.0), HALF)
     assert nothing.error is None and nothing.recall == 0 and nothing.auc == 0.5
 
@@ -63,25 +61,13 @@ def test_pairs_go_through_json(tmp_path: Path) -> None:
     assert pair == PAIR and saved.verdict == verdict
     with pytest.raises(SettingError, match="pairs"):
         load_pairs(tmp_path, {AnswerKey(8)})
-    content["pairs"][0]["verdict"] = {"aligned": "yes"}
-    Store(tmp_path).write("pairs/7.json", content)
-    with pytest.raises(SettingError, match="damaged"):
-        load_pairs(tmp_path)
     assert swapped([pair])[0].draft == pair.target
 
 
-def test_a_replay_asks_in_batches_and_needs_target_steps() -> None:
-    calls = []
-
-    class Long(ExactVerifier):
-        def judge(self, pairs):  # type: ignore[no-untyped-def]
-            calls.append(len(pairs))
-            return super().judge(pairs)
-
-    assert len(replay(Long(), [PAIR] * 7, batch=3).verdicts) == 7
-    assert calls == [3, 3, 1]
+def test_a_replay_needs_the_target_steps_that_its_verifier_compares_with() -> None:
+    assert len(replay(ExactVerifier(), [PAIR] * 7, batch=3).verdicts) == 7
     with pytest.raises(SettingError, match="target"):
-        replay(Long(), [Pair((1,), PAIR.draft)])
+        replay(ExactVerifier(), [Pair((1,), PAIR.draft)])
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +91,7 @@ def test_every_judged_pair_is_saved_with_its_answer(run: Path) -> None:
         assert all(pair.prefix[:size] == prompt for pair, _ in pairs)
 
 
-def test_verify_against_the_oracle(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_against_the_oracle(run: Path, tmp_path: Path) -> None:
     words = f"verify {run} --verifiers oracle exact --json {tmp_path}/v.json"
     assert main([*words.split(), "--figure", str(tmp_path / "v.png")]) == 0
     numbers = json.loads((tmp_path / "v.json").read_text())
@@ -115,18 +99,14 @@ def test_verify_against_the_oracle(
     assert oracle["error"] == oracle["order_flips"] == 0 and oracle["recall"] == 1
     assert exact["accepted"] < oracle["accepted"] < 1
     assert (tmp_path / "v.svg").stat().st_size > 1000
-    assert main(["verify", str(tmp_path)]) == 2
 
 
-def test_a_readers_labels_are_the_truth(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_readers_labels_are_the_truth(run: Path, tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.jsonl"
     words = f"verify {run} --sheet {sheet} --pairs_in_sheet 6"
     assert main(words.split()) == 0
     lines = [json.loads(line) for line in sheet.read_text().splitlines()]
     assert len(lines) == 6 and all(line["label"] is None for line in lines)
-    assert all(line["draft_text"].strip() for line in lines)
     labelled = [line | {"label": number < 3} for number, line in enumerate(lines)]
     sheet.write_text("\n".join(map(json.dumps, labelled)))
     words = f"verify {sheet} --verifiers always never --json {tmp_path}/v.json"
