@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from lr.rng import uniform
-from lr.spec.acceptance import BlockRule, Outcome, RejectRule
+from lr.spec.acceptance import BlockRule, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import WAIT
@@ -31,12 +31,20 @@ MISTAKES: dict[str, str] = {}
 THEN = "Then Ben has 10 coins.\n\n"
 
 
-def mistake(notices: str) -> Callable[[Any], Any]:
+def noticed_as(notices: str) -> Callable[[Any], Any]:
     def note(make: Any) -> Any:
         MISTAKES[make.__name__] = notices
         return make
 
     return note
+
+
+refused = noticed_as("refused")
+raised = noticed_as("raised")
+broken = noticed_as("broken")
+shown = noticed_as("shown")
+harmless = noticed_as("harmless")
+fine = noticed_as("fine")
 
 
 class Like(Verifier):
@@ -46,22 +54,22 @@ class Like(Verifier):
     requires = Requires.TARGET_LOGPROBS
 
     def judge(self, pairs):
-        return [self.one(pair) for pair in pairs]
+        return [self.verdict(pair) for pair in pairs]
 
-    def one(self, pair):
+    def verdict(self, pair):
         mean = sum(pair.logprobs) / len(pair.logprobs)
         return Verdict(mean > -1.0, "mean", mean)
 
 
-def verifier(one=None, requires=Requires.TARGET_LOGPROBS, **methods):
-    """A variant whose verifier judges each pair by `one`."""
-    names = {"requires": requires, **methods}
-    if one is not None:
-        names["one"] = lambda self, pair: one(pair)
-    return Variant(type("V", (Like,), names)())
+def verifier(verdict=None, requires=Requires.TARGET_LOGPROBS, **methods):
+    """A variant whose verifier judges each pair by `verdict`."""
+    members = {"requires": requires, **methods}
+    if verdict is not None:
+        members["verdict"] = lambda self, pair: verdict(pair)
+    return Variant(type("V", (Like,), members)())
 
 
-@mistake("fine")
+@fine
 def a_correct_verifier(reasoner):
     return Variant(Like())
 
@@ -69,69 +77,68 @@ def a_correct_verifier(reasoner):
 # Verdicts
 
 
-@mistake("refused")
+@refused
 def a_short_list(reasoner):
     return verifier(judge=lambda self, pairs: Like.judge(self, pairs)[:-1])
 
 
-@mistake("broken")
+@broken
 def a_reversed_list(reasoner):
     return verifier(judge=lambda self, pairs: Like.judge(self, pairs)[::-1])
 
 
-@mistake("broken")
+@broken
 def a_counter(reasoner):
     calls = []
 
-    def one(pair):
+    def verdict(pair):
         calls.append(1)
         return Verdict(len(calls) % 3 > 0, "x")
 
-    return verifier(one)
+    return verifier(verdict)
 
 
 STORE: dict[Any, Any] = {}
 
 
-@mistake("broken")
+@broken
 def a_memo_that_forgets_the_prefix(reasoner):
-    def one(pair):
-        return STORE.setdefault(pair.draft.tokens, Like().one(pair))
+    return verifier(
+        lambda pair: STORE.setdefault(pair.draft.tokens, Like().verdict(pair))
+    )
 
-    return verifier(one)
 
-
-@mistake("broken")
+@broken
 def the_wall_clock(reasoner):
     return verifier(lambda pair: Verdict(time.perf_counter_ns() // 1000 % 2 == 0, "x"))
 
 
-@mistake("broken")
+@broken
 def a_global_generator(reasoner):
     return verifier(lambda pair: Verdict(random.random() < 0.5, "x"))
 
 
-@mistake("shown")
+@shown
 def the_same_key_for_every_pair(reasoner):
     return verifier(lambda pair: Verdict(uniform(12345) < 0.7, "x"))
 
 
-@mistake("refused")
+@refused
 def a_score_that_is_not_a_number(reasoner):
     return verifier(lambda pair: Verdict(True, "x", float("nan")))
 
 
-@mistake("refused")
+@refused
 def a_tensor_for_a_bool(reasoner):
     return verifier(lambda pair: Verdict(torch.tensor(1.0) > 0, "x"))
 
 
-@mistake("raised")
+@raised
 def an_exception(reasoner):
     return verifier(lambda pair: 1 / 0)
 
 
-@mistake("raised")
+@raised
 def a_forgotten_requires(reasoner):
     return verifier(requires=Requires.TARGET_STEP)
 
@@ -139,122 +146,116 @@ def a_forgotten_requires(reasoner):
 BOTH = Requires.TARGET_STEP | Requires.TARGET_LOGPROBS
 
 
-@mistake("refused")
+@refused
 def a_misspelt_early_pass(reasoner):
     early = {"early_requires": Requires.TARGET_LOGPROBS}
     return verifier(requires=BOTH, **early, judge_erly=Like.judge)
 
 
-@mistake("refused")
+@refused
 def an_early_pass_that_requires_nothing(reasoner):
     return verifier(requires=BOTH, judge_early=Like.judge)
 
 
-@mistake("refused")
+@refused
 def an_early_pass_that_needs_the_target_step(reasoner):
     early = {"early_requires": Requires.TARGET_STEP}
     return verifier(requires=BOTH, **early, judge_early=Like.judge)
 
 
-@mistake("harmless")
+@harmless
 def log_probabilities_off_by_one(reasoner):
     """Another verifier, only a worse one."""
 
-    def one(pair):
-        mean = sum(pair.logprobs[1:]) / len(pair.logprobs)
-        return Verdict(mean > -1.0, "x", mean)
-
-    return verifier(one)
+    return verifier(lambda pair: Verdict(sum(pair.logprobs[1:]) > -4.0, "x"))
 
 
-@mistake("broken")
+@broken
 def hidden_states_are_changed(reasoner):
-    def one(pair):
+    def verdict(pair):
         pair.hidden.zero_()
-        return Like().one(pair)
+        return Like().verdict(pair)
 
-    return verifier(one, Requires.HIDDEN | Requires.TARGET_LOGPROBS)
+    return verifier(verdict, Requires.HIDDEN | Requires.TARGET_LOGPROBS)
 
 
-@mistake("raised")
+@raised
 def a_variance_of_one_token(reasoner):
-    def one(pair):
-        return Verdict(True, "x", 1.0 / (len(pair.logprobs) - 1))
-
-    return verifier(one)
+    return verifier(lambda pair: Verdict(True, "x", 1.0 / (len(pair.logprobs) - 1)))
 
 
-@mistake("raised")
+@raised
 def a_forbidden_token(reasoner):
-    def one(pair):
+    def verdict(pair):
         return Verdict(True, "x", int(sum(pair.target_sampling)))
 
-    return verifier(one, Requires.SAMPLING_LOGPROBS)
+    return verifier(verdict, Requires.SAMPLING_LOGPROBS)
 
 
-@mistake("raised")
+@raised
 def a_draft_that_no_model_drew(reasoner):
-    def one(pair):
-        both = zip(pair.target_sampling, pair.draft_sampling, strict=True)
-        return Verdict(sum(p - q for p, q in both) > -1, "x")
+    def verdict(pair):
+        logs = zip(pair.target_sampling, pair.draft_sampling, strict=True)
+        return Verdict(sum(p - q for p, q in logs) > -1, "x")
 
-    return verifier(one, Requires.SAMPLING_LOGPROBS)
+    return verifier(verdict, Requires.SAMPLING_LOGPROBS)
 
 
-@mistake("broken")
+@broken
 def the_pairs_are_kept(reasoner):
-    kept = []
+    pairs = []
 
-    def one(pair):
-        kept.append(pair)
-        return Like().one(pair)
+    def verdict(pair):
+        pairs.append(pair)
+        return Like().verdict(pair)
 
-    return verifier(one)
+    return verifier(verdict)
 
 
 # Choices
 
 
-def chooser(choose, one=None):
-    variant = verifier(one, choose=lambda self, place: choose(place))
+def chooser(choose, verdict=None):
+    variant = verifier(verdict, choose=lambda self, alternatives: choose(alternatives))
     return replace(variant, settings={"width": 3})
 
 
-def by_score(place):
-    return max(range(len(place.verdicts)), key=lambda j: place.verdicts[j].score)
+def aligned_of(alternatives):
+    return [j for j, verdict in enumerate(alternatives.verdicts) if verdict.aligned]
 
 
-@mistake("refused")
+def by_score(alternatives):
+    return max(
+        range(len(alternatives.verdicts)), key=lambda j: alternatives.verdicts[j].score
+    )
+
+
+@refused
 def a_choice_that_is_not_aligned(reasoner):
-    return chooser(lambda place: 0, lambda pair: Verdict(False, "x", 1.0))
+    return chooser(lambda alternatives: 0, lambda pair: Verdict(False, "x", 1.0))
 
 
-@mistake("refused")
+@refused
 def waiting_for_ever(reasoner):
-    return chooser(lambda place: WAIT)
+    return chooser(lambda alternatives: WAIT)
 
 
-@mistake("shown")
+@shown
 def a_choice_that_never_waits(reasoner):
-    def choose(place):
-        aligned = [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
-        return max(aligned, default=None)
-
-    return chooser(choose)
+    return chooser(lambda alternatives: max(aligned_of(alternatives), default=None))
 
 
-@mistake("refused")
+@refused
 def the_best_of_no_numbers(reasoner):
     return chooser(by_score, lambda pair: Verdict(True, "x", float("nan")))
 
 
-@mistake("broken")
+@broken
 def a_choice_by_the_clock(reasoner):
-    def choose(place):
-        aligned = [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
-        return (
-            aligned[time.perf_counter_ns() // 100 % len(aligned)] if aligned else None
-        )
+    def choose(alternatives):
+        aligned = aligned_of(alternatives)
+        number = time.perf_counter_ns() // 100
+        return aligned[number % len(aligned)] if aligned else None
 
     return chooser(choose)
 
@@ -267,27 +268,27 @@ def controller(depth=lambda progress: 3, **methods):
     return Variant(controller=type("K", (Controller,), names))
 
 
-@mistake("refused")
+@refused
 def a_depth_of_2_point_0(reasoner):
     return controller(lambda progress: 2.0)
 
 
-@mistake("broken")
+@broken
 def a_depth_by_the_clock(reasoner):
     return controller(lambda progress: 1 + time.perf_counter_ns() // 1000 % 4)
 
 
-@mistake("raised")
+@raised
 def a_depth_by_seconds(reasoner):
     return controller(lambda progress: 1 + int(progress.seconds * 1e4) % 4)
 
 
-@mistake("refused")
+@refused
 def one_controller_for_all_answers(reasoner):
     return Variant(controller=controller().controller())
 
 
-@mistake("broken")
+@broken
 def one_controller_made_again_and_again(reasoner):
     calls = []
 
@@ -299,17 +300,17 @@ def one_controller_made_again_and_again(reasoner):
     return Variant(controller=lambda: shared)
 
 
-@mistake("refused")
+@refused
 def a_misspelt_number_of_tokens(reasoner):
     return controller(token=lambda self, progress: 1)
 
 
-@mistake("refused")
+@refused
 def tokens_below_zero(reasoner):
     return controller(tokens=lambda self, progress: -1)
 
 
-@mistake("shown")
+@shown
 def a_depth_above_the_runs(reasoner):
     return replace(controller(lambda progress: 50), settings={"depth": 2})
 
@@ -323,27 +324,27 @@ def corrector(**methods):
     return replace(verifier(lambda pair: Verdict(False, "no")), corrector=part)
 
 
-@mistake("refused")
+@refused
 def a_beginning_that_is_not_the_drafts(reasoner):
     return corrector(begin=lambda correction: reasoner.codec.encode("bananas "))
 
 
-@mistake("broken")
+@broken
 def no_step_is_kept(reasoner):
     return corrector(keep=lambda correction, step, number: False)
 
 
-@mistake("refused")
+@refused
 def a_misspelt_keep(reasoner):
     return corrector(keeps=lambda correction, step, number: False)
 
 
-@mistake("refused")
+@refused
 def keeping_by_a_number(reasoner):
     return corrector(keep=lambda correction, step, number: 1)
 
 
-@mistake("refused")
+@refused
 def a_corrector_beside_a_verifier_that_compares(reasoner):
     return Variant(corrector=Corrector())
 
@@ -365,7 +366,7 @@ def segmenter(ends):
     return Variant(segmenter=Made)
 
 
-@mistake("broken")
+@broken
 def steps_that_never_end(reasoner):
     return segmenter(lambda tokens: False)
 
@@ -373,7 +374,7 @@ def steps_that_never_end(reasoner):
 READ: list[int] = []
 
 
-@mistake("broken")
+@broken
 def steps_that_share_a_counter(reasoner):
     def ends(tokens):
         READ.append(tokens[-1])
@@ -382,7 +383,7 @@ def steps_that_share_a_counter(reasoner):
     return segmenter(ends)
 
 
-@mistake("refused")
+@refused
 def the_number_of_boundaries(reasoner):
     return segmenter(lambda tokens: len(tokens) // 12)
 
@@ -392,37 +393,37 @@ def source(propose):
     return Variant(step_source=type("S", (StepSource,), names)())
 
 
-@mistake("refused")
+@refused
 def text_for_tokens(reasoner):
     return source(lambda tokens: [THEN])
 
 
-@mistake("shown")
+@shown
 def a_step_without_its_boundary(reasoner):
     return source(lambda tokens: [reasoner.codec.encode(THEN.strip())])
 
 
-@mistake("shown")
+@shown
 def the_last_token_again(reasoner):
     return source(lambda tokens: [[tokens[-1], *reasoner.codec.encode(THEN)]])
 
 
-@mistake("refused")
+@refused
 def a_flat_list(reasoner):
     return source(lambda tokens: reasoner.codec.encode(THEN))
 
 
-@mistake("refused")
+@refused
 def a_negative_token_in_a_step(reasoner):
     return source(lambda tokens: [[-3, *reasoner.codec.encode("\n\n")]])
 
 
-@mistake("refused")
+@refused
 def a_step_outside_the_vocabulary(reasoner):
     return source(lambda tokens: [[99999, *reasoner.codec.encode("\n\n")]])
 
 
-@mistake("broken")
+@broken
 def the_prefix_is_changed(reasoner):
     def propose(tokens):
         if isinstance(tokens, list):
@@ -459,36 +460,36 @@ def looked_up(propose):
     return Variant(drafter=lambda setup: D())
 
 
-@mistake("fine")
+@fine
 def a_correct_drafter(reasoner):
     return drawn(lambda proposal: proposal)
 
 
-@mistake("shown")
+@shown
 def a_lookup_off_by_one(reasoner):
     def propose(self, context, k):
-        made = self._look_up(context.tokens, k)
-        return Proposal.chain((context.tokens[-1], *made.tokens)[: max(0, k)])
+        copied = self._look_up(context.tokens, k).tokens
+        return Proposal.chain((context.tokens[-1], *copied)[: max(0, k)])
 
     return looked_up(propose)
 
 
-@mistake("refused")
+@refused
 def a_q_that_sums_to_less(reasoner):
     return drawn(lambda p: replace(p, q=p.q * 0.9))
 
 
-@mistake("refused")
+@refused
 def a_q_without_numbers(reasoner):
     return drawn(lambda p: replace(p, q=p.q * float("nan")))
 
 
-@mistake("broken")
+@broken
 def the_rows_of_q_shifted_by_one(reasoner):
     return drawn(lambda p: replace(p, q=p.q.roll(1, 0)))
 
 
-@mistake("broken")
+@broken
 def a_q_at_another_temperature(reasoner):
     class D(ModelDrafter):
         def propose(self, contexts, k):
@@ -507,7 +508,7 @@ def a_q_at_another_temperature(reasoner):
     return drafter(D)
 
 
-@mistake("broken")
+@broken
 def unsure_tokens_dropped_after_the_draw(reasoner):
     def change(p):
         sure = 0
@@ -518,12 +519,12 @@ def unsure_tokens_dropped_after_the_draw(reasoner):
     return drawn(change)
 
 
-@mistake("broken")
+@broken
 def greedy_tokens_with_a_softmax(reasoner):
     return drawn(lambda p: replace(p, tokens=tuple(p.q.argmax(-1).tolist())))
 
 
-@mistake("broken")
+@broken
 def the_same_noise_in_every_round(reasoner):
     class D(ModelDrafter):
         def propose(self, contexts, k):
@@ -533,37 +534,33 @@ def the_same_noise_in_every_round(reasoner):
     return drafter(D)
 
 
-@mistake("broken")
+@broken
 def the_targets_noise(reasoner):
     class D(ModelDrafter):
         def propose(self, contexts, k):
             self.coupling = Coupling.SHARED
-            made = super().propose(contexts, k)
+            proposals = super().propose(contexts, k)
             self.coupling = Coupling.INDEPENDENT
-            return made
+            return proposals
 
     return drafter(D)
 
 
-@mistake("broken")
+@broken
 def a_global_draw(reasoner):
-    def change(p):
-        return Proposal.chain([int(torch.multinomial(p.q[0], 1))], p.q[:1])
-
-    return drawn(change)
+    return drawn(lambda p: Proposal.chain([int(torch.multinomial(p.q[0], 1))], p.q[:1]))
 
 
-@mistake("refused")
+@refused
 def a_token_of_the_branch_overwritten(reasoner):
     def propose(self, context, k):
-        made = self._look_up(context.tokens, k)
         context.tokens[-1] = context.tokens[0]
-        return made
+        return self._look_up(context.tokens, k)
 
     return looked_up(propose)
 
 
-@mistake("broken")
+@broken
 def branches_never_forgotten(reasoner):
     class D(ModelDrafter):
         def forget(self, branches):
@@ -572,7 +569,7 @@ def branches_never_forgotten(reasoner):
     return drafter(D)
 
 
-@mistake("broken")
+@broken
 def proposals_in_the_wrong_order(reasoner):
     class D(ModelDrafter):
         def propose(self, contexts, k):
@@ -581,7 +578,7 @@ def proposals_in_the_wrong_order(reasoner):
     return drafter(D)
 
 
-@mistake("broken")
+@broken
 def a_table_for_all_branches_undeclared(reasoner):
     class D(LookupDrafter):
         table = 7
@@ -595,7 +592,7 @@ def a_table_for_all_branches_undeclared(reasoner):
     return Variant(drafter=lambda setup: D())
 
 
-@mistake("refused")
+@refused
 def a_misspelt_learn(reasoner):
     class D(LookupDrafter):
         def learns(self, context, proposal, logits):
@@ -604,27 +601,27 @@ def a_misspelt_learn(reasoner):
     return Variant(drafter=lambda setup: D())
 
 
-@mistake("refused")
+@refused
 def too_deep(reasoner):
     return looked_up(lambda self, context, k: self._look_up(context.tokens, k + 3))
 
 
-@mistake("refused")
+@refused
 def text_for_a_proposal(reasoner):
     return looked_up(lambda self, context, k: "coins")
 
 
-@mistake("refused")
+@refused
 def a_draft_outside_the_vocabulary(reasoner):
     return looked_up(lambda self, context, k: Proposal.chain([99999][:k]))
 
 
-@mistake("refused")
+@refused
 def a_negative_draft(reasoner):
     return looked_up(lambda self, context, k: Proposal.chain([-1][:k]))
 
 
-@mistake("refused")
+@refused
 def a_tree_that_is_not_declared(reasoner):
     def propose(self, context, k):
         return Proposal((5, 6), (-1, -1)) if k > 0 else Proposal((), ())
@@ -640,8 +637,8 @@ def rule(change, **names):
 
     class R(RejectRule):
         def outcomes(self, p_rows, proposal):
-            made = super().outcomes(p_rows, proposal)
-            return [change(outcome, p_rows) for outcome in made]
+            outcomes = super().outcomes(p_rows, proposal)
+            return [change(outcome, p_rows) for outcome in outcomes]
 
     for name, value in names.items():
         setattr(R, name, value)
@@ -652,20 +649,17 @@ def row_after(outcome, p_rows):
     return p_rows[outcome.nodes[-1] + 1 if outcome.nodes else 0]
 
 
-@mistake("broken")
+@broken
 def a_redraw_after_a_rejection(reasoner):
-    def change(outcome: Outcome, p_rows):
-        return replace(outcome, next_probs=lambda: row_after(outcome, p_rows))
-
-    return rule(change)
+    return rule(lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows)))
 
 
-@mistake("refused")
+@refused
 def outcomes_that_sum_to_less(reasoner):
     return rule(lambda o, p_rows: replace(o, probability=o.probability * 0.9))
 
 
-@mistake("broken")
+@broken
 def the_targets_rows_overwritten(reasoner):
     def change(outcome, p_rows):
         p_rows.mul_(0).add_(1 / p_rows.shape[1])
@@ -674,53 +668,62 @@ def the_targets_rows_overwritten(reasoner):
     return rule(change)
 
 
-@mistake("broken")
+@broken
 def a_replacement_with_plain_decodings_key(reasoner):
     return rule(lambda outcome, p_rows: replace(outcome, untouched=True))
 
 
-@mistake("broken")
+@broken
 def a_rule_that_needs_fresh_noise_and_says_not(reasoner):
     kind = type("R", (BlockRule,), {"needs_fresh_noise": False})
     return Variant(rule=kind, settings={"drafter": "draft", "coupling": "shared"})
 
 
-@mistake("broken")
+@broken
 def a_next_token_without_its_distribution(reasoner):
-    def change(outcome, p_rows):
-        return replace(outcome, next_probs=lambda: row_after(outcome, p_rows) * 0.5)
-
-    return rule(change)
+    return rule(
+        lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows) * 0.5)
+    )
 
 
 # Variants
 
 
-@mistake("refused")
+@refused
 def a_misspelt_setting(reasoner):
     return Variant(Like(), settings={"widht": 3})
 
 
-@mistake("refused")
+@refused
 def a_class_for_an_object(reasoner):
     return Variant(Like)
 
 
-@mistake("refused")
+@refused
 def a_verifier_in_mode_sd(reasoner):
     return Variant(Like(), settings={"mode": "sd"})
 
 
-@mistake("refused")
+@refused
 def a_drafter_in_mode_lr(reasoner):
     return Variant(drafter=lambda setup: LookupDrafter(), settings={"mode": "lr"})
 
 
-@mistake("refused")
+@refused
 def a_setting_of_the_wrong_type(reasoner):
     return Variant(Like(), settings={"depth": "4"})
 
 
-@mistake("refused")
+@raised
+def a_rule_that_forgets_certain_drafts(reasoner):
+    class R(RejectRule):
+        def outcomes(self, p_rows, proposal):
+            assert proposal.q.shape == p_rows[1:].shape
+            return super().outcomes(p_rows, proposal)
+
+    return Variant(rule=R)
+
+
+@refused
 def a_number_for_a_draft(reasoner):
     return Variant(draft=7)

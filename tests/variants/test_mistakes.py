@@ -14,7 +14,7 @@ from lr.errors import LRError
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.variants.kit.check import QUESTIONS, check_answers, check_parts, idle_parts
-from lr.variants.kit.findings import Findings, Material
+from lr.variants.kit.findings import Material
 from lr.variants.loading import load_variant
 
 FILE = Path(__file__).with_name("mistakes.py")
@@ -33,25 +33,20 @@ def who_notices(name: str, reasoner: Reasoner) -> str:
     def make() -> Variant:
         return load_variant(f"{FILE}:{name}", reasoner, anew=True)
 
-    def broken(findings: Findings) -> str:
-        return "refused" if findings.broken[0].startswith(KIND) else "broken"
-
     try:
         parts = list(check_parts(make, Material.of(reasoner)))
-        for findings in parts:
-            if findings.broken:
-                return broken(findings)
-        options = {"max_tokens": 40, "questions": QUESTIONS[:2]}
-        answers, results = check_answers(make, reasoner, **options)
+        faults = [fault for findings in parts for fault in findings.broken]
+        if faults:
+            return "refused" if faults[0].startswith(KIND) else "broken"
+        answers, results = check_answers(make, reasoner, QUESTIONS[:2], max_tokens=40)
     except LRError:
         return "refused"
     except Exception:
         return "raised"
     if answers.broken:
         return "broken"
-    idle = idle_parts(make(), results)
     remarks = [remark for findings in parts for remark in findings.remarks]
-    return "shown" if idle or remarks else "harmless"
+    return "shown" if remarks or idle_parts(make(), results) else "harmless"
 
 
 @pytest.mark.parametrize("name", [n for n, who in MISTAKES.items() if who != "fine"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -25,63 +26,56 @@ def reasoner() -> Iterator[Reasoner]:
         yield reasoner
 
 
+QUESTION = problem(Split.TEST, 0, 0).question
+
+
 def answer(reasoner: Reasoner, name: str) -> Result:
-    question = problem(Split.TEST, 0, 0).question
     variant = load_variant(name, reasoner)
-    return reasoner.generate(question, variant=variant, max_tokens=60, seed=1)
+    return reasoner.generate(QUESTION, variant=variant, max_tokens=60, seed=1)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_of_the_package_passes_lr_check(
     reasoner: Reasoner, name: str
 ) -> None:
-    def make():  # type: ignore[no-untyped-def]
-        return load_variant(name, reasoner)
-
-    findings = list(check_parts(make, Material.of(reasoner)))
+    make = partial(load_variant, name, reasoner)
+    parts = list(check_parts(make, Material.of(reasoner)))
     answers, _ = check_answers(make, reasoner, QUESTIONS[:2], max_tokens=30)
-    assert [found.broken for found in (*findings, answers) if found.broken] == []
+    assert [fault for findings in (*parts, answers) for fault in findings.broken] == []
 
 
 def test_best_of_takes_the_likeliest(reasoner: Reasoner) -> None:
-    emitted = [
-        event
-        for _, event in answer(reasoner, "best_of").trace.events
-        if isinstance(event, Emit) and event.emitted.origin is Origin.ACCEPTED
-    ]
-    assert emitted and all(len(event.verdicts) == 3 for event in emitted)
-    for event in emitted:
-        scores = [v.score for v in event.verdicts if v.aligned and v.score is not None]
-        assert event.verdicts[-1].score == max(scores)
+    events = [event for _, event in answer(reasoner, "best_of").trace.events]
+    emits = [event for event in events if isinstance(event, Emit)]
+    accepted = [e for e in emits if e.emitted.origin is Origin.ACCEPTED]
+    assert accepted
+    for emit in accepted:
+        scores = [v.score or -99 for v in emit.verdicts if v.aligned]
+        assert len(emit.verdicts) == 3 and emit.verdicts[-1].score == max(scores)
 
 
 @pytest.mark.parametrize("name", ["rsd(threshold=0.7)", "specreason(threshold=0.7)"])
 def test_a_step_is_accepted_from_the_threshold_on(
     reasoner: Reasoner, name: str
 ) -> None:
-    scored = [
-        step
-        for step in answer(reasoner, name).steps
-        if step.verdict is not None and step.verdict.score is not None
-    ]
+    steps = answer(reasoner, name).steps
+    scores = [(s.verdict.score, s.origin) for s in steps if s.verdict]
+    scored = [(score, origin) for score, origin in scores if score is not None]
     assert scored
-    for step in scored:
-        assert step.verdict is not None and step.verdict.score is not None
-        assert (step.origin is Origin.ACCEPTED) == (step.verdict.score >= 0.7)
+    for score, origin in scored:
+        assert (origin is Origin.ACCEPTED) == (score >= 0.7)
 
 
 def test_adaptive_depth_changes_no_step(reasoner: Reasoner) -> None:
-    question = problem(Split.TEST, 0, 0).question
-    adaptive = answer(reasoner, "adaptive(most=4)")
-    assert adaptive.text == reasoner.generate(question, max_tokens=60, seed=1).text
+    usual = reasoner.generate(QUESTION, max_tokens=60, seed=1)
+    assert answer(reasoner, "adaptive(most=4)").text == usual.text
 
 
 def test_a_trace_says_what_the_variant_replaced(reasoner: Reasoner) -> None:
-    question = problem(Split.TEST, 0, 0).question
     variant = load_variant("token_recycling", reasoner)
-    recycled = reasoner.run(question, variant=variant, max_tokens=20)
-    recycled.finish()
-    header = trace_of(recycled).header
+    run = reasoner.run(QUESTION, variant=variant, max_tokens=20)
+    run.finish()
+    header = trace_of(run).header
     assert header.mode == "sd" and header.replaced == ["drafter"]
     assert header.verifier is None and "judge" not in header.models
     assert "by the variant" in setting_of(header)
