@@ -187,8 +187,9 @@ class ExperimentCommand:
     """How many problems; None: a number that suits the tiny models."""
     repeats: int = 1  # How often each problem is answered, with other draws.
     values: tuple[str, ...] = ()
-    """What the experiment varies: verifiers (NAME or NAME@CHECKPOINT), widths or
-    budgets. None: those of the paper."""
+    """What the experiment varies: verifiers (NAME or NAME@CHECKPOINT), widths, budgets,
+    or ways to answer, each a mode and settings, such as "sd drafter=ngram" or "lr
+    verifier=likelihood depth=2". None: those of the paper."""
     variant: tuple[str, ...] = ()
     """For experiment speedup: variants of the method, one more row each; see lr
     generate."""
@@ -223,7 +224,8 @@ class ExperimentCommand:
                 items,
                 self.work / name,
                 options=self.generation,
-                values=self.variant or self.values,
+                values=self.values,
+                variants=self.variant,
                 concurrency=self.concurrency or (1 if experiment.timed else 8),
                 repeats=self.repeats,
             )

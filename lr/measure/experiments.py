@@ -8,6 +8,7 @@ arms and the columns of its table."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from lr.measure.grading import Grader
 from lr.measure.report import Summary
 from lr.measure.running import Evaluation, engine_options, run_head, variant_of
 from lr.measure.store import Store
-from lr.options import GenerateOptions, Mode
+from lr.options import GenerateOptions, Mode, make_options
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
@@ -86,6 +87,7 @@ class Lab:
     load: Callable[[bool], Reasoner]
     options: GenerateOptions = field(default_factory=GenerateOptions)
     values: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
     judge: str | None = None
     concurrency: int = 1
     repeats: int = 1
@@ -209,9 +211,28 @@ class Lab:
 # The paper's Table 1: modes side by side.
 
 
+def arm_from(way: str) -> Arm:
+    """An arm from words: a mode, then settings that differ from the lab's, such as "sd
+    drafter=draft num_speculative_tokens=8" or "lr verifier=likelihood:-1"."""
+    mode, *changes = way.split() or [""]
+    settings = {name: value for name, _, value in (c.partition("=") for c in changes)}
+    verifier = settings.pop("verifier", None)
+    options: dict[str, Any] = {}
+    for name, value in settings.items():
+        try:
+            options[name] = ast.literal_eval(value)  # a number, a tuple, True, None
+        except (ValueError, SyntaxError):
+            options[name] = value
+    engine_options(mode, "generate", make_options(**options))  # refuses what is wrong
+    return Arm({"way": way}, mode, options, verifier)
+
+
 def speedup_arms(lab: Lab) -> list[Arm]:
-    """The official tool's four modes, with n-grams and with the draft model, two more
-    rows of Table 1, and the variants that were asked for."""
+    """The ways that were asked for, or else the official tool's four modes, with
+    n-grams and with the draft model, and two more rows of Table 1; then the variants."""
+    variants = [Arm({"way": name}, variant=name) for name in lab.variants]
+    if lab.values:
+        return [arm_from(way) for way in lab.values] + variants
     by_ngram, by_draft = {"drafter": "ngram"}, {"drafter": "draft"}
     arms = [Arm({"way": "ar"}, "ar"), Arm({"way": "sd, n-gram"}, "sd", by_ngram)]
     for k in (4, 8):
@@ -221,7 +242,7 @@ def speedup_arms(lab: Lab) -> list[Arm]:
     arms.append(Arm({"way": "lr+sd, n-gram"}, "lr+sd", by_ngram))
     arms.append(Arm({"way": "lr+sd, draft"}, "lr+sd", by_draft))
     arms += [Arm({"way": mode}, mode) for mode in ("draft", "specreason")]
-    return arms + [Arm({"way": name}, variant=name) for name in lab.values]
+    return arms + variants
 
 
 # Table 2: verifiers.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lr.commands.cli import main
-from lr.measure.experiments import EXPERIMENTS, ArmResult, budget_arms
+from lr.measure.experiments import EXPERIMENTS, ArmResult, budget_arms, speedup_arms
 from lr.measure.report import RunResults, summarise
 from lr.measure.store import AnswerKey
 from lr.options import GenerateOptions
@@ -56,6 +56,7 @@ def test_every_table_has_all_its_columns(name: str) -> None:
     lab: Any = SimpleNamespace(
         is_tiny=True,
         values=(),
+        variants=(),
         options=GenerateOptions(),
         mode="lr",
         verifier_named=lambda name: None,
@@ -98,10 +99,23 @@ def test_accuracy_falls_with_what_a_verifier_lets_through(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "flags", ["tables", "speedup --problems 1", "width --values x"]
+    "flags",
+    ["tables", "speedup --problems 1", "width --values x", "speedup --values fast"],
 )
 def test_what_is_refused(flags: str) -> None:
     assert main(["experiment", *flags.split()]) == 2
+
+
+def test_ways_to_answer_are_given_in_words() -> None:
+    lab: Any = SimpleNamespace(
+        values=("ar", "lr+sd drafter=draft depth=2 verifier=likelihood:-1"),
+        variants=("specreason",),
+    )
+    plain, both, variant = speedup_arms(lab)
+    assert plain.mode == "ar" and not plain.options
+    assert both.mode == "lr+sd" and both.verifier == "likelihood:-1"
+    assert both.options == {"drafter": "draft", "depth": 2}
+    assert variant.variant == "specreason"
 
 
 def test_the_splits_of_a_budget() -> None:
