@@ -10,8 +10,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from lr.rng import uniform
-from lr.spec.acceptance import AcceptanceRule, Decision, probs_of_tokens
-from lr.spec.proposal import Draws, Proposal
+from lr.spec.acceptance import AcceptanceRule, Decision
+from lr.spec.proposal import Draws, Proposal, probs_of_tokens
 from lr.trace import DraftToken, RoundDetail
 
 
