@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import importlib.util
 import io
+import operator
 import re
 import subprocess
 import tokenize
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from tests_root import ROOT
@@ -80,7 +80,8 @@ def lines_with(paths: list[Path], pattern: str) -> list[str]:
 # ---- budgets
 
 
-class Size(NamedTuple):
+@dataclass(frozen=True)
+class Size:
     """Of some files: tokens and lines of code, lines, wide lines, names, vague names."""
 
     tokens: int
@@ -90,48 +91,45 @@ class Size(NamedTuple):
     names: int
     vague: int
 
+    def __add__(self, summand: Size) -> Size:
+        return Size(*map(operator.add, vars(self).values(), vars(summand).values()))
 
-def docstring_lines(tree: ast.Module) -> Iterator[int]:
+
+def documented_lines(tree: ast.Module) -> Iterator[int]:
     """The lines of docstrings, and of strings that follow an assignment."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if not isinstance(body, list):
-            continue
-        for before, statement in zip([None, *body], body, strict=False):
-            documents = before is None or isinstance(
-                before, (ast.Assign, ast.AnnAssign)
-            )
-            if (
-                documents
-                and isinstance(statement, ast.Expr)
-                and isinstance(statement.value, ast.Constant)
-                and isinstance(statement.value.value, str)
-            ):
-                yield from range(statement.lineno, (statement.end_lineno or 0) + 1)
+        statements = body if isinstance(body, list) else []
+        for before, statement in zip([None, *statements], statements, strict=False):
+            if isinstance(before, (ast.Assign, ast.AnnAssign, type(None))):
+                match statement:
+                    case ast.Expr(ast.Constant(str()), lineno=first, end_lineno=last):
+                        yield from range(first, (last or first) + 1)
 
 
 def size(paths: list[Path]) -> Size:
-    total = [0] * len(Size._fields)
-    for path in paths:
-        text, tree = path.read_text("utf-8"), parsed(path)
-        documented = set(docstring_lines(tree))
-        tokens, code = 0, set[int]()
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type not in FREE and token.start[0] not in documented:
-                tokens += 1
-                code.update(range(token.start[0], token.end[0] + 1))
-        lines = text.splitlines()
-        names = [name for _, name in bindings(tree)]
-        counts = (
-            tokens,
-            len(code),
-            len(lines),
-            sum(len(line) > 95 for line in lines),
-            len(names),
-            sum(name in SAYS_NOTHING for name in names),
-        )
-        total = [old + new for old, new in zip(total, counts, strict=True)]
-    return Size(*total)
+    return functools.reduce(operator.add, map(size_of_file, paths))
+
+
+@functools.cache
+def size_of_file(path: Path) -> Size:
+    text = path.read_text("utf-8")
+    documented = set(documented_lines(parsed(path)))
+    tokens = [
+        token
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in FREE and token.start[0] not in documented
+    ]
+    lines = text.splitlines()
+    names = [name for _, name in bindings(parsed(path))]
+    return Size(
+        tokens=len(tokens),
+        code=len({n for t in tokens for n in range(t.start[0], t.end[0] + 1)}),
+        lines=len(lines),
+        wide=sum(len(line) > 95 for line in lines),
+        names=len(names),
+        vague=sum(name in SAYS_NOTHING for name in names),
+    )
 
 
 def bindings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -283,13 +281,3 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
     shown = capsys.readouterr().out
     assert "answer: " in shown and "correction" in shown and "accepted" in shown
-
-
-def test_the_overview_is_what_its_script_draws() -> None:
-    spec = importlib.util.spec_from_file_location(
-        "draw", ROOT / "scripts" / "draw_overview.py"
-    )
-    assert spec and spec.loader
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.FIGURE.read_text(encoding="utf-8") == script.picture()

@@ -26,7 +26,6 @@ from lr.theory.asynchronous import (
     lr_async_limit,
     lr_async_speedup,
     recurrence_speedup,
-    stage_times,
 )
 from lr.theory.domain import DomainError, geometric
 from lr.theory.hybrid import best_split
@@ -88,19 +87,6 @@ def test_windows_by_enumeration_of_the_recurrences(window) -> None:
         by_recurrence = recurrence_speedup(window, a, k, c, v)
         speedup = lr_async_speedup(a, k, c, window, v)
         assert speedup == pytest.approx(by_recurrence, rel=1e-11)
-
-
-def test_solved_start_times() -> None:
-    """V_j = tau_j + 1: floor(j/k) + c (j mod k) for P; floor(j/K)(1 + c) + c (j mod K),
-    K = D + 1, for D; c j without a window.
-    """
-    for k, c in product((1, 2, 3, 6), (0.05, 0.1, 0.15)):
-        j = np.arange(50)
-        paper = 1 + j // k + c * (j % k)
-        depth = 1 + j // (k + 1) * (1 + c) + c * (j % (k + 1))
-        assert stage_times("paper", k, c, 50) == pytest.approx(paper, abs=1e-12)
-        assert stage_times("depth", k, c, 50) == pytest.approx(depth, abs=1e-12)
-        assert stage_times("paper", 40, c, 50) == pytest.approx(1 + c * j, abs=1e-12)
 
 
 @settings(max_examples=300, deadline=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from lr.theory.calibration import (
     ProblemRuns,
     calibrate,
     closed_form,
-    draw_rounds,
     plain_seconds,
     predicted_speedup,
     ratio_with_error,
@@ -168,27 +166,6 @@ def test_the_time_between_passes_belongs_to_the_pass_that_ends_it() -> None:
     assert apart[Role.TARGET] == {(2, 3): (1, 2.0), (1, 0): (1, 0.5)}
 
 
-def test_the_work_of_answers() -> None:
-    """The draft's 4 tokens against the target's 3, accepted; then the target's own
-    5."""
-    tape = Tape()
-    for role, index, length in (
-        (Role.DRAFT, 0, 4),
-        (Role.TARGET, 0, 3),
-        (Role.TARGET, 1, 5),
-    ):
-        tape.add(1.0, StepWritten(role, index, step(length)))
-    tape.add(0, VerifierCall(2, 0.5))
-    tape.add(0, TokenRound(Role.TARGET, 0, 3, 3, 1, 2))
-    tape.add(0, judged(0, True))
-    tape.add(0, emitted(1, 5))
-    answers = Answers()
-    answers.add(tape.events)
-    expected = Load(1.0, [1.5, 2.5], [4], [2], 3.0, 3.0, verdict=0.25)
-    assert answers.load(lookup=False) == expected
-    assert answers.load(lookup=True).draft_passes == 0
-
-
 def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
     calibration = calibrate([invented()] * 4, "invented", {"clock": "none"})
     path = tmp_path / "calibration.json"
@@ -220,17 +197,6 @@ def test_nothing_accepted_costs_all_drafts_and_all_rows() -> None:
     seconds = seconds_per_step(way, work, (COST, CHEAP), 8, steps=7)
     step_seconds = 10 * 1.0 + 20 * COST.seconds(2) + 3.0
     assert 6 * step_seconds < 7 * seconds <= 7 * step_seconds + 1e-9
-
-
-def test_everything_accepted_in_one_cycle() -> None:
-    """Three steps an answer, sync 2: two drafts, then three rows side by side, one read
-    alone."""
-    way = Way(Schedule.SYNC, 2)
-    seconds = 3 * seconds_per_step(way, load(1.0, 3), (COST, CHEAP), 5, steps=3)
-    drafts = 2 * 10
-    assert (
-        drafts + 20 * COST.seconds(3) <= seconds <= drafts + 21 * COST.seconds(3) + 1e-9
-    )
 
 
 def test_overlapped_hides_the_draft() -> None:
@@ -265,15 +231,6 @@ def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
     assert plain_seconds(calibration) == 1.0 and closed_form(Way(), calibration) == 1.0
     names = [way.name for way in (Way(), Way(tokens=2), Way(Schedule.SYNC, 4, 2))]
     assert names == ["ar", "sd 2", "sync 4 + sd 2"]
-
-
-def test_rounds_of_a_step() -> None:
-    chance = random.Random(0)
-    assert draw_rounds(1.0, 3, 9, chance) == 3 and draw_rounds(0.0, 3, 9, chance) == 9
-    # rounds of 1 or 2 tokens, each half of the time: 3 tokens need 2, 2 or 3 rounds
-    rounds = [draw_rounds(0.5, 1, 3, chance) for _ in range(4000)]
-    assert set(rounds) == {2, 3}
-    assert sum(rounds) / 4000 == pytest.approx(2.25, abs=0.05)  # 7 standard errors
 
 
 def test_ratio_with_error() -> None:

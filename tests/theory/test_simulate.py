@@ -11,8 +11,6 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from theory_kit import SIGMAS, Replay, emitted_steps, mean_is, rate_is, spans_of
 
 from lr.rng import Stream
@@ -45,55 +43,6 @@ def test_the_worked_example() -> None:
     first = workers.complete(1.3)
     assert (first.work, first.start, first.completed) == (work(0), 0.0, True)
     assert workers.next_time() == pytest.approx(1.7)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    lengths=st.lists(st.floats(0.05, 3), min_size=1, max_size=8),
-    gaps=st.lists(st.floats(0, 1), min_size=8, max_size=8),
-    overhead=st.sampled_from([0.0, 0.1, 1.0]),
-    slots=st.sampled_from([None, 1, 2, 3]),
-)
-def test_workers_against_a_plain_reckoning(
-    lengths: list[float], gaps: list[float], overhead: float, slots: int | None
-) -> None:
-    """One row per job. The reckoning keeps what is left of each row and moves from
-    event to event.
-    """
-    arrivals = [(sum(gaps[: i + 1]), i, length) for i, length in enumerate(lengths)]
-    workers = Workers(slots, overhead)
-    ended: dict[int, float] = {}
-
-    def run_until(limit: float) -> None:
-        while workers.next_time() <= limit and workers.next_time() < math.inf:
-            time = workers.next_time()
-            ended[workers.complete(time).work.node.number] = time
-
-    for time, i, length in arrivals:
-        run_until(time)
-        workers.submit(time, {work(i): length})
-    run_until(math.inf)
-
-    expected: dict[int, float] = {}
-    waiting, left, now = list(arrivals), dict[int, float](), 0.0
-    while waiting or left:
-        room = slots is None or len(left) < slots
-        pace = 1 + overhead * (len(left) - 1) if left else 1.0
-        done_in = min(left.values()) * pace if left else math.inf
-        if waiting and room and max(waiting[0][0], now) <= now + done_in:
-            step = max(waiting[0][0] - now, 0.0)
-            left = {i: length - step / pace for i, length in left.items()}
-            now += step
-            _, i, length = waiting.pop(0)
-            left[i] = length
-        else:
-            first = min(left, key=lambda i: left[i])
-            left = {i: length - done_in / pace for i, length in left.items()}
-            now += done_in
-            del left[first]
-            expected[first] = now
-    assert ended.keys() == expected.keys()
-    assert all(ended[i] == pytest.approx(expected[i], abs=1e-9) for i in ended)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])

@@ -7,8 +7,6 @@ from collections import Counter
 
 from tiny_training.judge import RUNNING_WEIGHT, JudgeRows, as_pair
 from tiny_training.pairs import (
-    TextPair,
-    agreeing_prefix,
     change,
     grammar_pair,
     kind_of_difference,
@@ -18,7 +16,7 @@ from tiny_training.trainer import fresh_model
 from lr.engine.verifiers import asked_model
 from lr.model.codec import Codec
 from lr.spec.verifiers.judge import BARE_PROMPT, JudgeVerifier
-from lr.tiny.grammar import Style, render, unglue
+from lr.tiny.grammar import Style, render
 from lr.tiny.language import Split, problem
 from lr.tiny.names import tiny_config
 from lr.tiny.oracle import parse, same_meaning
@@ -67,27 +65,3 @@ def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
         assert weights[-1] == 1.0 and max(weights[:-1]) <= RUNNING_WEIGHT
     step = as_pair(PAIRS[0], codec.encode).target_step
     assert codec.decode(step.tokens) == PAIRS[0].first + "\n\n"
-
-
-def test_running_answers_change_where_the_steps_part() -> None:
-    pair = TextPair("Initially Ann has 17 coins.", "First Ann has 12 coins now.", False)
-    rows = JudgeRows(TOKENIZER, seed=0)
-    row = rows.pair_row(pair)
-    places = zip(row.ids, row.labels[1:], row.weights[1:], strict=False)
-    answers = [
-        (TOKENIZER.decode([token]), label == rows.aligned)
-        for token, label, weight in places
-        if weight
-    ]
-    assert answers == [
-        *[("First", True), (" Ann", True), (" has", True), (" 1", True), ("2", False)],
-        *[(" coins", False), (" now", False), (".", False), ("[", False)],
-    ]
-
-
-def test_equal_pairs_agree_to_the_end_and_different_ones_part() -> None:
-    for pair in PAIRS:
-        meaning = parse(pair.first)
-        if meaning is not None and parse(pair.second) is not None:
-            agreed = agreeing_prefix(meaning, pair.second) == len(unglue(pair.second))
-            assert agreed == pair.same

@@ -5,9 +5,7 @@ ends in the very same weights.
 from __future__ import annotations
 
 import importlib
-import random
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from signal import SIGINT, SIGTERM, getsignal, signal
 
@@ -15,22 +13,18 @@ import pytest
 import torch
 from tiny_training.judge import JudgeRows
 from tiny_training.pairs import grammar_pair
-from tiny_training.rows import RESULT_WEIGHT, WIDTHS, RowMaker
+from tiny_training.rows import RowMaker
 from tiny_training.trainer import (
     Recipe,
     Trainer,
     fresh_model,
-    held_out_counts,
     hidden_rows,
 )
 
 from lr.engine.runner import ModelRunner
-from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.tiny.grammar import Style
-from lr.tiny.language import Split, problem
 from lr.tiny.names import tiny_config
-from lr.tiny.oracle import parse
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -71,57 +65,6 @@ def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path: Path) -> No
     assert second.progress == straight.progress
     weights = zip(straight.model.parameters(), second.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in weights)
-
-
-def test_the_loss_falls_and_a_check_leaves_the_training_as_it_was() -> None:
-    checked, plain = trainer(), trainer()
-    losses = [plain.step()[0] for _ in range(8)]
-    assert losses[-1]["loss"] < 0.8 * losses[0]["loss"]
-    again = [checked.step()[0]]
-    codec = Codec(TOKENIZER, name="tiny")
-    problems, solved, *_ = held_out_counts(checked.model, codec, range(2))
-    assert problems == 2 and solved <= 2
-    assert again + [checked.step()[0] for _ in range(2)] == losses[:3]
-
-
-def test_a_row_has_loss_on_its_own_style_only() -> None:
-    """The prompt carries none, nor does a step of the other style; every step can be
-    read."""
-    foreign = 0
-    for i in range(40):
-        task = problem(Split.TRAIN, i)
-        ids, weights, _ = language_rows().problem_row(task, random.Random(i))
-        prompt = language_rows().prompt(task.question)
-        assert ids[: len(prompt)] == prompt and not any(weights[: len(prompt)])
-        steps = TOKENIZER.decode(ids[len(prompt) : -1]).split("\n\n")
-        assert [parse(step) for step in steps] == list(task.steps)
-        start = len(prompt)
-        for step in steps:
-            end = start + len(TOKENIZER.encode(step, add_special_tokens=False)) + 1
-            assert all(weights[start:end]) or not any(weights[start:end])
-            foreign += not any(weights[start:end])
-            start = end
-    assert 30 < foreign < 120
-
-
-def test_a_drill_has_loss_on_results_only() -> None:
-    for seed in range(20):
-        ids, weights, _ = language_rows().drill_row(80, random.Random(seed))
-        assert len(ids) <= 80
-        results = [ids[i] for i in range(len(ids)) if weights[i] == RESULT_WEIGHT]
-        texts = [TOKENIZER.decode([token]).strip() for token in results]
-        assert texts and all(text.isdigit() for text in texts)
-
-
-@pytest.mark.parametrize("rows", [language_rows, judge_rows])
-def test_batches_are_of_few_widths_and_shared_out(rows) -> None:
-    drills = 0.4 if rows is language_rows else 0.0
-    batches = list(islice(rows().batches((0, 0), 1, 1200, drills), 6))
-    for batch in batches:
-        assert batch.tokens.shape[1] in WIDTHS
-        assert batch.tokens.numel() <= 1200 or len(batch.tokens) == 1
-    of_the_next_process = next(rows().batches((1, 0), 2, 1200, drills))
-    assert not torch.equal(of_the_next_process.tokens, batches[0].tokens)
 
 
 @pytest.mark.parametrize(
