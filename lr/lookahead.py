@@ -1,28 +1,27 @@
 """Lookahead Reasoning on one page that runs: the whole method of arXiv 2506.19830.
 
-    python -m lr.lookahead        # a sample problem, on the tiny models; --help for more
+    python -m lr.lookahead      # a sample problem, on the tiny models; or --help
 
-Reasoning models write in steps, separated by blank lines. Most steps are easy, and their meaning
-matters, not their wording. So a small *draft* model writes the next steps ahead, ŝ₁ ŝ₂ ŝ₃, and the
-large *target* model writes its own version of each of them from the same prefix:
+Reasoning models write in steps, separated by blank lines. Most steps are easy, and
+their meaning matters, not their wording. So a small *draft* model writes the next steps
+ahead, ŝ₁ ŝ₂ ŝ₃, and the large *target* model its own version of each from their prefix:
 
-    prompt ──ŝ₁──▶ node ──ŝ₂──▶ node ──ŝ₃──▶ node     the draft's steps lead from node to node
-      └─s₁          └─s₂         └─s₃         └─s₄     the target writes one step from each node
+    prompt ──ŝ₁──▶ node ──ŝ₂──▶ node ──ŝ₃──▶ node     the draft's steps join the nodes
+      └─s₁          └─s₂         └─s₃         └─s₄    the target writes one at each node
 
-The target's steps do not depend on each other, so they are rows of one batch, which takes little
-longer than its longest row. A *verifier* compares ŝ with s at each node, in order. A draft step
-with the same meaning is *accepted*, in the draft's words. The first one with another meaning is
-dropped, with all that follows it, and the target's step is emitted instead, the *correction*.
+The target's steps do not depend on each other, so they are rows of one batch, which
+takes little longer than its longest row. A *verifier* compares ŝ with s at each node,
+in order. A draft step with the same meaning is *accepted* as it is. The first one with
+another meaning is dropped, with all after it, for the target's step, the *correction*.
 
-`algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is the whole method:
-asynchronous (section 3.2), so neither model waits, and with several alternatives for each step.
+A *branch* is a list of tokens with its keys and values in a paged cache; a fork shares
+them, and only its last token is computed twice. A node's target branch holds the node's
+prefix, then the target's step. So after every decision the new root already has its
+branch: the accepted node's, or the old root's, which ends in the correction.
 
-A *branch* is a list of tokens with its keys and values in a paged cache. A *fork* shares them, and
-computes only its last token again. A node's target branch holds the node's prefix, then the
-target's step. So after every decision the new root already has its branch: the accepted node's, or
-the old root's, which ends in the correction. Deciding runs no model.
-
-Read next: `engine/runner.py`, the forward pass; `spec/scheduler.py`, the same as events, commands.
+`algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is the whole
+method: asynchronous (section 3.2), so neither model waits, and with alternatives.
+Read next: `engine/runner.py`, the forward; `spec/scheduler.py`, the same by messages.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 import torch
 
 from lr.engine.runner import ModelRunner
-from lr.errors import LRError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.proposal import Draws
@@ -45,9 +42,9 @@ from lr.spec.sampling import distribution, sample
 from lr.spec.token_sd import Context, Speculation, speculate
 from lr.spec.verifiers.base import Pair, Verifier, verdict_by_form, verdicts_of
 from lr.spec.write import Segmenter
-from lr.types import Coupling, EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
+from lr.types import EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
 
-QUESTION = (  # at every seed we tried, the draft gets one step wrong: 17 more, not 17 fewer
+QUESTION = (  # at every seed we tried, the draft errs once: 17 more, not 17 fewer
     "At first Finn has 5 pears. Then Jo gets 19 more pears than Finn. "
     "Then Hana gets 17 fewer pears than Jo. How many pears does Hana have?"
 )
@@ -55,23 +52,21 @@ QUESTION = (  # at every seed we tried, the draft gets one step wrong: 17 more, 
 
 @dataclass(eq=False)
 class Writing:
-    """A step that is being written at the end of `branch`, at most `limit` tokens long. Its token
-    t is drawn with the key (stream, t), so it does not depend on the other steps in the batch.
-    """
+    """A step being written on `branch`. Token t is drawn with the key (stream, t)."""
 
     branch: Branch
     stream: Stream
-    limit: int
+    limit: int  # in tokens
     segmenter: Segmenter  # finds the boundary
     tokens: list[int] = field(default_factory=list)
     step: Step | None = None  # set when it is finished
-    verdict: Verdict | None = None  # of a draft step: the verdict on it
-    node: Node | None = None  # of a draft step: the node it leads to, unless it is rejected
+    verdict: Verdict | None = None  # on a draft step
+    node: Node | None = None  # that a draft step leads to, unless it is rejected
 
 
 @dataclass(eq=False)
 class Writer:
-    """A model in its role: what runs it, how its tokens are drawn, where its steps end."""
+    """A model in its role: how its tokens are drawn, where its steps end."""
 
     runner: ModelRunner
     sampling: SamplingParams
@@ -82,15 +77,13 @@ class Writer:
     branches: list[Branch] = field(default_factory=list)  # all that are open
 
     def open(self, tokens: Sequence[int]) -> Branch:
-        """A branch that begins with `tokens`, all *uncomputed*: the next forward reads them."""
+        """A branch of `tokens`, all *uncomputed*: the next forward reads them."""
         self.branches.append(self.runner.open(tokens))
         return self.branches[-1]
 
     def fork(self, branch: Branch, length: int) -> Branch:
-        """A new branch of the first `length` tokens of `branch`, the last of them uncomputed. If
-        the others are not computed yet, they are computed first, once for both branches.
-        """
-        read_up_to(self.runner, branch, length - 1)
+        """A new branch of the first `length` tokens, the last of them uncomputed."""
+        read_up_to(self.runner, branch, length - 1)  # once for both
         self.branches.append(self.runner.fork(branch))
         self.runner.rewind(self.branches[-1], length - 1)
         self.branches[-1].append(branch.tokens[length - 1])
@@ -105,29 +98,30 @@ class Writer:
             self.branches.remove(branch)
 
     def begin(self, branch: Branch, stream: Stream, limit: int) -> Writing:
-        """A step at the end of `branch`, still empty."""
         return Writing(branch, stream, limit, self.segmenter())
 
     @torch.inference_mode()
     def write(self, live: Sequence[Writing]) -> None:
-        """Continue all these steps by one ragged forward: by one token each or, with token-level
-        speculation (section 3.3), by one round of it. The last new token of each stays uncomputed.
-        """
-        contexts = [  # a round writes one token more than it drafts, hence the - 1
-            Context(w.branch, w.limit - len(w.tokens) - 1, Draws(w.stream, len(w.tokens)))
-            for w in live
-        ]
+        """Continue these steps by one ragged forward: by a token each, or by a round of
+        token-level speculation (section 3.3). The last token stays uncomputed."""
+        draws = [Draws(w.stream, len(w.tokens)) for w in live]
         if self.speculation:
+            contexts = []
+            for w, noise in zip(live, draws, strict=True):  # a round adds a token
+                contexts.append(Context(w.branch, w.limit - len(w.tokens) - 1, noise))
             rounds = speculate(self.runner, self.sampling, self.speculation, contexts)
             written = [end.tokens for end in rounds]
         else:
-            logits = torch.stack(self.runner.forward([w.branch for w in live]))  # [b, v]
-            probs = distribution(logits, self.sampling)  # [b, v]
-            written = [(t,) for t in sample(probs, [c.draws.sample_key(0) for c in contexts])]
-            for w, tokens in zip(live, written, strict=True):
-                w.branch.extend(tokens)
-        for w, tokens in zip(live, written, strict=True):
-            for number, token in enumerate(tokens, start=1):
+            logits = self.runner.forward([w.branch for w in live])
+            probs = distribution(
+                torch.stack(logits), self.sampling
+            )  # [steps, vocabulary]
+            tokens = sample(probs, [noise.sample_key(0) for noise in draws])
+            for w, token in zip(live, tokens, strict=True):
+                w.branch.append(token)
+            written = [(token,) for token in tokens]
+        for w, new in zip(live, written, strict=True):
+            for number, token in enumerate(new, start=1):
                 w.tokens.append(token)
                 if token in self.eos_ids:
                     finish = Finish.EOS
@@ -138,9 +132,8 @@ class Writer:
                 else:
                     continue
                 w.step = Step(tuple(w.tokens), finish)
-                if surplus := len(tokens) - number:  # the round went past the end of the step
-                    self.runner.rewind(w.branch, len(w.branch) - surplus - 1)
-                    w.branch.append(token)
+                self.runner.rewind(w.branch, len(w.branch) - len(new) + number - 1)
+                w.branch.append(token)  # a round may have gone past the end
                 break
 
     def finish(self, steps: Sequence[Writing]) -> list[Step]:
@@ -151,9 +144,9 @@ class Writer:
 
 
 def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """V(ŝ, s) of each pair, by how the two steps end if that is enough, else by the verifier."""
+    """V(ŝ, s) of each pair: by how the two steps end, if that is enough."""
     by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
-    unclear = [pair for pair, verdict in zip(pairs, by_form, strict=True) if not verdict]
+    unclear = [pairs[i] for i, verdict in enumerate(by_form) if not verdict]
     judged = iter(verdicts_of(verifier, unclear) if unclear else [])
     return [verdict or next(judged) for verdict in by_form]
 
@@ -166,20 +159,22 @@ def algorithm_1(
     limits: Limits,
     gamma: int = 4,
 ) -> Iterator[EmittedStep]:
-    """Algorithm 1 (section 3.1): cycles of γ draft steps, γ + 1 target steps and their verdicts.
-    A cycle takes as long as γ draft steps and one target step. It emits (1 - α^k) / (1 - α) steps
-    on average, k = γ + 1, if α is the probability that a draft step is accepted (Theorem 1).
-    """
+    """Algorithm 1 (section 3.1): cycles of γ draft steps, γ + 1 target steps and their
+    verdicts. A cycle emits (1 - α^k) / (1 - α) steps on average, k = γ + 1, if a draft
+    step is accepted with probability α (Theorem 1)."""
 
-    def room(length: int) -> int:  # for the step after a prefix of this length, in tokens
+    def room(length: int) -> int:  # in tokens, for the step after so long a prefix
         return limits.step_limit(length - len(prompt))
 
-    index, previous = 0, None  # the number of the next step, and the step before it
-    trunk, ahead = target.open(prompt), draft.open(prompt)
+    index = 0  # the number of the next step
+    previous = None  # the step before it
+    trunk = target.open(prompt)
+    ahead = draft.open(prompt)
     try:
-        while room(len(trunk)) and (previous is None or previous.finish is not Finish.EOS):
-            # The draft writes up to γ steps ŝ in a row. Row j of the target starts after j of them.
-            drafts, starts = list[Step](), [len(trunk)]
+        while room(len(trunk)) and not (previous and previous.finish is Finish.EOS):
+            # The draft writes up to γ steps ŝ. Row j of the target starts after j.
+            drafts: list[Step] = []
+            starts = [len(trunk)]
             goes_on = limits.may_be_drafted(previous)
             while goes_on and len(drafts) < gamma:
                 stream = draft.stream.fold_in(index + len(drafts))
@@ -187,17 +182,19 @@ def algorithm_1(
                 goes_on = drafts[-1].finish is Finish.BOUNDARY and room(len(ahead)) > 0
                 starts += [len(ahead)] if goes_on else []
 
-            # The target reads the drafts once, as one trunk. Its rows are forks, cut back to their
-            # starts; together they write γ + 1 steps s in one batch.
+            # The target reads the drafts once, as one trunk. Its rows are forks, cut
+            # back to their starts; together they write γ + 1 steps s in one batch.
             trunk.extend(token for step in drafts for token in step.tokens)
             rows = [target.fork(trunk, start) for start in reversed(starts)][::-1]
             streams = [target.stream.fold_in(index + j) for j in range(len(rows))]
-            begun = zip(rows, streams, map(room, starts), strict=True)
-            steps = target.finish([target.begin(*row) for row in begun])
+            steps = target.finish(
+                [*map(target.begin, rows, streams, map(room, starts))]
+            )
 
-            # The drafts before the first mismatch are emitted, then the target's step of that row.
-            both = zip(starts, drafts, steps, count(index), strict=False)
-            pairs = [Pair(tuple(trunk.tokens[:start]), d, s, index=i) for start, d, s, i in both]
+            # The drafts before the first mismatch are emitted, then the target's step.
+            pairs = []
+            for j, (start, d, s) in enumerate(zip(starts, drafts, steps, strict=False)):
+                pairs.append(Pair(tuple(trunk.tokens[:start]), d, s, index=index + j))
             verdicts = verify(verifier, pairs)
             j = 0
             while j < len(drafts) and verdicts[j].aligned:
@@ -205,16 +202,20 @@ def algorithm_1(
                 j += 1
             if j == len(starts):  # the last draft ended the text, or used up the budget
                 return
+            i = index + j
+            s = steps[j]
             if j < len(drafts):
-                yield EmittedStep(index + j, steps[j], Origin.CORRECTION, verdicts[j], drafts[j])
+                yield EmittedStep(i, s, Origin.CORRECTION, verdicts[j], drafts[j])
             else:
-                yield EmittedStep(index + j, steps[j], Origin.BONUS if drafts else Origin.TARGET)
+                yield EmittedStep(i, s, Origin.BONUS if drafts else Origin.TARGET)
 
-            # Row j holds the new prefix and is the next trunk; the draft's branch follows it.
-            index, previous, trunk = index + j + 1, steps[j], rows[j]
+            # Row j holds the new prefix and is the next trunk; the draft follows it.
+            index = i + 1
+            previous = s
+            trunk = rows[j]
             target.keep({trunk})
             draft.runner.rewind(ahead, starts[j])
-            ahead.extend(steps[j].tokens)
+            ahead.extend(s.tokens)
     finally:
         target.keep(set())
         draft.keep(set())
@@ -222,7 +223,7 @@ def algorithm_1(
 
 @dataclass(eq=False)
 class Node:
-    """A prefix: the emitted steps, then a path of draft steps. Both models may write from here."""
+    """A prefix: the emitted steps, then draft steps. Both models may write here."""
 
     index: int  # the number of the step that follows
     tokens: list[int]  # the whole prefix, prompt included
@@ -230,12 +231,12 @@ class Node:
     previous: Step | None  # the last step of the prefix; None if it is the prompt
     draft_branch: Branch
     target_branch: Branch
-    drafts: list[Writing] = field(default_factory=list)  # the alternatives ŝ from here, in order
-    target: Writing | None = None  # the target's own step s from here, once it is started
+    drafts: list[Writing] = field(default_factory=list)  # the alternatives ŝ, in order
+    target: Writing | None = None  # the target's own step s, once it is started
 
 
 def tree(root: Node) -> list[Node]:
-    """The nodes that are still open, level by level. Whatever leaves the tree is cancelled."""
+    """The open nodes, level by level. Whatever leaves the tree is cancelled."""
     nodes = [root]
     for node in nodes:  # the list grows while it is read
         nodes += [d.node for d in node.drafts if d.node and d.node.limit]
@@ -244,17 +245,13 @@ def tree(root: Node) -> list[Node]:
 
 @dataclass(eq=False)
 class Lookahead:
-    """The whole method, turn by turn. `root`: the end of the emitted steps, with the tree below it.
-    Levels count from the root; in `SYNC`, from where the cycle began:
+    """The whole method, turn by turn. `root`: the end of the emitted steps, with the
+    tree below it. Levels count from the root; in `SYNC`, from where the cycle began:
 
-        schedule   drafts from levels   target steps from levels
-        SYNC       0 .. depth - 1       0 .. depth, after all drafts     Algorithm 1, Theorem 1
-        PAPER      0 .. depth - 1       0 .. depth - 1                   Appendix B, Theorem 2
-        DEPTH      0 .. depth - 1       0 .. depth                       the official code
-
-    `width`: alternatives per step (section 3.1). `max_target_rows`: most target steps at a time, k₁
-    in k₁ k₂ ≤ M (section 3.3). `draft_forwards`: draft forwards per target forward (paper: 1 / c).
-    """
+        schedule  drafts from levels  target steps from levels
+        SYNC      0 .. depth - 1      0 .. depth, after all drafts  Algorithm 1
+        PAPER     0 .. depth - 1      0 .. depth - 1                Appendix B
+        DEPTH     0 .. depth - 1      0 .. depth                    the official code"""
 
     prompt: Sequence[int]
     draft: Writer
@@ -263,10 +260,10 @@ class Lookahead:
     limits: Limits
     schedule: Schedule = Schedule.DEPTH
     depth: int = 4
-    width: int = 1
-    max_target_rows: int | None = None
-    coupling: Coupling = Coupling.INDEPENDENT
-    draft_forwards: int = 8
+    width: int = 1  # alternatives per step (section 3.1)
+    max_target_rows: int | None = None  # at a time: k₁ in k₁ k₂ ≤ M (section 3.3)
+    shares_noise: bool = False  # of the target, with first alternatives
+    draft_forwards: int = 8  # per target forward (paper: 1 / c)
 
     def steps(self) -> Iterator[EmittedStep]:
         """The steps of the answer as they are decided."""
@@ -282,39 +279,41 @@ class Lookahead:
                 if drafting:
                     self.draft.write(drafting)
                 self.grow()
-                if self.schedule is Schedule.SYNC and not all(w.step for w in drafting + rows):
+                unfinished = [w for w in drafting + rows if not w.step]
+                if self.schedule is Schedule.SYNC and unfinished:
                     continue  # the barrier: each stage waits for the whole previous one
                 self.judge()
                 yield from self.decide()
                 nodes = tree(self.root)  # close the branches of all that left the tree
-                unfinished = {d.branch for n in nodes for d in n.drafts if not d.step}
+                in_work = {d.branch for n in nodes for d in n.drafts if not d.step}
                 self.target.keep({n.target_branch for n in nodes})
-                self.draft.keep({n.draft_branch for n in nodes} | unfinished)
+                self.draft.keep({n.draft_branch for n in nodes} | in_work)
         finally:
             self.target.keep(set())
             self.draft.keep(set())
 
     def start(self) -> tuple[list[Writing], list[Writing]]:
-        """Start every step that may start, nearest to the root first. Returns unfinished steps."""
-        nodes, draft, target = tree(self.root), self.draft, self.target
+        """Start what may start, nearest to the root first. Returns unfinished steps."""
+        nodes = tree(self.root)
         for node in filter(self.may_draft, nodes):
             for j in range(self.width):
-                noise = target if self.coupling is Coupling.SHARED and j == 0 else draft
-                stream = noise.stream.fold_in(*(node.index, j) if j else (node.index,))
-                branch = draft.fork(node.draft_branch, len(node.tokens))
-                node.drafts.append(draft.begin(branch, stream, node.limit))
+                noise = self.target if self.shares_noise and j == 0 else self.draft
+                stream = noise.stream.fold_in(node.index, *([j] if j else []))
+                branch = self.draft.fork(node.draft_branch, len(node.tokens))
+                node.drafts.append(self.draft.begin(branch, stream, node.limit))
         drafting = [d for n in nodes for d in n.drafts if not d.step]
         rows = [n.target for n in nodes if n.target and not n.target.step]
         deepest = self.depth - 1 if self.schedule is Schedule.PAPER else self.depth
+        most_rows = len(nodes) if self.max_target_rows is None else self.max_target_rows
         for node in nodes if not (self.schedule is Schedule.SYNC and drafting) else []:
             due = not node.target and node.index - self.first <= deepest
-            if due and (self.max_target_rows is None or len(rows) < self.max_target_rows):
-                stream = target.stream.fold_in(node.index)
-                node.target = target.begin(node.target_branch, stream, node.limit)
+            if due and len(rows) < most_rows:
+                stream = self.target.stream.fold_in(node.index)
+                node.target = self.target.begin(node.target_branch, stream, node.limit)
                 rows.append(node.target)
         for node in nodes:
-            if target.speculation and node.drafts:  # ŝ may be proposed as tokens of s
-                offer = target.speculation.drafter.offer
+            if self.target.speculation and node.drafts:  # its tokens may be proposed
+                offer = self.target.speculation.drafter.offer
                 offer(node.target_branch, len(node.tokens), node.drafts[0].tokens)
         return drafting, rows
 
@@ -324,18 +323,19 @@ class Lookahead:
         return near and not node.drafts and self.limits.may_be_drafted(node.previous)
 
     def grow(self) -> None:
-        """Add a node for each finished draft step. A cut one gets none: it is never accepted."""
+        """Add a node for each new draft step. A cut one is never accepted."""
         for parent, d in [(n, d) for n in tree(self.root) for d in n.drafts]:
-            if d.step and not d.node and not d.verdict and d.step.finish is not Finish.LENGTH:
+            step = None if d.node or d.verdict else d.step
+            if step and step.finish is not Finish.LENGTH:
                 branch = self.target.fork(parent.target_branch, len(parent.tokens))
-                branch.extend(d.step.tokens)
-                d.node = self.after(parent, d.step, d.branch, branch)
+                branch.extend(step.tokens)
+                d.node = self.after(parent, step, d.branch, branch)
 
-    def after(self, node: Node, step: Step, draft_branch: Branch, target_branch: Branch) -> Node:
+    def after(self, node: Node, step: Step, draft: Branch, target: Branch) -> Node:
         tokens = [*node.tokens, *step.tokens]
         limit = self.limits.step_limit(len(tokens) - len(self.prompt))
         limit = 0 if step.finish is Finish.EOS else limit
-        return Node(node.index + 1, tokens, limit, step, draft_branch, target_branch)
+        return Node(node.index + 1, tokens, limit, step, draft, target)
 
     def judge(self) -> None:
         """Verify every pair that is complete: ŝ and s from the same node."""
@@ -346,15 +346,19 @@ class Lookahead:
             for d in node.drafts
             if d.step and not d.verdict
         }
-        for d, verdict in zip(pairs, verify(self.verifier, [*pairs.values()]), strict=True):
-            d.verdict, d.node = verdict, d.node if verdict.aligned else None
+        verdicts = verify(self.verifier, list(pairs.values()))
+        for d, verdict in zip(pairs, verdicts, strict=True):
+            d.verdict = verdict
+            d.node = d.node if verdict.aligned else None
 
     def decide(self) -> Iterator[EmittedStep]:
         """Decide at the root, alternatives in order, while a decision is possible."""
         while self.root.limit:
-            root, i = self.root, self.root.index
+            root = self.root
+            i = root.index
             s = root.target.step if root.target else None
-            best = next((d for d in root.drafts if not d.verdict or d.verdict.aligned), None)
+            hopes = [d for d in root.drafts if not d.verdict or d.verdict.aligned]
+            best = hopes[0] if hopes else None
             if best and best.step and best.verdict and best.node:
                 out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
                 self.root = best.node
@@ -375,25 +379,21 @@ class Lookahead:
 
 
 def main() -> None:
-    """Answer a question and print each step, and who wrote it, as soon as it is decided."""
+    """Answer a question and print each step, and who wrote it, once it is decided."""
     from lr.reasoner import Reasoner  # loads the models and calls `Lookahead`
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("question", nargs="?", default=QUESTION)
     models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
-    settings: dict[str, str | int] = {"mode": "lr", "drafter": "draft", "schedule": "depth"}
-    settings |= {"depth": 4, "width": 1, "seed": 0}
-    for name, default in {**models, **settings}.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=str(default))
+    settings = {**models, "mode": "lr", "drafter": "draft", "schedule": "depth"}
+    for name, default in {**settings, "depth": 4, "width": 1, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     options = vars(parser.parse_args())
-    try:
-        reasoner = Reasoner(*(options.pop(name) for name in models))
-        for step in reasoner.run(options.pop("question"), engine="page", **options):
-            if step.rejected is not None:
-                print(f"{'rejected':>10}  {step.rejected.strip()}")  # noqa: T201
-            print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201
-    except LRError as error:
-        parser.error(str(error))
+    reasoner = Reasoner(*(options.pop(name) for name in models))
+    for step in reasoner.run(options.pop("question"), engine="page", **options):
+        if step.rejected is not None:
+            print(f"{'rejected':>10}  {step.rejected.strip()}")  # noqa: T201
+        print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from lr.lookahead import Lookahead, Writer
 from lr.spec.protocol import Emit, NodeId, Schedule
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.trace import ForwardPass
-from lr.types import Coupling, EmittedStep, Role, Verdict, require
+from lr.types import EmittedStep, Role, Verdict, require
 
 
 def serve_page(answer: Answer) -> Steps:
@@ -58,7 +58,7 @@ def serve_page(answer: Answer) -> Steps:
             depth=options.depth,
             width=options.width,
             max_target_rows=options.max_target_rows,
-            coupling=Coupling(options.coupling),
+            shares_noise=options.coupling == "shared",
             draft_forwards=options.draft_forwards,
         )
         for emitted in page.steps():

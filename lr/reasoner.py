@@ -20,10 +20,9 @@ import torch
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
-from lr.engine.loading import Loader
+from lr.engine.loading import DraftCheckpoint, Loader
 from lr.engine.own_draft import engine_with
 from lr.engine.verifiers import VerifierChoice
-from lr.engine.worker import DraftCheckpoint
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported

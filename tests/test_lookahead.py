@@ -36,7 +36,6 @@ from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
 from lr.spec.write import BlankLineSegmenter
 from lr.types import (
-    Coupling,
     EmittedStep,
     Finish,
     Origin,
@@ -131,9 +130,11 @@ class ModelScript:
     """
 
     def __init__(
-        self, made: tuple[Writer, Writer], verifier: Verifier, coupling: Coupling
+        self, made: tuple[Writer, Writer], verifier: Verifier, *, shares_noise: bool
     ) -> None:
-        self.made, self.verifier, self.coupling = made, verifier, coupling
+        self.made = made
+        self.verifier = verifier
+        self.shares_noise = shares_noise
         self.found: dict[tuple[Prefix, Role, int], Step] = {}
 
     def draft(self, prefix: Prefix, sibling: int) -> Step:
@@ -150,7 +151,7 @@ class ModelScript:
         key = (prefix, role, sibling)
         if key not in self.found:
             draft, target = self.made
-            shared = self.coupling is Coupling.SHARED and not sibling
+            shared = self.shares_noise and not sibling
             stream = (target if shared or role is Role.TARGET else draft).stream
             path = (len(prefix), sibling) if sibling else (len(prefix),)
             writer = draft if role is Role.DRAFT else target
@@ -184,7 +185,7 @@ LOOKUP = (Speculation(LookupDrafter(2, 1), MatchRule(), 3),) * 2
     ),
     rho=st.sampled_from([None, 0.0, 0.7, 1.0]),
     temperature=st.sampled_from([0.0, 0.8, 1.2]),
-    coupling=st.sampled_from(Coupling),
+    shares_noise=st.booleans(),
     speculation=st.sampled_from([(None, None), LOOKUP]),
     forwards=st.sampled_from([1, 3, 8]),
     seed=st.integers(0, 999),
@@ -197,7 +198,7 @@ def test_the_page_emits_what_the_scheduler_emits(
     limits: Limits,
     rho: float | None,
     temperature: float,
-    coupling: Coupling,
+    shares_noise: bool,
     speculation: tuple[Speculation | None, Speculation | None],
     forwards: int,
     seed: int,
@@ -214,9 +215,16 @@ def test_the_page_emits_what_the_scheduler_emits(
         "max_target_rows": rows,
     }
     emitted = run(
-        verifier, limits, made, **how, coupling=coupling, draft_forwards=forwards
+        verifier,
+        limits,
+        made,
+        **how,
+        shares_noise=shares_noise,
+        draft_forwards=forwards,
     )
-    script = ModelScript(writers(temperature, seed), verifier, coupling)
+    script = ModelScript(
+        writers(temperature, seed), verifier, shares_noise=shares_noise
+    )
     assert emitted == scheduled(script, SchedulerConfig(limits, **how), seed)
     if rho is None:
         plain = run(verifier, limits, writers(temperature, seed), depth=0)
@@ -227,7 +235,7 @@ def test_the_step_drafter_changes_nothing() -> None:
     """The draft's version of a step, proposed to the target token by token."""
     for seed in range(8):
         token_level = (None, Speculation(StepDrafter(), MatchRule(), 4))
-        how = {"coupling": Coupling.SHARED, "depth": 3, "width": 2}
+        how = {"shares_noise": True, "depth": 3, "width": 2}
         with_it = writers(1.0, seed, models=(1, 1), speculation=token_level)
         without = writers(1.0, seed, models=(1, 1))
         limits, verifier = Limits(60, 20), ByContent(0.7)

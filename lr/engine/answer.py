@@ -304,9 +304,8 @@ class Answer:
             self.nodes[child] = AnswerNode(tokens)
             step = sourced[sibling] if sibling < len(sourced) else None
             if step is None:
-                side.fork(parent, child, len(tokens))
                 stream = self.stream(Role.DRAFT, parent.index, sibling)
-                side.write(child, parent.index, command.limit, stream)
+                side.draft(parent, child, len(tokens), command.limit, stream)
             else:
                 side.fork(parent, child, len(tokens), step.tokens)
                 self.trace.record(StepWritten(Role.DRAFT, parent.index, step, child))
@@ -465,7 +464,8 @@ class Answer:
             return None
         shared = self.options.coupling == "shared"
         role = Role.TARGET if shared else Role.DRAFT
-        return StepsAhead(self.role_stream(role), config.limits, config.depth)
+        stream = self.role_stream(role)
+        return StepsAhead(stream, config.limits, len(self.prompt), config.depth)
 
     def writer_config(
         self, role: Role, draft_runner: Runner | None = None

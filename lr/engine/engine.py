@@ -32,12 +32,13 @@ from functools import partial
 from pathlib import Path
 
 from lr.engine.answer import READS_DRAFTS, Answer, Steps
+from lr.engine.loading import DraftCheckpoint
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import Side
-from lr.engine.worker import DraftCheckpoint, DraftWorker, RemoteSide, RemoteWriter
-from lr.errors import OutOfBlocks, ProtocolError
+from lr.engine.worker import DraftWorker, RemoteSide
+from lr.errors import OutOfBlocks, ProtocolError, SettingError
 from lr.model.codec import Codec
 from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
@@ -245,7 +246,7 @@ class Loop:
         self.borrowed: dict[str, ModelRunner] = {}
         self.forward_seconds = 0.0  # of all forwards
         self.verifier = answer.verifier
-        self.draft: StepWriter | RemoteWriter | None = None
+        self.draft: StepWriter | DraftWorker | None = None
         self.draft_forwards = options.draft_forwards
         if options.looks_ahead:
             self.draft = self._draft_writer(answer)
@@ -266,20 +267,21 @@ class Loop:
                 stack.callback(setattr, runner, "observer", None)
         stack.callback(self.close)
 
-    def _draft_writer(self, answer: Answer) -> StepWriter | RemoteWriter:
+    def _draft_writer(self, answer: Answer) -> StepWriter | DraftWorker:
         config = answer.writer_config(Role.DRAFT)
-        if not self.engine.overlaps(answer.options):
+        worker = self.engine.worker
+        if worker is None or not self.engine.overlaps(answer.options):
             return self._writer(config)
-        assert self.engine.worker is not None
+        variant = answer.variant
+        if variant.segmenter is not None or (variant.rule and config.speculation):
+            raise SettingError(
+                "the draft's worker runs no segmenter or rule of a variant; use driver "
+                "lockstep."
+            )
         self.draft_forwards = 1
-        remote = self.engine.worker.begin(
-            config,
-            self.blocks,
-            detailed=answer.trace.detailed and self.alone,
-            plugin=answer.variant.file,
-        )
-        self.stack.callback(remote.end)
-        return remote
+        worker.begin(config, self.blocks, detailed=answer.trace.detailed and self.alone)
+        self.stack.callback(worker.end)
+        return worker
 
     def _writer(self, config: WriterConfig) -> StepWriter:
         runner = self._borrow(config.role.value, config.role)
@@ -307,7 +309,7 @@ class Loop:
     def _draft_side(self, answer: Answer) -> Side | RemoteSide | None:
         if self.draft is None:
             return None
-        if isinstance(self.draft, RemoteWriter):
+        if isinstance(self.draft, DraftWorker):
             return self.draft.side(answer.trace, answer.steps_ahead())
         return Side(self.draft, answer.trace)
 
@@ -328,7 +330,7 @@ class Loop:
         `ProtocolError` if nothing can ever happen again.
         """
         took = self._take()
-        if isinstance(self.draft, RemoteWriter):
+        if isinstance(self.draft, DraftWorker):
             self.draft.flush()
         draft = self.draft if self.draft is not None and self.draft.busy else None
         may_draft = draft is not None and self.forwards_left > 0
@@ -351,11 +353,11 @@ class Loop:
                 f"{', '.join(work)}."
             )
 
-    def _run_draft(self, draft: StepWriter | RemoteWriter) -> None:
+    def _run_draft(self, draft: StepWriter | DraftWorker) -> None:
         """Run a draft in this thread once, or take in what a worker has written. While
         the target has nothing to do, wait for the worker."""
-        if isinstance(draft, RemoteWriter):
-            draft.receive(wait=not self.target.busy)
+        if isinstance(draft, DraftWorker):
+            draft.poll(wait=not self.target.busy)
         else:
             draft.poll()
         self._take()
@@ -409,7 +411,7 @@ class Loop:
         if self.draft is not None and self.engine.judge is not None:
             runners += [("judge", runner) for runner in self.engine.judge.asked]
         failures = [(name, runner.failure) for name, runner in runners]
-        if isinstance(self.draft, RemoteWriter):
+        if isinstance(self.draft, DraftWorker):
             failures.append(("draft", self.draft.failure))
         return [
             Warned(f"{name}: {why}") for name, why in dict.fromkeys(failures) if why

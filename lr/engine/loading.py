@@ -3,12 +3,13 @@ process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from lr.engine.runner import Runners
 from lr.errors import SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
@@ -60,3 +61,20 @@ class Loader:
                 f"write {codec.vocab_size}. Choose a draft with an embedding for each of them."
             )
         return model
+
+
+@dataclass(frozen=True)
+class DraftCheckpoint:
+    """The draft that a process loads for itself. `pieces`: the bytes of each token."""
+
+    loader: Loader
+    name: str | Path
+    device: torch.device
+    pieces: tuple[bytes, ...] = ()
+    known_tokens: int | None = None
+    num_blocks: int | None = None
+
+    def __call__(self) -> tuple[Runners, Callable[[int], bytes]]:
+        model = self.loader.load(self.name, self.device)
+        runners = Runners(model, len(self.pieces), self.known_tokens, self.num_blocks)
+        return runners, self.pieces.__getitem__

@@ -83,6 +83,13 @@ class Side:
         self.branches[node] = branch
         self.writer.runner.tag(branch, node)
 
+    def draft(
+        self, parent: NodeId, node: NodeId, length: int, limit: int, stream: Stream
+    ) -> None:
+        """Begin the draft step from `parent` to `node`, on a branch of its own."""
+        self.fork(parent, node, length)
+        self.write(node, parent.index, limit, stream)
+
     def write(
         self,
         node: NodeId,

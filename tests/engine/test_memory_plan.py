@@ -14,7 +14,7 @@ from reasoner_kit import write_checkpoint
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Loop
-from lr.engine.worker import News, RemoteWriter
+from lr.engine.worker import DraftWorker, News
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass
@@ -95,7 +95,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
     """Branches and tokens of every forward from here on, by role, the worker's
     included."""
     found: dict[Role, list[tuple[int, int]]] = {role: [] for role in Role}
-    passed, take_in = Loop.passed, RemoteWriter._take_in
+    passed = Loop.passed
+    receive = DraftWorker._receive
 
     def ours(
         loop: Loop, role: Role, branches: int, tokens: int, seconds: float
@@ -103,13 +104,19 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
         found[role].append((branches, tokens))
         passed(loop, role, branches, tokens, seconds)
 
-    def theirs(writer: RemoteWriter, news: News) -> None:
-        take_in(writer, news)
-        passes = [event for *_, event in news.events if isinstance(event, ForwardPass)]
-        found[Role.DRAFT] += [(event.branches, event.tokens) for event in passes]
+    def theirs(worker: DraftWorker, wait: float | None) -> News | None:
+        news = receive(worker, wait)
+        if news is not None:
+            passes = {
+                (event.branches, event.tokens, event.seconds)
+                for *_, event in news.events
+                if isinstance(event, ForwardPass)  # one for each answer
+            }
+            found[Role.DRAFT] += [(branches, tokens) for branches, tokens, _ in passes]
+        return news
 
     monkeypatch.setattr(Loop, "passed", ours)
-    monkeypatch.setattr(RemoteWriter, "_take_in", theirs)
+    monkeypatch.setattr(DraftWorker, "_receive", theirs)
     return found
 
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from lr.engine.engine import Engine
 from lr.engine.side import Side
-from lr.engine.worker import AheadWriter, DraftWorker, StepsAhead
+from lr.engine.worker import DraftSide, DraftWorker, StepsAhead
 from lr.spec.protocol import Limits, NodeId
 from lr.spec.verifiers.base import ExactVerifier
 from lr.spec.write import StepWriter
@@ -124,60 +124,52 @@ def test_stopping_early_gives_everything_back(thread: Engine, stop_after: int) -
     require_clean(thread)
 
 
-def written(side: Side) -> Step:
-    """The step that a side is writing, to its end."""
-    while side.writer.busy:
-        side.writer.poll()
-    [finished] = side.take()
-    return finished.step
-
-
 def test_the_next_step_is_written_before_it_is_asked_for() -> None:
-    """It is the very step that would have been written, it is not written twice, and
-    there are never more steps below the root than the window allows."""
+    """It is the very step that would have been written, it is not written twice, there
+    are never more branches than the window allows, and a correction drops it."""
     engine = toy_engine(endless=True)
     answer = ask(engine)
     stream = answer.role_stream(Role.DRAFT)
     prompt = answer.prompt
     nodes = [NodeId(0, index) for index in range(5)]
+    runner = engine.runners[Role.DRAFT].lend(200)
+    config = answer.writer_config(Role.DRAFT)
+    writer = StepWriter(config, runner, engine.codec.token_bytes)
 
-    def side() -> Side:
-        runner = engine.runners[Role.DRAFT].lend(100)
-        config = answer.writer_config(Role.DRAFT)
-        made = Side(StepWriter(config, runner, engine.codec.token_bytes), Trace())
-        made.open(nodes[0], prompt)
-        return made
+    def written(side: Side) -> Step:
+        while side.writer.busy:
+            side.writer.poll()
+        [finished] = side.take()
+        return finished.step
 
-    def ask_for(side: Side, index: int) -> Step:
-        side.fork(nodes[index], nodes[index + 1], len(side.branches[nodes[index]]))
-        side.write(nodes[index + 1], index, 12, stream.fold_in(index))
-        return written(side)
+    def ask_for(side: Side, index: int) -> None:
+        parent = nodes[index]
+        length = len(side.branches[parent])
+        side.draft(parent, nodes[index + 1], length, 12, stream.fold_in(index))
 
-    asked, early = side(), side()
-    expected = [ask_for(asked, index) for index in range(3)]
+    asked = Side(writer, Trace())
+    asked.open(nodes[0], prompt)
+    expected = []
+    for index in range(3):
+        ask_for(asked, index)
+        expected.append(written(asked))
     assert all(step.finish is Finish.BOUNDARY for step in expected)
-    settings = StepsAhead(stream, Limits(200, 12), window=3)
-    ahead = AheadWriter(early, settings, len(prompt))
-    assert ask_for(early, 0) == expected[0]
+    early = DraftSide(writer, Trace())
+    early.open(nodes[0], prompt)
+    early.may_go_on(StepsAhead(stream, Limits(200, 12), len(prompt), window=3))
+    ask_for(early, 0)
+    assert written(early) == expected[0]
     for index in (1, 2):
-        ahead.last = nodes[index]
-        ahead.begin()
+        early.go_on()
+        ask_for(early, index)  # it is being written already
         assert written(early) == expected[index]
-    ahead.last = nodes[3]
-    ahead.begin()
-    assert not early.writer.busy  # the window is full
-    # Only what was asked for is in the trace.
-    events = [[event for _, event in side.trace.events] for side in (asked, early)]
-    assert events[1] == events[0][:1]
-    ahead.is_asked_for(nodes[2])
-    assert [event for _, event in early.trace.events] == events[0][:2]
-    # What hangs below a closed node is dropped.
-    early.close(nodes[2])
-    ahead.begin()
-    assert nodes[3] not in early.branches
-    for each in (asked, early):
-        each.end()
-        engine.runners[Role.DRAFT].take_back(each.writer.runner)
+    early.go_on()
+    assert not writer.busy  # the window is full
+    early.rename(nodes[0], NodeId(1, 1), (5,))
+    assert list(early.branches) == [NodeId(1, 1)]
+    for side in (asked, early):
+        side.end()
+    engine.runners[Role.DRAFT].take_back(runner)
     require_clean(engine, [Role.DRAFT])
 
 
