@@ -11,6 +11,7 @@ from.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -66,10 +67,8 @@ class Codec:
 
             return cls(dummy_tokenizer(name), name=name)
         directory = resolve(name_or_path, weights=False)
-        config, generation_config = (
-            read_json(directory / file) if (directory / file).is_file() else {}
-            for file in ("config.json", "generation_config.json")
-        )
+        config = _read_optional(directory / "config.json")
+        generation_config = _read_optional(directory / "generation_config.json")
         eos_ids: list[Any] = []
         for stated in (config, generation_config):
             ids = stated.get("eos_token_id")
@@ -153,10 +152,8 @@ class Codec:
             name = message["role"].replace("user", "question")
             text = message["content"]
             require(isinstance(text, str), name, text, "a string")
-            if not text.isascii() and text != text.encode(errors="replace").decode():
-                raise SettingError(
-                    f"{name} has a character that is not Unicode text. Give it in UTF-8."
-                )
+            expected = "Unicode text: give it in UTF-8"
+            require(not re.search("[\ud800-\udfff]", text), name, ascii(text), expected)
         if not self.tokenizer.chat_template:
             raise CheckpointError(
                 f"{self.name} has no chat template (chat_template in "
@@ -184,11 +181,10 @@ class Codec:
             )
         except Exception as error:  # a template is a program and may raise anything
             reason = (str(error).splitlines() or ["no message"])[0]
-            roles = ", ".join(message["role"] for message in messages)
             raise SettingError(
-                f"the chat template of {self.name} refuses these messages (roles: "
-                f"{roles}; {type(error).__name__}: {reason}). Leave out what it does "
-                "not support, often the system message, or use another template."
+                f"the chat template of {self.name} refuses these messages "
+                f"({type(error).__name__}: {reason}). Leave out what it does not "
+                "support, often the system message, or use another template."
             ) from error
 
         # 3. Read what stands between marks as plain text.
@@ -198,10 +194,9 @@ class Codec:
         return ids
 
 
-def first_difference(target: Codec, draft: Codec) -> str:
-    """A description of how two vocabularies differ; "" if one can draft for the other:
-    they may differ only in added tokens that one of them lacks.
-    """
+def require_same(target: Codec, draft: Codec) -> None:
+    """Raise SettingError, with the first differences, unless the draft uses the
+    target's ids. They may differ in added tokens that one of them lacks."""
     target_texts, draft_texts = (
         {token: text for text, token in codec.tokenizer.get_vocab().items()}
         for codec in (target, draft)
@@ -212,25 +207,20 @@ def first_difference(target: Codec, draft: Codec) -> str:
     }
     differences = []
     for token in sorted(target_texts.keys() | draft_texts.keys()):
-        ours = target_texts.get(token)
-        theirs = draft_texts.get(token)
-        lacking = token in added and None in (ours, theirs)
-        if ours != theirs and not lacking:
-            differences.append(f"id {token} is {ours!r} and {theirs!r}")
-    if not differences:
-        return ""
-    return f"{len(differences)} ids differ: {'; '.join(differences[:3])}"
-
-
-def require_same(target: Codec, draft: Codec) -> None:
-    """Raise SettingError, with the first differences, unless the draft uses the
-    target's ids."""
-    if difference := first_difference(target, draft):
+        texts = target_texts.get(token), draft_texts.get(token)
+        if texts[0] != texts[1] and not (token in added and None in texts):
+            differences.append(f"id {token} is {texts[0]!r} and {texts[1]!r}")
+    if differences:
         raise SettingError(
             f"draft {draft.name} and target {target.name} have different vocabularies "
-            f"(target first): {difference}. A draft must share the target's token ids: "
+            f"(target first): {len(differences)} ids differ: "
+            f"{'; '.join(differences[:3])}. A draft must share the target's token ids: "
             "choose one of the same family."
         )
+
+
+def _read_optional(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.is_file() else {}
 
 
 def _load_tokenizer(directory: Path) -> Any:

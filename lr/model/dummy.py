@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
     from lr.model.qwen import CausalLM
 
-DUMMY_NOTE = "dummy weights are random: what such a model writes means nothing, what it costs does"
-END, END_ID = "<|end|>", 256
-_RESIDUAL = (
-    "attention.out.weight",
-    "mlp.down.weight",
-)  # These write into the residual stream.
+END = "<|end|>"
+END_ID = 256
+RESIDUAL = ("attention.out.weight", "mlp.down.weight")
+"""These write into the residual stream."""
 
 
 def _qwen3(
@@ -118,22 +116,20 @@ def fill_dummy(model: torch.nn.Module) -> None:
     become 1."""
     import torch
 
-    parameters = list(model.named_parameters())
-    layers = max(1, sum(name.endswith(_RESIDUAL[0]) for name, _ in parameters))
+    parameters = dict(model.named_parameters())
+    layers = max(1, sum(name.endswith(RESIDUAL[0]) for name in parameters))
     stream = Stream.root(0).fold_in("dummy weights")
     with torch.no_grad():
-        for number, (name, parameter) in enumerate(parameters):
+        for number, (name, parameter) in enumerate(parameters.items()):
             if "norm" in name:
                 parameter.fill_(1)
                 continue
-            spread = math.sqrt(
-                3 / parameter.shape[-1]
-            )  # uniform on [-a, a] has variance a^2 / 3
-            if name.endswith(_RESIDUAL):
+            # uniform on [-a, a] has variance a^2 / 3
+            spread = math.sqrt(3 / parameter.shape[-1])
+            if name.endswith(RESIDUAL):
                 spread /= math.sqrt(2 * layers)
-            noise = torch.Generator(parameter.device).manual_seed(
-                stream.key(number) >> 1
-            )
+            noise = torch.Generator(parameter.device)
+            noise.manual_seed(stream.key(number) >> 1)
             parameter.uniform_(-spread, spread, generator=noise)
 
 

@@ -114,11 +114,12 @@ def load_model(
     that is not computed exactly here and for missing or unexpected tensors;
     SettingError for an impossible device, dtype or kind of weights.
     """
-    place = find_device(device)
     possible = (*DTYPES.values(), None)
     expected = f"one of {', '.join(map(str, possible))}"
     require(dtype in possible, "dtype", dtype, expected)
-    return load_pieces(name_or_path, place, dtype, CausalLM, progress=progress)
+    return load_pieces(
+        name_or_path, find_device(device), dtype, CausalLM, progress=progress
+    )
 
 
 def config_of(source: str | Path) -> ModelConfig:
@@ -210,18 +211,15 @@ def account(
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
     spare_head = config.tie_word_embeddings and HEAD_KEY in tensors
     known = {*needed, HEAD_KEY} if spare_head else set(needed)
-    faults = {
-        "missing": [key for key in needed if key not in tensors],
-        "unexpected": sorted(tensors.keys() - known),
-        "of another kind": [],
-    }
+    missing = [key for key in needed if key not in tensors]
+    unexpected = sorted(tensors.keys() - known)
+    others = []
     for key in needed.keys() & tensors.keys():
         shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()
         if shape != needed[key] or dtype not in DTYPES:
             expected = f"{' or '.join(DTYPES)} {needed[key]}"
-            faults["of another kind"].append(
-                f"{key} is {dtype} {shape}, not {expected}"
-            )
+            others.append(f"{key} is {dtype} {shape}, not {expected}")
+    faults = {"missing": missing, "unexpected": unexpected, "of another kind": others}
     texts = [
         f"{len(keys)} {fault}: {', '.join(keys[:10])}{', ...' if keys[10:] else ''}."
         for fault, keys in faults.items()
