@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -54,9 +55,9 @@ def tile_attention(tiles: Tiles, cache: PagedKVCache) -> Attend:
         later = places > at
         scores = torch.einsum("nhd,nshd->nhs", q[:n], keys) * scale
         weights = scores.masked_fill(later[:, None], -math.inf).softmax(-1)
-        seen = values.masked_fill(later[:, :, None, None], 0)
+        visible = values.masked_fill(later[:, :, None, None], 0)
         mixed = torch.zeros_like(q)
-        mixed[:n] = torch.einsum("nhs,nshd->nhd", weights, seen)
+        mixed[:n] = torch.einsum("nhs,nshd->nhd", weights, visible)
         return mixed
 
     return attend
@@ -105,6 +106,26 @@ def random_scene(seed: int, heads: tuple[int, int, int], block_size: int) -> Sce
     return Scene(heads, block_size, cached, counts)
 
 
+def new_cache(
+    heads: tuple[int, int, int],
+    block_size: int,
+    num_blocks: int,
+    dtype: torch.dtype,
+    device: str | torch.device,
+) -> PagedKVCache:
+    """One layer, in which free memory is full of NaN."""
+    return PagedKVCache(
+        num_layers=1,
+        num_kv_heads=heads[1],
+        head_dim=heads[2],
+        num_blocks=num_blocks,
+        block_size=block_size,
+        dtype=dtype,
+        device=device,
+        poison_freed=True,
+    )
+
+
 @torch.inference_mode()
 def compare(
     kind: AttentionKind,
@@ -119,23 +140,21 @@ def compare(
     row 0 asks with NaN, and the first key of sequence 1 is infinite. Returns into how
     many parts our kernel divided the keys.
     """
-    (h, kv, d), counts, parts = scene.heads, scene.counts, set[int]()
+    h, kv, d = scene.heads
+    counts, parts = scene.counts, set[int]()
     noise = torch.Generator().manual_seed(sum(counts) + h)
     cache, exact = (
-        PagedKVCache(
-            num_layers=1, num_kv_heads=kv, head_dim=d, num_blocks=64,
-            block_size=scene.block_size, dtype=each, device=device, poison_freed=True,
-        )
+        new_cache(scene.heads, scene.block_size, 64, each, device)
         for each in (dtype, torch.float64)
-    )  # fmt: skip
+    )
     tables = [cache.new() for _ in scene.cached]
     with cache.append([cache.new(), *tables], [1, *scene.cached]) as [slot, *_]:
         pass
     tables = [*tables, cache.fork(tables[0])][: len(counts)]
 
-    def empty(*size: int, **how: object) -> Tensor:  # full of 7
+    def empty(*size: int, **options: Any) -> Tensor:  # full of 7
         parts.update(size[:1] if len(size) == 4 else ())
-        return torch.full(size, 7.0, **how)  # type: ignore[call-overload]
+        return torch.full(size, 7.0, **options)
 
     with cache.append(tables, counts) as slots:
         # 1. A batch, and keys and values of what is cached.

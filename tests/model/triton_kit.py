@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import torch
 from attention_kit import LARGE, Scene, compare, random_scene
+from model_kit import randomised
 
 from lr.engine.runner import ModelRunner
 from lr.kernels import attention, fused, install
@@ -50,44 +51,35 @@ def layers_are_right(qk_norm: bool, dtype: torch.dtype) -> None:
     config = ModelConfig(
         31, 24, 40, 2, 2, 1, 16, 64, 1e-6, 1e4, not qk_norm, qk_norm, True
     )
-    model = CausalLM(config).eval()
-    noise = torch.Generator().manual_seed(1)
-    for weight in model.parameters():
-        weight.copy_(torch.randn(weight.shape, generator=noise) * 0.3)
-    model = model.to(dtype)
+    model = randomised(CausalLM(config).eval(), 1).to(dtype)
 
-    def several_rows() -> torch.Tensor:
+    def logits(*prompts: list[int]) -> torch.Tensor:
+        """After the prompts, and after two more tokens of each, one by one."""
         runner = ModelRunner(model, num_blocks=32, block_size=4)
-        branches = [runner.open([5, 9, 30]), runner.open([1])]
-        first = runner.forward(branches)
+        branches = [runner.open(prompt) for prompt in prompts]
+        rows = runner.forward(branches)
         for branch in branches:
-            branch.extend([3, 4])
-        rows = [torch.stack(first), *runner.forward(branches, "all")]
-        return torch.cat(rows).float().softmax(-1)
+            branch.append(7)
+        rows += runner.forward(branches)
+        return torch.stack(rows).float().softmax(-1)
 
-    def one_row() -> torch.Tensor:
-        runner = ModelRunner(model, num_blocks=8, block_size=4)
-        branch = runner.open([5, 9, 30])
-        rows = runner.forward([branch])
-        branch.append(7)
-        return torch.stack([*rows, *runner.forward([branch])]).float().softmax(-1)
-
-    plain = several_rows(), one_row()
+    several, single = ([5, 9, 30], [1]), ([5, 9, 30],)
+    plain = logits(*several), logits(*single)
     model.attention = TRITON
-    assert TRITON.install is not None
-    TRITON.install(model.layers, model.norm)
+    install.install(model.layers, model.norm)
     bound = 1e-5 if dtype is torch.float32 else 0.02
-    assert (several_rows() - plain[0]).abs().max() <= bound
+    assert (logits(*several) - plain[0]).abs().max() <= bound
     with patch.object(fused, "linear", wraps=fused.linear) as linear:
-        assert (one_row() - plain[1]).abs().max() <= bound
-    assert linear.call_count == 4 * len(model.layers)  # the second of two forwards
+        assert (logits(*single) - plain[1]).abs().max() <= bound
+    assert linear.call_count == 4 * len(model.layers)  # in the second of two forwards
 
-    seen: list[int] = []
-    model.layers[0].mlp_norm.register_forward_hook(lambda *_: seen.append(1))
+    calls: list[int] = []
+    model.layers[0].mlp_norm.register_forward_hook(lambda *_: calls.append(1))
+    assert (logits(*several) - plain[0]).abs().max() <= bound
     with patch.object(fused, "linear", wraps=fused.linear) as linear:
-        assert (one_row() - plain[1]).abs().max() <= bound
+        assert (logits(*single) - plain[1]).abs().max() <= bound
     assert linear.call_count == 4
-    assert len(seen) == 2
+    assert len(calls) == 4
 
 
 def rows_of_integers_are_right() -> None:
