@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import SDPA, AttentionKind, Tiles
+from lr.model.attention import SDPA, AttentionKind, RaggedBatch, Tiles
 from lr.model.attention_choice import (
     AttentionNeeds,
-    candidates,
     choose_attention,
     equip,
     find_attention,
@@ -32,37 +31,28 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
 CONFIG = ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
 MISSING = "the package is missing"
-Found = str | AttentionKind
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, Found]:
-    """What this machine has; change it."""
-    have: dict[str, Found] = {
+def test_the_first_that_works_is_taken_or_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here: dict[str, AttentionKind | str] = {
         "flash": MISSING,
         "triton": replace(TILES, name="triton"),
         "sdpa": SDPA,
     }
     monkeypatch.setattr(
-        "lr.model.attention_choice.find_attention", lambda name, needs: have[name]
+        "lr.model.attention_choice.find_attention", lambda name, needs: here[name]
     )
-    return have
-
-
-def test_the_first_that_works_is_taken(here: dict[str, Found]) -> None:
     assert choose_attention("auto", BF16).name == "triton"
-    here["flash"] = replace(TILES, name="flash")
-    assert choose_attention("auto", BF16).name == "flash"
-    here["flash"] = here["triton"] = MISSING
-    assert choose_attention("auto", BF16) is SDPA
-    assert dict(candidates(BF16)) == here
-
-
-def test_what_is_asked_for_is_taken_or_refused(here: dict[str, Found]) -> None:
-    assert choose_attention("triton", BF16).name == "triton"
     with pytest.raises(SettingError, match=MISSING):
         choose_attention("flash", BF16)
-    with pytest.raises(SettingError, match="expected auto"):
+    here["flash"] = replace(TILES, name="flash")
+    assert choose_attention("auto", BF16).name == "flash"
+    assert choose_attention("triton", BF16).name == "triton"
+    here["flash"] = here["triton"] = MISSING
+    assert choose_attention("auto", BF16) is SDPA
+    with pytest.raises(SettingError, match="auto"):
         choose_attention("fast", BF16)
 
 
@@ -116,15 +106,13 @@ def not_a_number(tiles: Tiles, cache: PagedKVCache) -> Attend:
 def test_a_trial_finds_a_kernel_that_does_not_work(
     kernel: Callable[[Tiles, PagedKVCache], Attend], reason: str, form: str
 ) -> None:
-    def ragged(batch, cache):  # type: ignore[no-untyped-def]
+    def ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
         return kernel(Tiles.of(batch, 3), cache)
 
-    kind = replace(TILES, ragged=ragged)
-    if form == "tiles":
-        kind = replace(TILES, tiles=kernel)
-    found = trial(kind, BF16)
-    assert reason in found
-    assert "more lines" not in found
+    wrong = {"ragged": {"ragged": ragged}, "tiles": {"tiles": kernel}}[form]
+    why_not = trial(replace(TILES, **wrong), BF16)  # type: ignore[arg-type]
+    assert reason in why_not
+    assert "more lines" not in why_not
 
 
 def test_a_trial_finds_layers_that_are_wrong() -> None:
@@ -140,13 +128,16 @@ def test_a_trial_is_content_with_what_is_right() -> None:
     assert trial(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8)) == ""
 
 
-def test_a_model_is_equipped_and_equipped_anew(here: dict[str, Found]) -> None:
+def test_a_model_is_equipped_and_equipped_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers that one kind replaces are the ordinary ones again with another."""
 
     def install(layers: nn.ModuleList, norm: nn.Module) -> None:
         layers[0].forward = norm.forward = "installed"  # type: ignore[assignment]
 
-    here["triton"] = replace(TILES, name="triton", install=install)
+    kinds = {"triton": replace(TILES, install=install), "sdpa": SDPA}
+    monkeypatch.setattr(
+        "lr.model.attention_choice.find_attention", lambda name, needs: kinds[name]
+    )
     model = CausalLM(CONFIG)
     equip(model, "triton", graphs=False)
     assert model.norm.forward == model.layers[0].forward == "installed"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,9 +21,9 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.invariant import check_cache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind
-from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 
+F64 = torch.float64
 CACHED = (0, 1, 15, 16, 17, 40)
 CHUNKS = (1, 2, 5, 16, 33)
 TOKENS = random_tokens(max(CACHED) + max(CHUNKS))
@@ -48,26 +47,21 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case
 
 
 def runner_for(
-    model: CausalLM, attention: AttentionKind, **settings: Any
+    directory: Path, attention: AttentionKind, dtype: torch.dtype = F64, **limits: int
 ) -> ModelRunner:
     """A runner whose cache shows NaN to whoever looks where nothing was written."""
+    model = load_model(directory, dtype=dtype)
     model.attention = attention
-    runner = ModelRunner(model, num_blocks=40, **settings)
-    c = runner.cache
-    runner.cache = PagedKVCache(
-        **model.cache_shape,
-        num_blocks=c.num_blocks,
-        block_size=c.block_size,
-        device="cpu",
-        poison_freed=True,
-    )
+    runner = ModelRunner(model, num_blocks=40, **limits)
+    sizes = {"num_blocks": 40, "block_size": runner.cache.block_size}
+    shape = model.cache_shape | sizes
+    runner.cache = PagedKVCache(**shape, device="cpu", poison_freed=True)
     return runner
 
 
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
-    [(torch.float64, 1e-10), (torch.float32, 1e-4)],
-    ids=["fp64", "fp32"],
+    [(F64, 1e-10), (torch.float32, 1e-4)],
 )
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,7 +74,7 @@ def test_chunk_after_cache(
 ) -> None:
     directory, expected = checkpoint(kind)
     scale = float(expected.abs().max())
-    runner = runner_for(load_model(directory, dtype=dtype), attention)
+    runner = runner_for(directory, attention, dtype)
     for m in CACHED:
         for c in CHUNKS:
             branch = runner.open(TOKENS[: m or c].tolist())
@@ -102,7 +96,7 @@ def test_ragged_batch(
     """All branches of the grid in one forward, in a scrambled order, are what each is
     alone."""
     directory, expected = checkpoint(kind)
-    runner = runner_for(load_model(directory, dtype=torch.float64), attention)
+    runner = runner_for(directory, attention)
     grid = [(m, c) for c in (1, 5, 16) for m in CACHED[1:]]
     grid = [grid[7 * i % len(grid)] for i in range(len(grid))]
     branches = [runner.open(TOKENS[:m].tolist()) for m, _ in grid]
@@ -125,7 +119,7 @@ def test_after_rewind_and_fork(
     branch and on its fork, inside shared blocks.
     """
     directory, expected = checkpoint("qwen3")
-    runner = runner_for(load_model(directory, dtype=torch.float64), attention)
+    runner = runner_for(directory, attention)
     trunk = runner.open(TOKENS[:21].tolist())
     runner.forward([trunk])
     wrong = runner.fork(trunk)
@@ -149,8 +143,6 @@ def test_prompt_in_pieces(
     """A prompt longer than one forward may take gives the same logits after every
     token."""
     directory, expected = checkpoint("qwen2")
-    runner = runner_for(
-        load_model(directory, dtype=torch.float64), attention, max_batch_tokens=at_once
-    )
+    runner = runner_for(directory, attention, max_batch_tokens=at_once)
     (logits,) = runner.forward([runner.open(TOKENS.tolist())], logits="all")
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)

@@ -27,6 +27,7 @@ from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 
 BF16 = torch.bfloat16
+F32 = torch.float32
 TINY = shape("tiny-target")
 PAPER = GenerateOptions(mode="lr+sd", drafter="ngram", depth=4, driver="overlapped")
 NAMES = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
@@ -46,7 +47,7 @@ def plan(
     return plan_memory(names, places, BF16, options, tokens, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16])
 def test_weights_and_cache_are_counted_to_the_byte(dtype: torch.dtype) -> None:
     model, config = load_model("tiny-target", dtype=dtype), TINY
     assert weight_bytes(config, dtype) == sum(p.nbytes for p in model.parameters())
@@ -106,32 +107,27 @@ def test_quantised_weights_are_counted() -> None:
     for tied in (False, True):
         config = replace(shape_of, tie_word_embeddings=tied)
         for kind in ("int8", "int4"):
-            model = random_model(config, torch.float32, torch.device("cpu"))
+            model = random_model(config, F32, torch.device("cpu"))
             quantize(model, kind)
             tensors = [*model.parameters(), *model.buffers()]
             sizes = [t.nbytes for t in tensors if t.dtype != torch.int64]
-            assert weight_bytes(config, torch.float32, 1, kind) == sum(sizes)
+            assert weight_bytes(config, F32, 1, kind) == sum(sizes)
 
 
 @pytest.mark.usefixtures("whole_targets")
 def test_the_plan_of_an_answer_is_what_it_reserves() -> None:
     names = ("tiny-target", "tiny-draft")
+    options = GenerateOptions(mode="lr", max_tokens=100)
     with Reasoner(*names, "exact") as reasoner:
         answer = reasoner.run("hello", mode="lr", max_tokens=100)
         length = len(answer.prompt) + 100
-        options = GenerateOptions(mode="lr", max_tokens=100)
-        here = DeviceMap.of("cpu")
-        planned = plan_memory(
-            (*names, None), here, torch.float32, options, length, free_gib=10
-        )
-        for need, model in zip(
-            planned.models,
-            (reasoner.engine.target, reasoner.engine.draft),
-            strict=True,
-        ):
+        on_cpu = DeviceMap.of("cpu")
+        planned = plan_memory((*names, None), on_cpu, F32, options, length)
+        models = reasoner.engine.target, reasoner.engine.draft
+        for need, model in zip(planned.models, models, strict=True):
             assert model is not None
             assert need.weights == sum(p.nbytes for p in model.parameters())
-            assert need.cache == cache_bytes(model.config, torch.float32, answer.blocks)
+            assert need.cache == cache_bytes(model.config, F32, answer.blocks)
 
 
 @pytest.mark.gpu

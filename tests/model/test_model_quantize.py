@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from model_kit import KINDS, hf_model, our_logits, random_tokens
-from torch import Tensor
+from torch.nn import functional as F
 
 from lr import Reasoner
 from lr.errors import SettingError
@@ -25,37 +25,36 @@ LARGER = {
 }
 
 
-def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """A random matrix, and every unit vector of its columns: W e_i is column i."""
-    noise = torch.Generator().manual_seed(rows)
-    weight = torch.randn(rows, columns, generator=noise)
-    return weight, torch.eye(columns, dtype=torch.bfloat16)
-
-
 @pytest.mark.parametrize("by_columns", [False, True])
-@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (48, 96), (1040, 64)])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (1040, 64)])
 def test_each_weight_is_within_half_a_step(
     rows: int, columns: int, by_columns: bool
 ) -> None:
-    """The bound is exact: half a step of the grid, and the roundings of bfloat16."""
-    weight, units = matrix(rows, columns)
+    """The bound is exact: half a step of the grid, and the roundings of bfloat16. W e_i
+    is column i."""
+    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
+    units = torch.eye(columns, dtype=torch.bfloat16)
     stored = weight.t().contiguous().t() if by_columns else weight
     rounding = torch.finfo(torch.bfloat16).eps * weight.abs().amax() * 2
-    step8 = weight.abs().amax(1, keepdim=True) / 127
-    error = (Int8Linear(stored, None)(units).t().float() - weight).abs()
-    assert (error <= step8 / 2 + rounding).all()
     groups = weight.unflatten(1, (-1, GROUP))
-    step4 = (groups.amax(2) - groups.amin(2)) / 15
-    error = (Int4Linear(stored, None)(units).t().float() - weight).abs()
-    assert (error <= step4.repeat_interleave(GROUP, 1) / 2 + rounding).all()
+    step4 = ((groups.amax(2) - groups.amin(2)) / 15).repeat_interleave(GROUP, 1)
+    step8 = weight.abs().amax(1, keepdim=True) / 127
+    for kind, step in ((Int8Linear, step8), (Int4Linear, step4)):
+        matrix = kind(stored, None)
+        product = matrix(units)
+        assert ((product.t().float() - weight).abs() <= step / 2 + rounding).all()
+        if kind is Int8Linear:  # on CUDA, several rows
+            copied = F.linear(units, matrix.weight.to(units.dtype)) * matrix.scale
+            torch.testing.assert_close(copied, product)
 
 
 @pytest.mark.parametrize(("kind", "most"), [(Int8Linear, 0.01), (Int4Linear, 0.09)])
 def test_error_of_a_matrix(kind: type[Quantised], most: float) -> None:
     """Of normally distributed weights, relative to the product's size."""
-    weight, _ = matrix(256, 512)
-    bias = torch.randn(256, generator=torch.Generator().manual_seed(1))
-    x = torch.randn(7, 512, generator=torch.Generator().manual_seed(2))
+    noise = torch.Generator().manual_seed(1)
+    weight = torch.randn(256, 512, generator=noise)
+    bias = torch.randn(256, generator=noise)
+    x = torch.randn(7, 512, generator=noise)
     exact = x @ weight.t()
     error = kind(weight, bias)(x) - bias - exact
     assert 0.2 * most < error.norm() / exact.norm() < most
@@ -111,14 +110,6 @@ def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
             for role, model in (("target", engine.target), ("draft", engine.draft)):
                 shared = engine.judge.layers is model.layers
                 assert shared == (role == owner)
-
-
-def test_several_rows_on_a_gpu_are_multiplied_likewise() -> None:
-    """There the integers become bfloat16, in which they are exact."""
-    weight, units = matrix(48, 96)
-    quantised = Int8Linear(weight, None)
-    copied = torch.nn.functional.linear(units, quantised.weight.to(units.dtype))
-    torch.testing.assert_close(copied * quantised.scale, quantised(units))
 
 
 def test_other_devices_are_refused() -> None:
