@@ -22,7 +22,7 @@ FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
-demo: $(VENV)/package.stamp ## plain decoding and lookahead race live; then all modes compared (DEMO="--problems 4")
+demo: $(VENV)/package.stamp ## plain decoding and lookahead race live; then all modes compared (DEMO="--depth 4")
 	@$(BIN)/lr demo $(DEMO)
 
 grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hint)

@@ -116,7 +116,7 @@ def test_small_documented_commands_run(
 
 
 RUN = {
-    "demo": ["DEMO=--problems 1 --max_tokens 60"],
+    "demo": ["DEMO=--max_tokens 60"],
     "grade": ["EX=residual"],
     "slides": [],
     "test": ["PYTEST=--version"],

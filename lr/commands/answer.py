@@ -4,7 +4,7 @@ decoding against lookahead, shows one rejection, and compares the modes."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from lr.measure.speed_reason import speed_reason
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
 from lr.result import Result
 from lr.tiny import CHECKPOINTS
-from lr.tiny.language import Problem, Split
+from lr.tiny.language import Split
 from lr.tiny.stories import story
 from lr.watch.stepper.words import counted
 
@@ -121,6 +121,11 @@ WORDS = (
     "Draft and target work at the same time. kept: accepted of the judged draft steps. "
     "faster: tokens per second, compared with ar on this machine."
 )
+RACERS: tuple[Mode, ...] = ("ar", "lr")
+OTHERS: tuple[Mode, ...] = ("sd", "lr+sd")
+SHARE = (
+    1 / 6
+)  # Of the demo's time, for each answer of the race; its last step may be long.
 
 
 @dataclass(frozen=True)
@@ -132,123 +137,85 @@ class Demo:
     question: tyro.conf.Positional[str | None] = None
     """What to ask. Left out: a long problem for the tiny models, a short one for any
     others."""
-    problems: int = 2  # How many held-out problems the table compares (tiny models).
-    seconds: float = 40.0  # Begin no further answer for the table after this time.
+    seconds: float = 60.0
+    """Be done after about this time: slow models show the beginnings of their answers,
+    and as many modes as fit."""
     max_tokens: int | None = None
     """Longest answer in tokens; None: no limit for the tiny models, 80 for others."""
     depth: int = 6  # Draft steps to write ahead.
     seed: int = 0  # Same seed, same answers.
     models: ModelChoice = field(default_factory=ModelChoice)
 
-    def run(self) -> None:
-        from lr.watch.race import Race
+    @property
+    def tiny(self) -> bool:
+        return self.models.model in CHECKPOINTS
 
-        show.at_least(self, problems=1, seconds=0, depth=1)
+    def run(self) -> None:
+        from lr.watch.race import Race, answer_within
+
+        show.at_least(self, seconds=1, depth=1)
         out = show.console()
-        tiny = self.models.model in CHECKPOINTS
         models = self.models
-        if not tiny and models.verifier is None and models.judge_model is None:
+        if not self.tiny and models.verifier is None and models.judge_model is None:
             models = replace(models, verifier="likelihood")
         with models.load(needs_draft=True) as reasoner:
+            end = time.monotonic() + self.seconds
             question = self.question
-            if question is None and tiny:
+            if question is None and self.tiny:
                 question = story(Split.TEST, RACE, 0).question
             question = self.models.question(question)
             line = picked(reasoner, GenerateOptions(mode="lr"))
             out.print(line, style="dim", soft_wrap=False)
-            # The first call allocates, and starts the draft's process.
-            for mode in ("ar", "lr"):
-                reasoner.generate(question, **self._options(mode) | {"max_tokens": 2})
             out.print("", question, "", soft_wrap=False)
-            race = Race(
-                reasoner.run(question, detailed=True, **self._options("ar")),
-                reasoner.run(question, detailed=True, **self._options("lr")),
-            )
+            if self.tiny:  # Their first call allocates longer than they answer.
+                for mode in RACERS:
+                    warm_up = self._options(mode) | {"max_tokens": 2}
+                    reasoner.generate(question, **warm_up)
+
+            def begin(mode: Mode, max_tokens: int | None = None) -> Answer:
+                options = self._options(mode)
+                options["max_tokens"] = max_tokens or options["max_tokens"]
+                return reasoner.run(question, detailed=True, **options)
+
+            # 1. The race, and its rejection in slow motion.
+            race = Race(begin, SHARE * self.seconds)
             race.show(out)
-            tasks: list[Problem | str] = [question]
-            if tiny and self.question is None:
-                tasks = [story(Split.TEST, n, 0) for n in range(self.problems)]
-            tallies = self._compare(reasoner, tasks)
-        out.print("", table_of(tallies), soft_wrap=False)
+            results: dict[Mode, Result] = {"ar": race.plain.answer.result}
+            # 2. The other modes, as far as the time goes.
+            with show.progress("comparing", len(OTHERS)) as advance:
+                for number, mode in enumerate(OTHERS):
+                    share = (end - time.monotonic()) / (len(OTHERS) - number)
+                    if share > 0:
+                        results[mode] = answer_within(begin(mode, race.length), share)
+                    advance()
+        results["lr"] = race.lookahead.answer.result
+        out.print("", table_of(results), soft_wrap=False)
         out.print(WORDS, style="dim", soft_wrap=False)
-        if "lr" in tallies and tallies["lr"].reason:
-            out.print(f"lr was {tallies['lr'].reason}.", style="bold", soft_wrap=False)
+        reason = speed_reason(results["lr"].trace, overlapped=True)
+        if reason:
+            out.print(f"lr was {reason}.", style="bold", soft_wrap=False)
 
     def _options(self, mode: Mode) -> dict[str, Any]:
         """The options of one mode. A real pair gets short answers of short steps."""
-        tiny = self.models.model in CHECKPOINTS
-        overlapped = mode in LOOKAHEAD
-        return {
-            "mode": mode,
-            "depth": self.depth,
-            "seed": self.seed,
-            "driver": "overlapped" if overlapped else "lockstep",
-            "segmenter": "blank_line" if tiny else "sentence",
-            "max_tokens": self.max_tokens or (None if tiny else 80),
-        }
-
-    def _compare(
-        self, reasoner: Reasoner, tasks: list[Problem | str]
-    ) -> dict[Mode, Tally]:
-        """Answer the questions in every mode, the modes alternating, until the time is
-        up: after a whole round, but in the first round after any mode."""
-        tallies: dict[Mode, Tally] = {}
-        end = time.monotonic() + self.seconds
-        with show.progress("comparing", len(tasks) * len(MODES)) as advance:
-            for index, task in enumerate(tasks):
-                for mode in MODES:
-                    may_stop = index == 0 or mode == MODES[0]
-                    if tallies and may_stop and time.monotonic() > end:
-                        return tallies
-                    question = task if isinstance(task, str) else task.question
-                    result = reasoner.generate(question, **self._options(mode))
-                    tallies.setdefault(mode, Tally()).add(result, task)
-                    advance()
-        return tallies
+        options: dict[str, Any] = {"mode": mode, "depth": self.depth, "seed": self.seed}
+        options["driver"] = "overlapped" if mode in LOOKAHEAD else "lockstep"
+        options["max_tokens"] = self.max_tokens
+        if not self.tiny:
+            options["max_tokens"] = self.max_tokens or 80
+            options |= {"segmenter": "sentence", "max_step_tokens": 32}
+        return options
 
 
-@dataclass
-class Tally:
-    """The answers of one mode, added up."""
-
-    answers: int = 0
-    right: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    passes: int = 0
-    judged: int = 0
-    accepted: int = 0
-    reason: str = ""  # why the last one was or was not faster
-
-    def add(self, result: Result, task: Problem | str) -> None:
-        stats = result.stats
-        self.answers += 1
-        self.right += not isinstance(task, str) and result.answer == str(task.answer)
-        self.tokens += stats.tokens
-        self.seconds += stats.seconds
-        self.passes += stats.target_passes
-        self.judged += stats.judged
-        self.accepted += stats.accepted
-        self.reason = speed_reason(result.trace, overlapped=result.mode in LOOKAHEAD)
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.seconds
-
-
-def table_of(tallies: dict[Mode, Tally]) -> Table:
+def table_of(results: Mapping[Mode, Result]) -> Table:
     """The modes beside each other."""
-    plain = tallies["ar"]
-    rows = [
-        (
-            mode,
-            f"{tally.right}/{tally.answers}" if plain.right else "",
-            tally.accepted / tally.judged if tally.judged else None,
-            tally.tokens / tally.passes,
-            tally.speed,
-            tally.speed / plain.speed,
-        )
-        for mode, tally in tallies.items()
-    ]
-    heads = ("mode", "right", "kept", "tokens / pass", "tokens / s:.0f", "faster")
+    plain_speed = results["ar"].stats.tokens_per_second or 1.0
+    rows = []
+    for mode in MODES:
+        if mode in results:
+            stats = results[mode].stats
+            speed = stats.tokens_per_second or 0.0
+            per_pass = stats.tokens_per_target_pass
+            ratio = speed / plain_speed
+            rows.append((mode, stats.step_acceptance, per_pass, speed, ratio))
+    heads = ("mode", "kept", "tokens / pass", "tokens / s:.1f", "faster")
     return show.table(heads, rows)

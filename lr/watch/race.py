@@ -1,18 +1,18 @@
 """Plain decoding and lookahead on the same question, side by side and in real time.
 
-    race = Race(reasoner.run(question, mode="ar", detailed=True),
-                reasoner.run(question, mode="lr", detailed=True))
+    race = Race(begin, seconds=10)     # begin(mode) makes an answer
     race.show(console)
 
 Plain decoding writes first, then lookahead, so that each has the whole machine. While
 lookahead writes, the left column shows again what plain decoding had written by that
-time. Nothing is sped up or slowed down."""
+time. Nothing is sped up or slowed down; an answer that takes longer than `seconds` ends
+with its present step."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.engine.answer import Answer
+from lr.result import Result
 from lr.tiny.oracle import differing
 from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import words_of
@@ -35,11 +36,18 @@ FRAMES = 12  # Per second.
 PAUSE = 1.5  # Seconds between two lines of the slow motion.
 
 
+def answer_within(answer: Answer, seconds: float) -> Result:
+    """Answer; after so many seconds, end with the present step."""
+    started = time.perf_counter()
+    for _ in answer:
+        answer.stopped = time.perf_counter() - started > seconds
+    return answer.result
+
+
 class Racer:
     """One answer, and how far its column has got."""
 
-    def __init__(self, title: str, answer: Answer) -> None:
-        self.title = title
+    def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.total: float | None = None  # its seconds, once it is complete
         self.rewind()
@@ -74,14 +82,23 @@ class Racer:
 
 
 class Race:
-    """Two answers to the same question, neither of them begun."""
+    """Two answers to the same question, made by `begin(mode, max_tokens)`. Lookahead
+    writes no more tokens than plain decoding did, and each at most `seconds`."""
 
-    def __init__(self, plain: Answer, lookahead: Answer) -> None:
-        self.plain = Racer("plain decoding", plain)
-        self.lookahead = Racer("lookahead", lookahead)
+    def __init__(self, begin: Callable[..., Answer], seconds: float) -> None:
+        self.begin = begin
+        self.seconds = seconds
+        self.plain = Racer(begin("ar"))
+        self.lookahead = Racer(begin("lr"))
         self.running: list[Racer] = []  # whose columns move
         self.started = 0.0
         self.lock = Lock()  # the display follows in a thread of its own
+
+    @property
+    def length(self) -> int | None:
+        """How many tokens plain decoding has written, if it had to stop; else None."""
+        result = self.plain.answer.result
+        return None if result.finished else result.stats.tokens
 
     def show(self, out: Console) -> None:
         """Run both, live on a terminal; then print how it ended, and one rejection in
@@ -95,6 +112,8 @@ class Race:
         )
         with live if out.is_terminal else nullcontext():
             self._run([self.plain])
+            with self.lock:
+                self.lookahead = Racer(self.begin("lr", self.length))
             self._run([self.plain, self.lookahead])
             if out.is_terminal and self.plain.total is not None:
                 # Whoever is slower comes to the end, too.
@@ -113,12 +132,14 @@ class Race:
 
     def _run(self, racers: list[Racer]) -> None:
         """Answer with the last racer; the columns of all move from their beginning."""
+        answer = racers[-1].answer
+        answer.engine.prepare(answer.options)  # before the clock starts
         with self.lock:
             for racer in racers:
                 racer.rewind()
             self.running = racers
             self.started = time.perf_counter()
-        racers[-1].total = racers[-1].answer.finish().stats.seconds
+        racers[-1].total = answer_within(answer, self.seconds).stats.seconds
 
     def _frame(self, height: int) -> RenderableType:
         """What the screen shows now."""
@@ -132,12 +153,13 @@ class Race:
         """Both answers beside each other; with `height` only the last rows of each."""
         table = Table(box=None, expand=True, padding=(0, 1, 0, 0))
         cells = []
-        for racer in (self.plain, self.lookahead):
+        names = {"plain decoding": self.plain, "lookahead": self.lookahead}
+        for title, racer in names.items():
             passes = racer.state.forwards.get("target", 0)
             count = counted(passes, "target pass", "es")
             clock = f"{racer.seconds:.2f} s, {count}"
             clock += ", done" if racer.done else ""
-            table.add_column(f"{racer.title}\n{clock}", ratio=1)
+            table.add_column(f"{title}\n{clock}", ratio=1)
             text = answer_text(racer.state, ahead=not racer.done)
             if racer not in self.running:
                 text = Text("begins when the other is done", "dim")
@@ -183,13 +205,13 @@ def answer_text(state: State, *, ahead: bool) -> Text:
 def slow_motion(step: EmittedState) -> list[Text]:
     """A rejection, line by line: the draft's words, the target's, the verdict."""
     assert step.rejected is not None
-    why = differing(step.rejected.text, step.step.text)  # in the tiny language
-    if not why and step.verdict is not None:
-        why = step.verdict.why
+    reason = differing(step.rejected.text, step.step.text)  # in the tiny language
+    if not reason and step.verdict is not None:
+        reason = step.verdict.why
     return [
         Text(f"the draft wrote   {quoted(step.rejected.text)}", "bright_blue"),
         Text(f"the target wrote  {quoted(step.step.text)}", "yellow"),
-        Text(f"the verdict       not aligned: {why}", "magenta"),
+        Text(f"the verdict       not aligned: {reason}", "magenta"),
         Text(
             "The target had written its own step while the draft ran ahead. So it takes "
             "the place of the draft's at once, and nothing is computed again."

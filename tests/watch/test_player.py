@@ -188,8 +188,8 @@ def test_spans_are_the_pieces_of_work() -> None:
     for lane in timeline.lanes:
         for row in range(lane.rows):
             spans = [s for s in timeline.spans if (s.lane, s.row) == (lane.name, row)]
-            spans.sort(key=lambda span: (span.asked, span.end))
-            assert all(a.end <= b.asked for a, b in pairwise(spans))
+            spans.sort(key=lambda span: (span.begin, span.end))
+            assert all(a.end <= b.begin for a, b in pairwise(spans))
 
 
 def test_figures_and_player_have_the_same_colours() -> None:

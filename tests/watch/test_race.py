@@ -5,20 +5,22 @@ from __future__ import annotations
 import io
 import math
 import re
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from reasoner_kit import with_loader
 from rich.console import Console
 
 from lr.commands.cli import main
+from lr.engine.answer import Answer
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split
 from lr.tiny.stories import story
 from lr.watch import race as race_module
 from lr.watch.race import Race, Racer, slow_motion
-
-SHORT = {"max_tokens": 60, "detailed": True}
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +29,31 @@ def reasoner() -> Reasoner:
         return Reasoner()
 
 
+def beginner(reasoner: Reasoner, number: int, **options: Any) -> Callable[..., Answer]:
+    """What begins the answers of a race on a test story."""
+    question = story(Split.TEST, number, 0).question
+
+    def begin(mode: Any, max_tokens: int | None = 60) -> Answer:
+        settings = {"mode": mode, "max_tokens": max_tokens} | options
+        return reasoner.run(question, detailed=True, **settings)
+
+    return begin
+
+
 def test_the_demo_in_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--problems", "1", "--max_tokens", "40"]
-    assert main(["demo", *words]) == 0
+    assert main(["demo", "--max_tokens", "40"]) == 0
     output = capsys.readouterr()
     assert "\x1b" not in output.out + output.err
     assert "plain decoding" in output.out
-    rows = [line.split() for line in output.out.splitlines() if "1.00" in line]
-    assert rows[0][0] == "ar"
-    for mode in ("sd", "lr", "lr+sd"):
+    for mode in ("ar", "sd", "lr", "lr+sd"):
         assert re.search(rf"^ {re.escape(mode)} ", output.out, re.MULTILINE)
 
 
 def test_the_demos_problem_has_a_rejection_that_a_reader_can_see(
     reasoner: Reasoner,
 ) -> None:
-    question = story(Split.TEST, 197, 0).question
-    lookahead = Racer("lookahead", reasoner.run(question, detailed=True, depth=6))
+    begin = beginner(reasoner, 197, depth=6)
+    lookahead = Racer(begin("lr", None))
     lookahead.answer.finish()
     lookahead.follow(math.inf)
     rejection = lookahead.rejection()
@@ -51,7 +61,7 @@ def test_the_demos_problem_has_a_rejection_that_a_reader_can_see(
     lines = [line.plain for line in slow_motion(rejection)]
     assert "takes 3 cards out" in lines[0]
     assert "puts 22 cards in" in lines[1]
-    assert "22 cards in" in question
+    assert "22 cards in" in lookahead.answer.question
     assert "take" in lines[2]
 
 
@@ -59,11 +69,7 @@ def test_no_line_is_torn_at_80_columns(
     reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(race_module, "PAUSE", 0.0)
-    question = story(Split.TEST, 0, 0).question
-    race = Race(
-        reasoner.run(question, mode="ar", **SHORT),
-        reasoner.run(question, mode="lr", **SHORT),
-    )
+    race = Race(beginner(reasoner, 0), seconds=60)
     screen = io.StringIO()
     race.show(Console(file=screen, force_terminal=True, width=80, height=24))
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).splitlines()
@@ -75,15 +81,31 @@ def test_no_line_is_torn_at_80_columns(
     assert " ".join(words) in shown
 
 
+def test_slow_models_show_the_beginnings_of_their_answers(reasoner: Reasoner) -> None:
+    def nap(*_: object) -> None:
+        time.sleep(0.02)
+
+    race = Race(beginner(reasoner, 197), seconds=0.5)
+    slowed = reasoner.engine.target.register_forward_hook(nap)
+    started = time.perf_counter()
+    race.show(Console(file=io.StringIO()))
+    slowed.remove()
+    # Two answers of half a second, each with one step that was begun before its end.
+    assert time.perf_counter() - started < 10
+    plain, lookahead = (r.answer.result for r in (race.plain, race.lookahead))
+    assert not plain.finished
+    assert 0 < lookahead.stats.tokens <= plain.stats.tokens < 60
+
+
 def test_a_column_shows_what_had_happened_by_then(reasoner: Reasoner) -> None:
-    run = reasoner.run(story(Split.TEST, 0, 0).question, mode="lr", **SHORT)
-    racer = Racer("lookahead", run)
-    racer.total = run.finish().stats.seconds
+    racer = Racer(beginner(reasoner, 0)("lr"))
+    result = racer.answer.finish()
+    racer.total = result.stats.seconds
     passes = []
     for part in (0.0, 0.3, 0.6, 2.0):
         racer.follow(part * racer.total)
         passes.append(racer.state.forwards.get("target", 0))
     assert passes == sorted(passes)
     assert passes[0] == 0
-    assert passes[-1] == run.result.stats.target_passes
+    assert passes[-1] == result.stats.target_passes
     assert racer.done

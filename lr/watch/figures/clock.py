@@ -6,10 +6,10 @@ player and the figures share the places computed here.
     with timeline_figure(trace) as made:
         write(made, Path("timeline.png"))
 
-A *span* is a piece of work from its command to its end. Overlapping spans of a lane get
-different rows. Simulated workers say when they really began; before that they waited.
-Plain decoding has no commands: there a span is the writing of a step. Times are in the
-unit of the trace's header. Read next: `tree.py`, the tree at one moment."""
+A *span* is a piece of work from its command (of a simulated worker: from when it really
+began) to its end. Overlapping spans of a lane get different rows. Plain decoding has no
+commands: there a span is the writing of a step. Times are in the unit of the trace's
+header. Read next: `tree.py`, the tree at one moment."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class Span:
 
     work: str
     node: str
-    asked: float  # when it was commanded
-    begin: float  # when it began
+    begin: float
     end: float
     outcome: str = OPEN
     row: int = 0
@@ -119,7 +118,7 @@ def timeline_of(trace: TraceFile) -> Timeline:
     lanes = []
     for name in LANE_OF.values():
         in_lane = [span for span in spans if span.lane == name]
-        rows = rows_of([(span.asked, span.end) for span in in_lane])
+        rows = rows_of([(span.begin, span.end) for span in in_lane])
         for span, row in zip(in_lane, rows, strict=True):
             span.row = row
         has_passes = any(single.lane == name for single in passes)
@@ -138,20 +137,18 @@ def _commanded(trace: TraceFile, end: float) -> list[Span]:
     event."""
     spans: list[Span] = []
     unfinished: dict[tuple[str, str], Span] = {}
-    started: dict[tuple[str, str], float] = {}  # when a simulated worker really began
     state = State.begin(trace.header)
     for record in trace.records:
         apply_event(state, record)
         for work, since in state.work.items():
             if work not in unfinished:
-                unfinished[work] = Span(*work, asked=since, begin=since, end=end)
+                unfinished[work] = Span(*work, begin=since, end=end)
                 spans.append(unfinished[work])
-        if record.kind == "span":
+        if record.kind == "span" and record.data["completed"]:
             work = (record.data["work"], record.data["node"])
-            started[work] = float(record.data["start"])
+            unfinished[work].begin = float(record.data["start"])
         for work in [work for work in unfinished if work not in state.work]:
             span = unfinished.pop(work)
-            span.begin = started.pop(work, span.begin)
             span.end = record.time
             span.outcome = DONE
             if record.kind == "cancel":
@@ -169,7 +166,7 @@ def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
         if event["event"] == "written":
             node = event["node"] or f"{event['index']}:{event['index']}"
             end = float(event["time"])
-            spans.append(Span(event["role"], node, begin, begin, end, DONE))
+            spans.append(Span(event["role"], node, begin, end, DONE))
             begin = end
     return spans
 
@@ -245,14 +242,16 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
         axes.set(xlabel=f"time in {trace.header.unit}s", yticks=[])
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        caption = "    ".join(f"{one.mark} {name}" for name, one in ORIGINS.items())
+        caption = "    ".join(
+            f"{origin.mark} {name}" for name, origin in ORIGINS.items()
+        )
         caption += "    hatched: cancelled    thin bars: passes"
         axes.set_title(caption, fontsize=9, color=SOFT, loc="right", pad=16)
         yield drawing
 
 
 def _draw_span(axes: Any, span: Span, y: float, inches_wide: float) -> None:
-    """A bar, its words where they fit, and a thin line for the time before it began."""
+    """A bar, and its words where they fit."""
     dropped = span.outcome in (CANCELLED, FAILED)
     colour = COLOURS[span.lane]
     style: dict[str, Any] = {"color": colour, "edgecolor": PAPER, "linewidth": 0.6}
@@ -260,7 +259,6 @@ def _draw_span(axes: Any, span: Span, y: float, inches_wide: float) -> None:
         style |= {"color": WASHES["rejected"], "edgecolor": COLOURS["rejected"]}
         style["hatch"] = "////"
     middle = y + ROW / 2
-    axes.plot([span.asked, span.begin], [middle, middle], color=colour, lw=0.8)
     length = span.end - span.begin
     axes.barh(y + 0.02, length, ROW - 0.04, span.begin, align="edge", **style)
     if dropped:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr.watch.figures.style import COLOURS, GRID, INK, SERIES, figure, write
+from lr.watch.figures.style import COLOURS, GRID, INK, PAPER, SERIES, figure, put, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +42,7 @@ def draw_bars(
         for i, (name, values) in enumerate(series.items()):
             role = roles[i]
             colour = next(free_colours) if role is None else COLOURS[role]
-            left = [place - 0.4 + (i + 0.5) * width for place in range(len(places))]
+            left = [group - 0.4 + (i + 0.5) * width for group in range(len(places))]
             heights = [float(value) for value in values]
             axes.bar(left, heights, width * 0.92, color=colour, label=name)
         axes.set_xticks(range(len(places)), list(places))
@@ -55,21 +56,17 @@ def draw_bars(
 def draw_waterfall(
     levels: Mapping[str, float], *, wholes: Sequence[str], x: str
 ) -> Figure:
-    """From the first level to the last. The bars of `wholes` begin at 0; every other
-    bar begins at the level above it and shows the difference. The dotted line is at
-    1."""
+    """From the first level to the last. The bars of `wholes` begin at 0, every other
+    bar at the level above it; the number is the level. The dotted line is at 1."""
     with figure(7.5, 0.32 * len(levels) + 0.6, size=9) as drawing:
         axes = drawing.subplots()
-        before = 0.0
+        above = 0.0
         for row, (name, level) in enumerate(levels.items()):
-            if name in wholes:
-                start, colour, text = 0.0, SERIES[0], f" {level:.2f}"
-            else:
-                colour = SERIES[1] if level < before else SERIES[2]
-                start, text = before, f" {level - before:+.2f}"
+            start = 0.0 if name in wholes else above
+            colour = SERIES[0] if name in wholes else SERIES[1 + (level >= above)]
             axes.barh(row, level - start, 0.7, left=start, color=colour)
-            axes.text(max(level, start), row, text, va="center", fontsize=8, color=INK)
-            before = level
+            put(axes, max(level, start), row, f" {level:.2f}", 8, INK)
+            above = level
         axes.axvline(1, color=INK, linewidth=1, linestyle=":")
         axes.set_yticks(range(len(levels)), list(levels))
         axes.invert_yaxis()
@@ -84,22 +81,13 @@ def draw_curves(
     x: str,
     y: str,
     points: Mapping[str, Curve] | None = None,
-    errors: Sequence[float] = (),
-    labels: Sequence[str] = (),
-    diagonal: bool = False,
+    **settings: Any,
 ) -> Figure:
-    """Lines through `curves`, and markers at `points`: one panel of `Curves`."""
-    panel = Curves(
-        title="",
-        x=x,
-        y=y,
-        lines=list(curves.items()),
-        points=list((points or {}).items()),
-        errors=errors,
-        labels=labels,
-        diagonal=diagonal,
-        marked=False,
-    )
+    """Lines through `curves`, and markers at `points`: one panel of `Curves`, with its
+    other `settings`."""
+    lines = list(curves.items())
+    markers = list((points or {}).items())
+    panel = Curves("", x, y, lines, markers, marked=False, **settings)
     with figure(7.5, 3.4, size=9) as drawing:
         axes = drawing.subplots()
         panel.draw(axes)
@@ -110,17 +98,17 @@ def draw_curves(
 def draw_field(rows: Sequence[Sequence[bool]], *, x: str, y: str) -> Figure:
     """A dark square for every true `rows[i][j]`, row 0 at the top: which query sees
     which key."""
-    width = max(3.0, 0.3 * len(rows[0]) + 0.9)
-    height = max(1.4, 0.3 * len(rows) + 0.8)
-    with figure(width, height, size=9) as drawing:
+    from matplotlib.colors import ListedColormap
+
+    height, width = len(rows), len(rows[0])
+    size = (max(3.0, 0.3 * width + 0.9), max(1.4, 0.3 * height + 0.8))
+    with figure(*size, size=9) as drawing:
         axes = drawing.subplots()
-        for i, row in enumerate(rows):
-            for j, sees in enumerate(row):
-                axes.plot(j, i, "s", markersize=13, color=SERIES[0] if sees else GRID)
-        axes.set(xlim=(-0.6, len(rows[0]) - 0.4), xlabel=x)
-        axes.set(ylim=(len(rows) - 0.4, -0.6), ylabel=y)
-        axes.set_xticks(range(len(rows[0])))
-        axes.set_yticks(range(len(rows)))
+        colours = ListedColormap([GRID, SERIES[0]])
+        axes.pcolormesh(rows, cmap=colours, vmin=0, vmax=1, edgecolors=PAPER, lw=2)
+        axes.set_xticks([key + 0.5 for key in range(width)], range(width))
+        axes.set_yticks([query + 0.5 for query in range(height)], range(height))
+        axes.set(xlabel=x, ylabel=y, ylim=(height, 0))
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.grid(visible=False)
@@ -143,19 +131,19 @@ class Bars:
     percent: bool = False
 
     def draw(self, axes: Any) -> None:
-        places = range(len(self.names))
+        positions = range(len(self.names))
+        colours = [SERIES[i % len(SERIES)] for i in positions]
         heights = [0.0 if math.isnan(value) else value for value in self.values]
-        colours = [SERIES[place % len(SERIES)] for place in places]
-        axes.bar(places, heights, color=colours, width=0.6)
-        for place, interval in enumerate(self.intervals):
+        axes.bar(positions, heights, color=colours, width=0.6)
+        for i, interval in enumerate(self.intervals):
             if interval is not None and not math.isnan(interval[0]):
-                axes.plot([place, place], interval, color=INK, marker="_", linewidth=1)
-        for place, value in enumerate(self.values):
+                axes.plot([i, i], interval, color=INK, marker="_", linewidth=1)
+        for i, value in enumerate(self.values):
             number = f"{value:.0%}" if self.percent else f"{value:.2f}"
             text = "none" if math.isnan(value) else number
-            axes.text(place, 0, text, ha="center", va="bottom", color="w", fontsize=8)
+            put(axes, i, 0, text, 8, PAPER, ha="center", va="bottom")
         turned = {"rotation": 30, "ha": "right"} if len(self.names) > 4 else {}
-        axes.set_xticks(list(places), self.names, **turned)
+        axes.set_xticks(positions, self.names, **turned)
         axes.grid(axis="x", visible=False)
 
 
@@ -180,15 +168,16 @@ class Curves:
 
     def draw(self, axes: Any) -> None:
         marker = "o" if self.marked else ""
-        for place, (name, curve) in enumerate(self.lines):
-            colour = SERIES[place % len(SERIES)]
-            axes.plot(*_columns(curve), color=colour, label=name, marker=marker, ms=4)
-        for place, (name, curve) in enumerate(self.points):
-            colour = SERIES[(len(self.lines) + place) % len(SERIES)]
-            is_last = place == len(self.points) - 1
+        colours = cycle(SERIES)
+        for name, curve in self.lines:
+            style = {"color": next(colours), "label": name, "marker": marker, "ms": 4}
+            axes.plot(*zip(*curve, strict=True), **style)
+        for number, (name, curve) in enumerate(self.points, start=1):
+            colour = next(colours)
+            is_last = number == len(self.points)
             bars = list(self.errors) if is_last and self.errors else None
             style = {"fmt": "o", "ms": 5, "capsize": 3, "color": colour, "label": name}
-            axes.errorbar(*_columns(curve), yerr=bars, **style)
+            axes.errorbar(*zip(*curve, strict=True), yerr=bars, **style)
         if self.points:
             _write_labels(axes, self.points[-1][1], self.labels)
         if self.diagonal:
@@ -200,33 +189,14 @@ class Curves:
             axes.legend(fontsize=8, frameon=True, framealpha=1, edgecolor="none")
 
 
-@dataclass(frozen=True)
-class Lanes:
-    """One panel of horizontal lanes: by role, the spans (begin, end)."""
-
-    title: str
-    x: str
-    lanes: Mapping[str, Sequence[tuple[float, float]]]
-    line: None = None
-
-    def draw(self, axes: Any) -> None:
-        for place, (name, spans) in enumerate(self.lanes.items()):
-            bars = [(begin, end - begin) for begin, end in spans]
-            colour = COLOURS["verifier" if name == "judge" else name]
-            axes.broken_barh(bars, (place - 0.35, 0.7), facecolors=colour, label=name)
-        axes.set_yticks(range(len(self.lanes)), list(self.lanes))
-        axes.set(xlabel=self.x)
-        axes.grid(axis="y", visible=False)
-
-
-Panel = Bars | Curves | Lanes
+Panel = Bars | Curves
 
 
 def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
     """Draw panels side by side to `path`, as .png and as .svg; returns both paths."""
     with figure(4.6 * len(panels), 3.8, size=9) as drawing:
-        places = drawing.subplots(1, len(panels), squeeze=False)[0]
-        for axes, panel in zip(places, panels, strict=True):
+        all_axes = drawing.subplots(1, len(panels), squeeze=False)[0]
+        for axes, panel in zip(all_axes, panels, strict=True):
             panel.draw(axes)
             if panel.line is not None:
                 axes.axhline(panel.line, color=INK, lw=1, ls=":")
@@ -236,16 +206,12 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
         return write(drawing, path)
 
 
-def _columns(curve: Curve) -> tuple[list[float], list[float]]:
-    return [x for x, _ in curve], [y for _, y in curve]
-
-
 def _write_labels(axes: Any, points: Curve, labels: Sequence[str]) -> None:
     """Write the labels beside their points. Points that lie on each other share one
     list of labels."""
     lists: dict[tuple[float, float], list[str]] = {}
     for (x, y), label in zip(points, labels, strict=False):
         lists.setdefault((round(x, 1), round(y, 1)), []).append(label)
-    for at, words in lists.items():
+    for position, words in lists.items():
         style = {"xytext": (6, 6), "textcoords": "offset points", "fontsize": 8}
-        axes.annotate("\n".join(words), at, color=INK, **style)
+        axes.annotate("\n".join(words), position, color=INK, **style)

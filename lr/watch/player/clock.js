@@ -77,8 +77,7 @@ class Clock {
       shape("rect", "ground", { x: 0, y: 0, width, height }),
       ...this.ticks(),
       ...this.clock.passes.filter(inside).map((one) => this.pass(one)),
-      ...this.clock.spans.filter((one) => inside({ begin: one.asked, end: one.end }))
-        .flatMap((one) => this.bar(one)),
+      ...this.clock.spans.filter(inside).flatMap((one) => this.bar(one)),
       this.veil,
       ...this.marks(),
       shape("rect", "ground", { x: 0, y, width: this.left - 2, height: tall }),
@@ -118,17 +117,13 @@ class Clock {
     return this.words(`lane ${name}`, this.left - 0.7 * this.unit_, y, name, tip);
   }
 
-  bar({ lane, index, asked, begin, end, outcome, row, says }) {
+  bar({ lane, index, begin, end, outcome, row, says }) {
     const y = this.tops[lane] + row * this.row, height = this.row * (this.row > 9 ? 0.85 : 0.7);
     const x = Math.max(this.x(begin), this.left - 4), middle = y + height / 2;
     const width = Math.max(1.5, this.x(end) - x), found = [];
     const off = ["cancelled", "failed"].includes(outcome);
     const at = (time) => clockText(time, this.unit);
-    const waited = begin - asked > 1e-9 ? `, after waiting ${at(begin - asked)}` : "";
-    const tip = `${says}\n${at(begin)} to ${at(end)}${waited}: ${outcome}`;
-    if (begin > asked) {
-      found.push(shape("path", `wait ${lane}`, { d: `M${this.x(asked)} ${middle}H${x}` }));
-    }
+    const tip = `${says}\n${at(begin)} to ${at(end)}: ${outcome}`;
     const box = { x, y, width, height, rx: Math.min(3, width / 2) };
     found.push(shape("rect", `bar ${off ? "off" : lane}`, box, tip));
     if (off) {

@@ -10,7 +10,6 @@ acceptance; `cache_view` shows who holds which block."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.rule import Rule
@@ -22,7 +21,6 @@ from lr.watch.figures.tree import Card, cards_of, words_of
 from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, StepperError
 from lr.watch.stepper.words import counted, quoted, say, visible
-from lr.watch.trace.file import Record
 from lr.watch.trace.state import CacheState, EmittedState, NodeState, State, StepState
 
 STEPS = 6  # How many steps of the answer a screen shows; `t` shows all.
@@ -150,23 +148,23 @@ def node_view(side: StepperSide, name: str) -> RenderableType:
         names = ", ".join(node.name for node in state.live)
         raise StepperError(f"there is no node {name!r} here; there are: {names}.")
     node = state.nodes[name]
-    place = "the root" if name == state.root else "in the tree"
+    where_now = "the root" if name == state.root else "in the tree"
     if node.gone is not None:
-        place = "left the tree"
+        where_now = "left the tree"
     # The target's own step of the same place is the one after the parent.
     rival = state.nodes[node.parent or name]
     parts: list[RenderableType] = []
     if node.parent is None:
-        parts.append(Text(f"node {name}: {place}", style="bold"))
+        parts.append(Text(f"node {name}: {where_now}", style="bold"))
         parts.append(_step("target", rival.target, "yellow"))
     else:
         leads = f"after draft step {node.index - 1}"
-        parts.append(Text(f"node {name}: {place}, {leads}", style="bold"))
+        parts.append(Text(f"node {name}: {where_now}, {leads}", style="bold"))
         parts.append(_step("draft ", node.draft, "bright_blue", node.failed))
         parts.append(_step("target", rival.target, "yellow"))
         parts.append(_verdict(node))
-        parts.append(tokens_view(side, "draft", name))
-    parts.append(tokens_view(side, "target", rival.name))
+        parts.append(tokens_view("draft", node.draft))
+    parts.append(tokens_view("target", rival.target))
     for record in side.records[: side.place]:
         if record.kind == "note" and record.data["node"] == name:
             parts.append(Text(say(record), style="magenta"))
@@ -195,48 +193,28 @@ def _verdict(node: NodeState) -> Text:
     return Text(text, style="magenta")
 
 
-def tokens_view(side: StepperSide, role: str, node: str) -> Text:
-    """The tokens that a model wrote for a node, in order, with those rejected or never
-    tried, and their probabilities, as one paragraph."""
-    rounds = False
-    text = Text()
-    for record in side.records[: side.place]:
-        if record.kind not in ("token", "round"):
-            continue
-        if (record.data["role"], record.data["node"]) == (role, node):
-            rounds = rounds or record.kind == "round"
-            _add_tokens(text, record)
-    if not text:
+def tokens_view(role: str, step: StepState | None) -> Text:
+    """The tokens that a model wrote, each after the draft tokens that were rejected at
+    its place, with their probabilities, as one paragraph."""
+    if step is None or not step.tokens:
         return Text(f"{role}: no tokens recorded", style="dim")
+    tokens = [tried for token in step.tokens for tried in (*token.refused, token)]
     legend = "each token with its probability"
-    if rounds:
+    if any(token.q is not None for token in tokens):
         legend += "; proposed ones with p of the target / q of the drafter, "
         legend += "the probability of acceptance, and what became of it"
-    return Text(f"{role}'s tokens: {legend}\n", style="underline").append(text)
-
-
-def _add_tokens(text: Text, record: Record) -> None:
-    data = record.data
-    if record.kind == "token":
-        text.append(visible(data["piece"])).append(f" {data['p']:.2f}  ", style="dim")
-        return
-    detail: dict[str, Any] | None = data["detail"]
-    if detail is None:
-        return
-    for token in detail["draft_tokens"]:
-        text.append(visible(token["piece"]), style="bright_blue")
-        if token["kept"] is None:
-            text.append(" not tried  ", style="dim")
-        else:
-            sign = "✓" if token["kept"] else "✗"
-            numbers = (
-                f" {token['p']:.2f}/{token['q']:.2f} {token['accept']:.2f}{sign}  "
-            )
-            text.append(numbers, style="dim")
-    source = "residual" if detail["residual"] else "drawn"
-    text.append(visible(detail["piece"])).append(
-        f" {detail['p']:.2f} {source}  ", style="dim"
-    )
+    text = Text(f"{role}'s tokens: {legend}\n", style="underline")
+    for token in tokens:
+        numbers = "" if token.p is None else f"{token.p:.2f}"
+        if token.q is not None:
+            sign = "✗" if token.source == "refused" else "✓"
+            numbers += f"/{token.q:.2f} {token.accept:.2f}{sign}"
+        elif token.source == "residual":
+            numbers += " residual"
+        style = "" if token.q is None else "bright_blue"
+        text.append(visible(token.piece), style=style)
+        text.append(f" {numbers}  ", style="dim")
+    return text
 
 
 # The caches

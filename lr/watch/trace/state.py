@@ -50,28 +50,20 @@ from lr.watch.trace.file import (
 
 
 @dataclass
-class RefusedToken:
-    """A draft token that was rejected: p of the target, q of the drafter, and the
-    probability of acceptance."""
-
-    piece: str
-    p: float
-    q: float
-    accept: float | None
-
-
-@dataclass
 class TokenState:
     """One token of a step. `source`: "drawn" by the model itself; "proposed" ahead and
-    kept; "residual", replacing a rejected token; "after" a proposal without a rejected
-    token; "" if the trace does not say. `refused`: the draft tokens that were rejected
-    before this token."""
+    kept, or "refused"; "residual", replacing a rejected token; "after" a proposal
+    without a rejected token; "" if the trace does not say. `p`: its probability; `q`,
+    `accept`: of a draft token, that under the drafter and that of acceptance.
+    `refused`: the draft tokens that were rejected before this token."""
 
     token: int
     piece: str
     source: str = ""
-    p: float | None = None  # its probability
-    refused: tuple[RefusedToken, ...] = ()
+    p: float | None = None
+    q: float | None = None
+    accept: float | None = None
+    refused: tuple[TokenState, ...] = ()
 
 
 @dataclass
@@ -372,28 +364,24 @@ def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
 def _round(detail: RoundDetail, token_bytes: Bytes) -> Iterator[TokenState]:
     """The tokens of a round: the draft tokens that were kept, then one of the model's
     own. Each has the draft tokens that were rejected at its place."""
-    tokens = detail.draft_tokens
-    refused: dict[int, tuple[RefusedToken, ...]] = {}  # by depth
-    for token in tokens:
-        if token.kept is False:
-            depth = 0
-            parent = token.parent
-            while parent >= 0:
-                depth += 1
-                parent = tokens[parent].parent
-            piece = piece_of(token.token, token_bytes)
-            one = RefusedToken(piece, token.p, token.q, token.accept)
-            refused[depth] = (*refused.get(depth, ()), one)
-    count = 0
-    for token in tokens:
-        if token.kept:
-            piece = piece_of(token.token, token_bytes)
-            before = refused.get(count, ())
-            yield TokenState(token.token, piece, "proposed", token.p, before)
-            count += 1
+    accepted: list[TokenState] = []
+    refused: dict[int, tuple[TokenState, ...]] = {}  # by depth
+    depths: dict[int, int] = {-1: -1}
+    for number, draft in enumerate(detail.draft_tokens):
+        depth = depths[number] = depths[draft.parent] + 1
+        piece = piece_of(draft.token, token_bytes)
+        source = "proposed" if draft.kept else "refused"
+        token = TokenState(draft.token, piece, source, draft.p, draft.q, draft.accept)
+        if draft.kept:
+            accepted.append(token)
+        elif draft.kept is not None:  # it was tried
+            refused[depth] = (*refused.get(depth, ()), token)
     source = "residual" if detail.residual or refused else "after"
     piece = piece_of(detail.token, token_bytes)
-    yield TokenState(detail.token, piece, source, detail.p, refused.get(count, ()))
+    last = TokenState(detail.token, piece, source, detail.p)
+    for depth, token in enumerate([*accepted, last]):
+        token.refused = refused.get(depth, ())
+        yield token
 
 
 def state_at(trace: TraceFile, number: int) -> State:
