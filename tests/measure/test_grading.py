@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -88,9 +87,7 @@ def test_letters_are_chosen_and_never_taken_out_of_a_sentence(row: dict) -> None
 
 
 BOXES = [
-    (r"so \boxed{42}.", "42"),
     (r"\boxed{1} no, \boxed{ 2 }", "2"),
-    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
     (r"\boxed{a{b{c}}d}e}", "a{b{c}}d"),
     (r"\boxed{7} and then \boxed{8", "7"),
     (r"\boxed{5} as asked, in \boxed{}", "5"),
@@ -103,8 +100,6 @@ BOXES = [
     (r"the \boxed command", None),
     (r"\\boxed{840}.", "840"),
     (r"\boxed{a\\}", "a\\\\"),
-    ("42", None),
-    ("", None),
     (r"\boxed{", None),
     (r"\boxed{\boxed{3}}", "3"),
 ]
@@ -115,17 +110,9 @@ def test_the_last_whole_box_counts(text: str, expected: str | None) -> None:
     assert boxed(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<think>\\boxed{1}</think>\\boxed{2}", "\\boxed{2}"),
-        ("no thought", "no thought"),
-        ("a</think>b</think>c", "c"),
-        ("<think>cut off", "<think>cut off"),
-    ],
-)
-def test_the_thought_is_left_aside(text: str, expected: str) -> None:
-    assert reply(text) == expected
+def test_the_thought_is_left_aside() -> None:
+    assert reply("a</think>b</think>c") == "c"
+    assert reply("<think>cut off") == "<think>cut off"
 
 
 # --- Degenerate texts ---
@@ -155,16 +142,6 @@ def test_a_comparison_that_never_ends_is_killed_and_the_next_one_works() -> None
         assert checker.compare(r"\frac{1}{2}", "0.5")[0]
 
 
-def test_the_thread_that_asked_first_may_end() -> None:
-    """An evaluation grades in a thread of its own, and an experiment has one after
-    another."""
-    with closing(MathChecker(20)) as checker:
-        for _ in range(2):
-            with ThreadPoolExecutor(1) as pool:
-                answer = pool.submit(checker.compare, r"\frac{1}{2}", r"\frac{2}{4}")
-                assert answer.result()[0]
-
-
 def test_a_worker_that_dies_costs_one_answer(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text("print('ready', flush=True)\ninput()\n", "utf-8")
@@ -189,10 +166,10 @@ def test_plain_numbers(text: str, value: float | None) -> None:
 
 def test_what_could_not_be_graded_is_told_apart(grader: Grader) -> None:
     choice = Item(0, "?", Task.CHOICE, "B", ("x", "y"))
-    assert grader.grade(choice, r"\boxed{B}").right is True
-    assert grader.grade(choice, r"\boxed{A}").right is False
-    assert grader.grade(choice, r"\boxed{C}").answer is None, "there is no option C"
+    answers = [grader.grade(choice, rf"\boxed{{{letter}}}") for letter in "BAC"]
+    assert [grade.right for grade in answers] == [True, False, False]
+    assert answers[2].answer is None, "there is no option C"
     assert grader.grade(Item(0, "?", Task.FREE), "anything").right is None
     lost = grader.grade(Item(0, "?", Task.MATH, "4"), "hm")
-    assert (lost.right, lost.answer) == (False, None) and "no answer" in lost.why
+    assert not lost.right and lost.answer is None
     assert "gold" in grader.checker.compare("", "5")[1]
