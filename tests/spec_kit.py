@@ -116,11 +116,6 @@ def tokens_of(emitted: Iterable[EmittedStep]) -> list[int]:
     return [token for step in emitted for token in step.step.tokens]
 
 
-def all_released(*writers: StepWriter) -> bool:
-    """Whether no branch holds a block any more."""
-    return all(w.runner.cache.pool.num_used == 0 for w in writers)  # type: ignore[attr-defined]
-
-
 def rows_per_forward(trace: Trace, role: Role) -> list[tuple[int, int]]:
     """(branches, tokens) of every forward of a role, in order."""
     events: Sequence[object] = [event for _, event in trace.events]

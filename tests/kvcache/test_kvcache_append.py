@@ -46,13 +46,13 @@ def test_copies_by_formula(
         twins = [cache.fork(root) for _ in range(forks)]
         writers, idle = ([*twins, root], []) if root_writes else (twins, [root])
         new = [[100 + row, 200 + row] for row in range(len(writers))]
-        used = cache.pool.num_used
+        num_used = cache.pool.num_used
         for rows in [range(len(writers))] if together else [[r] for r in range(len(writers))]:  # fmt: skip
             extend(cache, [writers[r] for r in rows], [new[r] for r in rows])
         copies = min(len(writers), forks) if prefix % block_size else 0
         blocks = -(-(prefix + 2) // block_size) - -(-prefix // block_size)
         assert cache.copied_blocks == copies
-        assert cache.pool.num_used == used + copies + len(writers) * blocks
+        assert cache.pool.num_used == num_used + copies + len(writers) * blocks
         start = list(range(1, prefix + 1))
         contents = [start + tokens for tokens in new] + [start] * len(idle)
         assert_contents(cache, writers + idle, contents)

@@ -5,7 +5,7 @@ shapes of trees, rounds ready to be verified.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from lr.rng import Stream
 from lr.spec.proposal import ROOT, Draws, Proposal
 from lr.theory.exact import Model
+from lr.variants.kit.tokens import random_model
 
 EXACT = 1e-12
 CHAINS = [tuple(range(ROOT, n - 1)) for n in (1, 2, 3)]
@@ -24,57 +25,36 @@ TREES = [
     (ROOT, 0, ROOT, 2),
     (ROOT, ROOT, 1, 1, 2),
 ]
-KINDS = ["random", "peaked", "zeros", "equal", "disjoint", "one-hot", "one-hot draft"]
-
-
-def table(make: Callable[[torch.Generator], Tensor], seed: int) -> Model:
-    """A model whose law after every prefix is made anew, but is always the same for the
-    same prefix.
-    """
-    known: dict[tuple[int, ...], Tensor] = {}
-
-    def after(text: tuple[int, ...]) -> Tensor:
-        if text not in known:
-            generator = torch.Generator().manual_seed(
-                random.Random(f"{seed} {text}").getrandbits(60)
-            )
-            known[text] = make(generator)
-        return known[text]
-
-    return after
+ZEROS = {  # shares of impossible tokens in target and draft; 1: all but one
+    "random": (0.0, 0.0),
+    "zeros": (0.5, 0.5),
+    "one-hot": (1.0, 1.0),
+    "one-hot draft": (0.0, 1.0),
+}
+KINDS = [*ZEROS, "equal", "disjoint"]
 
 
 def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
     """Target and draft over v tokens, in fp64, of one of the KINDS."""
+    if kind == "disjoint":
+        return every_other(seed, v, 0), every_other(seed + 1, v, 1)
+    zeros = ZEROS.get(kind, (0.0, 0.0))
+    target = cache(random_model(seed, v, zeros[0]))
+    if kind == "equal":
+        return target, target
+    return target, cache(random_model(seed + 1, v, zeros[1]))
 
-    def soft(
-        generator: torch.Generator, spread: float = 1.0, drop: float = 0.0
-    ) -> Tensor:
-        scores = torch.randn(v, dtype=torch.float64, generator=generator) * spread
-        dropped = torch.rand(v, generator=generator) < drop
-        dropped[int(torch.randint(v, (), generator=generator))] = False
-        return scores.masked_fill(dropped, -torch.inf).softmax(-1)
 
-    def half(generator: torch.Generator, first: int) -> Tensor:
-        """Only the tokens first, first + 2, ... are possible."""
+def every_other(seed: int, v: int, first: int) -> Model:
+    """Only the tokens first, first + 2, ... are possible."""
+    model = random_model(seed, v)
+
+    def law_after(text: tuple[int, ...]) -> Tensor:
         law = torch.zeros(v, dtype=torch.float64)
-        law[first::2] = (
-            torch.rand(len(law[first::2]), dtype=torch.float64, generator=generator)
-            + 0.1
-        )
+        law[first::2] = model(text)[first::2]
         return law / law.sum()
 
-    makers = {
-        "random": (soft, soft),
-        "peaked": (lambda g: soft(g, 3.0), lambda g: soft(g, 3.0)),
-        "zeros": (lambda g: soft(g, 1.0, 0.5), lambda g: soft(g, 1.0, 0.5)),
-        "equal": (soft, soft),
-        "disjoint": (lambda g: half(g, 0), lambda g: half(g, 1)),
-        "one-hot": (lambda g: soft(g, 1.0, 1.0), lambda g: soft(g, 1.0, 1.0)),
-        "one-hot draft": (soft, lambda g: soft(g, 1.0, 1.0)),
-    }
-    target, draft = makers[kind]
-    return table(target, seed), table(draft, seed if kind == "equal" else seed + 1)
+    return cache(law_after)
 
 
 def random_proposal(
@@ -84,21 +64,16 @@ def random_proposal(
     or with random rows of q.
     """
     n = rng.randint(0, longest)
-    parents = tuple(
-        rng.randint(ROOT, node - 1) if trees else node - 1 for node in range(n)
-    )
+    parents = [rng.randint(ROOT, i - 1) if trees else i - 1 for i in range(n)]
     tokens = tuple(rng.randrange(v) for _ in range(n))
-    q = random_rows(rng, n, v) if rng.random() < 0.5 else None
-    return Proposal(tokens, parents, q)
+    q = random_rows(rng, n, v) if n and rng.random() < 0.5 else None
+    return Proposal(tokens, tuple(parents), q)
 
 
 def random_rows(rng: random.Random, n: int, v: int) -> Tensor:
     """n random laws [n, v] in fp64, a third of the entries zero."""
-    generator = torch.Generator().manual_seed(rng.getrandbits(60))
-    scores = torch.randn(n, v, dtype=torch.float64, generator=generator)
-    dropped = torch.rand(n, v, generator=generator) < 1 / 3
-    dropped[:, 0] = False
-    return scores.masked_fill(dropped, -torch.inf).softmax(-1)
+    model = random_model(rng.getrandbits(60), v, 1 / 3)
+    return torch.stack([model((i,)) for i in range(n)])
 
 
 def draws(*path: int, offset: int = 0) -> Draws:

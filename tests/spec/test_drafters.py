@@ -128,10 +128,10 @@ def test_an_unsure_draft_stops_and_keeps_what_it_drew() -> None:
     [full] = ModelDrafter(runner(), sampling).propose([question], 8)
     assert full.q is not None
     confidences = full.q.amax(-1).tolist()
-    least = sorted(confidences)[3] + 1e-9
-    drafter = ModelDrafter(runner(), sampling, min_confidence=least)
+    limit = sorted(confidences)[3] + 1e-9
+    drafter = ModelDrafter(runner(), sampling, min_confidence=limit)
     [short] = drafter.propose([question], 8)
-    unsure = next(i for i, p in enumerate(confidences) if p < least)
+    unsure = next(i for i, p in enumerate(confidences) if p < limit)
     assert short.tokens == full.tokens[: unsure + 1]
 
 
