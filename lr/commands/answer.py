@@ -15,7 +15,7 @@ import tyro
 from rich.table import Table
 
 from lr.commands import show
-from lr.commands.options import ModelChoice, VariantChoice
+from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice
 from lr.measure.speed_reason import speed_reason
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
 from lr.result import Result
@@ -35,18 +35,18 @@ def saving(path: Path | None, answer: Answer) -> Iterator[None]:
     fails."""
     from lr.watch.trace.record import save_trace
 
-    why = ""
+    failure = ""
     try:
         yield
     except BaseException as error:
-        why = f"{type(error).__name__}: {error}"
+        failure = f"{type(error).__name__}: {error}"
         raise
     finally:
         if path is not None:
-            save_trace(path, answer, why)
+            save_trace(path, answer, failure)
 
 
-def picked(reasoner: Reasoner, options: GenerateOptions) -> str:
+def in_one_line(reasoner: Reasoner, options: GenerateOptions) -> str:
     """What answers, in one line: mode, models, verifier, precision, threads."""
     import torch
 
@@ -71,19 +71,14 @@ class Generate:
     """What to ask; the checkpoint's chat template wraps it. Left out: a sample
     problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
-    generation: GenerateOptions = field(default_factory=GenerateOptions)
-    own: VariantChoice = field(default_factory=VariantChoice)
-    max_depth: int | None = None
-    """The official tool's name for --depth; wins if both are given."""
+    generation: AnswerOptions = field(default_factory=AnswerOptions)
+    choice: VariantChoice = field(default_factory=VariantChoice)
     trace: Path | None = None
     """Write every event to this file, as JSON lines: for lr trace, play, draw and
     step."""
 
     def run(self) -> None:
-
         options = self.generation
-        if self.max_depth is not None:
-            options = replace(options, depth=self.max_depth)
         show.require_files(trace=self.trace)
         out = show.console()
         notes = show.console(stderr=True)
@@ -92,10 +87,10 @@ class Generate:
         answer = reasoner.run(
             self.models.question(self.question),
             options,
-            variant=self.own.load(reasoner),
+            variant=self.choice.load(reasoner),
             detailed=self.trace is not None,
         )
-        note(picked(reasoner, answer.options))
+        note(in_one_line(reasoner, answer.options))
         tiny = self.models.model in CHECKPOINTS
         with saving(self.trace, answer):
             for step in answer:
@@ -164,7 +159,7 @@ class Demo:
             if question is None and self.tiny:
                 question = story(Split.TEST, RACE, 0).question
             question = self.models.question(question)
-            line = picked(reasoner, GenerateOptions(mode="lr"))
+            line = in_one_line(reasoner, GenerateOptions(mode="lr"))
             out.print(line, style="dim", soft_wrap=False)
             out.print("", question, "", soft_wrap=False)
             if self.tiny:  # Their first call allocates longer than they answer.

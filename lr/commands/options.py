@@ -12,11 +12,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
 
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.model.files import resolve
+from lr.options import GenerateOptions
 from lr.registry import is_dummy, split_weights, with_weights
 from lr.tiny import CHECKPOINTS
 from lr.tiny.stories import asks
@@ -252,23 +255,31 @@ class ModelChoice:
             console(stderr=True).print(f"note: {warning.message}", style="yellow")
         return loaded
 
-    def question(self, given: str | None) -> str:
-        """What to ask: `given`, or a sample problem, which is then shown on standard
+    def question(self, text: str | None) -> str:
+        """What to ask: `text`, or a sample problem, which is then shown on standard
         error. Raises `SettingError` for a question outside a tiny model's language: the
         answer would be noise."""
         from lr.lookahead import QUESTION
 
-        if given is None:
+        if text is None:
             note = f"no question was given; this is a sample: {QUESTION}"
             console(stderr=True).print(note, style="dim", soft_wrap=False)
             return QUESTION
-        if self.model in CHECKPOINTS and not asks(given):
+        if self.model in CHECKPOINTS and not asks(text):
             raise SettingError(
                 f"{self.model} understands only the questions of its small language, "
-                f"sums of what people have or put into a jar, and {given!r} is not one "
+                f"sums of what people have or put into a jar, and {text!r} is not one "
                 f"of them. Choose another --model, or ask, for example: {QUESTION}"
             )
-        return given
+        return text
+
+
+@dataclass(frozen=True)
+class AnswerOptions(GenerateOptions):
+    """The settings of an answer; --max_depth is the official tool's name of --depth."""
+
+    depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = 4
+    """How many draft steps to write ahead (gamma in the paper)."""
 
 
 @dataclass(frozen=True)

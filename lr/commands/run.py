@@ -9,14 +9,20 @@ import json
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from msgspec import convert
 from rich.console import Console
 
 from lr.commands.info import memory_table
-from lr.commands.options import ModelChoice, VariantChoice, spread, torch_dtype
+from lr.commands.options import (
+    AnswerOptions,
+    ModelChoice,
+    VariantChoice,
+    spread,
+    torch_dtype,
+)
 from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
@@ -159,12 +165,10 @@ class RunModels(ModelChoice):
 
 
 @dataclass(frozen=True)
-class RunOptions(GenerateOptions):
-    """The settings of an answer, with the official tool's names and defaults."""
+class RunOptions(AnswerOptions):
+    """The settings of an answer, with the official tool's defaults."""
 
     mode: tyro.conf.Suppress[Mode] = "lr"  # `RunCommand` has more modes
-    depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = 4
-    """How many draft steps to write ahead (gamma in the paper)."""
     drafter: TokenDrafter = "ngram"
     """What proposes the next tokens in sd and lr+sd; see lr generate."""
     ignore_half_sentence: bool = False

@@ -146,9 +146,9 @@ def step_line(step: AnswerStep, *, tiny: bool = False) -> Text:
     line = Text(words, style=origin.style)
     if step.rejected is not None and step.verdict is not None:
         difference = differing(step.rejected, step.text) if tiny else ""
-        why = difference or step.verdict.why
+        reason = difference or step.verdict.why
         draft = step.rejected.strip()
-        line.append(f"\n    {'rejected':<10} {draft}  ({why})", style="dim")
+        line.append(f"\n    {'rejected':<10} {draft}  ({reason})", style="dim")
     return line
 
 

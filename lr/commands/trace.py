@@ -44,17 +44,17 @@ Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 class Shown:
     """What `lr play` and `lr step` show: a trace, or the answer to a question."""
 
-    what: tyro.conf.Positional[str | None] = None
+    source: tyro.conf.Positional[str | None] = None
     """A trace from --trace (a name that ends in .jsonl, or an existing file), a recorded
     answer of real models (eggs, coat or train), or a question to answer. Left out: a
     sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
-    own: VariantChoice = field(default_factory=VariantChoice)
+    choice: VariantChoice = field(default_factory=VariantChoice)
 
     def file(self) -> Path | None:
-        """The trace file that `what` names; None if it is a question."""
-        words = self.what
+        """The trace file that `source` names; None if it is a question."""
+        words = self.source
         if words in RECORDED:
             return recorded_path(words)
         with suppress(OSError):  # a question may be too long for a file name
@@ -67,8 +67,8 @@ class Shown:
         from lr.watch.stepper.live import LiveSource
 
         reasoner = self.models.load(needs_draft=True)
-        question = self.models.question(self.what)
-        variant = self.own.load(reasoner)
+        question = self.models.question(self.source)
+        variant = self.choice.load(reasoner)
         return LiveSource(reasoner, question, asdict(self.generation), variant)
 
 
@@ -113,19 +113,21 @@ class Play(Shown):
     def run(self) -> None:
         file = self.file()
         if file is not None:
-            page_name = Path(file.name) if self.what in RECORDED else file
+            page_name = Path(file.name) if self.source in RECORDED else file
             trace = read_trace(file)
             output = self.output or page_name.with_suffix(".html")
-            other = output.resolve() != file.resolve()
-            require(other, "output", str(output), "another file than the trace itself")
+            distinct = output.resolve() != file.resolve()
+            require(
+                distinct, "output", str(output), "another file than the trace itself"
+            )
         else:
             from lr.watch.trace.record import trace_of
 
             with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
                 answer = reasoner.run(
-                    self.models.question(self.what),
+                    self.models.question(self.source),
                     self.generation,
-                    variant=self.own.load(reasoner),
+                    variant=self.choice.load(reasoner),
                     detailed=True,
                 )
                 answer.finish()
@@ -133,7 +135,7 @@ class Play(Shown):
         page = player_page(trace)
         write_text(output, page)
         for note in trace.notes:
-            console(stderr=True).print(f"{self.what}: {note}", style="dim")
+            console(stderr=True).print(f"{self.source}: {note}", style="dim")
         size = f"{len(trace.records)} events, {len(page.encode()) / 1e6:.1f} MB"
         console().print(f"written: {output} ({size}); open it in a browser")
 
@@ -360,9 +362,7 @@ class StepperPrompt:
         return node if node in state.nodes else state.root
 
 
-def _number(
-    word: str | None, wanted: str, least: int = 0, most: float = math.inf
-) -> int:
-    if word is None or not word.isdecimal() or not least <= int(word) <= most:
+def _number(word: str | None, wanted: str, low: int = 0, high: float = math.inf) -> int:
+    if word is None or not word.isdecimal() or not low <= int(word) <= high:
         raise StepperError(wanted)
     return int(word)

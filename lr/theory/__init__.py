@@ -10,7 +10,7 @@ from lr.theory.domain import DomainError
 from lr.theory.hybrid import (
     best_split,
     hybrid_speedup,
-    theorem3_holds,
+    theorem3,
     theorem4_conditions,
 )
 from lr.theory.synchronous import (
@@ -30,6 +30,6 @@ __all__ = [
     "lr_sync_speedup",
     "sd_speedup",
     "sd_tokens",
-    "theorem3_holds",
+    "theorem3",
     "theorem4_conditions",
 ]

@@ -168,17 +168,6 @@ def theorem3(
     return Theorem3(plain(premise), plain(seven), plain(eight))
 
 
-def theorem3_holds(
-    alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals
-) -> Any:
-    """Whether Theorem 3 promises that the synchronous hybrid beats both: premise, (7)
-    and (8).
-
-    The camera-ready version numbers the conditions (8) and (9). False if nothing is
-    promised."""
-    return theorem3(alpha1, alpha2, c1, c2, budget).hybrid
-
-
 def theorem4_conditions(
     alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals
 ) -> Any:

@@ -12,7 +12,6 @@ from lr.theory.hybrid import (
     THRESHOLD,
     best_split,
     theorem3,
-    theorem3_holds,
     theorem4_conditions,
 )
 from lr.theory.synchronous import lr_sync_speedup
@@ -93,10 +92,10 @@ def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
     """A draft as slow as it is good (a1 <= c1) is no use: token-level speculation alone
     is best, at every budget.
     """
-    assert not theorem3_holds(0.3, 0.8, 0.4, 0.05, 16)
+    assert not theorem3(0.3, 0.8, 0.4, 0.05, 16).hybrid
     split = best_split(0.3, 0.8, 0.4, 0.05, 16)
     assert split.k1 == 1 and not split.hybrid_wins
-    assert not theorem3_holds(0.7, 0.7, 0.1, 0.1, 5)  # odd: the theorem says nothing
+    assert not theorem3(0.7, 0.7, 0.1, 0.1, 5).hybrid  # odd: the theorem says nothing
 
 
 def test_lemma_6() -> None:
