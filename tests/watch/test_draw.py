@@ -67,6 +67,8 @@ def test_the_tree_says_what_the_state_says(number: int) -> None:
     with tree_figure(state) as drawing:
         texts = words(drawing)
     below = [node for node in state.live if node.name != state.root]
+    if state.done:
+        return  # the answer is drawn, no tree
     steps = [node.target for node in state.live if node.targeted]
     steps += [node.draft for node in below if node.drafted]
     assert {step.text.strip() for step in steps if step} <= set(texts)
@@ -135,7 +137,7 @@ def test_plots_show_their_numbers_in_the_colours_of_their_roles() -> None:
     labels = ["low", "high", "nearly"]
     line = {"line": [(0, 0), (1, 1)]}
     drawing = draw_curves(line, x="x", y="y", points=points, labels=labels)
-    assert drawing.axes[0].lines[0].get_ydata() == (0, 1)
+    assert list(drawing.axes[0].lines[0].get_ydata()) == [0, 1]
     assert words(drawing) == ["low", "high\nnearly"]  # neighbours share a list
 
     drawing = draw_field([[True, False], [True, True]], x="key", y="query")
