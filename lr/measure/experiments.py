@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -135,27 +136,24 @@ class Lab:
     ) -> list[ArmResult]:
         """Answer every problem in every arm, one after the other, and compare."""
         turn = 2 * self.concurrency if self.concurrency > 1 else 1
-        warm = set[int]()
+        firsts = range(0, len(self.items), turn)
+        warm = set[str]()
         with Grader() as grader:
             stores = [Store.open(self.work / arm.name, self._head(arm)) for arm in arms]
-            for repeat in range(self.repeats):
-                for first in range(0, len(self.items), turn):
-                    items = self.items[first : first + turn]
-                    for number, arm in enumerate(arms):
-                        evaluation = self._evaluation(
-                            arm, items, repeat, stores[number], grader
-                        )
-                        evaluation.warm_up = number not in warm
-                        for _ in range(len(evaluation.keys) - len(evaluation.missing)):
-                            progress(arm.name)
-                        if evaluation.missing:
-                            warm.add(number)
-                            for _ in evaluation.run():
-                                progress(arm.name)
+            for repeat, first in product(range(self.repeats), firsts):
+                items = self.items[first : first + turn]
+                for arm, store in zip(arms, stores, strict=True):
+                    evaluation = self._evaluation(arm, items, repeat, store, grader)
+                    evaluation.warm_up = arm.name not in warm
+                    num_done = len(evaluation.keys) - len(evaluation.missing)
+                    for _ in chain(range(num_done), evaluation.run()):
+                        progress(arm.name)
+                    if evaluation.missing:
+                        warm.add(arm.name)
             runs = [report.read_run(store.path, grader) for store in stores]
-        wanted = {item.number for item in self.items}
+        numbers = {item.number for item in self.items}
         for run in runs:  # another --problems may have left more
-            for key in [key for key in run.records if key.number not in wanted]:
+            for key in [key for key in run.records if key.number not in numbers]:
                 del run.records[key]
         baseline = report.choose_baseline(runs)
         return [
@@ -176,8 +174,8 @@ class Lab:
         reasoner = self.reasoner(draft_alone=arm.mode == "draft")
         variant = variant_of(arm.mode, reasoner, arm.variant)
         if variant is not None:
-            own = variant.settings.get("mode", options.mode)
-            options = replace(options, mode=own)
+            mode = variant.settings.get("mode", options.mode)
+            options = replace(options, mode=mode)
         if arm.verifier is not None:
             variant = Variant(verifier=self.verifier_named(arm.verifier))
         return Evaluation(
@@ -227,39 +225,32 @@ def arm_from(way: str) -> Arm:
     return Arm({"way": way}, mode, options, verifier)
 
 
+# the official tool's four modes, with n-grams and with the draft, and two rows of Table 1
+WAYS = (
+    "ar",
+    "sd drafter=ngram",
+    "sd drafter=draft num_speculative_tokens=4",
+    "sd drafter=draft num_speculative_tokens=8",
+    "lr",
+    "lr+sd drafter=ngram",
+    "lr+sd drafter=draft",
+    "draft",
+    "specreason",
+)
+
+
 def speedup_arms(lab: Lab) -> list[Arm]:
-    """The ways that were asked for, or else the official tool's four modes, with
-    n-grams and with the draft model, and two more rows of Table 1; then the variants."""
-    variants = [Arm({"way": name}, variant=name) for name in lab.variants]
-    if lab.values:
-        return [arm_from(way) for way in lab.values] + variants
-    by_ngram, by_draft = {"drafter": "ngram"}, {"drafter": "draft"}
-    arms = [Arm({"way": "ar"}, "ar"), Arm({"way": "sd, n-gram"}, "sd", by_ngram)]
-    for k in (4, 8):
-        options = {**by_draft, "num_speculative_tokens": k}
-        arms.append(Arm({"way": f"sd, draft, k {k}"}, "sd", options))
-    arms.append(Arm({"way": "lr"}))
-    arms.append(Arm({"way": "lr+sd, n-gram"}, "lr+sd", by_ngram))
-    arms.append(Arm({"way": "lr+sd, draft"}, "lr+sd", by_draft))
-    arms += [Arm({"way": mode}, mode) for mode in ("draft", "specreason")]
-    return arms + variants
+    """The ways that were asked for, or else the paper's; then the variants."""
+    ways = [arm_from(way) for way in lab.values or WAYS]
+    return ways + [Arm({"way": name}, variant=name) for name in lab.variants]
 
 
 # Table 2: verifiers.
 
 VERIFIERS = (
-    "oracle",
-    "exact",
-    "judge:0.5",
-    "judge:0.9",
-    "random:0.3",
-    "random:0.5",
-    "random:0.7",
-    "likelihood:-1",
-    "likelihood:-3",
-    "score:7",
-    "always",
-)
+    "oracle exact judge:0.5 judge:0.9 random:0.3 random:0.5 random:0.7 likelihood:-1 "
+    "likelihood:-3 score:7 always"
+).split()
 
 
 def verifier_arms(lab: Lab) -> list[Arm]:
@@ -273,8 +264,8 @@ def verifier_arms(lab: Lab) -> list[Arm]:
             if lab.values:
                 raise
             continue
-        cells, mode = {"verifier": name}, lab.mode
-        arms.append(Arm(cells, mode, verifier=name, save_pairs=True))
+        cells = {"verifier": name}
+        arms.append(Arm(cells, lab.mode, verifier=name, save_pairs=True))
     return arms
 
 
@@ -337,7 +328,8 @@ def budget_arms(lab: Lab) -> list[Arm]:
             options |= {"depth": k1 - 1, "max_target_rows": k1}
         if k2 > 1:
             options |= {"num_speculative_tokens": k2 - 1}
-        mode = ("lr+sd" if k2 > 1 else "lr") if k1 > 1 else ("sd" if k2 > 1 else "ar")
+        modes = (("ar", "sd"), ("lr", "lr+sd"))
+        mode = modes[k1 > 1][k2 > 1]
         arms.append(Arm({"M": k1 * k2, "k1": k1, "k2": k2}, mode, options))
     return arms
 
@@ -373,18 +365,18 @@ def add_product_law(results: Sequence[ArmResult], rows: Sequence[Row]) -> None:
 SEGMENTERS: dict[str, dict[str, Any]] = {
     "blank line": {"segmenter": "blank_line"},
     "sentence": {"segmenter": "sentence"},
-    "fixed 8": {"segmenter": "fixed", "segment_tokens": 8},
-    "fixed 16": {"segmenter": "fixed", "segment_tokens": 16},
-    "fixed 32": {"segmenter": "fixed", "segment_tokens": 32},
+    **{f"fixed {n}": {"segmenter": "fixed", "segment_tokens": n} for n in (8, 16, 32)},
 }
 
 
 def segmentation_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then every segmenter."""
-    arms = [Arm({"steps end at": "plain decoding"}, "ar")]
-    for name, options in SEGMENTERS.items():
-        arms.append(Arm({"steps end at": name}, lab.mode, options))
-    return arms
+    plain = Arm({"steps end at": "plain decoding"}, "ar")
+    ways = SEGMENTERS.items()
+    return [
+        plain,
+        *(Arm({"steps end at": n}, lab.mode, options) for n, options in ways),
+    ]
 
 
 def step_sizes(result: ArmResult) -> Row:
@@ -403,10 +395,11 @@ def step_sizes(result: ArmResult) -> Row:
 
 def profile_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then Lookahead Reasoning with each driver."""
-    arms = [Arm({"driver": "plain decoding"}, "ar")]
-    for driver in ("lockstep", "overlapped"):
-        arms.append(Arm({"driver": driver}, "lr", {"driver": driver}))
-    return arms
+    return [
+        Arm({"driver": "plain decoding"}, "ar"),
+        Arm({"driver": "lockstep"}, "lr", {"driver": "lockstep"}),
+        Arm({"driver": "overlapped"}, "lr", {"driver": "overlapped"}),
+    ]
 
 
 def time_shares(result: ArmResult) -> Row:
@@ -519,10 +512,15 @@ def write_results(
     title = f"{experiment.title}, {len(results[0].lab.items)} problems"
     store = Store(folder)
     facts = ", ".join(f"{key} {value}" for key, value in conditions.items())
+    notes = [f"- {note}" for note in report.notes([r.summary for r in results])]
     lines = [f"# {title}", "", "```", command, "```", ""]
-    lines += report.table(report.texts(rows))
-    lines += ["", *(f"- {note}" for note in report.notes([r.summary for r in results]))]
-    lines += ["", f"Conditions: {facts}."]
+    lines += [
+        *report.table(report.texts(rows)),
+        "",
+        *notes,
+        "",
+        f"Conditions: {facts}.",
+    ]
     store.write_lines(f"{name}.md", lines)
     content = {
         "title": title,

@@ -25,9 +25,10 @@ from lr.measure.datasets import Item, Task
 from lr.measure.grading import Grader
 from lr.measure.store import AnswerKey, Store
 from lr.trace import Stats
+from lr.types import require
 from lr.watch.figures.plots import Bars
 
-SAME = (
+SAME = [
     "data",
     "seed",
     "temperature",
@@ -36,7 +37,7 @@ SAME = (
     "min_p",
     "max_tokens_len",
     "model",
-)
+]
 """Settings that compared runs must share; the model may differ if one run is the draft
 alone."""
 DRAWS = 2000  # of the bootstrap; seeds move an interval by about 1/20 of its width
@@ -139,13 +140,11 @@ def choose_baseline(
     """The run with that name, folder or mode; without a name, the first run in mode ar,
     if any."""
     for run in runs:
-        names = ("ar",) if name is None else (name,)
-        if run.mode in names or name in (run.name, str(run.path)):
+        if (name or "ar") == run.mode or name in (run.name, str(run.path)):
             return run
-    if name is None:
-        return None
-    names_of_runs = ", ".join(run.name for run in runs)
-    raise SettingError(f"there is no run {name!r} to compare with: {names_of_runs}.")
+    names = ", ".join(run.name for run in runs)
+    require(name is None, "baseline", name, f"a run or mode among {names}")
+    return None
 
 
 def require_comparable(run: RunResults, baseline: RunResults) -> None:
@@ -209,9 +208,10 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         "right, 95 %": interval,
         "tokens/s": tokens / seconds if seconds else None,
         "mean": fmean(speeds) if speeds else None,
-        "speedup": comparison.get("speedup"),
-        "speedup, 95 %": comparison.get("speedup, 95 %"),
-        "middle half": comparison.get("middle half"),
+        **{
+            head: comparison.get(head)
+            for head in ("speedup", "speedup, 95 %", "middle half")
+        },
         "steps kept": stats.step_acceptance,
         "tokens kept": stats.token_acceptance,
         "tokens/pass": stats.tokens_per_target_pass,
@@ -220,22 +220,17 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         "wasted": wasted / stats.target_tokens if stats.target_tokens else None,
         "judge s": stats.verifier_seconds if counted else None,
         "judge passes": stats.verifier_passes if counted else None,
-        "lost": comparison.get("lost"),
-        "won": comparison.get("won"),
-        "p": comparison.get("p"),
+        **{head: comparison.get(head) for head in ("lost", "won", "p")},
     }
-    unread = sum(
-        record.get("right") is False and record.get("answer") is None
-        for record in records
-    )
-    unfinished = sum(record.get("finished") is False for record in records)
+    unread = [r for r in records if r.get("right") is False and r.get("answer") is None]
+    if unread:
+        facts.append(f"no answer could be read in {len(unread)} of {len(records)}")
+    unfinished = [record for record in records if record.get("finished") is False]
+    if unfinished:
+        facts.append(f"{len(unfinished)} answers were cut by the token budget")
     unjudged = Counter[str]()
     for record in records:
         unjudged.update(record.get("unjudged", {}))
-    if unread:
-        facts.append(f"no answer could be read in {unread} of {len(records)}")
-    if unfinished:
-        facts.append(f"{unfinished} answers were cut by the token budget")
     if unjudged:
         facts.append(
             f"{unjudged.total()} draft steps could not be judged and count as "
@@ -259,9 +254,10 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
     answers, per_problem = [], dict[int, Any]()
     flips = Counter[tuple[bool | None, bool | None]]()
     for key in common:
-        ours, theirs = run.records[key], baseline.records[key]
+        ours = run.records[key]
+        theirs = baseline.records[key]
         sizes = [
-            (num_tokens(record), record["time_taken"]) for record in (ours, theirs)
+            (num_tokens(answer), answer["time_taken"]) for answer in (ours, theirs)
         ]
         numbers = np.array(sizes, dtype=float).ravel()
         answers.append(numbers)
@@ -310,14 +306,8 @@ def num_tokens(record: AnswerRecord) -> int:
     return len(record.get("generation_tokens", ()))
 
 
-FORMS = {
-    "right": ".1%",
-    "right, 95 %": ".1%",
-    "tokens/s": ".1f",
-    "mean": ".1f",
-    "wasted": ".0%",
-    "p": ".2g",
-}
+FORMS = {"tokens/s": ".1f", "mean": ".1f", "wasted": ".0%", "p": ".2g"}
+FORMS |= dict.fromkeys(("right", "right, 95 %"), ".1%")
 """The number formats of columns; .2f for all others."""
 LEGEND = (
     "right: pass@1, the mean over problems of the share of right samples. tokens/s: "
