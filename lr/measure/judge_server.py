@@ -119,16 +119,18 @@ class ServedJudge(Verifier):
             "temperature": 0,
             "max_tokens": ANSWER_TOKENS,
         }
-        for attempt in range(1, self.attempts + 1):
-            try:
-                sent = body | self.extra
-                reply = await self._exchange("POST", "/v1/chat/completions", sent)
-                return _content(reply)
-            except _Unanswered as error:
-                if attempt == self.attempts:
-                    raise _Unanswered(f"{error}, {attempt} times") from error
+        failure = ""
+        for attempt in range(self.attempts):
+            if attempt:
                 await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
-        raise AssertionError("there is at least one attempt")
+            try:
+                reply = await self._exchange("POST", "chat/completions", body)
+                return str(reply["choices"][0]["message"]["content"])
+            except _Unanswered as error:
+                failure = str(error)
+            except (KeyError, IndexError, TypeError):
+                failure = f"sent no answer ({str(reply)[:100]!r})"
+        raise _Unanswered(f"{failure}, {self.attempts} times")
 
     async def _exchange(
         self, method: str, path: str, body: dict[str, Any] | None = None
@@ -137,9 +139,10 @@ class ServedJudge(Verifier):
         succeed, else `JudgeError`."""
         import httpx
 
+        sent = None if body is None else body | self.extra
         try:
             async with asyncio.timeout(self.timeout):
-                response = await self._http.request(method, path, json=body)
+                response = await self._http.request(method, f"/v1/{path}", json=sent)
         except TimeoutError:
             raise _Unanswered(f"was silent for {self.timeout:g} seconds") from None
         except httpx.HTTPError as error:
@@ -148,10 +151,9 @@ class ServedJudge(Verifier):
         status = response.status_code
         if status >= 500 or status in BUSY:
             raise _Unanswered(f"answered with status {status}")
-        if status == 400 and body is not None and body.keys() & NO_THINKING.keys():
+        if status == 400 and sent != body:
             self.extra = {}  # this server takes only OpenAI's own fields
-            without = {n: value for n, value in body.items() if n not in NO_THINKING}
-            return await self._exchange(method, path, without)
+            return await self._exchange(method, path, body)
         if status != 200:
             raise JudgeError(
                 f"the judge at {self.url} refused a request with status {status}: "
@@ -166,18 +168,15 @@ class ServedJudge(Verifier):
     def _only_model(self) -> str:
         """The name of the server's model, if it has one only."""
         try:
-            listed = self._wait(self._exchange("GET", "/v1/models"))
+            listed = self._wait(self._exchange("GET", "models"))
             names = [entry["id"] for entry in listed["data"]]
         except (_Unanswered, KeyError, TypeError) as error:
             raise JudgeError(
                 f"the judge at {self.url} does not list its models: {error}. "
                 "Is the server up, and is this its address?"
             ) from error
-        if len(names) != 1:
-            raise SettingError(
-                f"the server at {self.url} has the models {names}; name the judge with "
-                "--judge_model."
-            )
+        expected = f"one of {', '.join(names)}, the models of {self.url}"
+        require(len(names) == 1, "judge_model", None, expected)
         return str(names[0])
 
     def _wait(self, work: Any) -> Any:
@@ -207,13 +206,6 @@ def _client(url: str, api_key: str | None) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=url, headers=headers, limits=limits, timeout=None, trust_env=False
     )
-
-
-def _content(reply: Any) -> str:
-    try:
-        return str(reply["choices"][0]["message"]["content"])
-    except (KeyError, IndexError, TypeError) as error:
-        raise _Unanswered(f"sent no answer ({str(reply)[:100]!r})") from error
 
 
 def read_answer(answer: str) -> Verdict:

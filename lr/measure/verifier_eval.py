@@ -224,11 +224,13 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
     num_true = sum(truth)
     num_false = len(truth) - num_true
     ranked = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
-    points, true, accepted = [], 0, 0
+    points = []
+    true = 0
+    accepted = 0
     for score, tied in groupby(ranked, key=lambda pair: pair[0]):
-        rights = [right for _, right in tied]
-        true += sum(rights)
-        accepted += len(rights)
+        truth_of_tied = [is_true for _, is_true in tied]
+        true += sum(truth_of_tied)
+        accepted += len(truth_of_tied)
         false = accepted - true
         points.append(
             Threshold(

@@ -101,26 +101,26 @@ def contenders(
         )
         return Contender(name, our_answerer(reasoner, options))
 
-    models = reasoner.engine
-    theirs = their_model(target, models.target)
-    lookup = {"config": {"prompt_lookup_num_tokens": k}}
+    def theirs(name: str, *, one_row: bool = True, **settings: Any) -> Contender:
+        return Contender(
+            name, their_answerer(model, reasoner, tokens, **settings), one_row
+        )
+
+    engine = reasoner.engine
+    model = their_model(target, engine.target)
+    lookup = {"prompt_lookup_num_tokens": k}
     ways = [
         ours(PLAIN, mode="ar"),
-        Contender("transformers", their_answerer(theirs, reasoner, tokens)),
+        theirs("transformers", one_row=False),
         ours("lr, sd, n-gram", mode="sd", drafter="ngram"),
-        Contender(
-            "transformers, prompt lookup",
-            their_answerer(theirs, reasoner, tokens, **lookup),
-            one_row=True,
-        ),
+        theirs("transformers, prompt lookup", config=lookup),
     ]
-    if draft is not None and models.draft is not None:
-        helper = their_model(draft, models.draft)
+    if draft is not None and engine.draft is not None:
+        helper = their_model(draft, engine.draft)
         helper.generation_config.num_assistant_tokens = k
         helper.generation_config.num_assistant_tokens_schedule = "constant"
-        assisted = their_answerer(theirs, reasoner, tokens, assistant_model=helper)
         ways.append(ours("lr, sd, draft", mode="sd", drafter="draft"))
-        ways.append(Contender("transformers, assisted", assisted, one_row=True))
+        ways.append(theirs("transformers, assisted", assistant_model=helper))
     return ways
 
 

@@ -118,21 +118,17 @@ def conditions() -> dict[str, Any]:
     to."""
     import torch
 
+    processor = platform.processor() or platform.machine()
     listing = Path("/proc/cpuinfo")
-    text = (
-        listing.read_text(encoding="utf-8", errors="replace")
-        if listing.is_file()
-        else ""
-    )
-    named = re.search(r"^model name\s*:\s*(.*)", text, re.MULTILINE)
-    facts = {
-        "cpu": named[1].strip()
-        if named
-        else platform.processor() or platform.machine(),
+    if listing.is_file():
+        text = listing.read_text(encoding="utf-8", errors="replace")
+        if model_name := re.search(r"^model name\s*:\s*(.*)", text, re.MULTILINE):
+            processor = model_name[1].strip()
+    has_load = hasattr(os, "getloadavg")
+    facts: dict[str, Any] = {
+        "cpu": processor,
         "cores": os.cpu_count(),
-        "load": [round(load, 2) for load in os.getloadavg()]
-        if hasattr(os, "getloadavg")
-        else None,
+        "load": [round(load, 2) for load in os.getloadavg()] if has_load else None,
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
