@@ -82,8 +82,6 @@ class TraceCommand:
         trace = read_trace(self.file)
         header, stats = trace.header, trace.stats
         out = console()
-        # Raises `TraceError` if an event contradicts those before it.
-        state_at(trace, len(trace.records))
         count = len(trace.records)
         out.print(f"{count} events: {title_of(header)}\n{setting_of(header)}")
         if header.question is not None:
@@ -304,7 +302,7 @@ class StepperPrompt:
             case "d":
                 dropped = session.drop()
                 self._show("Side B is dropped." if dropped else "There is no side B.")
-            case "A" | "B" | "AB" | "ab":
+            case "A" | "B" | "AB":
                 session.move(letter)
                 self._show()
             case "w":

@@ -12,39 +12,14 @@ from typing import Any
 
 import pytest
 
-from lr.engine.recorder import (
-    BranchClosed,
-    BranchesGrew,
-    BranchForked,
-    BranchHolds,
-    BranchOpened,
-)
 from lr.spec.protocol import (
-    Draft,
-    Drafted,
-    Emit,
-    Judge,
-    Judged,
     Limits,
-    NodeId,
-    Release,
     SchedulerConfig,
-    Target,
-    Targeted,
 )
 from lr.theory.distributions import Bernoulli, Constant
 from lr.theory.simulate import ENDLESS, World
-from lr.trace import (
-    Ended,
-    ForwardPass,
-    RunEvent,
-    StepWritten,
-    TokenWritten,
-    VerifierCall,
-)
-from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 from lr.watch.scripted import ScriptedRun, TextScript
-from lr.watch.trace.file import Header, TraceFile, records_of, write_trace
+from lr.watch.trace.file import TraceFile, write_trace
 from lr.watch.trace.record import scripted_trace, simulated_trace
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -64,33 +39,36 @@ def a_browser() -> Iterator[Any]:
     """A headless Chromium. Without one, or without playwright: the test is skipped, or
     fails where LR_BROWSER is "required".
     """
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        found = None
-    if found is None:
-        why = (
-            f"no browser: none of {', '.join(BROWSERS)} is installed, or the package "
-            f"playwright is not"
-        )
-        assert os.environ.get("LR_BROWSER") != "required", why
-        pytest.skip(why)
+        program = None
+    if program is None:
+        reason = f"none of {', '.join(BROWSERS)} is installed, or playwright is not"
+        assert os.environ.get("LR_BROWSER") != "required", reason
+        pytest.skip(reason)
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=program, args=FLAGS)
         yield browser
         browser.close()
+
+
+def run_of(
+    targets: list[str], drafts: list[str], depth: int, width: int = 1
+) -> TraceFile:
+    """The trace of a scripted run to its end."""
+    config = SchedulerConfig(Limits(10**6), depth=depth, width=width)
+    run = ScriptedRun(config, TextScript(targets, drafts))
+    run.run()
+    return scripted_trace(run)
 
 
 @cache
 def scripted() -> TraceFile:
     """Width 2, with an accepted step, a correction and much that is cancelled."""
-    script = TextScript(
-        ["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "y.|z.", "D.", "E$"]
-    )
-    run = ScriptedRun(SchedulerConfig(Limits(50), depth=3, width=2), script)
-    run.run()
-    return scripted_trace(run)
+    drafts = ["A.|x.", "x.|B.", "y.|z.", "D.", "E$"]
+    return run_of(["a.", "b.", "c.", "d.", "e$"], drafts, depth=3, width=2)
 
 
 @cache
@@ -98,10 +76,14 @@ def bushy() -> TraceFile:
     """Width 3 and depth 2: up to thirteen nodes."""
     drafts = [f"The sum is {n}1.|So it is {n}2.|That makes {n}3." for n in range(1, 6)]
     targets = [f"The sum is {n}4." for n in range(1, 5)] + ["It is 55$"]
-    config = SchedulerConfig(Limits(400), depth=2, width=3)
-    run = ScriptedRun(config, TextScript(targets, drafts))
-    run.run()
-    return scripted_trace(run)
+    return run_of(targets, drafts, depth=2, width=3)
+
+
+@cache
+def long() -> TraceFile:
+    """Some 10,000 events."""
+    steps = [f"step {n} has a few words." for n in range(1010)]
+    return run_of([*steps, "end$"], [step.upper() for step in steps], depth=2)
 
 
 @cache
@@ -140,92 +122,20 @@ def tiny(mode: str) -> TraceFile:
 @cache
 def wordy() -> TraceFile:
     """Steps of some length, in which the last number decides."""
+    first = "At first Ann holds seven coins, as the story tells us in its beginning."
     target = (
         "Then Ben gets three more coins than Ann, and so he holds 7 + 3 = 10 coins now."
     )
-    draft = (
-        "THEN BEN GETS THREE MORE COINS THAN ANN, AND SO HE HOLDS 7 + 3 = 11 COINS NOW."
-    )
-    first = "At first Ann holds seven coins, as the story tells us in its beginning."
-    script = TextScript(
-        [first, target, "Answer 10$"], [first.upper(), draft, "ANSWER 10$"]
-    )
-    run = ScriptedRun(SchedulerConfig(Limits(400), depth=3), script)
-    run.run()
-    return scripted_trace(run)
+    steps = [first, target, "Answer 10$"]
+    return run_of(steps, [s.upper().replace("= 10", "= 11") for s in steps], depth=3)
 
 
 @cache
 def nasty() -> TraceFile:
     """A question and a step that would break a page that trusts them."""
-    run = ScriptedRun(
-        SchedulerConfig(Limits(200), depth=1),
-        TextScript([NASTY + "$"], [NASTY.upper() + "$"]),
-    )
-    run.run()
-    trace = scripted_trace(run)
-    trace.header.options["note"] = NASTY
-    header = replace(trace.header, question=NASTY)
+    trace = run_of([NASTY + "$"], [NASTY.upper() + "$"], depth=1)
+    header = replace(trace.header, question=NASTY, options={"note": NASTY})
     return TraceFile(header, trace.records, [NASTY])
-
-
-@cache
-def long(steps: int = 420) -> TraceFile:
-    """About 24 events per step: tokens, forks, copies, growing tables; every draft step
-    is accepted. The last block of the old table is half full, so that each fork is
-    followed by a copy on write."""
-    header = Header(
-        driver="lockstep",
-        depth=1,
-        caches={"target": {"blocks": 2 * steps + 8, "block_size": BLOCK}},
-    )
-    made: list[RunEvent] = [
-        BranchOpened("target", 0),
-        BranchHolds("target", 0, NodeId(0, 0)),
-    ]
-    made.append(BranchesGrew("target", ((0, BLOCK // 2),), (), ((0, 0),)))
-    for i in range(steps):
-        made += _a_step(i, last=i == steps - 1)
-    made.append(Ended(done=True))
-    timed = [(0.001 * number, event) for number, event in enumerate(made)]
-    return TraceFile(header, records_of(timed, lambda token: WORDS[token].encode()))
-
-
-WORDS = [f" word{place}" for place in range(7)] + ["\n\n"]
-
-
-def _a_step(i: int, *, last: bool) -> list[RunEvent]:
-    node, child, old, branch = NodeId(0, i), NodeId(0, i + 1), 2 * i, i + 1
-    step, verdict = Step(tuple(range(8)), Finish.BOUNDARY), Verdict(True, "the same")
-    emitted = EmittedStep(i, step, Origin.ACCEPTED, verdict)
-    length = BLOCK // 2 + BLOCK * branch
-    return [
-        Draft(node, (child,), 100),
-        Target(node, 100),
-        *(
-            TokenWritten(Role.DRAFT, child, i, place, place, 0.5, place)
-            for place in range(8)
-        ),
-        BranchForked("target", branch, i),
-        BranchHolds("target", branch, child),
-        BranchesGrew(
-            "target",
-            ((branch, length),),
-            ((branch, old, old + 1),),
-            ((branch, old + 2),),
-        ),
-        ForwardPass(Role.TARGET, 2, 9, 0.002),
-        StepWritten(Role.DRAFT, i, step, child),
-        Drafted(child, step),
-        StepWritten(Role.TARGET, i, step, node),
-        Targeted(node, step),
-        Judge(child, node, step, step),
-        VerifierCall(1, 0.001),
-        Judged(child, verdict),
-        Emit(emitted, (verdict,), child, None if last else child),
-        BranchClosed("target", i, (old,), (old,)),
-        Release(node),
-    ]
 
 
 def as_file(trace: TraceFile, path: Any) -> Any:

@@ -25,7 +25,6 @@ from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, Recorded, ScriptSource, StepperError
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import trace_of
-from lr.watch.trace.state import state_at
 
 BOTH = pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
 
@@ -57,15 +56,14 @@ def forced(side: StepperSide) -> list[str]:
 def test_back_undoes_next_and_nothing_is_made_anew() -> None:
     session = script_session(width=2)
     side = session.sides[0]
-    places = [0]
+    stops = [0]
     while session.go("next"):
-        places.append(side.place)
-        assert side.state == state_at(side.trace, side.place)
-    for place in reversed(places[:-1]):
+        stops.append(side.place)
+    for stop in reversed(stops[:-1]):
         assert session.go("back")
-        assert side.place == place
+        assert side.place == stop
     assert not session.go("back")
-    assert [side.place for _ in places[1:] if session.go("next")] == places[1:]
+    assert [side.place for _ in stops[1:] if session.go("next")] == stops[1:]
 
 
 def test_to_the_next_rejection_and_the_next_step() -> None:
@@ -108,23 +106,6 @@ def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
     assert verdict is not None
     assert verdict.why == f"{FORCED}; else aligned: the same"
     assert len(session.sides) == 1  # the verdict was not there yet: nothing to rewrite
-
-
-def test_forcing_in_the_past_opens_a_what_if() -> None:
-    session = script_session()
-    session.go("end")
-    session.to(0)
-    session.go("verdict")
-    assert "anew" in session.force(False)
-    session.go("end")
-    assert [text(session, 0), text(session, 1)] == ["A.b.C.D$", "a.b.C.D$"]
-    session.move("B")
-    session.to(0)
-    session.go("verdict")
-    session.force(True)  # the what-if of the what-if takes its place
-    session.go("end")
-    assert len(session.sides) == 2
-    assert text(session, 1) == "A.b.C.D$"
 
 
 @pytest.mark.parametrize("source", ["script", "live"])
@@ -179,10 +160,10 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     source = live.active.source
     assert isinstance(source, LiveSource)
     pools = {name: runner.cache.pool for name, runner in source.runners.items()}
-    used = {name: pool.num_used for name, pool in pools.items()}
+    blocks = {name: pool.num_used for name, pool in pools.items()}
     held = {n: c.owners_by_block() for n, c in live.active.state.caches.items()}
     live.fork()
-    assert {name: pool.num_used for name, pool in pools.items()} == used
+    assert {name: pool.num_used for name, pool in pools.items()} == blocks
     a, b = live.sides
     assert b.records[: a.place] == a.records[: a.place]
     # No forward, no growth:
@@ -196,26 +177,22 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
 
 
 @BOTH
-def test_both_sides_go_on_alike_until_a_verdict_differs(live: Session) -> None:
+def test_a_what_if_goes_on_alike_until_a_verdict_is_forced(live: Session) -> None:
     live.go("verdict")
     live.fork()
     live.go("end")
-    assert text(live, 0) == text(live, 1)
+    # Without a forced verdict both sides go on alike.
     assert written_steps(live.sides[0].records) == written_steps(live.sides[1].records)
-
-
-@BOTH
-def test_a_forced_what_if_parts_from_the_other_side(live: Session) -> None:
+    live.to(0)
     live.go("verdict")
     node = live.due(live.active)[0]
-    place = live.active.state.nodes[node].index - 1
-    live.fork()
+    before = live.active.state.nodes[node].index - 1
     live.force(False, node)
     live.go("end")
     assert text(live, 0) != text(live, 1)
     assert [forced(side) for side in live.sides] == [[], [node]]
     texts = [[step.step.text for step in side.state.emitted] for side in live.sides]
-    assert texts[0][:place] == texts[1][:place]  # nothing before it has changed
+    assert texts[0][:before] == texts[1][:before]  # nothing before it has changed
 
 
 @BOTH

@@ -49,12 +49,12 @@ def test_the_tree_is_the_schedulers_at_every_turn(
         state = state_at(trace, len(trace.records))
         assert state.root == str(run.scheduler.root.id)
         assert list(state.work) == [(w.kind.value, str(w.node)) for w in run.work]
-        assert state.text == "".join(text_of(one.step) for one in run.emitted)
+        assert state.text == "".join(text_of(e.step) for e in run.emitted)
         if not run.done:
             assert {node.name for node in state.live} == tree(run.scheduler.root)
     assert state.done
-    origins = [one.origin.value for one in run.emitted]
-    assert [one.origin for one in state.emitted] == origins
+    origins = [emitted.origin.value for emitted in run.emitted]
+    assert [emitted.origin for emitted in state.emitted] == origins
     again = parse_trace(list(trace_lines(trace)))
     assert again.records == trace.records
     # Back and forth: a state depends on its number alone.

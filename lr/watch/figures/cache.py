@@ -41,8 +41,8 @@ def draw_blocks(
     texts = dict.fromkeys(range(cache.num_blocks), "")
     for table, text in branches.values():
         valid = text[: table.length].replace(" ", "␣")
-        for place, block in enumerate(table.blocks):
-            letters = valid[place * size : (place + 1) * size]
+        for i, block in enumerate(table.blocks):
+            letters = valid[i * size : (i + 1) * size]
             texts[block] = max(texts[block], letters, key=len)
     cell = LETTER * size + 0.15
     width = LABEL + cell * max(cache.num_blocks, 6) + 0.2
@@ -51,9 +51,11 @@ def draw_blocks(
     with figure(width, height, size=9) as drawing:
         axes = inches(drawing, width, height)
         counts = [cache.pool.refcount(block) for block in range(cache.num_blocks)]
-        used = sum(count > 0 for count in counts)
+        occupied = sum(count > 0 for count in counts)
         shared = sum(count > 1 for count in counts)
-        head = f"{used} of {cache.num_blocks} blocks used, {shared} shared (filled, ×)"
+        head = (
+            f"{occupied} of {cache.num_blocks} blocks used, {shared} shared (filled, ×)"
+        )
         put(axes, 0.1, 0.2, head, 8, SOFT)
         y = 0.4
         put(axes, 0.1, y + BLOCK / 2, "pool", 9, SOFT)
@@ -64,9 +66,9 @@ def draw_blocks(
         for name, (table, _) in branches.items():
             put(axes, 0.1, y + 0.13, name, 9, INK, weight="bold")
             put(axes, 0.1, y + 0.31, f"{table.length} tokens", 7, SOFT)
-            for place, block in enumerate(table.blocks):
-                letters = texts[block][: table.length - place * size]
-                at = (LABEL + place * cell, y)
+            for i, block in enumerate(table.blocks):
+                letters = texts[block][: table.length - i * size]
+                at = (LABEL + i * cell, y)
                 _draw_block(axes, at, cell, block, counts[block], letters)
             y += BLOCK + 0.08
     return drawing
@@ -87,6 +89,6 @@ def _draw_block(
     put(axes, x + 0.05, y + 0.1, str(block), 7, ink, weight="bold")
     if count > 1:
         put(axes, x + cell - 0.1, y + 0.1, f"×{count}", 6.5, ink, ha="right")
-    for place, letter in enumerate(text):
-        middle = x + 0.05 + (place + 0.5) * LETTER
+    for i, letter in enumerate(text):
+        middle = x + 0.05 + (i + 0.5) * LETTER
         put(axes, middle, y + 0.25, letter, 9, ink, ha="center")

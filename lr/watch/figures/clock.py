@@ -3,8 +3,8 @@ player and the figures share the places computed here.
 
     timeline = timeline_of(trace)
     timeline.lanes[0].name, timeline.spans[0].begin, timeline.marks[0].origin
-    with timeline_figure(trace) as made:
-        write(made, Path("timeline.png"))
+    with timeline_figure(trace) as drawing:
+        write(drawing, Path("timeline.png"))
 
 A *span* is a piece of work from its command (of a simulated worker: from when it really
 began) to its end. Overlapping spans of a lane get different rows. Plain decoding has no

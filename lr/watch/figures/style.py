@@ -1,9 +1,9 @@
 """How every picture looks: one palette and one style, as PNG and SVG. Same data, same
 files.
 
-    with figure(9.6, 4.2) as made:
-        made.subplots().plot(...)
-        write(made, Path("docs/figures/some.png"))
+    with figure(9.6, 4.2) as drawing:
+        drawing.subplots().plot(...)
+        write(drawing, Path("docs/figures/some.png"))
 
 Each role has one colour: in the README's picture, the notebooks, the player (a test
 compares `player/style.css`), the terminal and all figures. Colour-blind readers can
@@ -97,20 +97,20 @@ def figure(
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def write(made: Any, path: Path) -> list[Path]:
+def write(drawing: Any, path: Path) -> list[Path]:
     """Write a figure as .png and .svg inside the block of `figure`; returns both
     paths."""
     written = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    made.savefig(written[0], dpi=150, metadata={"Software": None})
-    made.savefig(written[1], metadata={"Date": None})
+    drawing.savefig(written[0], dpi=150, metadata={"Software": None})
+    drawing.savefig(written[1], metadata={"Date": None})
     return written
 
 
-def inches(made: Any, width: float, height: float) -> Any:
+def inches(drawing: Any, width: float, height: float) -> Any:
     """One field of the whole figure, without axes: in inches, (0, 0) at the upper left
     corner."""
-    made.set_layout_engine("none")
-    axes = made.add_axes((0, 0, 1, 1))
+    drawing.set_layout_engine("none")
+    axes = drawing.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
     return axes

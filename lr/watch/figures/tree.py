@@ -1,8 +1,8 @@
 """The tree at one moment: a box per node, in it the draft's alternatives and the
 target's own step.
 
-    with tree_figure(state) as made:
-        write(made, Path("tree.png"))
+    with tree_figure(state) as drawing:
+        write(drawing, Path("tree.png"))
     draw_tree(run)                       # a scripted run as it is now, in a notebook
 
 `cards_of` decides what a box says, for the figures, the player and the terminal. The

@@ -7,7 +7,7 @@ Everything is computed here, and the page only shows it: the states of the trace
 (`states_of`) as histories of what changed at which event, a sentence for every event,
 the clock, the statistics. The program looks states up and never computes one, so
 seeking is fast in a long trace. Texts of a trace reach the page as JSON and are shown
-as text, never as markup. Read next: `states.js`, which looks states up; `viz/tree.py`,
+as text, never as markup. Read next: `states.js`, which looks states up; `figures/tree.py`,
 which decides what a box says."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def player_page(trace: TraceFile) -> str:
         "script": '"use strict";\n'
         + "\n".join(_part(f"{name}.js") for name in SCRIPTS),
     }
-    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], _part("page.html"))
+    return re.sub(r"{{(\w+)}}", lambda slot: parts[slot[1]], _part("page.html"))
 
 
 def page_data(trace: TraceFile) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "decisions": [r.number + 1 for r in records if r.kind == "emit"],
         "rejections": [r.number + 1 for r in _rejections(records)],
         "speculates": any(_draft_tokens(record) for record in records),
-        "standings": {one.name: (one.sign, one.label, one.means) for one in Standing},
+        "standings": {s.name: (s.sign, s.label, s.means) for s in Standing},
         "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),
         "tour": tour_of(trace),
@@ -336,8 +336,7 @@ def _event(record: Record) -> list[Any]:
     """The time, kind, role (for the colour), sign and sentence of an event."""
     kind = record.kind
     data = record.data
-    other = ("cache" if kind in CACHE_EVENTS else "rejected", "▫", EVERY, "")
-    role, mark, _, _ = KINDS.get(kind, other)
+    role, mark, *_ = KINDS.get(kind, ("cache", "▫"))
     aligned = says_aligned(record)
     if aligned is not None:
         mark = "✓" if aligned else "✗"

@@ -126,15 +126,15 @@ class LiveSource(Source):
         shared += [self._stack, *self.runners.values(), *answer.pairs.values()]
         shared += [runner for _, runner in self.loop.asked]
         copies |= {id(thing): thing for thing in shared}
-        other = copy.copy(self)
-        other.loop, other.answer = copy.deepcopy((self.loop, answer), copies)
+        twin = copy.copy(self)
+        twin.loop, twin.answer = copy.deepcopy((self.loop, answer), copies)
         # 3. A source of its own.
-        Source.__init__(other, self.header, list(self.records))
-        other.forced = other.answer.forced
-        other.recorders = recorders
-        other._sharing.append(other)
-        other._read_trace()
-        return other
+        Source.__init__(twin, self.header, list(self.records))
+        twin.forced = twin.answer.forced
+        twin.recorders = recorders
+        twin._sharing.append(twin)
+        twin._read_trace()
+        return twin
 
     def anew(self) -> LiveSource:
         """A fresh run of the same answer, with its own caches."""
@@ -181,15 +181,15 @@ def fork_tables(
 
     Example: A holds tables a (blocks 0 1) and b (blocks 0 2). Then B holds a' (0 1) and
     b' (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2."""
-    other = copy.copy(recorder)
-    other.trace = trace
-    other.numbers = dict(recorder.numbers)
-    other.sizes = dict(recorder.sizes)
-    other.nodes = {}
-    runner.cache.observer = other
+    twin = copy.copy(recorder)
+    twin.trace = trace
+    twin.numbers = dict(recorder.numbers)
+    twin.sizes = dict(recorder.sizes)
+    twin.nodes = {}
+    runner.cache.observer = twin
     forks = {table: runner.cache.fork(table) for table in recorder.numbers}
     for table, node in recorder.nodes.items():
-        other.tag(forks[table], node)
+        twin.tag(forks[table], node)
     for table in forks:
-        other.closed(table, tuple(table.blocks), ())
-    return other, forks
+        twin.closed(table, tuple(table.blocks), ())
+    return twin, forks

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lr.spec.protocol import Judged
 from lr.types import Verdict
 from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
 from lr.watch.stepper.words import says_aligned
@@ -89,8 +88,8 @@ class StepperSide:
     def back(self) -> None:
         """Go to the previous stop, or to the beginning."""
         stops = filter(self.is_stop, reversed(self.records[: self.place]))
-        places = (self._settled(record.number) for record in stops)
-        self.place = next((place for place in places if place < self.place), 0)
+        settled = (self._settled(record.number) for record in stops)
+        self.place = next((event for event in settled if event < self.place), 0)
 
     def forward(self) -> bool:
         """Go one event further; a run works until there is one. False at the end."""
@@ -118,11 +117,11 @@ class StepperSide:
     def _settled(self, number: int) -> int:
         """The place after stop `number` and its direct consequences, such as a new
         root."""
-        place = number + 1
+        end = number + 1
         if self.records[number].kind == "emit":
-            while place < len(self.records) and self.records[place].kind in FOLLOWS:
-                place += 1
-        return place
+            while end < len(self.records) and self.records[end].kind in FOLLOWS:
+                end += 1
+        return end
 
 
 def _to(kind: str) -> Callable[[StepperSide], object]:
@@ -251,20 +250,17 @@ class Session:
     def move(self, names: str) -> None:
         """Choose the sides that move: "A", "B" or "AB". Raises `StepperError` if one is
         missing."""
-        moved = [side for side in self.sides if side.name in names.upper()]
-        if len(moved) != len(names) or not names:
-            present = ", ".join(side.name for side in self.sides)
+        present = [side.name for side in self.sides]
+        if not set(names) <= set(present):
             raise StepperError(f"there is no side {names!r}; there are: {present}.")
-        self.moved = moved
+        self.moved = [side for side in self.sides if side.name in names]
 
     def save(self, path: str) -> str:
         """Write the active side's events as a trace. Returns a message. Raises
         `TraceError`."""
         side = self.active
         header = side.source.header
-        events = [record.event for record in side.records]
-        verdicts = [event.verdict for event in events if isinstance(event, Judged)]
-        if side.name == "B" or any(map(is_forced, verdicts)):
+        if side.name == "B" or side.source.forced:
             header = replace(header, variant="a what-if of the stepper")
         write_trace(path, TraceFile(header, side.records))
         count = f"{len(side.records)} events of side {side.name}"

@@ -142,8 +142,8 @@ def verdict_of(
     if verdict is None:
         return Verdict(forced[node], FORCED)
     word = "aligned" if verdict.aligned else "not aligned"
-    why = f"{FORCED}; else {word}: {verdict.why}"
-    return replace(verdict, aligned=forced[node], why=why)
+    reason = f"{FORCED}; else {word}: {verdict.why}"
+    return replace(verdict, aligned=forced[node], why=reason)
 
 
 def decides(records: Sequence[Record]) -> bool:

@@ -55,11 +55,11 @@ def body(side: StepperSide) -> list[RenderableType]:
     return [now, Text(head, style="underline"), answer, *tree]
 
 
-def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
-    """The last `most` steps with their signs; a correction with the step it replaced
+def answer_view(emitted: Sequence[EmittedState], limit: int) -> Table:
+    """The last `limit` steps with their signs; a correction with the step it replaced
     and why."""
     table = _grid()
-    hidden = max(0, len(emitted) - most)
+    hidden = max(0, len(emitted) - limit)
     if hidden:
         table.add_row("", Text(f"… {hidden} earlier steps (t shows all)", style="dim"))
     for step in emitted[hidden:]:
@@ -68,8 +68,8 @@ def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
         if is_forced(step.verdict):
             words.append(f" [{FORCED}]", style="bold magenta")
         if step.rejected is not None:
-            why = "" if step.verdict is None else f" ({step.verdict.why})"
-            words.append(f"\ndraft: {quoted(step.rejected.text)}{why}", style="dim")
+            reason = "" if step.verdict is None else f" ({step.verdict.why})"
+            words.append(f"\ndraft: {quoted(step.rejected.text)}{reason}", style="dim")
         table.add_row(Text(f"{origin.typed} {step.index}", style=origin.style), words)
     return table
 
@@ -184,8 +184,8 @@ def _step(
 
 def _verdict(node: NodeState) -> Text:
     if node.verdict is None:
-        why = " (not sure without the target's step)" if node.unsure else " yet"
-        return Text(f"verdict none{why}", style="dim")
+        reason = " (not sure without the target's step)" if node.unsure else " yet"
+        return Text(f"verdict none{reason}", style="dim")
     text = "verdict aligned" if node.verdict.aligned else "verdict not aligned"
     text += f": {node.verdict.why}"
     if node.verdict.score is not None:

@@ -75,7 +75,7 @@ class Header:
     `unit`: of times; on virtual clocks "target step" (simulated) or "turn" (scripted).
     `models`: by role, with device and dtype. `variant`: its name, or the parts that it
     replaced; `replaced`: their fields. `options`: of a run on models. `caches`: by
-    name, blocks and block_size. `lr`: the version of this program. `made`: in UTC."""
+    name, blocks and block_size. `lr`: the version of this program. `created`: in UTC."""
 
     driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
     clock: Literal["wall", "virtual"] = "wall"
@@ -92,7 +92,7 @@ class Header:
     question: str | None = None
     caches: dict[str, dict[str, int]] = field(default_factory=dict)
     lr: str = ""
-    made: str | None = None
+    created: str | None = None
 
 
 def no_bytes(token: int) -> bytes:

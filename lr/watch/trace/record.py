@@ -71,7 +71,7 @@ def header_of(answer: Answer) -> Header:
         question=answer.question,
         caches=dict.fromkeys(caches, size),
         lr=__version__,
-        made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 
@@ -84,19 +84,19 @@ def _parts_of(variant: Variant) -> str | None:
     return ", ".join(parts) or None
 
 
-def trace_of(answer: Answer, why: str = "") -> TraceFile:
-    """The trace of an answer, as read from its file. `why`: what ended the run early,
+def trace_of(answer: Answer, failure: str = "") -> TraceFile:
+    """The trace of an answer, as read from its file. `failure`: what ended the run early,
     else ""."""
     events = list(answer.trace.events)
     last = max((time for time, _ in events), default=0.0)
-    events.append((last, Ended(done=not why, why=why)))
+    events.append((last, Ended(done=not failure, why=failure)))
     records = records_of(events, answer.engine.codec.token_bytes)
     return TraceFile(header_of(answer), records)
 
 
-def save_trace(path: str | Path, answer: Answer, why: str = "") -> None:
+def save_trace(path: str | Path, answer: Answer, failure: str = "") -> None:
     """Write the trace of an answer. Raises `TraceError` if that is impossible."""
-    write_trace(path, trace_of(answer, why))
+    write_trace(path, trace_of(answer, failure))
 
 
 # Runs without models

@@ -41,7 +41,6 @@ from lr.watch.trace.file import (
     Bytes,
     Header,
     Record,
-    TraceError,
     TraceFile,
     piece_of,
     pieces_of,
@@ -162,8 +161,7 @@ class CacheState:
         return owners
 
     def take(self, event: cache.CacheEvent | cache.BranchesGrew) -> None:
-        """Apply one event of this cache. Raises `KeyError` or `ValueError` if it is
-        impossible."""
+        """Apply one event of this cache."""
         branches = self.branches
         match event:
             case cache.BranchOpened(_, number):
@@ -263,8 +261,7 @@ class State:
 
 
 def apply_event(state: State, record: Record) -> None:
-    """Change `state` by the next event. Raises `TraceError` for a branch or block that
-    does not exist, because lines before the event are missing."""
+    """Change `state` by the next event."""
     state.number = record.number + 1
     state.time = record.time
     state.touched.clear()
@@ -308,15 +305,7 @@ def apply_event(state: State, record: Record) -> None:
             state.done = done
         case cache.CacheEvent() | cache.BranchesGrew() as event:
             name = event.cache
-            try:
-                state.caches.setdefault(name, CacheState(name)).take(event)
-            except (KeyError, ValueError) as error:
-                raise TraceError(
-                    f"line {record.number + 2} (event {record.number}, {record.kind}) "
-                    f"is about a branch or block of the {name} cache that does not "
-                    f"exist at that time: {error}. Lines before it are missing; record "
-                    "the trace again."
-                ) from error
+            state.caches.setdefault(name, CacheState(name)).take(event)
 
 
 def _answered(
@@ -336,15 +325,15 @@ def _answered(
 
 
 def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
+    """A step joins the output."""
     node = state.node(event.node)
     emitted = event.emitted
     accepted = emitted.origin is Origin.ACCEPTED
-    written = (node.draft if accepted else node.target) or StepState()
-    step = StepState([copy.copy(token) for token in written.tokens])
+    node.accepted = node.accepted or accepted
+    step = copy.deepcopy(node.draft if accepted else node.target) or StepState()
     rejected = None
     if emitted.rejected is not None:
         rejected = StepState().complete(emitted.rejected, token_bytes)
-    node.accepted = node.accepted or accepted
     state.emitted.append(
         EmittedState(
             index=emitted.index,
