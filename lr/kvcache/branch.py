@@ -122,7 +122,8 @@ class Branch:
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """The length of the longest common prefix, by bisection, since slices compare
     fast."""
-    low, high = 0, min(len(a), len(b))
+    low = 0
+    high = min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
     while low < high:  # a[:low] == b[:low] and a[: high + 1] != b[: high + 1]

@@ -178,7 +178,8 @@ class PagedKVCache:
         Entering raises `OutOfBlocks`, or `ProtocolError` for an impossible batch, and
         then changes nothing.
         """
-        tables, counts = tuple(tables), tuple(counts)
+        tables = tuple(tables)
+        counts = tuple(counts)
         self._require_changeable(*tables)
         if len(tables) != len(counts):
             raise ProtocolError(
@@ -210,7 +211,8 @@ class PagedKVCache:
             table.blocks[-1] = block
         if copies:
             self._drop([source for source, _ in copies])
-        free, slots = iter(fresh), list[int]()
+        slots: list[int] = []
+        free = iter(fresh)
         for table, count, n in zip(tables, counts, num_new, strict=True):
             if n:
                 table.blocks += islice(free, n)
@@ -305,7 +307,8 @@ class PagedKVCache:
         """The tables that must copy their shared last block: all of `shared` but, where
         all owners of a block write into it, the longest.
         """
-        moved, leaving = list[BlockTable](), Counter[int]()
+        moved: list[BlockTable] = []
+        leaving: Counter[int] = Counter()
         for table in sorted(shared, key=lambda table: table.length):
             leaving[table.blocks[-1]] += 1
             if leaving[table.blocks[-1]] < self.pool.refcount(table.blocks[-1]):

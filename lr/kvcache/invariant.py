@@ -17,7 +17,8 @@ def check_cache(
 
     `tables`: all tables that should be live, to find branches that were not
     released."""
-    tables, pool = list(cache.live_tables if tables is None else tables), cache.pool
+    tables = list(cache.live_tables if tables is None else tables)
+    pool = cache.pool
     forgotten = cache.live_tables.difference(tables)
     assert not forgotten, (
         f"{len(forgotten)} live tables were not given: {list(forgotten)}"

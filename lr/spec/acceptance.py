@@ -99,21 +99,22 @@ class AcceptanceRule(ABC):
         tables = rows_of(probs, proposals, draws, trees=self.trees)
         proposals = read_probs(tables, proposals)
         outcomes = [
-            self.select(p_rows, proposal, draw) if proposal.tokens else untried(p_rows)
-            for p_rows, proposal, draw in zip(tables, proposals, draws, strict=True)
+            self.select(p_rows, proposal, keys) if proposal.tokens else untried(p_rows)
+            for p_rows, proposal, keys in zip(tables, proposals, draws, strict=True)
         ]
         if not outcomes:
             return []
-        keys = [
-            draw.sample_key(len(outcome.nodes))
+        last_keys = [
+            keys.sample_key(len(outcome.nodes))
             if outcome.untouched
-            else draw.residual_key(len(outcome.nodes))
-            for outcome, draw in zip(outcomes, draws, strict=True)
+            else keys.residual_key(len(outcome.nodes))
+            for outcome, keys in zip(outcomes, draws, strict=True)
         ]
         rows = torch.stack([outcome.next_probs() for outcome in outcomes])  # [b, v]
+        tokens = sample(rows, last_keys, ids)
         return [
             Decision(outcome.nodes, token, outcome.note)
-            for outcome, token in zip(outcomes, sample(rows, keys, ids), strict=True)
+            for outcome, token in zip(outcomes, tokens, strict=True)
         ]
 
     def select(self, p_rows: Tensor, proposal: Proposal, draws: Draws) -> Outcome:
@@ -225,23 +226,23 @@ def acceptance_chances(
     0.6.
     """
     ps, qs = probs_of_tokens(p_rows, proposal)
-    tokens, chances = proposal.tokens, [0.0] * len(proposal)
+    chances = [0.0] * len(proposal)
     for row, family in enumerate(families):
-        p, left, tried = p_rows[row], 1.0, set[int]()
+        p = p_rows[row]
+        left = 1.0  # the probability of the tokens that were not tried
+        tried: set[int] = set()
         for node in family:
+            token = proposal.tokens[node]
             if len(family) == 1:
                 chances[node] = accept_prob(ps[node], qs[node])
-            elif (
-                proposal.q is not None
-            ):  # against what the earlier rejections left of p
-                chances[node] = accept_prob(float(p[tokens[node]]), qs[node])
+            elif proposal.q is not None:
+                # Against what the earlier rejections left of p.
+                chances[node] = accept_prob(float(p[token]), qs[node])
                 p = residual(p, proposal.q[node])
-            elif (
-                tokens[node] not in tried
-            ):  # p without the earlier ones: p / (1 - theirs)
+            elif token not in tried:
                 chances[node] = accept_prob(ps[node], left)
                 left -= ps[node]
-                tried.add(tokens[node])
+                tried.add(token)
     return chances
 
 
@@ -336,8 +337,8 @@ class MatchRule(AcceptanceRule):
 def draw_keys(proposals: Sequence[Proposal], draws: Sequence[Draws]) -> list[int]:
     """The keys with which plain decoding draws the token at each row."""
     return [
-        draw.sample_key(depth)
-        for proposal, draw in zip(proposals, draws, strict=True)
+        keys.sample_key(depth)
+        for proposal, keys in zip(proposals, draws, strict=True)
         for depth in proposal.depths()
     ]
 
@@ -358,7 +359,9 @@ def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
     `drawn` [n + 1]: the target's own token at the branch's end, then after each node.
     Of equal siblings the first is taken.
     """
-    nodes, families, node = list[int](), proposal.families(), ROOT
+    families = proposal.families()
+    nodes: list[int] = []
+    node = ROOT
     while True:
         token = drawn[node + 1]
         children = families[node + 1]
@@ -404,25 +407,21 @@ class BlockRule(AcceptanceRule):
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """One outcome per place where the block can be cut. The end is first."""
-        n, q = len(proposal), proposal.q
+        n = len(proposal)
         ps, qs = probs_of_tokens(p_rows, proposal)
-        weights = block_weights(ps, qs)
-        if q is None:  # certain drafts cover only p(x)
+        weights = block_weights(ps, qs)  # w_0 .. w_n
+        if proposal.q is None:  # certain drafts cover only p(x)
             uncovered = [w * (1.0 - p) for w, p in zip(weights[:-1], ps, strict=True)]
         else:
             scale = p_rows.new_tensor(weights[:-1])[:, None]  # [n, 1]
-            uncovered = (
-                (p_rows[:-1] * scale).sub_(q).clamp_min_(0.0).sum(-1).tolist()
-            )  # S_i
-        outcomes = [
-            Outcome(weights[n], tuple(range(n)), lambda: p_rows[n], untouched=True)
-        ]
+            surplus = (p_rows[:-1] * scale).sub_(proposal.q).clamp_min_(0.0)
+            uncovered = surplus.sum(-1).tolist()  # S_0 .. S_n-1
+        all_tokens = tuple(range(n))
+        outcomes = [Outcome(weights[n], all_tokens, lambda: p_rows[n], untouched=True)]
         left = 1.0 - weights[n]
         for i in reversed(range(n)):
             total = uncovered[i] + 1.0 - weights[i]
-            cut = (
-                uncovered[i] / total if total > 0 else 0.0
-            )  # p = q from here on: keep all
+            cut = uncovered[i] / total if total > 0 else 0.0  # 0: p = q from here on
             if i == 0:
                 cut = 1.0
             probs = partial(replacement, p_rows[i], proposal, [i], weights[i])
@@ -450,4 +449,4 @@ RULES: dict[str, Callable[[], AcceptanceRule]] = {
     "reject": RejectRule,
     "block": BlockRule,
 }
-"""The rules by name, all checked by `tests/spec/test_acceptance_law.py`."""
+"""The rules by name, all checked by `tests/spec/test_acceptance.py`."""

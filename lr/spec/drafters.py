@@ -94,7 +94,8 @@ class LookupDrafter(Drafter):
 def earlier_end(text: bytes, n: int) -> int | None:
     """The latest earlier end of the last n tokens of `text` (8 bytes each), in tokens,
     or None."""
-    pattern, stop = text[-8 * n :], len(text) - 1
+    pattern = text[-8 * n :]
+    stop = len(text) - 1
     while (position := text.rfind(pattern, 0, stop)) >= 0:
         if position % 8 == 0:  # a match must begin where a token begins
             return position // 8 + n
@@ -226,9 +227,8 @@ class ModelDrafter(OwnBranches):
         live = [i for i, depth in enumerate(depths) if depth > 0]
         twins = {i: self.follow(contexts[i].branch) for i in live}
         while live:
-            logits = torch.stack(
-                self.runner.forward([twins[i] for i in live])
-            )  # [b, v]
+            branches = [twins[i] for i in live]
+            logits = torch.stack(self.runner.forward(branches))  # [b, v]
             # 1. Stop before the draw where a subclass says so.
             staying = [n for n, stays in enumerate(self.goes_on(logits)) if stays]
             if len(staying) < len(live):

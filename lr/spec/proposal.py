@@ -151,7 +151,8 @@ def rows_of(
     )
     vocabulary = probs.shape[1]
     for proposal in proposals:
-        tokens, q = proposal.tokens, proposal.q
+        tokens = proposal.tokens
+        q = proposal.q
         assert q is None or q.shape[1] == vocabulary, "of draft and target"
         if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
             raise ProtocolError(
@@ -198,7 +199,8 @@ def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Pr
     numbers = torch.cat(values).tolist()
     if not all(map(isfinite, numbers)):
         raise not_finite()
-    ps, qs = iter(numbers), iter(numbers[len(tokens) :])
+    ps = iter(numbers)
+    qs = iter(numbers[len(tokens) :])
     with_probs = []
     for p_rows, proposal in zip(rows, proposals, strict=True):
         n = len(proposal)

@@ -25,10 +25,10 @@ from lr.kvcache.cache import integers
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-SMALL = (
-    4096  # of a vocabulary of this size, looking for the likeliest tokens does not pay
-)
-HEAD = 64  # the number of likeliest tokens that top-p tries before it sorts the whole vocabulary
+SMALL = 4096
+"""Of a vocabulary of this size, looking for the likeliest tokens does not pay."""
+HEAD = 64
+"""How many of the likeliest tokens are tried before the whole vocabulary."""
 
 
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -54,13 +54,11 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
         scores = scores.masked_fill(scores < values[..., -1:], -torch.inf)
     probs = scores.softmax(-1)
     if params.top_p < 1:
-        probs = _keep_top_p(
-            probs, params.top_p, None if best is None else probs.gather(-1, best)
-        )
+        ordered = None if best is None else probs.gather(-1, best)
+        probs = _keep_top_p(probs, params.top_p, ordered)
     if params.min_p > 0:
-        probs = probs.masked_fill(
-            probs < params.min_p * probs.amax(-1, keepdim=True), 0.0
-        )
+        edge = params.min_p * probs.amax(-1, keepdim=True)
+        probs = probs.masked_fill(probs < edge, 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
@@ -85,10 +83,8 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
         ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
         if probs.shape[-1] > HEAD and bool((ordered.cumsum(-1)[..., -1] < top_p).any()):
             ordered = probs.sort(dim=-1, descending=True).values
-    upto = ordered.cumsum(-1)
-    edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(
-        -1, keepdim=True
-    )
+    before = ordered.cumsum(-1) - ordered
+    edge = ordered.masked_fill(before >= top_p, torch.inf).amin(-1, keepdim=True)
     probs = probs.masked_fill(probs < edge, 0.0)
     return probs / probs.sum(-1, keepdim=True)
 
@@ -225,9 +221,8 @@ def _noise(words: Tensor, ids: Tensor) -> Tensor:
     (both int64, broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
     """
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
-    uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(
-        2.0**-52
-    )  # in (0, 1)
+    high = (bits >> 12) & ((1 << 52) - 1)  # the upper 52 bits
+    uniform = (high.to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
     return uniform.log_()
 
 

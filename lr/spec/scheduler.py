@@ -272,7 +272,8 @@ class LookaheadScheduler:
         """Emit the target's step; a new tree follows it."""
         root = self.root
         index = root.id.index
-        origin, verdict = Origin.TARGET, None
+        origin = Origin.TARGET
+        verdict = None
         if verdicts:
             verdicts = [
                 replace(v, aligned=False, why=f"aligned, not chosen: {v.why}")
@@ -280,7 +281,8 @@ class LookaheadScheduler:
                 else v
                 for v in verdicts
             ]
-            origin, verdict = Origin.CORRECTION, verdicts[-1]
+            origin = Origin.CORRECTION
+            verdict = verdicts[-1]
         elif self.config.barrier and index > self._cycle:
             origin = Origin.BONUS
         emitted = EmittedStep(index, step, origin, verdict, rejected)
@@ -418,7 +420,8 @@ class LookaheadScheduler:
                 self._commands.append(Cancel(work))
         for child in node.children:
             self._prune(child)
-        node.released, node.open = True, False
+        node.released = True
+        node.open = False
         self._commands.append(Release(node.id))
 
 

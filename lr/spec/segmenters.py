@@ -42,9 +42,8 @@ class FixedSegmenter:
 
 # Sentences
 
-MARKED = re.compile(
-    rb"""(.*)([.!?])[)\]"'*$}]*"""
-)  # a word with a mark, closed or quoted
+# A word with a mark, closed or quoted.
+MARKED = re.compile(rb"""(.*)([.!?])[)\]"'*$}]*""")
 OPENERS = b"([\"'*"
 ABBREVIATIONS = frozenset(b"e.g i.e cf vs mr mrs ms dr fig eq".split())
 

@@ -116,7 +116,8 @@ class Speculation:
     checked: bool = False
 
     def __post_init__(self) -> None:
-        rule, drafter = self.rule, self.drafter
+        rule = self.rule
+        drafter = self.drafter
         require_whole("num_speculative_tokens", self.num_speculative_tokens, 1)
         if drafter.trees and not rule.trees:
             raise SettingError(
@@ -158,7 +159,8 @@ def speculate(
     tokens, the last of them uncomputed. `detailed`: include the `detail` of every
     round.
     """
-    drafter, rule = speculation.drafter, speculation.rule
+    drafter = speculation.drafter
+    rule = speculation.rule
 
     # 1. Propose.
     proposals = propose(speculation, contexts)
@@ -215,7 +217,8 @@ def speculate(
 
 def propose(speculation: Speculation, contexts: Sequence[Context]) -> list[Proposal]:
     """The drafter's proposals, `EMPTY` where there is no room."""
-    drafter, k = speculation.drafter, speculation.num_speculative_tokens
+    drafter = speculation.drafter
+    k = speculation.num_speculative_tokens
     if not speculation.checked:
         proposals = drafter.propose(contexts, k)
     else:

@@ -238,7 +238,8 @@ class StepWriter:
 
     def _sample(self, logits: Sequence[Tensor]) -> None:
         """Write one token per job, from the job's logits [v]."""
-        rows, config = torch.stack(tuple(logits)), self.config  # [b, v]
+        config = self.config
+        rows = torch.stack(tuple(logits))  # [b, v]
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         if config.keeps_logprobs or any(job.trace.detailed for job in self.live):
             probs = distribution(rows, config.sampling)

@@ -52,18 +52,11 @@ class RandomScript:
 
     def _step(self, *key: object) -> Step:
         chance = self._chance(*key)
-        tokens = tuple(
-            chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5]))
-        )
-        lot = chance.random()
-        finish = (
-            Finish.EOS
-            if lot < self.eos
-            else Finish.LENGTH
-            if lot < self.eos + self.cut
-            else Finish.BOUNDARY
-        )
-        return Step(tokens, finish)
+        length = chance.choice([1, 1, 2, 3, 5])
+        tokens = tuple(chance.randrange(50) for _ in range(length))
+        kinds = (Finish.EOS, Finish.LENGTH, Finish.BOUNDARY)
+        weights = (self.eos, self.cut, 1 - self.eos - self.cut)
+        return Step(tokens, *chance.choices(kinds, weights))
 
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
         fails = self._chance("fails", prefix, sibling).random() < self.fails
@@ -80,7 +73,7 @@ class RandomScript:
 
 
 @dataclass
-class Told:
+class Expected:
     """What a run must give: its steps, and the nodes whose branch was the root's, one
     after the other.
     """
@@ -89,64 +82,48 @@ class Told:
     survivors: list[tuple[NodeId, NodeId]] = field(default_factory=list)
 
 
-def oracle(script: Script, config: SchedulerConfig) -> Told:
+def oracle(script: Script, config: SchedulerConfig) -> Expected:
     """One position after the other, everything waited for: what every schedule must
     emit at any width. The page cannot stand in for it: it names no nodes, and knows
     neither drafts that do not come nor verdicts without a target step.
     """
-    told, limits, level = Told(), config.limits, 0
+    expected = Expected()
+    limits = config.limits
+    sync = config.schedule is Schedule.SYNC
+    level = 0  # of the synchronous cycle
     node = after = NodeId(0, 0)
     while True:
-        prefix = tuple(e.step for e in told.chain)
-        index, limit = (
-            len(prefix),
-            limits.step_limit(sum(len(step.tokens) for step in prefix)),
-        )
+        prefix = tuple(e.step for e in expected.chain)
+        index = len(prefix)
+        limit = limits.step_limit(sum(len(step.tokens) for step in prefix))
         if not limit or (prefix and prefix[-1].finish is Finish.EOS):
-            return told
+            return expected
         if prefix:
-            accepted = told.chain[-1].origin is Origin.ACCEPTED
-            told.survivors.append((after if accepted else node, after))
+            accepted = expected.chain[-1].origin is Origin.ACCEPTED
+            expected.survivors.append((after if accepted else node, after))
             level = level + 1 if accepted else 0
             node = after
-        if (
-            config.schedule is Schedule.SYNC
-            and not config.needs_target_step
-            and level == config.depth
-        ):
+        if sync and not config.needs_target_step and level == config.depth:
             level = 0  # no bonus waits at the end of the cycle
-        at_end = config.schedule is Schedule.SYNC and level == config.depth
+        at_end = sync and level == config.depth
         eligible = limits.may_be_drafted(prefix[-1] if prefix else None)
+        width = config.width if eligible and config.depth and not at_end else 0
         target = cut(script.target(prefix), limit)
-        rejected: list[tuple[Step, Verdict]] = []
-        for j in range(config.width if eligible and config.depth and not at_end else 0):
+        bonus = sync and level > 0
+        emitted = EmittedStep(index, target, Origin.BONUS if bonus else Origin.TARGET)
+        after = NodeId(index + 1, index + 1)
+        for j in range(width):
             step = script.draft(prefix, j)
             if step is None:
                 continue
             draft = cut(step, limit)
             verdict = _verdict(script, config, prefix, draft, target)
             if verdict.aligned:
-                told.chain.append(EmittedStep(index, draft, Origin.ACCEPTED, verdict))
+                emitted = EmittedStep(index, draft, Origin.ACCEPTED, verdict)
                 after = node.child(j, config.width)
                 break
-            rejected.append((draft, verdict))
-        else:
-            after = NodeId(index + 1, index + 1)
-            if rejected:
-                told.chain.append(
-                    EmittedStep(
-                        index,
-                        target,
-                        Origin.CORRECTION,
-                        rejected[-1][1],
-                        rejected[-1][0],
-                    )
-                )
-            else:
-                bonus = config.schedule is Schedule.SYNC and level > 0
-                told.chain.append(
-                    EmittedStep(index, target, Origin.BONUS if bonus else Origin.TARGET)
-                )
+            emitted = EmittedStep(index, target, Origin.CORRECTION, verdict, draft)
+        expected.chain.append(emitted)
 
 
 def _verdict(
@@ -169,9 +146,8 @@ class Clerk:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.running: set[Work] = set()
-        self.alone: set[Work] = (
-            set()
-        )  # judged without the target's step: a row of the target
+        # Judged without the target's step: a row of the target.
+        self.alone: set[Work] = set()
         self.ended: set[Work] = set()
         self.alive = {NodeId(0, 0)}
         self.gone: set[NodeId] = set()
@@ -185,13 +161,10 @@ class Clerk:
             self._end(work_of(turn.event))
         for command in turn.commands:
             self._enter(command)
-        rows = sum(
-            work.kind is WorkKind.TARGET or work in self.alone for work in self.running
-        )
-        self.most_rows = max(self.most_rows, rows)
-        assert (
-            self.config.max_target_rows is None or rows <= self.config.max_target_rows
-        )
+        rows = [w for w in self.running if w.kind is WorkKind.TARGET or w in self.alone]
+        self.most_rows = max(self.most_rows, len(rows))
+        limit = self.config.max_target_rows
+        assert limit is None or len(rows) <= limit
 
     def _enter(self, command: Command) -> None:
         match command:
@@ -208,9 +181,7 @@ class Clerk:
                 self.alone.add(Work(WorkKind.JUDGE, node))
             case Judge(node, parent):
                 work = Work(WorkKind.JUDGE, node)
-                if (
-                    work in self.alone
-                ):  # the verifier was unsure: the second time, with both steps
+                if work in self.alone:  # it was unsure: now with both steps
                     self.alone.remove(work)
                     self.ended.remove(work)
                 self._begin(work, parent)
@@ -228,22 +199,19 @@ class Clerk:
                 self._leave(node)
 
     def _announce(self, *nodes: NodeId) -> None:
-        assert not (self.alive | self.gone) & set(nodes) and len(set(nodes)) == len(
-            nodes
-        )
+        assert not (self.alive | self.gone) & set(nodes)
+        assert len(set(nodes)) == len(nodes)
         self.alive |= set(nodes)
 
     def _leave(self, node: NodeId) -> None:
-        assert not [work for work in self.running if work.node == node], (
-            "released while work for it is in flight"
-        )
+        in_flight = [work for work in self.running if work.node == node]
+        assert not in_flight, "released while work for it is in flight"
         self.alive.remove(node)
         self.gone.add(node)
 
     def _begin(self, work: Work, parent: NodeId) -> None:
-        assert (
-            work not in self.running | self.ended and {work.node, parent} <= self.alive
-        )
+        assert work not in self.running | self.ended
+        assert {work.node, parent} <= self.alive
         self.running.add(work)
 
     def _end(self, work: Work) -> None:
@@ -271,9 +239,7 @@ def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk
     while not run.done:
         turn = run.step()
         clerk.read(turn)
-        cancelled += [
-            command.work for command in turn.commands if isinstance(command, Cancel)
-        ]
+        cancelled += [c.work for c in turn.commands if isinstance(c, Cancel)]
         if stale is not None and cancelled and stale.random() < 0.3:
             late = cancelled.pop(stale.randrange(len(cancelled)))
             assert run.tell(run.event_of(late)).commands == ()

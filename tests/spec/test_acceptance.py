@@ -52,7 +52,6 @@ from lr.theory.exact import (
     context_free,
     drawn_drafts,
     expected_accepted,
-    independent_agreement,
     plain_distribution,
     round_distribution,
     shared_noise_agreement,
@@ -201,7 +200,8 @@ def test_expected_accepted_of_a_chain(kind: str) -> None:
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_leviathans_closed_form(n: int) -> None:
     """1 + E accepted = (1 - a^(n+1)) / (1 - a) with a = sum of min(p, q)."""
-    p, q, a = row(0.5, 0.3, 0.1, 0.1), row(0.2, 0.3, 0.4, 0.1), 0.7
+    p, q = row(0.5, 0.3, 0.1, 0.1), row(0.2, 0.3, 0.4, 0.1)
+    a = 0.7
     drafts = drawn_drafts(context_free(q), CHAINS[n - 1])
     mean = expected_accepted(RejectRule(), context_free(p), drafts)
     assert 1 + mean == pytest.approx((1 - a ** (n + 1)) / (1 - a), abs=EXACT)
@@ -304,12 +304,6 @@ def test_shared_noise_agrees_as_the_closed_form_says(kind: str) -> None:
         scale = sum(counts) / sum(means)
         p_value = stats.chisquare(counts, [scale * m for m in means]).pvalue
         assert p_value > FALSE_ALARM
-
-
-def test_agreement_of_two_tokens_by_hand() -> None:
-    p, q = row(0.8, 0.2), row(0.5, 0.5)
-    assert shared_noise_agreement(p, q).tolist() == pytest.approx([1 / 2, 1 / 5])
-    assert independent_agreement(p, q) == pytest.approx(0.5)
 
 
 # The parts

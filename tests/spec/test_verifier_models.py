@@ -105,13 +105,6 @@ def test_a_growing_chain_is_computed_once() -> None:
     assert watched.forwards == [(1, 5), (1, 3 + 2), (1, 2 + 2)]
 
 
-def test_the_longest_unused_prefix_goes_first() -> None:
-    prefixes = PrefixCache(Watched().runner, slots=2)
-    for first in (1, 2, 1, 3):
-        prefixes.logits([PromptRow([first, 0], keep=1)])
-    assert [branch.tokens for branch in prefixes.branches] == [[1], [3]]
-
-
 def test_rows_that_do_not_fit_fail_alone_and_leave_nothing_behind() -> None:
     watched = Watched(num_blocks=4, block_size=2)
     prefixes = PrefixCache(watched.runner)
@@ -193,15 +186,6 @@ def test_the_host_waits_as_often_for_four_pairs_as_for_one() -> None:
             verifier.judge(pairs)
         counts.append(waits.count)
     assert counts == [1, 1]
-
-
-def test_thresholds_are_inclusive() -> None:
-    scores = [v.score for v in judge(Watched()).judge(PAIRS)]
-    for threshold in scores:
-        verdicts = judge(Watched(), threshold - 1e-12).judge(PAIRS)
-        assert [v.aligned for v in verdicts] == [score >= threshold for score in scores]
-    with pytest.raises(SettingError, match="threshold"):
-        judge(Watched(), 1.5)
 
 
 @pytest.mark.parametrize(("num_blocks", "fits"), [(40, True), (3, False)])

@@ -278,11 +278,6 @@ def test_every_named_verifier_can_be_made(
     checkpoint = checkpoints.get(kind.partition(":")[0])
     verifier = VerifierChoice(kind, codec(), checkpoint).build(model(1))
     assert isinstance(verifier, NormalisedMatch) == (checkpoint is not None)
-    assert (
-        kind in verifier.name
-        or verifier.name.partition(":")[0] in kind
-        or (kind in ("always", "never") and verifier.name in ("random:1", "random:0"))
-    )
 
 
 @pytest.mark.parametrize(
