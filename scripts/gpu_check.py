@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch
-from torch import Tensor
 
 from lr.commands.cli import main as lr_main
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
-from lr.kvcache.cache import PagedKVCache, integers
 from lr.measure.bench.gpu import GpuPlan, bench, least_seconds, measure_rates, report
 from lr.measure.bench.report import BenchWay, conditions, timed
 from lr.measure.bench.synthetic import Synthetic
 from lr.measure.report import table
-from lr.model.attention import AttentionKind, Tiles
 from lr.model.attention_choice import AttentionNeeds, candidates, equip
 from lr.model.device import DeviceMap
-from lr.model.graphs import recorder_for
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 
@@ -183,38 +180,37 @@ def real(here: Here) -> str:
 
 
 def rows(here: Here) -> str:
-    """One pass of the large target over 1, 5 and 5 x 5 rows, by length of the context;
-    plain decoding as a share of the read rate and of the copy rate."""
+    """One pass of the large target over 1, 5 and 5 x 5 rows, by length of the context
+    and by attention; plain decoding as a share of the read rate and of the copy rate."""
     rates = measure_rates(here.device, here.dtype, small=here.small)
     here.tell(
         f"copies {rates.copied / 1e9:.0f} GB/s, reads {rates.read / 1e9:.0f} GB/s"
     )
     name = f"dummy:{layout(here, '')[0]}"
     model = load_model(name, device=here.device, dtype=here.dtype)
-    equip(model)
-    lengths = (20, 60) if here.small else (1000, 8000, 16000)
-    seconds: dict[tuple[int, str], float] = {}
-    for length in lengths:
-        blocks = 5 * (length + 200) // BLOCK_SIZE + 10
-        runner = ModelRunner(model, num_blocks=blocks)
-        for branches, tokens in ((1, 1), (5, 1), (5, 5)):
+    needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
+    kinds = [name for name, kind in candidates(needs) if not isinstance(kind, str)]
+    first, *_, last = lengths = (20, 60) if here.small else (1000, 8000, 16000)
+    forms = {"1 row": (1, 1), "5 rows": (5, 1), "5 x 5 rows": (5, 5)}
+    seconds: dict[tuple[str, int, str], float] = {}
+    for kind, length in product(kinds, lengths):
+        equip(model, kind)
+        runner = ModelRunner(model, num_blocks=5 * (length + 200) // BLOCK_SIZE + 10)
+        for form, (branches, tokens) in forms.items():
             chosen = [long_branch(runner, length) for _ in range(branches)]
-            name = f"{branches} x {tokens}"
-            seconds[length, name] = timed(
-                partial(one_pass, runner, chosen, tokens), here.device
-            )
-            here.tell(f"{name} rows at {length}: {1e3 * seconds[length, name]:.3f} ms")
+            work = partial(one_pass, runner, chosen, tokens)
+            spent = seconds[kind, length, form] = timed(work, here.device)
+            here.tell(f"{kind}: {form} at {length}: {1e3 * spent:.3f} ms")
             for branch in chosen:
                 runner.close(branch)
         runner.end()
-    first, last = lengths[0], lengths[-1]
-    one = seconds[first, "1 x 1"]
-    five = seconds[first, "5 x 1"] / one
-    far = seconds[last, "5 x 5"] / seconds[first, "5 x 5"]
+    one, five, near = (seconds[kinds[0], first, form] for form in forms)
+    far = seconds[kinds[0], last, "5 x 5 rows"]
     share = least_seconds(model.config, model.dtype, rates, 1, first) / one
     return (
-        f"1 row {share:.2f} of the limit (goal 0.85); 5 rows {five:.2f} of one (goal 1.10); "
-        f"5 x 5 rows at {last} {far:.2f} of those at {first} (goal 1.30)"
+        f"{kinds[0]}: 1 row {share:.2f} of the limit (goal 0.85); 5 rows {five / one:.2f} "
+        f"of one (goal 1.10); 5 x 5 rows at {last} {far / near:.2f} of those at {first} "
+        "(goal 1.30)"
     )
 
 
@@ -234,54 +230,6 @@ def one_pass(runner: ModelRunner, branches: Sequence[Branch], tokens: int) -> ob
     for branch in branches:
         runner.rewind(branch, len(branch) - tokens)
     return logits
-
-
-def attention(here: Here) -> str:
-    """Every kind that can be recorded: microseconds of one layer of Qwen3-8B, in
-    recordings whose block tables are as wide as a context of 40,000 tokens."""
-    needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
-    kinds = [kind for _, kind in candidates(needs) if not isinstance(kind, str)]
-    recorded = [kind for kind in kinds if kind.tiles is not None]
-    for length, count in ((512, 1), (8000, 1), (8000, 5), (16000, 25)):
-        for kind in recorded:
-            us = 1e6 * layer_seconds(kind, needs, length, count)
-            here.tell(f"{kind.name}, {count} rows at {length}: {us:.1f} us")
-    return ", ".join(kind.name for kind in recorded) or "none is recorded here"
-
-
-def layer_seconds(
-    kind: AttentionKind, needs: AttentionNeeds, length: int, count: int
-) -> float:
-    """Seconds of the attention of one layer, replayed: `count` new tokens of one
-    sequence."""
-    device, h, k, d = needs.device, needs.num_heads, needs.num_kv_heads, needs.head_dim
-    pages = 40960 // BLOCK_SIZE
-    cache = PagedKVCache(
-        num_layers=1, num_kv_heads=k, head_dim=d, num_blocks=pages, block_size=BLOCK_SIZE,
-        dtype=needs.dtype, device=device,
-    )  # fmt: skip
-    cache.keys.normal_()
-    cache.values.normal_()
-    positions = integers(range(length - count, length), device)
-    borders = [*range(0, count, min(kind.tile, count)), count]
-    borders += [count] * (count + 1 - len(borders))
-    tiles = Tiles(
-        positions,
-        positions,  # block i is page i
-        integers(borders, device, torch.int32),
-        torch.arange(count, dtype=torch.int32, device=device),
-        torch.arange(pages, dtype=torch.int32, device=device).repeat(count, 1),
-        min(kind.tile, count),
-    )
-    heads = torch.randn(count, h + 2 * k, d, device=device).to(needs.dtype)
-    q, keys, values = heads.split((h, k, k), 1)
-    assert kind.tiles is not None
-    attend = kind.tiles(tiles, cache)
-
-    def layers() -> Tensor:
-        return [attend(0, q, keys, values) for _ in range(20)][-1]
-
-    return timed(recorder_for(device)(layers), device) / 20
 
 
 def ranks(here: Here) -> str:
@@ -311,8 +259,7 @@ CHECKS: dict[str, tuple[Callable[[Here], str], int]] = {
     "modes 0.6B": (partial(modes, draft="Qwen3-0.6B"), 300),
     "modes at 8k": (partial(modes, draft="Qwen3-0.6B", prompt=8000), 200),
     "modes at 16k": (partial(modes, draft="Qwen3-0.6B", prompt=16000), 200),
-    "rows": (rows, 120),
-    "attention": (attention, 60),
+    "rows": (rows, 200),
     "ranks": (ranks, 120),
     "real": (real, 600),
 }
@@ -421,20 +368,21 @@ def main() -> int:
         write(lines, outcome)
         print(f"{WORDS[outcome['ok']]:<8} {check}: {outcome['what']}", flush=True)
 
+    print(
+        f"\n# GPU checks: {', '.join(f'{n} {value}' for n, value in facts.items())}\n"
+    )
     shown = [["check", "outcome", "what", "s"]]
     for outcome in outcomes:
-        what = outcome["what"].replace("|", "/")
-        result = WORDS[outcome["ok"]]
+        result, what = WORDS[outcome["ok"]], outcome["what"].replace("|", "/")
         shown.append([outcome["name"], result, what, str(outcome["seconds"])])
-    machine_line = ", ".join(f"{name} {value}" for name, value in facts.items())
-    text = [f"# GPU checks, {facts['date']}", "", machine_line, "", *table(shown)]
-    records = map(json.loads, lines.read_text(encoding="utf-8").splitlines()[1:])
-    told = [record for record in records if "told" in record]
-    for check in dict.fromkeys(record["name"] for record in told):
-        findings = [line["told"] for line in told if line["name"] == check]
-        text += ["", f"## {check}", "", "```", *findings, "```"]
-    (flags.output / f"{name}.md").write_text("\n".join([*text, ""]), encoding="utf-8")
-    print("", *text, "", f"kept in {flags.output / name}.md and .jsonl", sep="\n")
+    print(*table(shown), sep="\n")
+    before = ""
+    for record in map(json.loads, lines.read_text(encoding="utf-8").splitlines()[1:]):
+        if "told" in record:
+            heading = "" if record["name"] == before else f"\n## {record['name']}\n\n"
+            print(f"{heading}{record['told']}")
+            before = record["name"]
+    print(f"\nkept in {lines}")
     return int(any(outcome["ok"] is False for outcome in outcomes))
 
 
