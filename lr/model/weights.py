@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -178,12 +179,13 @@ def fill(
     """Copy the wanted pieces of a checkpoint into a model's parameters."""
     tensors = open_tensors(directory)
     account(model.config, tensors, directory, wanted[0].taken[0])
-    # The files are mapped and copied, one tensor at a time, into memory that is aligned
-    # for the processor (a file is not), and in which q, k, v are one matrix.
+    # The files are mapped and copied, a tensor per thread at a time, into memory that is
+    # aligned for the processor (a file is not), and in which q, k, v are one matrix.
     parameters = dict(model.named_parameters())
-    total = sum(math.prod(piece.shape) for piece in wanted)
-    num_read = 0
-    for piece in wanted:
+    inference = torch.is_inference_mode_enabled()  # each thread has its own mode
+
+    @torch.inference_mode(inference)
+    def copy(piece: Piece) -> None:
         parameter = parameters[piece.parameter]
         stored = tensors[piece.key][piece.taken]
         end = piece.first + len(stored)
@@ -192,13 +194,17 @@ def fill(
             rows.copy_(stored)
         else:  # a matrix in memory by columns: quicker in two steps
             rows.t().copy_(stored.t().contiguous())
-        del stored
         if piece.key in (EMBEDDING_KEY, HEAD_KEY):
             # a rank's padding rows of the vocabulary, which no file has
             parameter[end:] = 0
-        num_read += math.prod(piece.shape)
-        if report is not None:
-            report(num_read, total)
+
+    total = sum(math.prod(piece.shape) for piece in wanted)
+    num_read = 0
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for piece, _ in zip(wanted, pool.map(copy, wanted), strict=True):
+            num_read += math.prod(piece.shape)
+            if report is not None:
+                report(num_read, total)
 
 
 def account(

@@ -116,7 +116,8 @@ def test_on_a_cuda_device(checkpoint: Path) -> None:
 def test_one_tensor_at_a_time_and_progress(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Besides the model, loading holds one tensor."""
+    """Besides the model, loading holds one tensor per thread."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     read: list[weakref.ref[Tensor]] = []
 
     class Watched:
