@@ -60,66 +60,57 @@ def _kernel(  # type: ignore[no-untyped-def]
         return
     table = tables + tl.load(owners + tile).to(tl.int64) * table_row
 
+    # 1. The queries [BLOCK_M, BLOCK_D] of the tile and KV head.
     r = tl.arange(0, BLOCK_M)
-    row, query_head = first + r // GROUP, head * GROUP + r % GROUP
-    mine = r < count * GROUP
-    at = tl.load(positions + row, mask=mine, other=0)  # [BLOCK_M]
+    row = first + r // GROUP
+    query_head = head * GROUP + r % GROUP
+    in_tile = r < count * GROUP
+    position = tl.load(positions + row, mask=in_tile, other=0)  # [BLOCK_M]
     d = tl.arange(0, BLOCK_D)
     inside = d < D
-    where = (
-        row[:, None].to(tl.int64) * q_row + query_head[:, None] * q_head + d[None, :]
-    )
-    valid = mine[:, None] & inside[None, :]
-    query = tl.load(q + where, mask=valid, other=0.0)  # [BLOCK_M, BLOCK_D]
+    rows = in_tile[:, None] & inside[None, :]
+    at = row.to(tl.int64) * q_row + query_head * q_head
+    query = tl.load(q + at[:, None] + d[None, :], mask=rows, other=0.0)
 
-    length = (
-        tl.load(positions + first + count - 1) + 1
-    )  # keys that the tile's last token sees
+    # 2. Which keys: this split's part of those that the tile's last token sees.
+    length = tl.load(positions + first + count - 1) + 1
     part = tl.cdiv(tl.cdiv(length, splits), BLOCK_S) * BLOCK_S
-    start, stop = split * part, tl.minimum(split * part + part, length)
+    start = split * part
+    stop = tl.minimum(start + part, length)
+
+    # 3. The running softmax over them.
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for s0 in range(start, stop, BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         block = tl.load(table + s // PAGE, mask=s < stop, other=0).to(tl.int64)
-        slot = (block * PAGE + s % PAGE) * kv_slot + head.to(
-            tl.int64
-        ) * kv_head  # [BLOCK_S]
-        there = (s < stop)[:, None] & inside[None, :]
-        k = tl.load(
-            keys + slot[:, None] + d[None, :], mask=there, other=0.0
-        )  # [BLOCK_S, BLOCK_D]
-        v = tl.load(values + slot[:, None] + d[None, :], mask=there, other=0.0)
-        scores = (
-            tl.dot(query, tl.trans(k), input_precision="ieee") * scale
-        )  # [BLOCK_M, BLOCK_S]
-        visible = (s[None, :] <= at[:, None]) & (s[None, :] < stop) & mine[:, None]
-        scores = tl.where(visible, scores, float("-inf"))
+        slot = block * PAGE + s % PAGE
+        key = slot * kv_slot + head.to(tl.int64) * kv_head  # [BLOCK_S]
+        read = (s < stop)[:, None] & inside[None, :]
+        k = tl.load(keys + key[:, None] + d[None, :], mask=read, other=0.0)
+        v = tl.load(values + key[:, None] + d[None, :], mask=read, other=0.0)
+        scores = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
+        visible = (s[None, :] <= position[:, None]) & (s[None, :] < stop)
+        scores = tl.where(visible & in_tile[:, None], scores, float("-inf"))
         m_new = tl.maximum(m, tl.max(scores, 1))
-        base = tl.where(
-            m_new == float("-inf"), 0.0, m_new
-        )  # no NaN in a row that sees no key
+        # no NaN in a row that sees no key
+        base = tl.where(m_new == float("-inf"), 0.0, m_new)
         weights = tl.exp(scores - base[:, None])
         fade = tl.exp(m - base)
         l = l * fade + tl.sum(weights, 1)
-        acc = acc * fade[:, None] + tl.dot(
-            weights.to(v.dtype), v, input_precision="ieee"
-        )
+        mixed = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        acc = acc * fade[:, None] + mixed
         m = m_new
 
-    lse = m + tl.log(
-        l
-    )  # -inf where a row sees no key of this part; NaN where a score is NaN
-    to = (
-        split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head
-    )  # [BLOCK_M], of [n, h]
-    tl.store(lses + to, lse, mask=mine)
-    acc = acc / l[:, None]
-    made = tl.where(split == 0, mine, l != 0)  # every row sees the first key
-    tl.store(
-        out + to[:, None] * D + d[None, :], acc, mask=made[:, None] & inside[None, :]
-    )
+    # 4. The result of this part, and the weight that it has among the parts: -inf where
+    # a row sees no key of this part, NaN where a score is NaN.
+    lse = m + tl.log(l)
+    to = split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head
+    tl.store(lses + to, lse, mask=in_tile)
+    defined = tl.where(split == 0, in_tile, l != 0)  # every row sees the first key
+    mask = defined[:, None] & inside[None, :]
+    tl.store(out + to[:, None] * D + d[None, :], acc / l[:, None], mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -128,12 +119,13 @@ def _combine(  # type: ignore[no-untyped-def]
     SPLITS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     begin(EARLY)
-    row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_D)  # row: of [n, h]
+    row = tl.program_id(0).to(tl.int64)  # of [n, h]
+    d = tl.arange(0, BLOCK_D)
     at = tl.arange(0, SPLITS) * rows + row
     lse = tl.load(lses + at)  # [SPLITS]
     weight = tl.exp(lse - tl.max(lse, 0))  # the largest is finite, or the result is NaN
-    there = (weight > 0)[:, None] & (d < D)[None, :]
-    parts = tl.load(out + at[:, None] * D + d[None, :], mask=there, other=0.0)
+    mask = (weight > 0)[:, None] & (d < D)[None, :]
+    parts = tl.load(out + at[:, None] * D + d[None, :], mask=mask, other=0.0)
     mean = tl.sum(weight[:, None] * parts, 0) / tl.sum(weight, 0)
     tl.store(mixed + row * D + d, mean, mask=d < D)
 

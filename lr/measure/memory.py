@@ -89,8 +89,8 @@ class MemoryPlan:
                 if device in model.devices:
                     sizes = (gib(model.weights), gib(model.cache), "", "")
                     rows.append((device, f"{model.role} {model.name}", *sizes))
-            known = "not known" if free is None else gib(free)
-            rows.append((device, "together", "", "", gib(self.needed(device)), known))
+            left = "not known" if free is None else gib(free)
+            rows.append((device, "together", "", "", gib(self.needed(device)), left))
         return rows
 
 
@@ -150,9 +150,11 @@ def plan_memory(
         )
         for role, (name, config, kind, device) in roles.items()
     )
-    used = dict.fromkeys(device for model in models for device in model.devices)
-    stated = None if free_gib is None else int(free_gib * GIB)
-    free = {d: free_bytes(d) if stated is None else stated for d in used}
+    free = {
+        device: free_bytes(device) if free_gib is None else int(free_gib * GIB)
+        for model in models
+        for device in model.devices
+    }
     return MemoryPlan(models, tokens, free)
 
 

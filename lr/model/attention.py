@@ -114,26 +114,26 @@ class Tiles:
     longest: int
 
     @classmethod
-    def of(cls, batch: RaggedBatch, most: int) -> Tiles:
-        """The tiles of a batch, of at most `most` rows each."""
+    def of(cls, batch: RaggedBatch, tile: int) -> Tiles:
+        """The tiles of a batch, of at most `tile` rows each."""
         device = batch.tokens.device
-        borders, owners = cut_tiles(batch.counts, most)
+        borders, owners = cut_tiles(batch.counts, tile)
         return cls(
             batch.positions,
             batch.slots,
             integers(borders, device, torch.int32),
             integers(owners, device, torch.int32),
             integers(block_rows(batch.tables), device, torch.int32),
-            min(most, max(batch.counts)),
+            min(tile, max(batch.counts)),
         )
 
 
-def cut_tiles(counts: Sequence[int], most: int) -> tuple[list[int], list[int]]:
+def cut_tiles(counts: Sequence[int], tile: int) -> tuple[list[int], list[int]]:
     """The borders of the tiles of sequences with `counts` rows, and their owners."""
     borders, owners = [0], list[int]()
     for owner, count in enumerate(counts):
-        for first in range(0, count, most):
-            borders.append(borders[-1] + min(most, count - first))
+        for first in range(0, count, tile):
+            borders.append(borders[-1] + min(tile, count - first))
             owners.append(owner)
     return borders, owners
 
@@ -302,15 +302,15 @@ def _blocks(
     sequences' blocks; free ones, which may contain NaN, are cleared. `in_order`: those
     of one sequence and no others.
     """
-    own = batch.tables[members[0]].blocks
+    blocks_in_order = batch.tables[members[0]].blocks
     if in_order:
-        return own
+        return blocks_in_order
     blocks = {block for i in members for block in batch.tables[i].blocks}
     stretch = [*range(min(blocks), max(blocks) + 1)]
     if len(stretch) <= 2 * len(blocks):
         cache.clear_free(set(stretch) - blocks)
         return stretch
-    return own if len(members) == 1 else sorted(blocks)
+    return blocks_in_order if len(members) == 1 else sorted(blocks)
 
 
 def _mask(

@@ -79,8 +79,8 @@ def shape(name: str | Path) -> ModelConfig:
         return read_config(path)
     if stated in checkpoints:
         return read_config(checkpoints[stated])
-    if (known := published(stated)) is not None:
-        return known
+    if (config := published(stated)) is not None:
+        return config
     raise CheckpointError(
         f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *checkpoints])}, or a "
         "directory with a config.json (a file of a few lines; no weights are needed)."

@@ -212,10 +212,12 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     if low == high:
         high += 0.001  # avoids division by zero
     plane = torch.arange(d // 2, dtype=torch.float32).repeat(2)
-    kept = 1 - ((plane - low) / (high - low)).clamp(0, 1)
-    # (1 - kept) has one rounding more than the ramp, as in Hugging Face; far positions
+    unscaled = 1 - ((plane - low) / (high - low)).clamp(0, 1)
+    # (1 - unscaled) has one rounding more than the ramp, as in Hugging Face; far positions
     # magnify it
-    frequencies = 1.0 / (yarn.factor * powers) * (1 - kept) + 1.0 / powers * kept
+    frequencies = (
+        1.0 / (yarn.factor * powers) * (1 - unscaled) + 1.0 / powers * unscaled
+    )
     if yarn.attention_factor is not None:
         return frequencies, yarn.attention_factor
     if yarn.mscale and yarn.mscale_all_dim:
