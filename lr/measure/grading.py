@@ -215,8 +215,8 @@ class Grader(AbstractContextManager["Grader"]):
             return Grade(False, None, NOT_FOUND)
         if item.task is Task.CHOICE:
             return Grade(answer == item.gold, answer, f"the letter is {item.gold}")
-        right, why = self.checker.compare(item.gold, answer)
-        return Grade(right, answer, why)
+        right, reason = self.checker.compare(item.gold, answer)
+        return Grade(right, answer, reason)
 
     def __exit__(self, *exception: object) -> None:
         self.checker.close()
@@ -227,8 +227,8 @@ class Grader(AbstractContextManager["Grader"]):
             return Grade(None, code, "not graded here: see the file of samples")
         if code is None:
             return Grade(False, None, NOT_FOUND)
-        right, why = passes(item, code, self.code_limits)
-        return Grade(right, code, why)
+        right, reason = passes(item, code, self.code_limits)
+        return Grade(right, code, reason)
 
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:

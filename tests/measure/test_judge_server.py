@@ -131,8 +131,7 @@ def test_the_judge_is_named_where_a_server_has_several(server: Server) -> None:
 def test_a_busy_server_is_asked_again(server: Server) -> None:
     replies = [(503, {}), (200, "no answer"), said("[aligned]")]
     server.reply = lambda body: replies.pop(0)
-    assert judge_of(server, attempts=3).judge(PAIRS[:1])[0].aligned
-    assert len(server.asked) == 3
+    assert judge_of(server, attempts=3).judge(PAIRS[:1])[0].aligned and not replies
 
 
 def test_a_server_with_openais_fields_only(server: Server) -> None:

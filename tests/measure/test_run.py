@@ -17,15 +17,12 @@ import torch
 from tests_root import ROOT
 
 from lr.commands.cli import main
-from lr.commands.run import OFFICIAL, TINY, RunCommand, RunModels
+from lr.commands.run import OFFICIAL, RunCommand, RunModels
 from lr.errors import SettingError
 from lr.measure.grading import Grader
 from lr.measure.report import read_run
 from lr.measure.running import engine_options
 from lr.measure.store import StorageError, Store
-from lr.model.device import DeviceMap
-from lr.model.qwen import CausalLM
-from lr.model.weights import load_model
 from lr.options import GenerateOptions
 
 SAMPLE = Path(__file__).with_name("aime_sample.jsonl")
@@ -137,16 +134,6 @@ def test_an_answer_whose_files_are_not_all_written_is_answered_again(
     assert all(read(tmp_path / "pairs")[name]["pairs"] for name in answers(3))
 
 
-def test_samples_of_one_question_keep_the_pairs_of_each(tmp_path: Path) -> None:
-    words = "run --dataset tiny:1 --mode lr --verifier oracle --save_pairs"
-    assert main([*words.split(), "--n_samples", "2", "--output", str(tmp_path)]) == 0
-    saved = read(tmp_path / "pairs")
-    assert saved.keys() == {"0.json", "0.1.json"}
-    for name, content in saved.items():
-        num_judged = read(tmp_path)[name]["stats"]["judged"]
-        assert len(content["pairs"]) >= num_judged > 0
-
-
 def test_a_prompt_that_does_not_fit_counts_as_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,10 +146,8 @@ def test_a_prompt_that_does_not_fit_counts_as_wrong(
     ("flags", "named"),
     [
         ("--mode ar --use_spec", "--use_spec"),
-        ("--mode lr --use_spec --enable_n_gram", "--enable_n_gram"),
         ("--enable_n_gram --drafter draft", "drafter"),
         ("--judge_port 80000", "judge_port"),
-        ("--concurrency 0", "concurrency"),
         ("--save_pairs", "--save_pairs"),
         ("--protocol acceptance", "protocol"),
         ("--start_qid 5", "has 3"),
@@ -197,47 +182,21 @@ def cuda(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("lr.model.device.find_device", torch.device)
 
 
-def test_the_default_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda(monkeypatch, 3)
-    models, note = RunModels().named("aime.jsonl")
-    assert (models.model, models.draft_model, models.judge_model) == OFFICIAL
-    assert note is None and RunModels().named("tiny:5")[0].model == TINY[0]
-    cuda(monkeypatch, 0)
-    models, note = RunModels().named("aime.jsonl")
-    assert (models.model, models.draft_model, models.judge_model) == TINY
-    assert note is not None
-
-
 @pytest.mark.parametrize(
     ("count", "target", "draft"), [(1, [0], 0), (2, [0], 1), (3, [0, 1], 2)]
 )
-def test_the_default_gpus(
+def test_the_default_models_and_gpus(
     count: int, target: list[int], draft: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda(monkeypatch, count)
-    models, _ = RunModels().named("aime.jsonl")
+    models, note = RunModels().named("aime.jsonl")
+    assert (models.model, models.draft_model, models.judge_model) == OFFICIAL
+    assert note is None
     places = models.devices()
     assert [device.index for device in places.target] == target
     assert places.draft.index == draft
     with pytest.raises(SettingError, match="gpu_id"):
         RunModels(draft_gpu_id="7").devices()
-
-
-def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices = {}
-
-    def load(name: str, *, device: torch.device, **_: object) -> CausalLM:
-        devices[name] = str(device)
-        return load_model(name, device="cpu", dtype=torch.float32)
-
-    monkeypatch.setattr("lr.engine.loading.load_model", load)
-    names = ("cuda:0", "cuda:2", "cuda:3")
-    target, draft, judge = map(torch.device, names)
-    placed = DeviceMap((target,), draft, judge)
-    monkeypatch.setattr(RunModels, "devices", lambda _: placed)
-    models, _ = RunModels().named("tiny:1")
-    models.reasoner(models.model, models.draft_model).close()
-    assert devices == dict(zip(TINY, names, strict=True))
 
 
 def test_the_papers_protocol_is_a_window_of_one_pair() -> None:
@@ -259,10 +218,6 @@ def test_a_variant_with_a_mode_of_its_own(tmp_path: Path) -> None:
     with Grader() as grader:
         assert read_run(tmp_path / "run", grader).mode == "sd"
     assert main(words.split()) == 0, "the same command continues"
-    flags = "--problems 2 --max_tokens 30 --verifier oracle --driver lockstep"
-    folders = f"--work {tmp_path / 'work'} --output {tmp_path / 'out'}"
-    words = f"experiment speedup --variant {file}:mine {flags} {folders}"
-    assert main(words.split()) == 0
 
 
 def test_a_run_says_what_was_left_out_and_not_graded(

@@ -80,15 +80,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_judged_pair_is_saved_with_its_answer(run: Path) -> None:
-    for path in run.glob("[0-9].json"):
-        record = json.loads(path.read_text())
-        size = len(record["full_tokens"]) - len(record["generation_tokens"])
-        prompt = tuple(record["full_tokens"][:size])
-        key = AnswerKey.of(path.name)
-        assert key is not None
-        pairs = load_pairs(run, {key})
+    for number in range(8):
+        record = json.loads((run / f"{number}.json").read_text())
+        pairs = load_pairs(run, {AnswerKey(number)})
         assert len(pairs) >= record["stats"]["judged"] > 0
-        assert all(pair.prefix[:size] == prompt for pair, _ in pairs)
+        size = len(record["full_tokens"]) - len(record["generation_tokens"])
+        assert all(
+            list(p.prefix[:size]) == record["full_tokens"][:size] for p, _ in pairs
+        )
 
 
 def test_verify_against_the_oracle(run: Path, tmp_path: Path) -> None:

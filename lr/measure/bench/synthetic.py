@@ -55,7 +55,7 @@ def kept_in(stream: Stream, rate: float, size: int, block: int) -> frozenset[int
     2.4 on average; blocks keep 2, 2, 3, 2, 3, or 3, 2, 2, 3, 2."""
     start = uniform(stream.fold_in("start").key(0))
     before, after = (floor(n * size * rate + start) for n in (block, block + 1))
-    order = sorted(range(size), key=lambda place: stream.key(block * size + place))
+    order = sorted(range(size), key=lambda index: stream.key(block * size + index))
     return frozenset(order[: after - before])
 
 
