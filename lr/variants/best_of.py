@@ -23,14 +23,14 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.named import LikelihoodVerifier
 
 
-def best_aligned(place: Place) -> Choice:
+def best_aligned(alternatives: Place) -> Choice:
     """The aligned alternative with the highest score; of equal scores, the first.
 
     A verdict without a score (for equal texts, for example) is the best possible."""
-    if place.more:
+    if alternatives.more:
         return WAIT
-    scores = [math.inf if v.score is None else v.score for v in place.verdicts]
-    aligned = [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
+    scores = [math.inf if v.score is None else v.score for v in alternatives.verdicts]
+    aligned = [j for j, verdict in enumerate(alternatives.verdicts) if verdict.aligned]
     return max(aligned, key=scores.__getitem__, default=None)
 
 
@@ -39,8 +39,8 @@ class LikeliestVerifier(LikelihoodVerifier):
 
     name = "best_of"
 
-    def choose(self, place: Place) -> Choice:
-        return best_aligned(place)
+    def choose(self, alternatives: Place) -> Choice:
+        return best_aligned(alternatives)
 
 
 def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Variant:

@@ -60,8 +60,8 @@ class StepRejection(Verifier, Corrector):
         # Without log q no model drew the step, so it was certain: log q = 0.
         chance = stays(math.fsum(pair.target_sampling), math.fsum(pair.draft_sampling))
         number = uniform(pair.stream.key(0))
-        why = f"stays with {chance:.3g}, drew {number:.3f}"
-        return Verdict(number < chance, why, chance)
+        reason = f"stays with {chance:.3g}, drew {number:.3f}"
+        return Verdict(number < chance, reason, chance)
 
     def keep(self, correction: Correction, step: Step, number: float) -> bool:
         width = len(correction.rejected)

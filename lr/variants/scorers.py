@@ -4,7 +4,6 @@
 |---|---|---|
 | judge | P(aligned) of the judge, draft step against the target's own step | 0 to 1, 0.5 |
 | digits | the digit with which the target rates the step (SpecReason) | 0 to 9, 7 |
-| likelihood | the target's mean log-probability per token | nats, -1 |
 
 `None` means the judge if the target names one, else `digits`. The tiny targets have not
 learnt to rate with a digit, so with `digits` no step of theirs is accepted."""
@@ -20,14 +19,13 @@ from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import (
-    LikelihoodVerifier,
     NormalisedMatch,
     ScoreReading,
     ScoreVerifier,
 )
 from lr.types import require
 
-THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
+THRESHOLDS = {"judge": 0.5, "digits": 7.0}
 
 
 def make_scorer(
@@ -45,8 +43,6 @@ def make_scorer(
         judge.threshold = threshold
         return judge
     target = asked_model(reasoner.engine.target, codec)
-    if kind == "likelihood":
-        return LikelihoodVerifier(threshold, target.runner)
     likeliest = ScoreReading.LIKELIEST
     return ScoreVerifier(target, threshold=threshold, reading=likeliest)
 

@@ -1,10 +1,10 @@
 """Self-speculation: the draft is the target itself, made cheaper.
 
-    lr generate --variant "self_draft(layers=12)" --mode sd
-    lr generate --variant "quantised_draft(weights='int4')" --mode sd
+    lr generate --variant "self_draft(layers=12)"
+    lr generate --variant "quantised_draft(weights='int4')"
 
-One part: a draft, made from the target. It writes tokens in mode sd and steps in mode
-lr, and needs no second checkpoint.
+One part: a draft, made from the target, which needs no second checkpoint. It writes
+tokens (mode sd), as in the papers, or steps (`--mode lr`).
 
 `self_draft`, after LayerSkip (arXiv 2404.16710): the target's first layers, with its
 norm and head, no weight copied. Different: the paper lets draft and target share one
@@ -45,7 +45,7 @@ def self_draft(reasoner: Reasoner, *, layers: int | None = None) -> Variant:
     def draft(target: CausalLM) -> CausalLM:
         return first_layers(target, layers or target.config.num_layers // 2)
 
-    return Variant(draft=draft)
+    return Variant(draft=draft, settings={"mode": "sd"})
 
 
 def quantised_draft(reasoner: Reasoner, *, weights: str = "int8") -> Variant:
@@ -56,4 +56,4 @@ def quantised_draft(reasoner: Reasoner, *, weights: str = "int8") -> Variant:
         quantize(copy, weights)
         return copy
 
-    return Variant(draft=draft)
+    return Variant(draft=draft, settings={"mode": "sd"})

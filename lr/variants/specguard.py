@@ -26,7 +26,7 @@ from lr.reasoner import Reasoner
 from lr.spec.protocol import WAIT, Choice, Place
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.types import Step, Verdict, require
+from lr.types import Step, Verdict
 
 
 class Grounded(Verifier):
@@ -35,34 +35,31 @@ class Grounded(Verifier):
     name = "specguard"
     requires = Requires.TARGET_LOGPROBS
 
-    def __init__(self, threshold: float, grounding: float) -> None:
+    def __init__(self, threshold: float) -> None:
         self.threshold = threshold
-        self.grounding = grounding  # its weight in the score
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self._score(pair) for pair in pairs]
+        return [self.score(pair) for pair in pairs]
 
-    def _score(self, pair: Pair) -> Verdict:
+    def score(self, pair: Pair) -> Verdict:
+        """The mean of both signals, each from 0 to 1."""
         assert pair.logprobs is not None
         before = set(pair.prefix)
         tokens = pair.draft.tokens
         grounded = sum(token in before for token in tokens) / len(tokens)
         likely = math.exp(math.fsum(pair.logprobs) / len(tokens))
-        score = self.grounding * grounded + (1 - self.grounding) * likely
-        pair.note("signals", grounded=grounded, likely=likely)
-        why = f"{grounded:.2f} grounded, {likely:.2f} likely"
-        return Verdict(score >= self.threshold, why, score)
+        score = (grounded + likely) / 2
+        reason = f"{grounded:.2f} grounded, {likely:.2f} likely"
+        return Verdict(score >= self.threshold, reason, score)
 
-    def choose(self, place: Place) -> Choice:
-        if place.more:
+    def choose(self, alternatives: Place) -> Choice:
+        if alternatives.more:
             return WAIT
-        common = [
-            sum(overlap(draft, other) for other in place.drafts)
-            for draft in place.drafts
-        ]
-        best = max(range(len(common)), key=common.__getitem__)
-        place.note("consistency", common=common)
-        return best if place.verdicts[best].aligned else None
+        drafts = alternatives.drafts
+        common = [sum(overlap(draft, rival) for rival in drafts) for draft in drafts]
+        alternatives.note("consistency", common=common)
+        best = common.index(max(common))
+        return best if alternatives.verdicts[best].aligned else None
 
 
 def overlap(first: Step, second: Step) -> float:
@@ -71,14 +68,7 @@ def overlap(first: Step, second: Step) -> float:
     return 2 * shared / (len(first.tokens) + len(second.tokens))
 
 
-def specguard(
-    reasoner: Reasoner,
-    *,
-    width: int = 3,
-    threshold: float = 0.6,
-    grounding: float = 0.5,
-) -> Variant:
+def specguard(reasoner: Reasoner, *, width: int = 3, threshold: float = 0.6) -> Variant:
     """Take the most consistent of `width` drafts from the score `threshold` on."""
-    require(0 <= grounding <= 1, "grounding", grounding, "a weight in [0, 1]")
     settings = {"width": width, "depth": 1, "schedule": "sync"}
-    return Variant(Grounded(threshold, grounding), settings=settings)
+    return Variant(Grounded(threshold), settings=settings)

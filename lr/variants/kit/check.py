@@ -23,7 +23,7 @@ from lr.result import Result
 from lr.spec.checks import VariantError
 from lr.spec.variant import Given, Part, Variant
 from lr.trace import Noted, TokenRounds
-from lr.types import Finish, require
+from lr.types import Finish
 from lr.variants.kit import steps, tokens
 from lr.variants.kit.findings import Findings, Material
 
@@ -80,8 +80,7 @@ def check_answers(
 
     `reasoner` must be in float64, where a batch does not change the rounding of its
     rows."""
-    dtype = reasoner.engine.target.dtype
-    require(dtype is torch.float64, "dtype of the reasoner", dtype, "torch.float64")
+    assert reasoner.engine.target.dtype is torch.float64
     findings = Findings("answers")
     options = {"seed": 1, "max_tokens": 100, **options}
     variant = make()

@@ -159,10 +159,10 @@ def check_verifier(
     findings.must(held <= 10, "no pair is kept (no leak)", f"{held} of 40 still held")
 
 
-def choose(verifier: Verifier, place: Place) -> Choice:
+def choose(verifier: Verifier, alternatives: Place) -> Choice:
     """The verifier's choice, checked as in an answer."""
-    choice = verifier.choose(place)
-    check_choice(choice, place)
+    choice = verifier.choose(alternatives)
+    check_choice(choice, alternatives)
     return choice
 
 
@@ -176,13 +176,13 @@ def random_places(material: Material) -> list[Place]:
         verdicts = [
             Verdict(chance.random() < 0.5, "kit", chance.random()) for _ in pairs
         ]
-        place = Place(
+        alternatives = Place(
             node=NodeId(0, 0),
             drafts=tuple(pair.draft for pair in pairs),
             verdicts=tuple(verdicts),
             more=width - len(pairs),
         )
-        places.append(place)
+        places.append(alternatives)
     return places
 
 
@@ -280,16 +280,16 @@ def check_segmenter(
     ) -> list[int]:
         """Where steps end."""
         segmenter = make(token_bytes)
-        places = []
-        for place, token in enumerate(tokens):
+        ends = []
+        for position, token in enumerate(tokens):
             complete = segmenter.feed(token)
             check_bool("segmenter", segmenter.feed, complete)
             if complete:
-                places.append(place)
+                ends.append(position)
                 segmenter = make(token_bytes)
-        return places
+        return ends
 
     chance = random.Random(7)
     texts = [chance.choices(range(len(pieces)), k=120) for _ in range(12)]
-    places = same_everywhere(findings, anew, split, texts)
-    findings.must(any(places), "steps end", "no boundary in 1,440 random tokens")
+    ends = same_everywhere(findings, anew, split, texts)
+    findings.must(any(ends), "steps end", "no boundary in 1,440 random tokens")

@@ -86,11 +86,12 @@ def check_rule(
         for parents in shapes:
             if v ** len(parents) > 27 and v > 2:
                 continue  # too many proposals
-            for drafts in (
-                list(drawn_drafts(draft, parents)),
-                list(drawn_drafts(draft, parents, replace=False)),
-                list(certain_drafts(draft, parents)),
-            ):
+            kinds = (
+                drawn_drafts(draft, parents),
+                drawn_drafts(draft, parents, replace=False),
+                certain_drafts(draft, parents),
+            )
+            for drafts in map(list, kinds):
                 for _, proposal in drafts:
                     check_round(findings, rule, target_rows(target, proposal), proposal)
                 length = 1 + max(drafts[0][1].depths())
@@ -221,8 +222,8 @@ def write_rounds(
             tokens = end.detail.draft_tokens
             rounds.append([(token.token, token.parent) for token in tokens])
     drafter.forget(branches)
-    used = draft.cache.pool.num_used
-    findings.must(used == 0, "`forget` gives all blocks back (no leak)", used)
+    held = draft.cache.pool.num_used
+    findings.equal(held, 0, "`forget` gives all blocks back (no leak)")
     return proposed
 
 
@@ -255,7 +256,7 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
     """The rounds of one step: the same branch and stream, other offsets."""
     drafter = make(DrafterSetup(random_runner(0), sampling))
     branch = random_runner(1).open(TEXTS[0])
-    drawn: dict[int, list[tuple[int, Tensor]]] = {}  # by place: tokens, with their q
+    drawn: dict[int, list[tuple[int, Tensor]]] = {}  # by position: tokens, with their q
     goes_on: dict[tuple[int, ...], bool] = {}  # whether a token follows these
     agreements = []  # of the first token with the target's draw, less those by chance
     variance = 0.0
@@ -265,9 +266,9 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
         check_proposal(drafter, proposal, 3)
         if not proposal.is_chain:
             continue
-        for place in range(min(3, len(proposal) + 1)):
-            before = proposal.tokens[:place]
-            drafts = place < len(proposal)
+        for position in range(min(3, len(proposal) + 1)):
+            before = proposal.tokens[:position]
+            drafts = position < len(proposal)
             findings.must(
                 goes_on.setdefault(before, drafts) == drafts,
                 "whether a token is drafted depends on no draw of that token",
@@ -276,18 +277,18 @@ def check_q(findings: Findings, make: MakeDrafter, sampling: SamplingParams) -> 
         if proposal.q is None:
             continue
         q = proposal.q[:, :VOCABULARY].double()
-        for place, token in enumerate(proposal.tokens):
-            drawn.setdefault(place, []).append((token, q[place]))
+        for position, token in enumerate(proposal.tokens):
+            drawn.setdefault(position, []).append((token, q[position]))
         [target_token] = sample(q[:1], [draws.sample_key(0)])
         chance = float((q[0] ** 2).sum())
         agreements.append((target_token == proposal.tokens[0]) - chance)
         variance += chance * (1 - chance)
-    for place, tokens in drawn.items():
+    for position, tokens in drawn.items():
         errors = standard_errors(*zip(*tokens, strict=True))
         findings.must(
             errors < LIMIT,
             "tokens are drawn from the stated q, anew in every round",
-            f"{errors:.1f} standard errors at place {place}, {sampling}",
+            f"{errors:.1f} standard errors at position {position}, {sampling}",
         )
     remark = "no chain of drawn tokens, so there is no q to check"
     if not drawn and remark not in findings.remarks:
