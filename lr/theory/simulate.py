@@ -52,10 +52,10 @@ class WorkSpan:
 
 @dataclass(slots=True)
 class _RunningRow:
-    """A running row. `left`: how much longer it would take alone."""
+    """A running row. `end`: the progress of the rows at which it completes."""
 
     start: float
-    left: float
+    end: float
     job: int
 
 
@@ -80,6 +80,7 @@ class Workers:
         require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
         self.peak = self.begun = self.completed = 0
         self.busy = self.occupied = self._time = 0.0
+        self._progress = 0.0  # of a row that has run all the time
         self._slots = math.inf if slots is None else slots
         self._overhead = overhead
         self._queue: deque[dict[Work, float]] = deque()  # waiting jobs: rows, lengths
@@ -111,12 +112,12 @@ class Workers:
         rows."""
         if not self._rows:
             return math.inf
-        shortest = min(row.left for row in self._rows.values())
-        return self._time + max(0.0, shortest) * self._slowness()
+        left = min(row.end for row in self._rows.values()) - self._progress
+        return self._time + max(0.0, left) * self._slowness()
 
     def complete(self, now: float) -> WorkSpan:
         """Complete the next row; `now` is its time."""
-        work = min(self._rows, key=lambda work: self._rows[work].left)
+        work = min(self._rows, key=lambda work: self._rows[work].end)
         return self._end(now, work, completed=True)
 
     def stop(self, now: float) -> list[WorkSpan]:
@@ -129,11 +130,10 @@ class Workers:
         return 1 + self._overhead * (len(self._rows) - 1)
 
     def _move(self, now: float) -> None:
-        """Bring all rows up to `now`, before their number changes."""
+        """Bring the progress up to `now`, before the number of rows changes."""
         if self._rows and now > self._time:
             passed = now - self._time
-            for row in self._rows.values():
-                row.left -= passed / self._slowness()
+            self._progress += passed / self._slowness()
             self.occupied += passed
         self._time = now
 
@@ -153,7 +153,8 @@ class Workers:
         ):
             self._jobs += 1
             for work, length in self._queue.popleft().items():
-                self._rows[work] = _RunningRow(now, length, self._jobs)
+                end = self._progress + length
+                self._rows[work] = _RunningRow(now, end, self._jobs)
                 self.begun += 1
             self.peak = max(self.peak, len(self._rows))
 

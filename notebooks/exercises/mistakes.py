@@ -125,7 +125,7 @@ MISTAKES = {
             "gives up",
             "Drafting stops where it does not pay. But who does not draft gets no "
             "verdicts, and never learns that things are better now.",
-            {"max(1, sync_best_k(rate, COST) - 1)": "sync_best_k(rate, COST) - 1"},
+            {"return max(1, sync_best_k": "return (sync_best_k"},
         ),
         Mistake(
             "never forgets",

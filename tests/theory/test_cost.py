@@ -18,7 +18,6 @@ from lr.theory.calibration import (
     closed_form,
     plain_seconds,
     predicted_speedup,
-    ratio_with_error,
 )
 from lr.theory.cost import Answers, Load, PassCost, Timed, Way, seconds_per_step
 from lr.theory.synchronous import lr_sync_cycle_speedup
@@ -207,16 +206,6 @@ def test_overlapped_hides_the_draft() -> None:
     assert seconds == pytest.approx(20 * COST.first)
 
 
-@pytest.mark.parametrize("draft_passes", [3, 0])
-def test_token_rounds_without_lookahead(draft_passes: int) -> None:
-    """4 rounds of 3 drafted tokens a step, each drafted by a pass or looked up; two
-    steps and a prompt of 8."""
-    work = Load(0.0, [4], [10], [2], 3, draft_passes, start=8.0)
-    costs = PassCost(4.0, 0.5, 0.25), CHEAP
-    expected = 4 * (4 + 3 * 0.25 + draft_passes) + 4
-    assert seconds_per_step(Way(tokens=3), work, costs) == expected
-
-
 def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
     """Free rows and verdicts, endless chains, equal steps: 6 standard errors are about
     8 %."""
@@ -231,12 +220,3 @@ def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
     assert plain_seconds(calibration) == 1.0 and closed_form(Way(), calibration) == 1.0
     names = [way.name for way in (Way(), Way(tokens=2), Way(Schedule.SYNC, 4, 2))]
     assert names == ["ar", "sd 2", "sync 4 + sd 2"]
-
-
-def test_ratio_with_error() -> None:
-    """sum / sum; leaving out each of (2, 1), (4, 2), (9, 3): 13/5, 11/4, 6/3."""
-    value, error = ratio_with_error([2.0, 4.0, 9.0], [1.0, 2.0, 3.0])
-    parts = [13 / 5, 11 / 4, 6 / 3]
-    mean = sum(parts) / 3
-    assert value == 2.5
-    assert error == pytest.approx((2 / 3 * sum((p - mean) ** 2 for p in parts)) ** 0.5)

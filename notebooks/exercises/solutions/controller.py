@@ -31,4 +31,4 @@ class Controller:
         self.hits = self.hits * MEMORY**judged + accepted
         self.trials = self.trials * MEMORY**judged + judged
         rate = min(0.99, self.hits / self.trials)
-        return min(MOST, max(1, sync_best_k(rate, COST) - 1))
+        return max(1, sync_best_k(rate, COST, limit=MOST + 1) - 1)
