@@ -4,10 +4,12 @@ writers, and the output of a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
@@ -124,3 +126,21 @@ def rows_per_forward(trace: Trace, role: Role) -> list[tuple[int, int]]:
         for e in events
         if isinstance(e, ForwardPass) and e.role is role
     ]
+
+
+class Waits(TorchFunctionMode):
+    """Counts what makes the host wait for a device: values that are read back, and
+    shapes that depend on them."""
+
+    READS = (
+        *(Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__bool__),
+        *(Tensor.nonzero, Tensor.masked_select, torch.equal, Tensor.equal),
+    )
+    count = 0
+
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: object = None
+    ) -> object:
+        self.count += func in self.READS
+        self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
+        return func(*args, **(kwargs or {}))  # type: ignore[dict-item]

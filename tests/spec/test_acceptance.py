@@ -207,19 +207,6 @@ def test_leviathans_closed_form(n: int) -> None:
     assert 1 + mean == pytest.approx((1 - a ** (n + 1)) / (1 - a), abs=EXACT)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize("kind", KINDS)
-def test_candidates_for_one_place(kind: str, k: int) -> None:
-    """Certain: what the target gives to them, for rejection and matching alike."""
-    target, draft = pair(kind, 3, 4)
-    certain = list(certain_drafts(draft, (ROOT,) * k))
-    [(_, proposal)] = certain
-    likely = float(target(())[list(proposal.tokens)].sum())
-    for rule in (RejectRule(), MatchRule()):
-        accepted = expected_accepted(rule, target, certain)
-        assert accepted == pytest.approx(likely, abs=EXACT)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_block_never_keeps_less_than_rejection(kind: str) -> None:
     gains = []

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spec_kit import Waits
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, FACT, Watched, codec, pair
 
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
@@ -138,7 +138,8 @@ def test_the_prompts_text() -> None:
 
 def test_the_score_is_the_share_of_the_first_differing_token() -> None:
     """Against a forward of the whole prompt, written out by hand."""
-    encode, reference = codec().encode, Watched()
+    encode = codec().encode
+    reference = Watched()
     answers = [encode(answer)[0] for answer in ("aligned]", "unaligned]")]
     verdicts = judge(Watched()).judge(PAIRS)
     for (draft, target), verdict in zip(TEXTS, verdicts, strict=True):
@@ -164,22 +165,9 @@ def test_pairs_that_are_ready_together_are_one_batch_and_share_the_head() -> Non
     assert watched.num_used == 0
 
 
-class Waits(TorchFunctionMode):
-    """Counts what makes the host wait for a device."""
-
-    READS = Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__bool__
-    count = 0
-
-    def __torch_function__(
-        self, func: Callable, types: object, args: tuple = (), kwargs: object = None
-    ) -> object:
-        self.count += func in self.READS
-        self.count += func is Tensor.__getitem__ and isinstance(args[1], list)
-        return func(*args, **(kwargs or {}))  # type: ignore[dict-item]
-
-
 def test_the_host_waits_as_often_for_four_pairs_as_for_one() -> None:
-    verifier, counts = judge(Watched()), []
+    verifier = judge(Watched())
+    counts = []
     verifier.judge(PAIRS)  # the head is computed
     for pairs in (PAIRS[:1], PAIRS):
         with Waits() as waits:
