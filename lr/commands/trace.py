@@ -86,7 +86,7 @@ class TraceCommand:
         out.print(f"{count} events: {title_of(header)}\n{setting_of(header)}")
         if header.question is not None:
             out.print(f"question: {header.question}")
-        if header.clock == "virtual":
+        if header.driver == "scripted":
             last = trace.records[-1].time if trace.records else 0.0
             accepted = f"{stats.accepted} of {stats.judged} drafts accepted"
             out.print(f"{stats.steps} steps in {last:g} {header.unit}s, {accepted}")

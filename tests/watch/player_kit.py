@@ -16,11 +16,9 @@ from lr.spec.protocol import (
     Limits,
     SchedulerConfig,
 )
-from lr.theory.distributions import Bernoulli, Constant
-from lr.theory.simulate import ENDLESS, World
 from lr.watch.scripted import ScriptedRun, TextScript
 from lr.watch.trace.file import TraceFile, write_trace
-from lr.watch.trace.record import scripted_trace, simulated_trace
+from lr.watch.trace.record import scripted_trace
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -84,13 +82,6 @@ def long() -> TraceFile:
     """Some 10,000 events."""
     steps = [f"step {n} has a few words." for n in range(1010)]
     return run_of([*steps, "end$"], [step.upper() for step in steps], depth=2)
-
-
-@cache
-def simulated(steps: int = 60) -> TraceFile:
-    """Virtual time, tokens without texts, no cache; pairs wait for the one judge."""
-    world = World(Bernoulli(0.6), draft=Constant(0.2), judge=Constant(0.5))
-    return simulated_trace(SchedulerConfig(ENDLESS, depth=4), world, steps=steps)
 
 
 @cache

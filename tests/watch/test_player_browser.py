@@ -18,7 +18,6 @@ from player_kit import (
     long,
     nasty,
     scripted,
-    simulated,
     tiny,
     wordy,
 )
@@ -29,7 +28,6 @@ from lr.watch.trace.state import state_at
 
 TRACES = {
     "scripted": scripted,
-    "simulated": simulated,
     "tiny": lambda: tiny("lr+sd"),
     "plain": lambda: tiny("sd"),
     "long": long,
@@ -206,7 +204,7 @@ def test_slider_clock_and_links_seek(window: Window) -> None:
     assert event(window.open("scripted", "#event=999999")) == count
 
 
-@pytest.mark.parametrize("name", ["scripted", "simulated", "tiny", "long", "nasty"])
+@pytest.mark.parametrize("name", ["scripted", "tiny", "long", "nasty"])
 def test_a_phone_does_not_scroll_sideways(window: Window, name: str) -> None:
     page = window.open(name, "#event=60", width=360, height=740)
     assert page.evaluate("document.documentElement.scrollWidth") == 360

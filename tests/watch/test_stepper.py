@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from player_kit import simulated
+from player_kit import scripted
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
 from lr.spec.protocol import (
@@ -25,6 +25,7 @@ from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, Recorded, ScriptSource, StepperError
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import trace_of
+from lr.watch.trace.state import State, apply_event
 
 BOTH = pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
 
@@ -147,8 +148,15 @@ def test_live_steps_are_the_events_of_lockstep(mode: str) -> None:
     run = tiny_reasoner().run(QUESTION, detailed=True, **options)
     run.finish()
     source = LiveSource(tiny_reasoner(), QUESTION, options)
+    state = State.begin(source.header)
     while source.advance():
-        pass
+        for record in source.records[state.number :]:
+            apply_event(state, record)
+        # The trace says who holds which block of the caches.
+        for name, cache in state.caches.items():
+            pool = source.runners[name].cache.pool
+            counts = [len(cache.owners(block)) for block in range(cache.total)]
+            assert counts == [pool.refcount(block) for block in range(cache.total)]
     expected = trace_of(run)
     assert written_steps(expected.records) == written_steps(source.records)
     assert len(source.records) == len(expected.records)
@@ -221,7 +229,7 @@ def test_plain_decoding_can_be_walked_too() -> None:
 
 
 def test_a_recording_is_walked_and_not_changed() -> None:
-    session = Session(Recorded(simulated()))
+    session = Session(Recorded(scripted()))
     session.go("verdict")
     with pytest.raises(StepperError, match="live"):
         session.force(False)

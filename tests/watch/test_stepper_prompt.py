@@ -44,16 +44,10 @@ def test_a_walk_with_a_forced_verdict(tmp_path: Path) -> None:
     [
         ("hello", "no letter"),
         ("n many", "number"),
-        ("b 0", "number"),
-        ("g", "number"),
-        ("c x", "number"),
         ("i 9:9", "9:9"),
         ("a", "no verdict"),
-        ("a 0:1 0:2", "one word"),
-        ("w", "file"),
         ("w /no/such/folder/x.jsonl", "written"),
         ("B", "no side"),
-        ("d", "no side B"),
     ],
 )
 def test_nonsense_gets_one_sentence_and_changes_nothing(line: str, word: str) -> None:

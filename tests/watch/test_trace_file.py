@@ -88,22 +88,6 @@ def test_a_trace_tells_every_token(reasoner: Reasoner, mode: str) -> None:
     assert not state.caches["target"].branches
 
 
-def test_a_round_says_why(reasoner: Reasoner) -> None:
-    trace = traced(reasoner, mode="sd")
-    rounds = [record.data for record in trace.records if record.kind == "round"]
-    assert rounds
-    for data in rounds:
-        draft_tokens = data["detail"]["draft_tokens"]
-        for token in draft_tokens:
-            if token["accept"] is not None:
-                assert token["accept"] == pytest.approx(min(1, token["p"] / token["q"]))
-            if token["kept"] is not None:
-                assert token["kept"] == (token["uniform"] <= token["accept"])
-        fates = [token["kept"] for token in draft_tokens]
-        assert data["accepted"] == fates.count(True)
-        assert data["detail"]["residual"] == (False in fates)
-
-
 def test_nothing_but_statistics_without_details(reasoner: Reasoner) -> None:
     answer = reasoner.run(QUESTION, mode="lr+sd", **SHORT)
     answer.finish()

@@ -2,14 +2,14 @@
 player and the figures share the places computed here.
 
     timeline = timeline_of(trace)
-    timeline.lanes[0].name, timeline.spans[0].begin, timeline.marks[0].origin
+    timeline.lanes[0].name, timeline.spans[0].begin
     with timeline_figure(trace) as drawing:
         write(drawing, Path("timeline.png"))
 
-A *span* is a piece of work from its command (of a simulated worker: from when it really
-began) to its end. Overlapping spans of a lane get different rows. Plain decoding has no
-commands: there a span is the writing of a step. Times are in the unit of the trace's
-header. Read next: `tree.py`, the tree at one moment."""
+A *span* is a piece of work from its command to its end. Overlapping spans of a lane get
+different rows. Plain decoding has no commands: there a span is the writing of a step.
+Times are in the unit of the trace's header. Read next: `tree.py`, the tree at one
+moment."""
 
 from __future__ import annotations
 
@@ -88,28 +88,18 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A decision: a step joins the answer."""
-
-    time: float
-    index: int
-    origin: str
-
-
-@dataclass(frozen=True)
 class Timeline:
     """The clock of a trace, from its first event to its last."""
 
     lanes: list[Lane]
     spans: list[Span]
     passes: list[Pass]
-    marks: list[Mark]
     begin: float
     end: float
 
 
 def timeline_of(trace: TraceFile) -> Timeline:
-    """The lanes, spans, passes and decisions of a trace."""
+    """The lanes, spans and passes of a trace."""
     data = [record.data for record in trace.records]
     begin = float(data[0]["time"]) if data else 0.0
     end = float(data[-1]["time"]) if data else 0.0
@@ -124,12 +114,7 @@ def timeline_of(trace: TraceFile) -> Timeline:
         has_passes = any(single.lane == name for single in passes)
         if in_lane or has_passes:
             lanes.append(Lane(name, 1 + max(rows, default=0), has_passes))
-    marks = [
-        Mark(event["time"], event["index"], event["origin"])
-        for event in data
-        if event["event"] == "emit"
-    ]
-    return Timeline(lanes, spans, passes, marks, begin, end)
+    return Timeline(lanes, spans, passes, begin, end)
 
 
 def _commanded(trace: TraceFile, end: float) -> list[Span]:
@@ -144,9 +129,6 @@ def _commanded(trace: TraceFile, end: float) -> list[Span]:
             if work not in unfinished:
                 unfinished[work] = Span(*work, begin=since, end=end)
                 spans.append(unfinished[work])
-        if record.kind == "span" and record.data["completed"]:
-            work = (record.data["work"], record.data["node"])
-            unfinished[work].begin = float(record.data["start"])
         for work in [work for work in unfinished if work not in state.work]:
             span = unfinished.pop(work)
             span.end = record.time
@@ -233,11 +215,13 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
                 "transform": axes.get_yaxis_transform(),
             }
             put(axes, -0.01, middle, lane.name, 11, COLOURS[lane.name], **style)
-        for mark in timeline.marks:
-            origin = ORIGINS[mark.origin]
-            colour = COLOURS[origin.role]
-            axes.plot([mark.time] * 2, [-0.06, bottom], color=colour, lw=0.9, ls=":")
-            put(axes, mark.time, -0.2, origin.mark, 11, colour, ha="center")
+        for record in trace.records:
+            if record.kind == "emit":
+                origin = ORIGINS[record.data["origin"]]
+                colour = COLOURS[origin.role]
+                time = record.time
+                axes.plot([time, time], [-0.06, bottom], color=colour, lw=0.9, ls=":")
+                put(axes, time, -0.2, origin.mark, 11, colour, ha="center")
         axes.set(xlim=(timeline.begin, timeline.begin + length), ylim=(bottom, -0.12))
         axes.set(xlabel=f"time in {trace.header.unit}s", yticks=[])
         axes.grid(axis="y", visible=False)

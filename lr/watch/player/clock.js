@@ -1,5 +1,5 @@
 // The clock: lanes for draft, target rows and verifier on one time axis, decisions on top, passes
-// of the models below their lanes. Where everything lies is computed in Python (viz/clock.py), so
+// of the models below their lanes. Where everything lies is computed in Python (figures/clock.py), so
 // figures and player show the same. What lies ahead is veiled.
 
 const MEANS = {

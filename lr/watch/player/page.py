@@ -59,7 +59,6 @@ KINDS = {
     "written": ("", "■", TOKENS, "A step ends at a blank line, at the end, or at its limit."),
     "forward": ("", "▪", EVERY, "All rows pass through the model together."),
     "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
-    "span": ("", "▪", EVERY, "A simulated worker is free again."),
     "note": ("verifier", "*", TOKENS, "A part of the variant reports what it saw or decided."),
     "warn": ("rejected", "!", STEPS, "The answer is right, and slower than it should be."),
     "end": ("accepted", "■", STEPS, ""),
@@ -135,7 +134,7 @@ def _rejections(records: Sequence[Record]) -> list[Record]:
 
 def title_of(header: Header) -> str:
     """What was run, in words."""
-    driver = f", {header.driver}" if header.driver in ("simulated", "scripted") else ""
+    driver = ", scripted" if header.driver == "scripted" else ""
     return MODES.get(header.mode, header.mode) + driver
 
 
@@ -221,12 +220,13 @@ class Histories:
         self.nodes: dict[str, dict[str, Any]] = {}
         self.emitted: list[dict[str, Any]] = []
         self.caches: dict[str, dict[str, Any]] = {}
+        for name, cache in state.caches.items():
+            size = {"total": cache.total, "size": cache.block_size}
+            self.caches[name] = size | {"branches": {}, "copies": []}
         self.notes: dict[int, str] = {}
         self._latest: dict[int, list[Any]] = {}  # by the id of a list's history
         self._look_at_node(state.root)
         self._note(self.roots, state.root)
-        for name in state.caches:
-            self._look_at_cache(name, {})
 
     def add(self, record: Record) -> None:
         state = self.state
@@ -287,19 +287,15 @@ class Histories:
     def _look_at_cache(self, name: str, data: dict[str, Any]) -> None:
         cache = self.state.caches[name]
         number = self.state.number
-        new = {"total": cache.total, "size": cache.block_size}
-        life: dict[str, Any] = self.caches.setdefault(
-            name, new | {"branches": {}, "copies": []}
-        )
+        life: dict[str, Any] = self.caches[name]
+        rows: dict[int, dict[str, Any]] = life["branches"]
         for branch in cache.branches.values():
             born = {"born": number, "source": data.get("source")}
-            row = life["branches"].setdefault(
-                str(branch.number), born | {"facts": [], "blocks": []}
-            )
+            row = rows.setdefault(branch.number, born | {"facts": [], "blocks": []})
             self._note(row["facts"], [branch.length, branch.node])
             self._note_list(row["blocks"], list(branch.blocks))
-        for branch_number, row in life["branches"].items():
-            if int(branch_number) not in cache.branches:
+        for branch_number, row in rows.items():
+            if branch_number not in cache.branches:
                 row.setdefault("gone", number)
         if data.get("copies"):
             life["copies"].append([number, data["copies"]])

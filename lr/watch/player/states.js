@@ -28,9 +28,7 @@ class TraceStates {
     Object.assign(this, data, states, { count: events.length });
     this.starts = this.count ? events[0][0] : 0;
     this.ends = this.count ? events[this.count - 1][0] : 0;
-    const texts = this.emitted.flatMap((one) => one.tokens.map((token) => token[1]));
     this.times = events.map(([time], e) => [time, e + 1]);
-    this.silent = texts.length && !texts.join("").trim(); // simulated: tokens without text
   }
 
   timeAt(n) {

@@ -78,8 +78,8 @@ class Tree {
 
   cardElement(by, classes, label, tokens, tip) {
     const [result] = /\d+(?=\D*$)/.exec(textOf(tokens)) || textOf(tokens).split(" ");
-    const words = make("div.words", {}, this.states.silent ? [] : [make("div", {},
-      tokenElements(tokens, by)), make("div.result", { text: `… ${result}` })]);
+    const words = make("div.words", {}, [make("div", {}, tokenElements(tokens, by)),
+      make("div.result", { text: `… ${result}` })]);
     const [sign, ...means] = label.split(" ");
     const head = make("div.head", {}, [make("span", { text: by }),
       make("span.state", { text: sign }, [make("span", { text: ` ${means.join(" ")}` })])]);
@@ -108,7 +108,7 @@ class Tree {
     const room = this.states.plain ? 2 : Math.min(Math.max(columns, 3), this.states.depth + 2);
     const crowd = boxes.filter((box) => !box.ghost).length > columns;
     let wide = 0, height = 0;
-    for (const [size, split, lines] of this.states.silent ? [[1, 1, 1]] : DENSITIES) {
+    for (const [size, split, lines] of DENSITIES) {
       const pack = split > 1, gap = (pack ? 0.8 : 1.9) * unit, bottoms = [0];
       if (pack && !crowd) break;
       wide = pack ? clamp(clientWidth / boxes.length - gap, 6.4 * unit, 12 * unit)

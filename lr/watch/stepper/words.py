@@ -99,9 +99,6 @@ def say(record: Record) -> str:
             return f"the {role} finished step {data['index']}: {text_of(data['step'])}"
         case "verifier":
             return f"the verifier answered about {counted(data['pairs'], 'pair')}"
-        case "span":
-            verb = "finished" if data["completed"] else "dropped"
-            return f"a worker {verb} {data['work']} {node}"
         case "note":
             at = "" if node is None else f" at {node}"
             pairs = data["fields"].items()

@@ -32,7 +32,6 @@ from lr.engine import recorder as cache
 from lr.errors import LRError
 from lr.spec import protocol as messages
 from lr.spec.protocol import NodeId, Work
-from lr.theory.simulate import WorkSpan
 from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
@@ -46,7 +45,6 @@ KINDS: dict[str, type] = {
     "round": events.TokenRound,
     "token": events.TokenWritten,
     "note": events.Noted,
-    "span": WorkSpan,
     "open": cache.BranchOpened,
     "fork": cache.BranchForked,
     "grow": cache.BranchesGrew,
@@ -59,7 +57,7 @@ KINDS: dict[str, type] = {
     "end": events.Ended,
 }
 KIND_OF = {event_class: name for name, event_class in KINDS.items()}
-TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew | WorkSpan
+TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew
 Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
 
 
@@ -70,15 +68,14 @@ class TraceError(LRError):
 @dataclass(frozen=True)
 class Header:
     """The models, settings and question of a run: everything that a viewer shows about
-    the run. What a driver does not have (models in a simulation) is None or empty.
+    the run. What a driver does not have (models on a script) is None or empty.
 
-    `unit`: of times; on virtual clocks "target step" (simulated) or "turn" (scripted).
+    `unit`: of times; "turn" for a scripted run.
     `models`: by role, with device and dtype. `variant`: its name, or the parts that it
     replaced; `replaced`: their fields. `options`: of a run on models. `caches`: by
     name, blocks and block_size. `lr`: the version of this program. `created`: in UTC."""
 
-    driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
-    clock: Literal["wall", "virtual"] = "wall"
+    driver: Literal["plain", "lockstep", "overlapped", "scripted"]
     unit: str = "second"
     mode: str = "lr"
     schedule: str = "depth"
@@ -95,11 +92,6 @@ class Header:
     created: str | None = None
 
 
-def no_bytes(token: int) -> bytes:
-    """Tokens without texts."""
-    return b""
-
-
 @dataclass(frozen=True)
 class Record:
     """Event number `number` (from 0) of a trace, at `time` in the header's unit."""
@@ -107,7 +99,7 @@ class Record:
     number: int
     time: float
     event: TraceEvent
-    token_bytes: Bytes = field(default=no_bytes, repr=False, compare=False)
+    token_bytes: Bytes = field(repr=False, compare=False)
 
     @property
     def kind(self) -> str:

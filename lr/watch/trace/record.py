@@ -1,33 +1,28 @@
-"""How a trace is made: of an answer on models, of a scripted run, of a simulation.
+"""How a trace is made: of an answer on models, or of a scripted run.
 
     answer = reasoner.run(question, detailed=True)
     answer.finish()
     save_trace("trace.jsonl", answer)
 
-    scripted_trace(run)                              # turn n has the time n
-    simulated_trace(config, world, steps=40)         # the simulation's clock
+    scripted_trace(run)      # turn n has the time n
 
-Viewers treat all of them alike; without models there are no forwards and caches, and
-in a simulation tokens have no texts. Imports no torch."""
+Viewers treat both alike; a script has no forwards and caches. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lr import __version__
 from lr.kvcache.branch import BLOCK_SIZE
-from lr.spec.protocol import SchedulerConfig
-from lr.theory.simulate import World, record_event, simulate
+from lr.theory.simulate import record_event
 from lr.trace import Ended, Trace
 from lr.watch.scripted import ScriptedRun
 from lr.watch.trace.file import (
-    Bytes,
     Header,
     TraceFile,
-    no_bytes,
     records_of,
     write_trace,
 )
@@ -107,7 +102,7 @@ def letters(token: int) -> bytes:
     return chr(token).encode()
 
 
-def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
+def scripted_trace(run: ScriptedRun) -> TraceFile:
     """The trace of a scripted run so far. Turn n (the start is turn 0) has the time
     n."""
     trace = Trace(clock=lambda: 0.0, detailed=True)
@@ -119,29 +114,13 @@ def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
             trace.record(command)
     if run.done:
         trace.record(Ended(done=True))
-    header = _virtual("scripted", "turn", run.scheduler.config)
-    return TraceFile(header, records_of(trace.events, token_bytes))
-
-
-def simulated_trace(config: SchedulerConfig, world: World, steps: int) -> TraceFile:
-    """The trace of a simulation of `steps` steps."""
-    trace = Trace(detailed=True)
-    done = simulate(config, world, steps, trace=trace).steps == steps
-    trace.record(Ended(done, "" if done else "the limits were reached"))
-    header = _virtual("simulated", "target step", config)
-    return TraceFile(header, records_of(trace.events, no_bytes))
-
-
-def _virtual(
-    driver: Literal["scripted", "simulated"], unit: str, config: SchedulerConfig
-) -> Header:
-    """The header of a trace on a clock of its own."""
-    return Header(
-        driver=driver,
-        clock="virtual",
-        unit=unit,
+    config = run.scheduler.config
+    header = Header(
+        driver="scripted",
+        unit="turn",
         schedule=config.schedule.value,
         depth=config.depth,
         width=config.width,
         lr=__version__,
     )
+    return TraceFile(header, records_of(trace.events, letters))

@@ -143,9 +143,8 @@ class BranchState:
 class CacheState:
     """The blocks of one model's cache."""
 
-    name: str
-    total: int = 0
-    block_size: int = 0
+    total: int
+    block_size: int
     branches: dict[int, BranchState] = field(default_factory=dict)
 
     def owners(self, block: int) -> list[int]:
@@ -223,7 +222,7 @@ class State:
     def begin(cls, header: Header) -> State:
         state = cls(header, nodes={"0:0": NodeState("0:0", 0)})
         for name, size in header.caches.items():
-            state.caches[name] = CacheState(name, size["blocks"], size["block_size"])
+            state.caches[name] = CacheState(size["blocks"], size["block_size"])
         return state
 
     @property
@@ -304,8 +303,7 @@ def apply_event(state: State, record: Record) -> None:
         case Ended(done):
             state.done = done
         case cache.CacheEvent() | cache.BranchesGrew() as event:
-            name = event.cache
-            state.caches.setdefault(name, CacheState(name)).take(event)
+            state.caches[event.cache].take(event)
 
 
 def _answered(
