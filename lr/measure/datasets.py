@@ -31,11 +31,7 @@ from lr.types import require
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_TINY = 100_000  # Problems of a tiny data set, which are made one by one.
 _TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
-_MATH = "Think it through step by step, and put your final answer into \\boxed{}."
-_CHOICE = (
-    "Think it through step by step, and put the letter of the right option into "
-    "\\boxed{}."
-)
+_BOX = "Think it through step by step, and put {} into \\boxed{{}}."
 _FUNCTION = (
     "Complete this Python code. Give all of it, imports included, in one Python code "
     "block."
@@ -45,6 +41,7 @@ _PROGRAM = (
     "output. Give all of it in one Python code block."
 )
 
+IDS = ("task_id", "unique_id", "question_id", "record_id", "id")
 QUESTIONS = ("problem", "question", "prompt")
 ANSWERS = (
     "answer", "expected_answer", "final_answer", "correct_answer", "ground_truth",
@@ -111,10 +108,11 @@ def ask(item: Item, *, bare: bool = False) -> str:
     if bare or item.task is Task.FREE:
         return item.question
     if item.task is Task.MATH:
-        return f"{item.question}\n\n{_MATH}"
+        return f"{item.question}\n\n{_BOX.format('your final answer')}"
     if item.task is Task.CHOICE:
         options = "\n".join(map("{}. {}".format, LETTERS, item.choices))
-        return f"{item.question}\n\n{options}\n\n{_CHOICE}"
+        prompt = _BOX.format("the letter of the right option")
+        return f"{item.question}\n\n{options}\n\n{prompt}"
     if not item.starter:
         return f"{item.question}\n\n{_PROGRAM}"
     code = f"{_FUNCTION}\n\n```python\n{item.starter.rstrip()}\n```"
@@ -188,7 +186,9 @@ def read_row(row: str | Mapping[str, Any], number: int, seed: int = 0) -> Item:
             fields = json.loads(row, parse_constant=lambda name: None)
         check(isinstance(fields, Mapping), "is no JSON object.")
         fields = _Row(fields)
-        item = replace(_recognise(fields, seed), number=number, name=fields.identity())
+        ids = (fields[key] for key in IDS if fields.get(key) is not None)
+        name = str(next(ids, ""))
+        item = replace(_recognise(fields, seed), number=number, name=name)
         fields.refuse_unknown()
         # JSON can spell half a character, which no file of results can hold
         json.dumps(asdict(item), ensure_ascii=False).encode()
@@ -231,12 +231,6 @@ class _Row(dict[str, Any]):
         fields = " and ".join(texts)
         check(len(set(texts.values())) <= 1, f"has {fields}, which differ; keep one.")
         return next(iter(texts.values()), None)
-
-    def identity(self) -> str:
-        """The row's own id, or ""."""
-        ids = ("task_id", "unique_id", "question_id", "record_id", "id")
-        values = (self[key] for key in ids if self.get(key) is not None)
-        return str(next(values, ""))
 
     def refuse_unknown(self) -> None:
         for name, value in self.items():

@@ -197,7 +197,8 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         if record.get("right") is not None:
             grades.setdefault(key.number, []).append(bool(record["right"]))
     right, interval = accuracy(list(grades.values())) if grades else (None, None)
-    comparison, facts = dict[str, Any](), list[str]()
+    comparison: dict[str, Any] = {}
+    facts: list[str] = []
     if baseline is not None and baseline is not run:
         comparison, facts = compare(run, baseline)
     row = {
@@ -251,7 +252,8 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
             f"{run.name} and {baseline.name} have no answer (problem and sample) in "
             "common to compare."
         )
-    answers, per_problem = [], dict[int, Any]()
+    answers = []
+    per_problem: dict[int, Any] = {}
     flips = Counter[tuple[bool | None, bool | None]]()
     for key in common:
         ours = run.records[key]
