@@ -22,8 +22,10 @@ def entry() -> None:
         signal.SIG_DFL,
         signal.default_int_handler,
     )  # nohup sets another handler; it stays
-    known = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-    ours = [number for number in known if number and signal.getsignal(number) in usual]
+    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    ours = [
+        number for number in numbers if number and signal.getsignal(number) in usual
+    ]
     for number in ours:
         signal.signal(number, end)
     try:

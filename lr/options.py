@@ -130,8 +130,8 @@ class GenerateOptions:
             value = getattr(self, name)
             if get_origin(hint) is Literal or name == "mode":
                 choices = MODES if name == "mode" else get_args(hint)
-                known = value in choices or (name == "mode" and value is None)
-                require(known, name, value, f"one of {', '.join(choices)}")
+                fits = value in choices or (name == "mode" and value is None)
+                require(fits, name, value, f"one of {', '.join(choices)}")
             elif hint is int or (hint == int | None and value is not None):
                 require_whole(name, value, LEAST.get(name, 1), MOST.get(name))
         name = "prompt_lookup_max (not below prompt_lookup_min)"
@@ -207,11 +207,11 @@ def make_options(
 ) -> GenerateOptions:
     """The options, with some of their fields changed. The `SettingError` for an unknown
     name lists all names."""
-    known = [field.name for field in dataclasses.fields(GenerateOptions)]
-    unknown = ", ".join(sorted(set(changes) - set(known)))
+    names = [field.name for field in dataclasses.fields(GenerateOptions)]
+    unknown = ", ".join(sorted(set(changes) - set(names)))
     if unknown:
         raise SettingError(
-            f"there is no option {unknown}; the options are {', '.join(known)}."
+            f"there is no option {unknown}; the options are {', '.join(names)}."
         )
     try:
         return dataclasses.replace(options or GenerateOptions(), **changes)

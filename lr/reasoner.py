@@ -21,7 +21,6 @@ import torch
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
 from lr.engine.loading import DraftCheckpoint, Loader
-from lr.engine.own_draft import engine_with
 from lr.engine.verifiers import VerifierChoice
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
@@ -166,8 +165,8 @@ class Reasoner:
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         options = make_options(options, **changes)
         if isinstance(variant, Variant):  # `changes` override even by a default
-            own = variant.settings.items()
-            settings = {name: changes.get(name, value) for name, value in own}
+            stated = variant.settings.items()
+            settings = {name: changes.get(name, value) for name, value in stated}
             variant = replace(variant, settings=settings)
         return Answer(
             self._engine_for(variant),
@@ -185,15 +184,15 @@ class Reasoner:
             return self.engine
         if self._drafting is None or self._drafting[0] is not variant.draft:
             self._forget_draft()
-            self._drafting = variant.draft, engine_with(self.engine, variant.draft)
+            self._drafting = variant.draft, self.engine.with_draft(variant.draft)
         return self._drafting[1]
 
     def _forget_draft(self) -> None:
         if self._drafting is not None:
-            other = self._drafting[1]
-            if other.worker is not None:
-                other.worker.close()
-            other.runners[Role.DRAFT].end()
+            engine = self._drafting[1]
+            if engine.worker is not None:
+                engine.worker.close()
+            engine.runners[Role.DRAFT].end()
         self._drafting = None
 
     def close(self) -> None:

@@ -52,12 +52,12 @@ def load_file(path: str | Path, *, anew: bool = False) -> ModuleType:
     its path, so objects that it defines can be pickled and sent to another process that
     has loaded the same file.
     """
-    place = str(Path(path).resolve())
-    digest = hashlib.blake2b(place.encode(), digest_size=6).hexdigest()
+    full_path = str(Path(path).resolve())
+    digest = hashlib.blake2b(full_path.encode(), digest_size=6).hexdigest()
     name = f"lr_plugin_{digest}"
     if name in sys.modules and not anew:
         return sys.modules[name]
-    spec = spec_from_file_location(name, place)
+    spec = spec_from_file_location(name, full_path)
     assert spec is not None and spec.loader is not None, "a file that ends in .py"
     module = module_from_spec(spec)
     sys.modules[name] = module

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from itertools import zip_longest
 from math import isfinite
 from typing import Any
@@ -123,7 +123,7 @@ def plain(note: str, key: str, value: object) -> object:
     """A note's field in a form that a file can hold. Raises `SettingError` if it has
     none."""
     if isinstance(value, (list, tuple)):
-        return [plain(note, key, one) for one in value]
+        return [plain(note, key, member) for member in value]
     if isinstance(value, float):  # NumPy's floats too
         return float(value) if isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int, str)):
@@ -196,9 +196,9 @@ class Trace:
     def tell(self, name: str, node: NodeId | None, fields: dict[str, object]) -> None:
         """Record an event that a variant defines, as a detail. Raises what `plain`
         raises."""
-        made = {key: plain(name, key, value) for key, value in fields.items()}
+        values = {key: plain(name, key, value) for key, value in fields.items()}
         if self.detailed:
-            self.record(Noted(name, node, made))
+            self.record(Noted(name, node, values))
 
     def at(self, node: NodeId | None) -> Note:
         """A function that lets a part of a variant record events at `node` (None: at
@@ -221,22 +221,22 @@ class TokenRounds:
 
     @classmethod
     def of(cls, rounds: Iterable[TokenRound]) -> TokenRounds:
-        kept = [r for r in rounds if r.proposed]
-        deepest = max((r.depth for r in kept), default=-1)
+        drafted = [r for r in rounds if r.proposed]
+        deepest = max((r.depth for r in drafted), default=-1)
         return cls(
             histogram=tuple(
-                sum(r.accepted == n for r in kept) for n in range(deepest + 1)
+                sum(r.accepted == n for r in drafted) for n in range(deepest + 1)
             ),
-            drafted=sum(r.proposed for r in kept),
-            tried=sum(min(r.accepted + 1, r.depth) for r in kept),
-            accepted=sum(r.accepted for r in kept),
-            emitted=sum(r.emitted for r in kept),
+            drafted=sum(r.proposed for r in drafted),
+            tried=sum(min(r.accepted + 1, r.depth) for r in drafted),
+            accepted=sum(r.accepted for r in drafted),
+            emitted=sum(r.emitted for r in drafted),
         )
 
-    def __add__(self, other: TokenRounds) -> TokenRounds:
-        both = zip_longest(self.histogram, other.histogram, fillvalue=0)
-        sums = map(sum, zip(astuple(self)[1:], astuple(other)[1:], strict=True))
-        return TokenRounds(tuple(map(sum, both)), *sums)
+    def __add__(self, rounds: TokenRounds) -> TokenRounds:
+        histograms = zip_longest(self.histogram, rounds.histogram, fillvalue=0)
+        sums = map(sum, zip(astuple(self)[1:], astuple(rounds)[1:], strict=True))
+        return TokenRounds(tuple(map(sum, histograms)), *sums)
 
     @property
     def count(self) -> int:
@@ -280,11 +280,9 @@ class Stats:
     verifier_passes: int = 0
     unjudged: int = 0
 
-    def __add__(self, other: Stats) -> Stats:
-        names = Stats.__dataclass_fields__
-        return Stats(
-            **{name: getattr(self, name) + getattr(other, name) for name in names}
-        )
+    def __add__(self, stats: Stats) -> Stats:
+        names = [field.name for field in fields(Stats)]
+        return Stats(*(getattr(self, name) + getattr(stats, name) for name in names))
 
     @property
     def step_acceptance(self) -> float | None:

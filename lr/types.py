@@ -20,17 +20,18 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
 
 
 def require_whole(
-    name: str, value: Any, least: int | None = None, most: int | None = None
+    name: str, value: Any, lowest: int | None = None, highest: int | None = None
 ) -> None:
     """Raise `SettingError` unless the value is a whole number within these bounds,
     inclusive."""
-    fits, expected = (
-        isinstance(value, int) and not isinstance(value, bool),
-        "a whole number",
-    )
-    if least is not None:
-        expected += f" >= {least}" if most is None else f" from {least} to {most}"
-        fits = fits and least <= value and (most is None or value <= most)
+    fits = isinstance(value, int) and not isinstance(value, bool)
+    expected = "a whole number"
+    if lowest is not None and highest is not None:
+        expected += f" from {lowest} to {highest}"
+        fits = fits and lowest <= value <= highest
+    elif lowest is not None:
+        expected += f" >= {lowest}"
+        fits = fits and lowest <= value
     require(fits, name, value, expected)
 
 
@@ -55,15 +56,14 @@ class SamplingParams:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        t, all_ = self.temperature, "keeps every token"
-        possible = _number(t) and (t == 0 or 1e-6 <= t <= 1e6)
-        require(possible, "temperature", t, "0 (greedy) or a number from 1e-6 to 1e6")
-        whole = isinstance(self.top_k, int) and _number(self.top_k) and self.top_k >= 0
-        require(whole, "top_k", self.top_k, f"a whole number >= 0 (0 {all_})")
+        t = self.temperature
+        fits = _number(t) and (t == 0 or 1e-6 <= t <= 1e6)
+        require(fits, "temperature", t, "0 (greedy) or a number from 1e-6 to 1e6")
+        require_whole("top_k (0 keeps every token)", self.top_k, 0)
         fits = _number(self.top_p) and 0 < self.top_p <= 1
-        require(fits, "top_p", self.top_p, f"a number in (0, 1] (1 {all_})")
+        require(fits, "top_p (1 keeps every token)", self.top_p, "a number in (0, 1]")
         fits = _number(self.min_p) and 0 <= self.min_p <= 1
-        require(fits, "min_p", self.min_p, f"a number in [0, 1] (0 {all_})")
+        require(fits, "min_p (0 keeps every token)", self.min_p, "a number in [0, 1]")
 
     @property
     def greedy(self) -> bool:

@@ -20,44 +20,31 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from lr.engine.runner import num_kv_blocks_needed
+from lr.engine.question import Question
 from lr.engine.side import Side, Written
 from lr.engine.steering import CorrectedStep, Steering
-from lr.engine.worker import RemoteSide, StepsAhead
-from lr.errors import CheckpointError, ContextError, SettingError
-from lr.model.codec import Codec
-from lr.options import GenerateOptions, Mode
+from lr.engine.worker import RemoteSide
+from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
 from lr.spec import protocol as messages
-from lr.spec.acceptance import RULES, MatchRule
-from lr.spec.drafters import SourcedSteps, StepDrafter, make_drafter
+from lr.spec.acceptance import MatchRule
+from lr.spec.drafters import SourcedSteps, StepDrafter
 from lr.spec.protocol import (
     Choice,
-    Limits,
     NodeId,
     Place,
-    Schedule,
-    SchedulerConfig,
     WorkKind,
-    first_aligned,
 )
-from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.segmenters import make_segmenter
-from lr.spec.token_sd import DrafterSetup, Speculation
-from lr.spec.variant import Correction, Variant, apply_settings
-from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.write import BlankLineSegmenter, Segmenter, TokenBytes, WriterConfig
+from lr.spec.token_sd import Speculation
+from lr.spec.variant import Correction, Variant
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.trace import StepWritten, Trace
-from lr.types import Coupling, EmittedStep, Role, SamplingParams, Step, Verdict
+from lr.types import Coupling, EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
     from lr.engine.engine import Engine
-
-LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
-READS_DRAFTS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
-"""What a verifier may require that makes the target read draft steps."""
 
 Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
 """Each step, once it is decided, with its answer."""
@@ -73,7 +60,7 @@ class AnswerNode:
     logprobs: tuple[float, ...] | None = None
 
 
-class Answer:
+class Answer(Question):
     """A question and its answer so far. Iterate to get each step once it is decided, or
     call `finish`; both extend `steps` and `trace`. `serve` answers it by another loop
     than the engine's. `stopped`: set it to end the answer after the steps so far.
@@ -94,25 +81,8 @@ class Answer:
         detailed: bool = False,
         serve: Callable[[Answer], Steps] | None = None,
     ) -> None:
-        if isinstance(question, str) and not question.strip():
-            raise SettingError("the question is empty; give a question.")
-        self.engine = engine
-        self.question = question
+        super().__init__(engine, question, options, verifier, variant)
         self.trace = Trace(detailed=detailed)
-        self.variant = Variant() if variant is None else variant
-        self.verifier = self.variant.verifier or verifier
-        options = apply_settings(options, self.variant, engine.usual_mode)
-        self.options = options
-        self.sampling = options.sampling(recommended_sampling(engine.codec))
-        self.prompt = engine.codec.chat(
-            question, system=options.system, enable_thinking=options.enable_thinking
-        )
-        self.limits = self._limits()
-        self.blocks = num_kv_blocks_needed(
-            options,
-            len(self.prompt) + self.limits.max_tokens,
-            reads=bool(self.requires & READS_DRAFTS),
-        )
         self.steps: list[AnswerStep] = []
         self.alone = True  # no other answer shares the forwards and caches
         self.stopped = False
@@ -128,7 +98,10 @@ class Answer:
         self.emitted: list[EmittedStep] = []
         self._sourced: dict[NodeId, Step] = {}  # by no model, not reported yet
         self._correcting: CorrectedStep | None = None
-        self.scheduler = LookaheadScheduler(self._scheduler_config())
+        config = self.scheduler_config()
+        if type(self.verifier).choose is not Verifier.choose:
+            config = replace(config, choose=self._choose)
+        self.scheduler = LookaheadScheduler(config)
         self.steering: Steering | None = None
         controller = self.variant.make("controller")
         if controller is not None:
@@ -146,12 +119,6 @@ class Answer:
         for _ in self:
             pass
         return self.result
-
-    @property
-    def mode(self) -> Mode:
-        mode = self.options.mode
-        assert mode is not None, "chosen when the answer was made"
-        return mode
 
     @property
     def done(self) -> bool:
@@ -318,7 +285,7 @@ class Answer:
         codec = self.engine.codec
         source = SourcedSteps(
             source=self.variant.step_source,
-            segmenter=partial(self._segmenter(), codec.token_bytes),
+            segmenter=partial(self.segmenter(), codec.token_bytes),
             eos_ids=codec.eos_ids,
             vocab_size=codec.vocab_size,
             prompt=len(self.prompt),
@@ -341,10 +308,10 @@ class Answer:
     def _write_target(
         self, node: NodeId, limit: int, stream: Stream, begun: Sequence[int]
     ) -> None:
-        steering = self.steering
-        most = None if steering is None else steering.max_draft_tokens
-        self.target.write(
-            node, node.index, limit, stream, begun=begun, max_draft_tokens=most
+        side = self.target
+        longest = None if self.steering is None else self.steering.max_draft_tokens
+        side.write(
+            node, node.index, limit, stream, begun=begun, max_draft_tokens=longest
         )
 
     def _corrected_step(
@@ -380,6 +347,10 @@ class Answer:
             written.node, corrected.limit, corrected.draws(), corrected.begin()
         )
         return False
+
+    def _choose(self, place: Place) -> Choice:
+        """The verifier's choice among alternatives; its notes go into the trace."""
+        return self.verifier.choose(replace(place, note=self.trace.at(place.node)))
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
@@ -419,8 +390,8 @@ class Answer:
 
     def _leads_from(self, node: NodeId, child: NodeId) -> bool:
         """Whether a finished draft step leads from `node` to `child`."""
-        known = self.nodes[child].draft_step is not None
-        return known and self.parent(child) == node
+        is_finished = self.nodes[child].draft_step is not None
+        return is_finished and self.parent(child) == node
 
     def _offer(self, node: NodeId) -> None:
         """Offer the draft step to `node`, if it is a first alternative, to the target's
@@ -435,150 +406,6 @@ class Answer:
             tokens = self.nodes[node].tokens[start:]
             self.speculation.drafter.offer(branch, start, tokens)
 
-    # What is used: limits, randomness, scheduler and writers
-
-    @property
-    def requires(self) -> Requires:
-        """What the verifier must be shown; nothing if there are no draft steps."""
-        return self.verifier.requires if self.options.looks_ahead else Requires.NOTHING
-
-    def stream(self, role: Role, index: int, sibling: int = 0) -> Stream:
-        """The randomness of alternative `sibling` of step `index`, as a role writes it.
-        With coupling shared, the first alternative of each draft step is drawn with the
-        target's noise; the others never are."""
-        shared = self.options.coupling == "shared" and sibling == 0
-        stream = self.role_stream(Role.TARGET if shared else role)
-        return stream.fold_in(index, sibling) if sibling else stream.fold_in(index)
-
-    def role_stream(self, role: Role) -> Stream:
-        root = Stream.root(self.options.seed)
-        return root.fold_in(self.question, self.options.sample, role.value)
-
-    def steps_ahead(self) -> StepsAhead | None:
-        """What the draft's worker needs to write steps before they are asked for. None:
-        it must not, since others write some of them, or since a detailed trace shows
-        only what was asked for."""
-        config = self.scheduler.config
-        sourced = self.variant.step_source is not None
-        if sourced or config.width > 1 or self.trace.detailed:
-            return None
-        shared = self.options.coupling == "shared"
-        role = Role.TARGET if shared else Role.DRAFT
-        stream = self.role_stream(role)
-        return StepsAhead(stream, config.limits, len(self.prompt), config.depth)
-
-    def writer_config(
-        self, role: Role, draft_runner: Runner | None = None
-    ) -> WriterConfig:
-        """How a role writes. `draft_runner`: the draft model, for the target's token
-        drafter."""
-        options = self.options
-        keeps_logprobs = (
-            self.variant.corrector is not None
-            if role is Role.TARGET
-            else bool(self.requires & Requires.SAMPLING_LOGPROBS)
-        )
-        speculation = None
-        if options.speculates:
-            speculation = self.token_speculation(role, draft_runner)
-        if keeps_logprobs and speculation is not None:
-            raise SettingError(
-                f"mode {options.mode!r} drafts the {role.value}'s tokens; variant or verifier need "
-                "their log-probabilities, which are not kept then; use mode 'lr'."
-            )
-        return WriterConfig(
-            role=role,
-            sampling=self.sampling,
-            eos_ids=self.engine.codec.eos_ids,
-            segmenter=self._segmenter(),
-            speculation=speculation,
-            keeps_logprobs=keeps_logprobs,
-        )
-
-    def token_speculation(
-        self, role: Role, draft_runner: Runner | None
-    ) -> Speculation | None:
-        """How tokens are proposed to this role; None: no token-level speculation."""
-        options = self.options
-        variant = self.variant
-        if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
-            return None
-        setup = DrafterSetup(draft_runner, self.sampling, self.engine.codec.eos_ids)
-        return Speculation(
-            drafter=variant.make("drafter", setup) or make_drafter(options, setup),
-            rule=variant.make("rule") or RULES[options.acceptance](),
-            num_speculative_tokens=options.num_speculative_tokens,
-            checked=variant.drafter is not None,
-        )
-
-    def _segmenter(self) -> Callable[[TokenBytes], Segmenter]:
-        options = self.options
-        if self.variant.segmenter is not None:
-            return self.variant.segmenter
-        if options.segmenter == "blank_line":
-            return BlankLineSegmenter
-        return partial(
-            make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
-        )
-
-    def _scheduler_config(self) -> SchedulerConfig:
-        options = self.options
-        verifier = self.verifier
-        if not options.looks_ahead:
-            return SchedulerConfig(self.limits, depth=0)
-        needs_target_step = (
-            bool(verifier.requires & Requires.TARGET_STEP)
-            and verifier.early_requires is None
-        )
-        if self.variant.corrector and (needs_target_step or verifier.parallel):
-            raise SettingError(
-                "the variant has a corrector, so it needs a verifier that needs no target step "
-                '(requires without Requires.TARGET_STEP, not parallel), such as "likelihood".'
-            )
-        return SchedulerConfig(
-            limits=self.limits,
-            schedule=Schedule(options.schedule),
-            depth=options.depth,
-            width=options.width,
-            max_target_rows=options.max_target_rows,
-            reject_late=options.late_drafts == "reject",
-            needs_target_step=needs_target_step,
-            parallel_target=verifier.parallel,
-            choose=self._choose_for(verifier),
-        )
-
-    def _choose_for(self, verifier: Verifier) -> Callable[[Place], Choice]:
-        """The verifier's choice among alternatives; its notes go into the trace."""
-        if type(verifier).choose is Verifier.choose:
-            return first_aligned
-        return lambda place: verifier.choose(
-            replace(place, note=self.trace.at(place.node))
-        )
-
-    def _limits(self) -> Limits:
-        """How long the answer may become. Raises `ContextError` if there is no room for
-        any."""
-        models = [self.engine.target]
-        if self.options.needs_draft:
-            if self.engine.draft is None:
-                raise SettingError(
-                    f"mode {self.options.mode!r} needs a draft model here; give a draft or use "
-                    "mode 'ar'."
-                )
-            models.append(self.engine.draft)
-        length = len(self.prompt)
-        context = min(model.config.max_position_embeddings for model in models)
-        if length >= context:
-            raise ContextError(
-                f"the prompt has {length} tokens and the context is {context}, so there is no room "
-                "for an answer. Shorten the question or the system message."
-            )
-        return Limits(
-            max_tokens=min(context - length, self.options.max_tokens or LONGEST_ANSWER),
-            max_step_tokens=self.options.max_step_tokens,
-            ignore_half_sentence=self.options.ignore_half_sentence,
-        )
-
     def _coupling(self) -> str:
         """See `Result.coupling`; of what was used, which a variant may have replaced."""
         speculation = self.speculation
@@ -590,19 +417,3 @@ class Answer:
         shares_steps = self.options.looks_ahead and self.options.coupling == "shared"
         shares_tokens = speculation.drafter.coupling is Coupling.SHARED
         return "shared" if shares_steps or shares_tokens else "independent"
-
-
-def recommended_sampling(codec: Codec) -> SamplingParams:
-    """What the checkpoint recommends, else temperature 0.6 (paper). Raises
-    `CheckpointError`."""
-    stated = codec.generation_config
-    if stated.get("do_sample") is False:
-        return SamplingParams(temperature=0.0)
-    names = ("temperature", "top_p", "top_k", "min_p")
-    known = {name: stated[name] for name in names if stated.get(name) is not None}
-    try:
-        return SamplingParams(**known)
-    except SettingError as error:
-        raise CheckpointError(
-            f"generation_config.json of {codec.name}: {error}"
-        ) from None

@@ -30,19 +30,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from lr.engine.answer import READS_DRAFTS, Answer, Steps
-from lr.engine.loading import DraftCheckpoint
+from lr.engine.answer import Answer, Steps
+from lr.engine.loading import DraftCheckpoint, Loader
+from lr.engine.question import READS_DRAFTS
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import Side
 from lr.engine.worker import DraftWorker, RemoteSide
 from lr.errors import OutOfBlocks, ProtocolError, SettingError
-from lr.model.codec import Codec
+from lr.model.codec import Codec, require_same
 from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
+from lr.spec.checks import refuse
+from lr.spec.variant import DraftModel
 from lr.spec.verifiers.base import Requires, Verifier, all_verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall, Warned
@@ -171,15 +175,15 @@ class Engine:
         """The caches in this process that an answer with these options uses."""
         caches = [self.runners[Role.TARGET]]
         if self.draft is not None:
-            own = self.runners[Role.DRAFT]
+            drafts = self.runners[Role.DRAFT]
             shared = self.worker is not None and self.worker.as_thread
             if options.looks_ahead and shared and self.overlaps(options):
                 assert self.worker is not None
                 caches.append(self.worker.load()[0])
             elif options.looks_ahead:
-                caches.append(own)
+                caches.append(drafts)
             if options.drafts_tokens:
-                caches.append(own)
+                caches.append(drafts)
         return caches
 
     def add_process(self, checkpoint: DraftCheckpoint) -> None:
@@ -202,6 +206,29 @@ class Engine:
         sizes = self.codec.vocab_size, self.known_tokens, self.num_blocks
         parts = Runners(self.draft, *sizes), self.codec.token_bytes
         self.worker = DraftWorker(lambda: parts, as_thread=True)
+
+    def with_draft(self, draft: DraftModel) -> Engine:
+        """An engine with the same target and a variant's own draft: a model, a
+        checkpoint, or a function of the target. Nobody else drafts with it."""
+        codec = self.codec
+        known_tokens = codec.vocab_size
+        model: Any = draft
+        if isinstance(draft, (str, Path)):
+            draft_codec = Codec.load(draft)
+            require_same(codec, draft_codec)
+            known_tokens = draft_codec.vocab_size
+            loader = Loader(self.target.dtype)
+            model = loader.load_draft(draft, self.target.device, codec)
+        elif not isinstance(draft, CausalLM):
+            model = draft(self.target)
+        fits = isinstance(model, CausalLM)
+        if not fits or model.config.vocab_size < codec.vocab_size:
+            expected = f"a lr.model.qwen.CausalLM with {codec.vocab_size} embeddings"
+            refuse("draft", draft, model, expected)
+        engine = replace(self, draft=model, known_tokens=known_tokens, worker=None)
+        engine.runners[Role.TARGET] = self.runners[Role.TARGET]
+        engine.add_thread()
+        return engine
 
     def forget_caches(self) -> None:
         """Free the idle caches and CUDA graphs; the next answer makes new ones."""
@@ -310,7 +337,9 @@ class Loop:
         if self.draft is None:
             return None
         if isinstance(self.draft, DraftWorker):
-            return self.draft.side(answer.trace, answer.steps_ahead())
+            # A detailed trace shows only what was asked for.
+            ahead = None if answer.trace.detailed else answer.steps_ahead()
+            return self.draft.side(answer.trace, ahead)
         return Side(self.draft, answer.trace)
 
     def remove(self, answer: Answer) -> None:
@@ -413,6 +442,5 @@ class Loop:
         failures = [(name, runner.failure) for name, runner in runners]
         if isinstance(self.draft, DraftWorker):
             failures.append(("draft", self.draft.failure))
-        return [
-            Warned(f"{name}: {why}") for name, why in dict.fromkeys(failures) if why
-        ]
+        different = dict.fromkeys(failures)
+        return [Warned(f"{name}: {reason}") for name, reason in different if reason]

@@ -90,9 +90,9 @@ def read(
     if not branches:
         return []
     lengths = [len(branch.uncomputed) for branch in branches]
-    seen: list[Tensor] = []
+    states: list[Tensor] = []
     hook = runner.model.norm.register_forward_hook(
-        lambda norm, given, made: seen.append(made)
+        lambda module, inputs, output: states.append(output)
     )
     graphs, runner.graphs = runner.graphs, None
     try:
@@ -100,5 +100,5 @@ def read(
     finally:
         hook.remove()
         runner.graphs = graphs
-    hidden = torch.cat(seen).split(lengths)  # a long prompt is computed in pieces
+    hidden = torch.cat(states).split(lengths)  # a long prompt is computed in pieces
     return list(zip(logits, hidden, strict=True))

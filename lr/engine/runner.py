@@ -29,12 +29,9 @@ from lr.options import GenerateOptions
 from lr.spec.runner import fork_longest
 from lr.types import require
 
-RESERVE = (
-    2 << 30
-)  # bytes of a CUDA device that caches leave free for activations and CUDA graphs
-ForwardObserver = Callable[
-    [int, int, float], None
-]  # called after each: branches, tokens, seconds
+RESERVE = 2 << 30  # bytes of a GPU that caches leave for activations and CUDA graphs
+ForwardObserver = Callable[[int, int, float], None]
+"""Is called after each forward: branches, tokens, seconds."""
 
 
 class ModelRunner:
@@ -60,29 +57,16 @@ class ModelRunner:
         max_batch_tokens: int = 4096,
         observer: ForwardObserver | None = None,
     ) -> None:
-        rows = model.config.vocab_size
-        require(num_blocks > 0, "num_blocks", num_blocks, "a whole number > 0")
-        require(
-            max_batch_tokens > 0,
-            "max_batch_tokens",
-            max_batch_tokens,
-            "a whole number > 0",
-        )
-        self.vocab_size = rows if vocab_size is None else vocab_size
-        expected = f"1 to {rows}, the rows of the embedding"
-        require(0 < self.vocab_size <= rows, "vocab_size", vocab_size, expected)
-        known = self.vocab_size if known_tokens is None else known_tokens
-        require(known > 0, "known_tokens", known, "a whole number > 0, or None")
-        self.known_tokens = min(known, self.vocab_size)
-        self.model, self.max_batch_tokens, self.observer = (
-            model,
-            max_batch_tokens,
-            observer,
-        )
+        assert num_blocks > 0 and max_batch_tokens > 0
+        self.model = model
+        self.max_batch_tokens = max_batch_tokens
+        self.observer = observer
+        self.vocab_size = vocab_size or model.config.vocab_size
+        assert self.vocab_size <= model.config.vocab_size
+        self.known_tokens = min(known_tokens or self.vocab_size, self.vocab_size)
         self.kind = model.attention  # stays the same if the model's changes
-        self.cache = model.make_cache(
-            num_blocks + model.replayable, block_size
-        )  # + 1: padding
+        padding = int(model.replayable)  # a block for the padding of CUDA graphs
+        self.cache = model.make_cache(num_blocks + padding, block_size)
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
         self.live: dict[Branch, None] = {}  # the open branches, in the order of opening
 
@@ -102,22 +86,15 @@ class ModelRunner:
         `ContextError`. `shared`: fork an open branch that begins with them, if any; the
         last stays uncomputed.
         """
-        require(
-            len(tokens) > 0,
-            "the number of tokens to open a branch with",
-            0,
-            "at least one",
-        )
+        assert len(tokens) > 0
         self._require_fit(tokens, len(tokens))
-        whole, size = list(tokens), len(tokens)
-        equal = [
-            one for one in reversed(self.live) if shared and one.tokens[:size] == whole
-        ]
-        if equal:  # fork the one with the most computed tokens, of several the latest
-            return fork_longest(
-                self, [max(equal, key=lambda one: one.table.length)], whole
-            )
-        return self._opened(Branch(whole, self.cache.new()))
+        tokens = list(tokens)
+        if shared:
+            equal = [b for b in self.live if b.tokens[: len(tokens)] == tokens]
+            if equal:  # the one with the most computed tokens, of several the latest
+                longest = max(reversed(equal), key=lambda b: b.num_computed_tokens)
+                return fork_longest(self, [longest], tokens)
+        return self._opened(Branch(tokens, self.cache.new()))
 
     def fork(self, branch: Branch) -> Branch:
         """A second branch with the same tokens and the same cached blocks; copies no
@@ -130,8 +107,7 @@ class ModelRunner:
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Cut a branch to its first `length` tokens, in the cache too."""
-        expected = f"0 to {len(branch)}, the branch's length"
-        require(0 <= length <= len(branch), "the length to rewind to", length, expected)
+        assert 0 <= length <= len(branch)
         if length < branch.table.length:
             self.cache.truncate(branch.table, length)
         del branch.tokens[length:]
@@ -141,15 +117,15 @@ class ModelRunner:
         self.cache.release(branch.table)
         self.live.pop(branch, None)
 
-    def swap(self, branch: Branch, other: Branch) -> None:
-        """Replace the tokens and cache of `branch` by those of `other`, and close
-        `other`."""
-        if branch is other:
-            raise ProtocolError(f"{branch!r} cannot be swapped with itself.")
-        self.cache.observer.replaced(branch.table, other.table)
+    def swap(self, branch: Branch, successor: Branch) -> None:
+        """Replace the tokens and cache of `branch` by those of `successor`, and
+        close that."""
+        assert branch is not successor
+        self.cache.observer.replaced(branch.table, successor.table)
         self.cache.release(branch.table)
-        self.live.pop(other, None)
-        branch.tokens, branch.table = other.tokens, other.table
+        self.live.pop(successor, None)
+        branch.tokens = successor.tokens
+        branch.table = successor.table
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         """Tell the cache's observer that the branch holds the prefix of this node."""
@@ -172,46 +148,36 @@ class ModelRunner:
         if not branches:
             return []
         uncomputed = [branch.uncomputed for branch in branches]
-        if isinstance(logits, str):
-            expected = '"last", "all" or a number of rows per branch'
-            require(logits in ("last", "all"), "logits", logits, expected)
-            wanted = [1 if logits == "last" else len(tokens) for tokens in uncomputed]
-        else:
-            wanted, expected = list(logits), f"{len(uncomputed)}, one number per branch"
-            require(
-                len(wanted) == len(uncomputed),
-                "the length of logits",
-                len(wanted),
-                expected,
-            )
-        for branch, tokens, count in zip(branches, uncomputed, wanted, strict=True):
+        lengths = [len(tokens) for tokens in uncomputed]
+        for branch, tokens in zip(branches, uncomputed, strict=True):
             if not tokens:
-                raise ProtocolError(
-                    f"{branch!r} is all computed already: append tokens first."
-                )
+                raise ProtocolError(f"{branch!r} is computed; append tokens first.")
             self._require_fit(tokens, len(branch))
-            expected = f"1 to {len(tokens)}, the number of uncomputed tokens"
-            require(
-                1 <= count <= len(tokens), "a number of rows in logits", count, expected
-            )
-        if sum(map(len, uncomputed)) <= self.max_batch_tokens:
-            together = self._forward(branches, uncomputed, wanted)  # [sum of wanted, v]
-            return list(together if logits == "last" else together.split(wanted))
-        rows = [
-            self._in_pieces(branch, m)
-            for branch, m in zip(branches, wanted, strict=True)
+        if logits == "last":
+            num_rows = [1] * len(branches)
+        elif logits == "all":
+            num_rows = lengths
+        else:
+            num_rows = [int(count) for count in logits]
+        pairs = zip(num_rows, lengths, strict=True)
+        assert all(1 <= count <= length for count, length in pairs)
+        if sum(lengths) <= self.max_batch_tokens:
+            rows = self._forward(branches, uncomputed, num_rows)  # [sum of num_rows, v]
+            return list(rows if logits == "last" else rows.split(num_rows))
+        pieces = [
+            self._in_pieces(*pair) for pair in zip(branches, num_rows, strict=True)
         ]
-        return [row[0] for row in rows] if logits == "last" else rows
+        return [piece[0] for piece in pieces] if logits == "last" else pieces
 
-    def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
-        """The last `wanted` rows [wanted, v] of one branch. Example: 5 rows of 11
+    def _in_pieces(self, branch: Branch, num_rows: int) -> Tensor:
+        """The last `num_rows` rows [num_rows, v] of one branch. Example: 5 rows of 11
         tokens, at most 4 tokens at a time; pieces of 4, 4 and 3 tokens give their last
         0, 2 and 3 rows.
         """
         pieces = []
         while tokens := branch.uncomputed[: self.max_batch_tokens]:
             later = len(branch.uncomputed) - len(tokens)
-            rows = min(len(tokens), max(0, wanted - later))
+            rows = min(len(tokens), max(0, num_rows - later))
             pieces.append(self._forward([branch], [tokens], [rows]))
         return torch.cat(pieces)
 
@@ -220,15 +186,15 @@ class ModelRunner:
         self,
         branches: Sequence[Branch],
         tokens: Sequence[Sequence[int]],
-        wanted: Sequence[int],
+        num_rows: Sequence[int],
     ) -> Tensor:
-        """Compute tokens[i] on branch i: logits [sum of wanted, v], after its last
-        wanted[i]."""
+        """Compute tokens[i] on branch i: logits [sum of num_rows, v], those after its
+        last num_rows[i]."""
         started = time.perf_counter()
-        tables, device = [branch.table for branch in branches], self.model.device
+        tables = [branch.table for branch in branches]
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
             batch = RaggedBatch.build(
-                tables, tokens, slots, wanted=wanted, device=device
+                tables, tokens, slots, wanted=num_rows, device=self.model.device
             )
             replay = None if self.graphs is None else self.graphs.run
             logits = self.model(batch, self.cache, self.kind, replay)
@@ -236,16 +202,16 @@ class ModelRunner:
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf
         if self.observer is not None:
-            self.observer(
-                len(branches), len(batch.tokens), time.perf_counter() - started
-            )
+            seconds = time.perf_counter() - started
+            self.observer(len(branches), len(batch.tokens), seconds)
         return rows
 
     def _require_fit(self, tokens: Sequence[int], length: int) -> None:
-        outside = least if (least := min(tokens)) < 0 else max(tokens)
+        outside = max(tokens) if min(tokens) >= 0 else min(tokens)
         expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
         require(0 <= outside < self.vocab_size, "a token id", outside, expected)
-        if length > (context := self.model.config.max_position_embeddings):
+        context = self.model.config.max_position_embeddings
+        if length > context:
             raise ContextError(
                 f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "
                 "or lower max_tokens."
@@ -291,22 +257,23 @@ class Runners:
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least `blocks` blocks of 16 tokens."""
-        wanted = self.num_blocks or blocks
-        for at, runner in enumerate(self.idle):
-            replays = runner.graphs is not None
-            fits = (
-                runner.kind is self.model.attention and replays == self.model.replayable
-            )
-            if (
-                fits and runner.cache.pool.num_blocks - replays >= wanted
-            ):  # one is for padding
-                return self.idle.pop(at)
-            del runner  # otherwise its cache would outlive `end`
+        blocks = self.num_blocks or blocks
+        fitting = [runner for runner in self.idle if self._fits(runner, blocks)]
+        if fitting:
+            self.idle.remove(fitting[0])
+            return fitting[0]
         self.end()  # free their memory before allocating more
-        rows, known = self.vocab_size, self.known_tokens
         return ModelRunner(
-            self.model, num_blocks=wanted, vocab_size=rows, known_tokens=known
+            self.model,
+            num_blocks=blocks,
+            vocab_size=self.vocab_size,
+            known_tokens=self.known_tokens,
         )
+
+    def _fits(self, runner: ModelRunner, blocks: int) -> bool:
+        padding = runner.graphs is not None  # of the CUDA graphs, one block
+        usual = runner.kind is self.model.attention and padding == self.model.replayable
+        return usual and runner.cache.pool.num_blocks - padding >= blocks
 
     def end(self) -> None:
         """Free the idle runners."""
@@ -317,7 +284,8 @@ class Runners:
     def take_back(self, runner: ModelRunner) -> None:
         """Take a runner back. A cache that an error left with blocks in use is not
         reused."""
-        runner.observer, runner.cache.observer = None, CacheObserver()
+        runner.observer = None
+        runner.cache.observer = CacheObserver()
         padding = runner.graphs is not None  # holds one block
         # a draft that writes steps and proposes tokens has two runners
         if runner.cache.pool.num_used == padding and len(self.idle) < 2:
@@ -332,18 +300,15 @@ def room(caches: Sequence[Runners]) -> int | None:
     on CUDA; None without CUDA. On each device they share, in equal numbers of tokens,
     the memory that is free after loading or held by idle caches, less `RESERVE`.
     """
-    found = []
-    for device in {
-        one.model.device for one in caches if one.model.device.type == "cuda"
-    }:
-        here = [one for one in caches if one.model.device == device]
-        each = [
-            bytes_per_block(**one.model.cache_shape, block_size=BLOCK_SIZE)
-            for one in here
-        ]
+    rooms = []
+    on_cuda = [runners for runners in caches if runners.model.device.type == "cuda"]
+    for device in {runners.model.device for runners in on_cuda}:
+        sharing = [runners for runners in on_cuda if runners.model.device == device]
         free = torch.cuda.mem_get_info(device)[0] - RESERVE
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        idle = {runner.cache for one in here for runner in one.idle}
+        idle = {runner.cache for runners in sharing for runner in runners.idle}
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
-        found.append(max(0, free) // sum(each))
-    return min(found, default=None)
+        shapes = [runners.model.cache_shape for runners in sharing]
+        block = sum(bytes_per_block(**shape, block_size=BLOCK_SIZE) for shape in shapes)
+        rooms.append(max(0, free) // block)
+    return min(rooms, default=None)

@@ -78,7 +78,7 @@ class Steering:
     num_events: int = 0  # of the trace, that `stats` includes
 
     def __post_init__(self) -> None:
-        self.longest = self.scheduler.config.depth
+        self.deepest = self.scheduler.config.depth
 
     def decide(self) -> None:
         """Ask the controller after an emitted step, with the counts up to that step."""
@@ -92,8 +92,8 @@ class Steering:
         tokens = controller.tokens(progress)
         if tokens is not None:
             check_number("controller", controller.tokens, tokens, 0)
-        least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
-        depth = max(least, min(depth, self.longest))
+        shallowest = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
+        depth = max(shallowest, min(depth, self.deepest))
         self.max_draft_tokens = tokens
         chosen: dict[str, object] = {"depth": depth, "tokens": tokens}
         self.trace.tell("controller", self.scheduler.root.id, chosen)

