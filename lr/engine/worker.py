@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -262,7 +263,8 @@ class DraftWorker:
         self.process: SpawnProcess | None = None
         self.failure: str | None = None  # why CUDA graphs could not be recorded
         self.in_use = False
-        self.sides: list[RemoteSide] = []  # of this loop's answers
+        self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
+        self.numbers = count()  # of answers
         self.calls: list[Call] = []  # not sent yet
         self._loop = 0
         self._connection: Connection | None = None
@@ -305,7 +307,7 @@ class DraftWorker:
         news = self._receive(None)  # two must not record CUDA graphs at once
         assert news is not None
         self.failure = news.graph_failure
-        self.sides = []
+        self.sides = {}
         self.calls = []
         self.in_use = True
 
@@ -314,13 +316,14 @@ class DraftWorker:
         there the draft may write beyond the window."""
         if ahead is not None and not self.as_thread:
             ahead = replace(ahead, window=ahead.window + BEYOND)
-        self.sides.append(RemoteSide(self, len(self.sides), trace, ahead))
-        return self.sides[-1]
+        number = next(self.numbers)
+        self.sides[number] = RemoteSide(self, number, trace, ahead)
+        return self.sides[number]
 
     @property
     def busy(self) -> bool:
         """Whether a step is awaited."""
-        return any(side.awaited - side.arrived.keys() for side in self.sides)
+        return any(side.awaited - side.arrived.keys() for side in self.sides.values())
 
     def flush(self) -> None:
         """Send the calls that were not sent yet."""
@@ -335,10 +338,12 @@ class DraftWorker:
         news = self._receive(None if wait else 0.0)
         while news is not None:
             for answer, written in news.steps:
-                self.sides[answer].arrived[written.node] = written
+                if answer in self.sides:  # else it has ended
+                    self.sides[answer].arrived[written.node] = written
             for answer, time, event in news.events:
-                trace = self.sides[answer].trace
-                trace.events.append((time - trace.start, event))
+                if answer in self.sides:
+                    trace = self.sides[answer].trace
+                    trace.events.append((time - trace.start, event))
             news = self._receive(0.0)
 
     def end(self) -> None:
@@ -449,5 +454,5 @@ class RemoteSide:
         self._post(DraftSide.close, node)
 
     def end(self) -> None:
-        self.awaited.clear()
         self._post(DraftSide.end)
+        del self.worker.sides[self.number]
