@@ -204,11 +204,11 @@ def rows(here: Here) -> str:
             for branch in chosen:
                 runner.close(branch)
         runner.end()
-    one, five, near = (seconds[kinds[0], first, form] for form in forms)
+    single, five, near = (seconds[kinds[0], first, form] for form in forms)
     far = seconds[kinds[0], last, "5 x 5 rows"]
-    share = least_seconds(model.config, model.dtype, rates, 1, first) / one
+    share = least_seconds(model.config, model.dtype, rates, 1, first) / single
     return (
-        f"{kinds[0]}: 1 row {share:.2f} of the limit (goal 0.85); 5 rows {five / one:.2f} "
+        f"{kinds[0]}: 1 row {share:.2f} of the limit (goal 0.85); 5 rows {five / single:.2f} "
         f"of one (goal 1.10); 5 x 5 rows at {last} {far / near:.2f} of those at {first} "
         "(goal 1.30)"
     )
@@ -239,15 +239,15 @@ def ranks(here: Here) -> str:
     if not here.small and torch.cuda.device_count() < 2:
         raise NotHere("one GPU here")
     name = "dummy:tiny-target" if here.small else "dummy:Qwen3-8B"
-    one = load_model(name, device=here.device, dtype=here.dtype)
-    equip(one, graphs=False)
-    two = load_parallel(name, spread_over(2, here.device), here.dtype)
+    alone = load_model(name, device=here.device, dtype=here.dtype)
+    equip(alone, graphs=False)
+    spread = load_parallel(name, spread_over(2, here.device), here.dtype)
     times = []
-    for model in (one, two):
+    for model in (alone, spread):
         runner = ModelRunner(model, num_blocks=200)
         branch = long_branch(runner, 20 if here.small else 1000)
         times.append(1e3 * timed(partial(one_pass, runner, [branch], 5), here.device))
-    two.close()
+    spread.close()
     return f"5 rows without graphs: {times[0]:.2f} ms on one, {times[1]:.2f} ms on two"
 
 

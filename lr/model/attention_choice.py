@@ -93,8 +93,8 @@ def find_attention(name: str, needs: AttentionNeeds) -> AttentionKind | str:
     if needs.device.type != "cuda":
         return "it needs a device of type cuda"
     if needs.dtype not in DTYPES[name]:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES[name])
-        return f"it computes in {known}"
+        dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES[name])
+        return f"it computes in {dtypes}"
     try:
         if name == "flash":
             from lr.kernels.flash import find

@@ -95,11 +95,11 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
     for piece, long, short in zip(
         pieces(config), pieces(padded), pieces(part), strict=True
     ):
-        taken = []
+        parts = []
         for end, total, size in zip(piece.shape, long.shape, short.shape, strict=True):
             start = rank * (total // size) // ranks * size
-            taken.append(slice(min(start, end), min(start + size, end)))
-        slices.append(replace(piece, first=short.first, taken=tuple(taken)))
+            parts.append(slice(min(start, end), min(start + size, end)))
+        slices.append(replace(piece, first=short.first, slices=tuple(parts)))
     return slices
 
 

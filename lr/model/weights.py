@@ -48,7 +48,7 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Piece:
     """One tensor of a checkpoint: `key`, of `shape`, fills rows first .. first +
-    shape[0] - 1 of `parameter`. `taken`: the slices to read of its axes, all of it or a
+    shape[0] - 1 of `parameter`. `slices`: the slices to read of its axes, all of it or a
     rank's part.
     """
 
@@ -56,7 +56,7 @@ class Piece:
     parameter: str
     first: int
     shape: tuple[int, ...]
-    taken: tuple[slice, ...] = (slice(None),)
+    slices: tuple[slice, ...] = (slice(None),)
 
 
 def pieces(config: ModelConfig) -> list[Piece]:
@@ -178,7 +178,7 @@ def fill(
 ) -> None:
     """Copy the wanted pieces of a checkpoint into a model's parameters."""
     tensors = open_tensors(directory)
-    account(model.config, tensors, directory, wanted[0].taken[0])
+    account(model.config, tensors, directory, wanted[0].slices[0])
     # The files are mapped and copied, a tensor per thread at a time, into memory that is
     # aligned for the processor (a file is not), and in which q, k, v are one matrix.
     parameters = dict(model.named_parameters())
@@ -187,7 +187,7 @@ def fill(
     @torch.inference_mode(inference)
     def copy(piece: Piece) -> None:
         parameter = parameters[piece.parameter]
-        stored = tensors[piece.key][piece.taken]
+        stored = tensors[piece.key][piece.slices]
         end = piece.first + len(stored)
         rows = parameter[piece.first : end]
         if rows.stride() == stored.stride():
@@ -216,9 +216,9 @@ def account(
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
     spare_head = config.tie_word_embeddings and HEAD_KEY in tensors
-    known = {*needed, HEAD_KEY} if spare_head else set(needed)
+    allowed = {*needed, HEAD_KEY} if spare_head else set(needed)
     missing = [key for key in needed if key not in tensors]
-    unexpected = sorted(tensors.keys() - known)
+    unexpected = sorted(tensors.keys() - allowed)
     others = []
     for key in needed.keys() & tensors.keys():
         shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()

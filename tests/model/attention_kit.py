@@ -70,20 +70,20 @@ def ragged_tiles(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
 TILES = AttentionKind("tiles", ragged_tiles, tile_attention, tile=4)
 
 
-def padded(tiles: Tiles, more: int, slot: int) -> Tiles:
+def padded(tiles: Tiles, extra: int, slot: int) -> Tiles:
     """The same rows as a recording holds them: more tiles, which are empty, more pages
     per table, and more rows, which are in no tile and write to `slot`."""
     n, m = len(tiles.positions), len(tiles.owners)
     blocks = tiles.blocks[tiles.owners.long()]
     wide = torch.zeros(
-        m + more, blocks.shape[1] + 2, dtype=blocks.dtype, device=blocks.device
+        m + extra, blocks.shape[1] + 2, dtype=blocks.dtype, device=blocks.device
     )
     wide[:m, :-2] = blocks
     return Tiles(
-        torch.cat((tiles.positions, tiles.positions.new_zeros(more))),
-        torch.cat((tiles.slots, tiles.slots.new_full((more,), slot))),
-        torch.cat((tiles.borders, tiles.borders.new_full((more,), n))),
-        torch.arange(m + more, dtype=torch.int32, device=blocks.device),
+        torch.cat((tiles.positions, tiles.positions.new_zeros(extra))),
+        torch.cat((tiles.slots, tiles.slots.new_full((extra,), slot))),
+        torch.cat((tiles.borders, tiles.borders.new_full((extra,), n))),
+        torch.arange(m + extra, dtype=torch.int32, device=blocks.device),
         wide,
         max(tiles.longest, 2),
     )
@@ -189,10 +189,9 @@ def compare(
             ]
         for attend in forms:
             n = sum(counts)
-            more = torch.zeros(
-                3 if attend is forms[-1] and len(forms) > 1 else 0, h + 2 * kv, d
-            )
-            rows = torch.cat((torch.cat((q, k, v), 1), more.to(q)))
+            added = 3 if len(forms) > 1 and attend is forms[-1] else 0
+            heads = torch.cat((q, k, v), 1)
+            rows = torch.cat((heads, heads.new_zeros(added, h + 2 * kv, d)))
             with patch.object(torch, "empty", empty):
                 mixed = attend(0, *rows.split((h, kv, kv), 1))[:n].double()
             assert torch.equal(mixed.isnan().flatten(1).all(1), wrong)

@@ -108,8 +108,9 @@ def test_replayed_forwards_are_the_ordinary_ones(seed: int) -> None:
             pair.each(ModelRunner.rewind, i, chance.randint(1, len(branches[i][0])))
         chosen = chance.sample(range(len(branches)), chance.randint(1, len(branches)))
         for i in chosen:
-            more = tokens(chance.choice([1, 1, 1, 3]))
-            pair.each(lambda _, branch, more: branch.extend(more), i, more)
+            new = tokens(chance.choice([1, 1, 1, 3]))
+            for branch in branches[i]:
+                branch.extend(new)
         pair.forward(chosen, chance.choice(["last", "all", "read", [1] * len(chosen)]))
     assert len(pair.graphs.recorded) > 2
     for i in range(len(branches)):

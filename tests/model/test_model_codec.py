@@ -307,10 +307,10 @@ def test_a_draft_may_lack_added_tokens_and_nothing_else() -> None:
     larger = Codec(byte_level(more=("<tool>",)), name="larger")
     for target, draft in ((codec, codec), (codec, larger), (larger, codec)):
         require_same(target, draft)
-    others = [
+    strangers = [
         Codec(byte_level("Qwen2.5"), name="other"),  # another added token at one id
         Codec(byte_level(size=280), name="other"),  # fewer merges
     ]
-    for other in others:
+    for stranger in strangers:
         with pytest.raises(SettingError, match="draft other and target toy"):
-            require_same(codec, other)
+            require_same(codec, stranger)

@@ -48,8 +48,8 @@ def test_each_weight_is_within_half_a_step(
             torch.testing.assert_close(copied, product)
 
 
-@pytest.mark.parametrize(("kind", "most"), [(Int8Linear, 0.01), (Int4Linear, 0.09)])
-def test_error_of_a_matrix(kind: type[Quantised], most: float) -> None:
+@pytest.mark.parametrize(("kind", "bound"), [(Int8Linear, 0.01), (Int4Linear, 0.09)])
+def test_error_of_a_matrix(kind: type[Quantised], bound: float) -> None:
     """Of normally distributed weights, relative to the product's size."""
     noise = torch.Generator().manual_seed(1)
     weight = torch.randn(256, 512, generator=noise)
@@ -57,7 +57,7 @@ def test_error_of_a_matrix(kind: type[Quantised], most: float) -> None:
     x = torch.randn(7, 512, generator=noise)
     exact = x @ weight.t()
     error = kind(weight, bias)(x) - bias - exact
-    assert 0.2 * most < error.norm() / exact.norm() < most
+    assert 0.2 * bound < error.norm() / exact.norm() < bound
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

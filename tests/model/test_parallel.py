@@ -50,20 +50,20 @@ def compute(model: CausalLM) -> Tensor:
     trunk.extend(tokens(1))
     fork.extend(tokens(3))
     results += runner.forward([trunk, fork], [1, 2])  # one of them copies the block
-    other = runner.open(tokens(4))
+    second = runner.open(tokens(4))
     for _ in range(3):
-        for branch in (trunk, fork, other):
+        for branch in (trunk, fork, second):
             branch.extend(tokens(1))
-        results += runner.forward([trunk, fork, other])
+        results += runner.forward([trunk, fork, second])
     runner.rewind(fork, 9)
     fork.extend(tokens(2))
     for reading in read(runner, [fork]):
         results += reading
     runner.close(trunk)
-    other.extend(tokens(5))
-    results += runner.forward([other], "all")  # into blocks that another branch had
+    second.extend(tokens(5))
+    results += runner.forward([second], "all")  # into blocks that another branch had
     assert runner.cache.copied_blocks == 1
-    for branch in (fork, other):
+    for branch in (fork, second):
         runner.close(branch)
     return torch.cat([result.double().flatten() for result in results])
 

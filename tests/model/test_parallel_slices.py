@@ -63,15 +63,15 @@ def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
     1, which rank 2 has too.
     """
     config = replace(TINY, num_heads=8, num_kv_heads=2, head_dim=16)
-    taken: dict[str, list[tuple[int, int]]] = {"q_proj": [], "k_proj": []}
+    intervals: dict[str, list[tuple[int, int]]] = {"q_proj": [], "k_proj": []}
     for rank in range(4):
         for cut in cuts(config, rank, 4):
             if cut.key.startswith("model.layers.0") and "_proj.w" in cut.key:
                 name = cut.key.split(".")[-2]
-                rows = cut.taken[0]
-                taken.setdefault(name, []).append((rows.start, rows.stop))
-    assert taken["q_proj"] == [(0, 32), (32, 64), (64, 96), (96, 128)]
-    assert taken["k_proj"] == [(0, 16), (0, 16), (16, 32), (16, 32)]
+                rows = cut.slices[0]
+                intervals.setdefault(name, []).append((rows.start, rows.stop))
+    assert intervals["q_proj"] == [(0, 32), (32, 64), (64, 96), (96, 128)]
+    assert intervals["k_proj"] == [(0, 16), (0, 16), (16, 32), (16, 32)]
 
 
 class CountedSlice:
