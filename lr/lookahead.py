@@ -4,7 +4,7 @@
 
 Reasoning models write in steps, separated by blank lines. Most steps are easy, and
 their meaning matters, not their wording. So a small *draft* model writes the next steps
-ahead, ŝ₁ ŝ₂ ŝ₃, and the large *target* model its own version of each from their prefix:
+ahead, ŝ₁ ŝ₂ ŝ₃, and the large *target* model its own version of each of them:
 
     prompt ──ŝ₁──▶ node ──ŝ₂──▶ node ──ŝ₃──▶ node     the draft's steps join the nodes
       └─s₁          └─s₂         └─s₃         └─s₄    the target writes one at each node
@@ -12,7 +12,7 @@ ahead, ŝ₁ ŝ₂ ŝ₃, and the large *target* model its own version of each f
 The target's steps do not depend on each other, so they are rows of one batch, which
 takes little longer than its longest row. A *verifier* compares ŝ with s at each node,
 in order. A draft step with the same meaning is *accepted* as it is. The first one with
-another meaning is dropped, with all after it, for the target's step, the *correction*.
+another meaning is replaced by the target's step, the *correction*; the rest is dropped.
 
 A *branch* is a list of tokens with its keys and values in a paged cache; a fork shares
 them, and only its last token is computed twice. A node's target branch holds the node's
@@ -21,7 +21,7 @@ branch: the accepted node's, or the old root's, which ends in the correction.
 
 `algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is the whole
 method: asynchronous (section 3.2), so neither model waits, and with alternatives.
-Read next: `engine/runner.py`, the forward; `spec/scheduler.py`, the same by messages.
+Read next: `engine/runner.py`, the forward pass; `spec/scheduler.py`, all as events.
 """
 
 from __future__ import annotations
