@@ -97,9 +97,9 @@ def check_choice(choice: Any, place: Place) -> None:
     if not (is_int(choice) and 0 <= choice < count and place.verdicts[choice].aligned):
         aligned = [verdict.aligned for verdict in place.verdicts]
         raise VariantError(
-            f"the verifier is wrong: choose gave {choice!r}; expected the number "
-            f"of an aligned alternative (aligned: {aligned}), None for the target's step, or "
-            f"WAIT while more are to come (now {place.more})."
+            f"the verifier is wrong: choose gave {choice!r}; expected the number of an "
+            f"aligned alternative ({aligned}), None for the target's step, or WAIT while "
+            f"more are to come (now {place.more})."
         )
 
 

@@ -42,9 +42,8 @@ class CacheMachine(RuleBasedStateMachine):
     )
     def start(self, num_blocks: int, block_size: int) -> None:
         self.cache = small_cache(num_blocks, block_size)
-        self.tokens = [
-            [1, 2, 3, 4, 5]
-        ]  # a prompt, so that the first fork already shares something
+        # A prompt, so that the first fork already shares something.
+        self.tokens = [[1, 2, 3, 4, 5]]
         self.tables: list[BlockTable] = [filled(self.cache, 5)]
         self.next_token = 6
 
@@ -79,18 +78,17 @@ class CacheMachine(RuleBasedStateMachine):
         after its writes.
         """
         chosen = [index for index in order if index < len(self.tables)][: len(counts)]
-        tables, counts = [self.tables[index] for index in chosen], counts[: len(chosen)]
+        tables = [self.tables[index] for index in chosen]
+        counts = counts[: len(chosen)]
         tokens = [
             [self.next_token + 10 * row + j for j in range(count)]
             for row, count in enumerate(counts)
         ]
         self.next_token += 10 * len(counts)
         new, copies = blocks_needed(tables, counts, self.cache.live_tables)
-        free, copied, before = (
-            self.cache.pool.num_free,
-            self.cache.copied_blocks,
-            snapshot(self.cache),
-        )
+        free = self.cache.pool.num_free
+        copied = self.cache.copied_blocks
+        before = snapshot(self.cache)
         if new + copies > free:
             with pytest.raises(OutOfBlocks) as full, self.cache.append(tables, counts):
                 pytest.fail("the append must not begin")
@@ -109,9 +107,8 @@ class CacheMachine(RuleBasedStateMachine):
                     raise ForwardFailed
         except ForwardFailed:
             after = snapshot(self.cache)
-            assert all(
-                after[part] == before[part] for part in ("tables", "refcounts", "free")
-            )
+            for part in ("tables", "refcounts", "free"):
+                assert after[part] == before[part]
         else:
             for index, new_tokens in zip(chosen, tokens, strict=True):
                 self.tokens[index] += new_tokens
