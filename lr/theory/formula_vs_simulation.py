@@ -127,49 +127,109 @@ def bonus_cycles(at: Point) -> Measured:
     return share(sum(stage.accepted == at.k for stage in stages), len(stages))
 
 
-# fmt: off
+def wide_window(at: Point) -> SimulationOutcome:
+    """Run with a window too wide to block the draft."""
+    pairs = 1 + math.ceil((1 + at.v) / max(at.c, 0.01))
+    return run(replace(at, steps=at.steps // 4), Schedule.PAPER, pairs)
+
+
+def tree_speedup(at: Point) -> Reals:
+    """The formula for a tree of depth 2 with independent alternatives."""
+    alpha_w = acceptance.width_acceptance(at.alpha, at.width)
+    return acceptance.tree_sync_speedup(alpha_w, at.width, 2, at.c, at.b)
+
+
+def trees(at: Point) -> SimulationOutcome:
+    """Run synchronous cycles of depth 2 with alternatives and a free verifier."""
+    return run(replace(at, v=0.0, steps=at.steps // 4), Schedule.SYNC, 2, at.width)
+
+
+def alike(at: Point) -> SimulationOutcome:
+    """Run with alternatives that share the rate of their position."""
+    rates = BetaSiblings(*siblings(at))
+    return run(at, Schedule.PAPER, 1, at.width, acceptance=rates)
+
+
 FORMULAS = (
-    Formula("sd_tokens", "G_(k+1), tokens per round of k drafts",
-            lambda p: synchronous.sd_tokens(p.alpha, p.k), tokens_per_round),
-    Formula("sd_speedup", "G_(k+1) / (1 + k c)",
-            lambda p: synchronous.sd_speedup(p.alpha, p.k, p.c), lambda p: rate(cycles(p, p.k))),
-    Formula("lr_sync_speedup", "printed f_sync(k): k - 1 drafts",
-            lambda p: synchronous.lr_sync_speedup(p.alpha, p.k, p.c),
-            lambda p: rate(cycles(p, p.k - 1))),
-    Formula("lr_sync_cycle_speedup B", "G_(k+1) / (1 + k c + k b + v)",
-            lambda p: synchronous.lr_sync_cycle_speedup(
-                p.alpha, p.k, p.c, batch_overhead=p.b, verifier_latency=p.v),
-            lambda p: rate(run(p, Schedule.SYNC, p.k))),
-    Formula("sync_bonus", "alpha^k, cycles that end in a bonus",
-            lambda p: synchronous.sync_bonus(p.alpha, p.k), bonus_cycles),
-    Formula("lr_async_speedup paper", "S2(k), k pairs in flight",
-            lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "paper", p.v),
-            lambda p: rate(run(p, Schedule.PAPER, p.k))),
-    Formula("lr_async_speedup depth", "S_D, k unverified drafts",
-            lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "depth", p.v),
-            lambda p: rate(run(p, Schedule.DEPTH, p.k))),
-    Formula("lr_async_limit", "1 / ((1+v)(1-alpha) + c alpha), no window",
-            lambda p: asynchronous.lr_async_limit(p.alpha, p.c, p.v),
-            # a window too wide to block the draft
-            lambda p: rate(run(replace(p, steps=p.steps // 4), Schedule.PAPER,
-                               1 + math.ceil((1 + p.v) / max(p.c, 0.01))))),
-    Formula("width_acceptance", "1 - (1 - alpha)^W",
-            lambda p: acceptance.width_acceptance(p.alpha, p.width),
-            lambda p: accepted(run(p, Schedule.PAPER, 1, p.width))),
-    Formula("beta_width_acceptance", "1 - prod (q+i)/(p+q+i)",
-            lambda p: acceptance.beta_width_acceptance(*siblings(p), p.width),
-            lambda p: accepted(run(p, Schedule.PAPER, 1, p.width,
-                                   acceptance=BetaSiblings(*siblings(p))))),
-    Formula("tree_sync_speedup", "G_3(alpha_W) over a cycle of depth 2",
-            lambda p: acceptance.tree_sync_speedup(
-                acceptance.width_acceptance(p.alpha, p.width), p.width, 2, p.c, p.b),
-            lambda p: rate(run(replace(p, v=0.0, steps=p.steps // 4), Schedule.SYNC, 2, p.width))),
-    Formula("judged_acceptance", "p (1-fr) + (1-p) fa, p = alpha",
-            lambda p: acceptance.judged_acceptance(p.alpha, p.false_reject, p.false_accept),
-            lambda p: accepted(erring(p))),
-    Formula("wrong_share", "(1-p) fa, p = alpha",
-            lambda p: acceptance.wrong_share(p.alpha, p.false_accept),
-            lambda p: share(erring(p).wrong, p.steps)),
+    Formula(
+        "sd_tokens",
+        "G_(k+1), tokens per round of k drafts",
+        lambda p: synchronous.sd_tokens(p.alpha, p.k),
+        tokens_per_round,
+    ),
+    Formula(
+        "sd_speedup",
+        "G_(k+1) / (1 + k c)",
+        lambda p: synchronous.sd_speedup(p.alpha, p.k, p.c),
+        lambda p: rate(cycles(p, p.k)),
+    ),
+    Formula(
+        "lr_sync_speedup",
+        "printed f_sync(k): k - 1 drafts",
+        lambda p: synchronous.lr_sync_speedup(p.alpha, p.k, p.c),
+        lambda p: rate(cycles(p, p.k - 1)),
+    ),
+    Formula(
+        "lr_sync_cycle_speedup B",
+        "G_(k+1) / (1 + k c + k b + v)",
+        lambda p: synchronous.lr_sync_cycle_speedup(
+            p.alpha, p.k, p.c, batch_overhead=p.b, verifier_latency=p.v
+        ),
+        lambda p: rate(run(p, Schedule.SYNC, p.k)),
+    ),
+    Formula(
+        "sync_bonus",
+        "alpha^k, cycles that end in a bonus",
+        lambda p: synchronous.sync_bonus(p.alpha, p.k),
+        bonus_cycles,
+    ),
+    Formula(
+        "lr_async_speedup paper",
+        "S2(k), k pairs in flight",
+        lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "paper", p.v),
+        lambda p: rate(run(p, Schedule.PAPER, p.k)),
+    ),
+    Formula(
+        "lr_async_speedup depth",
+        "S_D, k unverified drafts",
+        lambda p: asynchronous.lr_async_speedup(p.alpha, p.k, p.c, "depth", p.v),
+        lambda p: rate(run(p, Schedule.DEPTH, p.k)),
+    ),
+    Formula(
+        "lr_async_limit",
+        "1 / ((1+v)(1-alpha) + c alpha), no window",
+        lambda p: asynchronous.lr_async_limit(p.alpha, p.c, p.v),
+        lambda p: rate(wide_window(p)),
+    ),
+    Formula(
+        "width_acceptance",
+        "1 - (1 - alpha)^W",
+        lambda p: acceptance.width_acceptance(p.alpha, p.width),
+        lambda p: accepted(run(p, Schedule.PAPER, 1, p.width)),
+    ),
+    Formula(
+        "beta_width_acceptance",
+        "1 - prod (q+i)/(p+q+i)",
+        lambda p: acceptance.beta_width_acceptance(*siblings(p), p.width),
+        lambda p: accepted(alike(p)),
+    ),
+    Formula(
+        "tree_sync_speedup",
+        "G_3(alpha_W) over a cycle of depth 2",
+        tree_speedup,
+        lambda p: rate(trees(p)),
+    ),
+    Formula(
+        "judged_acceptance",
+        "p (1-fr) + (1-p) fa, p = alpha",
+        lambda p: acceptance.judged_acceptance(p.alpha, p.false_reject, p.false_accept),
+        lambda p: accepted(erring(p)),
+    ),
+    Formula(
+        "wrong_share",
+        "(1-p) fa, p = alpha",
+        lambda p: acceptance.wrong_share(p.alpha, p.false_accept),
+        lambda p: share(erring(p).wrong, p.steps),
+    ),
 )
 """The formulas of `lr theory`."""
-# fmt: on
