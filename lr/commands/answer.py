@@ -4,7 +4,7 @@ decoding against lookahead, shows one rejection, and compares the modes."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from lr.watch.stepper.words import counted
 if TYPE_CHECKING:
     from lr.engine.answer import Answer
     from lr.reasoner import Reasoner
+    from lr.spec.variant import Part
 
 
 @contextmanager
@@ -46,16 +47,20 @@ def saving(path: Path | None, answer: Answer) -> Iterator[None]:
             save_trace(path, answer, failure)
 
 
-def in_one_line(reasoner: Reasoner, options: GenerateOptions) -> str:
-    """What answers, in one line: mode, models, verifier, precision, threads."""
+def in_one_line(
+    reasoner: Reasoner, options: GenerateOptions, replaced: Sequence[Part] = ()
+) -> str:
+    """What answers, in one line: mode, models, verifier, precision, threads.
+    `replaced`: the parts of a variant."""
     import torch
 
     engine = reasoner.engine
-    parts = [f"mode {options.mode}", f"target {engine.names.get('target')}"]
+    names = {**engine.names} | {part.field: "of the variant" for part in replaced}
+    parts = [f"mode {options.mode}", f"target {names['target']}"]
     if options.needs_draft:
-        parts.append(f"draft {engine.names.get('draft')}")
+        parts.append(f"draft {names.get('draft')}")
     if options.looks_ahead:
-        parts.append(f"verifier {engine.names.get('verifier')}")
+        parts.append(f"verifier {names.get('verifier')}")
     dtype = str(engine.target.dtype).removeprefix("torch.")
     parts.append(f"{dtype} on {engine.target.device}")
     parts.append(counted(torch.get_num_threads(), "CPU thread"))
@@ -90,7 +95,7 @@ class Generate:
             variant=self.choice.load(reasoner),
             detailed=self.trace is not None,
         )
-        note(in_one_line(reasoner, answer.options))
+        note(in_one_line(reasoner, answer.options, answer.variant.replaced))
         tiny = self.models.model in CHECKPOINTS
         with saving(self.trace, answer):
             for step in answer:
