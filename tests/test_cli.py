@@ -142,7 +142,7 @@ def test_what_lacks_a_model(target: Path, capsys: Capture) -> None:
     fails(capsys, "generate q --model nosuch".split(), "nosuch")
     words = ["generate", "q", "--mode", "lr", "--model", str(target)]
     fails(capsys, words, "--draft_model")
-    fails(capsys, "demo --problems 0".split(), "problems")
+    fails(capsys, "demo --seconds 0".split(), "seconds")
 
 
 def test_prompts_longer_than_the_context(target: Path, capsys: Capture) -> None:

@@ -32,7 +32,7 @@ from lr.watch.figures.tree import fullest_tree, tree_figure
 from lr.watch.player.page import player_page, setting_of, title_of
 from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.stepper.session import Session
-from lr.watch.stepper.sources import Recorded, Source, StepperError
+from lr.watch.stepper.sources import Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
 from lr.watch.trace.file import read_trace, write_text
 from lr.watch.trace.state import state_at
@@ -184,7 +184,7 @@ class StepCommand(Shown):
             trace = read_trace(file)
             for note in trace.notes:
                 console(stderr=True).print(f"{file}: {note}", style="dim")
-            source = Recorded(trace)
+            source = Source(trace)
         session = Session(source)
         try:
             StepperPrompt(session, _reader(out), out).run()

@@ -22,7 +22,7 @@ from lr.spec.protocol import (
 from lr.watch.scripted import ScriptedRun, TextScript
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session, StepperSide, is_forced
-from lr.watch.stepper.sources import FORCED, Recorded, ScriptSource, StepperError
+from lr.watch.stepper.sources import FORCED, ScriptSource, Source, StepperError
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import State, apply_event
@@ -229,7 +229,7 @@ def test_plain_decoding_can_be_walked_too() -> None:
 
 
 def test_a_recording_is_walked_and_not_changed() -> None:
-    session = Session(Recorded(scripted()))
+    session = Session(Source(scripted()))
     session.go("verdict")
     with pytest.raises(StepperError, match="live"):
         session.force(False)

@@ -30,7 +30,7 @@ from lr.spec.variant import Variant
 from lr.trace import Ended, Trace
 from lr.types import Role, Verdict
 from lr.watch.stepper.sources import Source, StepperError, verdict_of
-from lr.watch.trace.file import Record
+from lr.watch.trace.file import Record, TraceFile
 from lr.watch.trace.record import header_of
 
 
@@ -46,6 +46,8 @@ class SteppedAnswer(Answer):
 class LiveSource(Source):
     """An answer on models. `options`: fields of `GenerateOptions`. Raises
     `SettingError` and `StepperError` for an answer that cannot be stepped through."""
+
+    runs = True
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class LiveSource(Source):
             detailed=True,
         )
         self.answer.blocks *= 2  # room for a what-if
-        super().__init__(header_of(self.answer), [])
+        super().__init__(TraceFile(header_of(self.answer), []))
         self.answer.forced = self.forced
         self._stack = ExitStack()
         self._sharing = [self]  # all sources that share the caches
@@ -129,7 +131,7 @@ class LiveSource(Source):
         twin = copy.copy(self)
         twin.loop, twin.answer = copy.deepcopy((self.loop, answer), copies)
         # 3. A source of its own.
-        Source.__init__(twin, self.header, list(self.records))
+        Source.__init__(twin, TraceFile(self.header, list(self.records)))
         twin.forced = twin.answer.forced
         twin.recorders = recorders
         twin._sharing.append(twin)

@@ -1,7 +1,7 @@
-"""The sources of the stepper's events: a recording (`Recorded`), a scripted run
+"""The sources of the stepper's events: a recording (`Source`), a scripted run
 (`ScriptSource`, without models or torch), or an answer on models (`live.py`).
 
-    source = Recorded(read_trace("answer.jsonl"))
+    source = Source(read_trace("answer.jsonl"))
     source.records          # all events so far
     source.advance()        # make more; False: there are no more
 
@@ -12,7 +12,6 @@ Knows no model. Read next: `session.py`, which walks through the events."""
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ from lr.errors import LRError
 from lr.spec.protocol import Judged, WorkKind
 from lr.types import Verdict
 from lr.watch.scripted import ScriptedRun
-from lr.watch.trace.file import Header, Record, TraceFile
+from lr.watch.trace.file import Record, TraceFile
 from lr.watch.trace.record import scripted_trace
 
 FORCED = "forced by hand"  # How the reason of a forced verdict begins.
@@ -31,15 +30,16 @@ class StepperError(LRError):
 
 
 class Source:
-    """The events of one answer; `records` only grows. `runs`: whether this source makes
-    events. `forced`: by node, the forced verdicts, given already or not."""
+    """The events of one answer; `records` only grows. This class walks through a
+    recording; subclasses make events (`runs`). `forced`: by node, the forced verdicts,
+    given already or not."""
 
-    runs = True
+    runs = False
 
-    def __init__(self, header: Header, records: list[Record]) -> None:
-        self.header = header
-        self.records = records
-        self.trace = TraceFile(header, records)
+    def __init__(self, trace: TraceFile) -> None:
+        self.trace = trace
+        self.header = trace.header
+        self.records = trace.records
         self.forced: dict[str, bool] = {}
 
     @property
@@ -52,14 +52,17 @@ class Source:
         """Do one piece of work; False if none is left."""
         return False
 
-    @abstractmethod
     def fork(self) -> Source:
         """A second run that continues from here independently. Raises
         `StepperError`."""
+        raise StepperError(
+            "a recording cannot go another way. Step through its question live: lr "
+            "step QUESTION, with the same settings and seed."
+        )
 
-    @abstractmethod
     def anew(self) -> Source:
-        """A fresh run of the same answer, at its beginning."""
+        """A fresh run of the same answer, at its beginning. Raises `StepperError`."""
+        return self.fork()
 
     def close(self) -> None:
         """Free all resources."""
@@ -79,23 +82,6 @@ class Source:
         return source
 
 
-class Recorded(Source):
-    """A recorded answer: to be walked, not changed."""
-
-    runs = False
-
-    def __init__(self, trace: TraceFile) -> None:
-        super().__init__(trace.header, trace.records)
-
-    def fork(self) -> Source:
-        raise StepperError(
-            "a recording cannot go another way. Step through its question live: lr "
-            "step QUESTION, with the same settings and seed."
-        )
-
-    anew = fork
-
-
 class ScriptSource(Source):
     """A scripted run, for lessons and tests: ScriptSource(lambda: ScriptedRun(config,
     script)).
@@ -103,11 +89,12 @@ class ScriptSource(Source):
     A piece of work is a turn. A fork copies the scheduler and everything that belongs
     to it."""
 
+    runs = True
+
     def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
         self.begin = begin
         self.run = begin()
-        trace = scripted_trace(self.run)
-        super().__init__(trace.header, trace.records)
+        super().__init__(scripted_trace(self.run))
 
     @property
     def waiting(self) -> list[str]:
