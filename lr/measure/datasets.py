@@ -50,11 +50,11 @@ ANSWERS = (
 # what a question is about, where it comes from, and how somebody or something solved it;
 # in GPQA earlier versions of the question, and what its validators said
 _IRRELEVANT = re.compile(
-    r"""(?:(?:unique|task|question|record|problem|contest|data|sub|sub_|subject)_?)?
-    (?:id|idx|index|number|type|source|domain|field|date|title|category|level)
-    |uuid|cleaning_status|modality|difficulty|grade|subject|topic|(?:solution|answer)_type
+    r"""(?:(?:unique|task|question|record|problem|contest|data)_)?
+    (?:id|idx|index|number|type|source|domain|date|title|category|level)
+    |sub_?(?:field|domain|category)|subject_field|uuid|cleaning_status|modality|difficulty|grade|subject|topic|(?:solution|answer)_type
     |tags|language|split|src|dataset|url|link|license|year|exam|contest|platform|metadata
-    |solutions?|rationale|explanation|reasoning|cot|cot_content|equation|formula|reference
+    |solutions?|rationale|explanation|reasoning|cot|cot_content|equation|formula
     |canonical_solution|generated_solution|generation_model|inference_mode|canary_string
     |pass_rate_72b_tir|used_in_kaggle|high_level_domain|question_writer
     |writer's_difficulty_estimate|(?:pre_revision|extra_revised|revision|self_reported
@@ -257,6 +257,7 @@ def _recognise(row: _Row, seed: int) -> Item:
         return _live_code_bench(row)
     if row.has("turns"):  # MT-Bench: the first turn is asked
         turns = row.pop("turns")
+        row.pop("reference", None)
         is_text = isinstance(turns, list) and turns and isinstance(turns[0], str)
         check(is_text, "has no text in its field 'turns'.")
         return Item(0, turns[0], Task.FREE)
