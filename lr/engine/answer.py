@@ -86,7 +86,7 @@ class Answer(Question):
         self.steps: list[AnswerStep] = []
         self.alone = True  # no other answer shares the forwards and caches
         self.stopped = False
-        self._serve = serve or engine.serve_one
+        self._serve = serve
         self._served: Steps | None = None
         self._held = b""  # the beginning of a character that is not complete yet
 
@@ -110,7 +110,8 @@ class Answer(Question):
     def __iter__(self) -> Iterator[AnswerStep]:
         if self._served is None:
             self.engine.prepare(self.options)  # before the answer's clock starts
-            self._served = self._serve(self)
+            serve = self._serve
+            self._served = serve(self) if serve else self.engine.serve([self])
         for _, step in self._served:
             yield step
 

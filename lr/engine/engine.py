@@ -113,10 +113,6 @@ class Engine:
         overlapped = options.driver == "overlapped" and options.looks_ahead
         return overlapped and self.worker is not None
 
-    def serve_one(self, answer: Answer) -> Steps:
-        """Answer one question: yield each step once it is decided."""
-        return self.serve([answer])
-
     def serve(self, answers: Sequence[Answer], concurrency: int = 1) -> Steps:
         """Answer questions, at most `concurrency` at a time, and yield each step once
         it is decided. The answers share forwards, and may differ only in question,
