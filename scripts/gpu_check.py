@@ -142,7 +142,7 @@ def modes(here: Here, draft: str, prompt: int = 512) -> str:
         ),
         chosen[::3] if here.small else chosen,
         Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K"),
-        batches=(1, 8),
+        batches=(1,) if long else (1, 8),
         prompt=20 if here.small else prompt,
         steps=8 if here.small else 64,
         repeats=2,
