@@ -18,13 +18,22 @@ from lr.watch.figures.style import COLOURS, INK, SOFT, WASHES
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "lookahead.svg"
 
-WIDTH, HEIGHT = 880, 392
-LEFT, DRAFT_WIDTH, STEP_HEIGHT, GAP = 132, 74, 30, 8
+WIDTH = 880
+HEIGHT = 392
+LEFT = 132
+DRAFT_WIDTH = 74
+STEP_HEIGHT = 30
+GAP = 8
 BARRIER = LEFT + 3 * (DRAFT_WIDTH + GAP) + 10
-TARGET_WIDTH, VERDICT_X = 228, BARRIER + 228 + 34
-DRAFT_Y, TARGET_Y, ROW, OUTPUT_Y = 64, 128, 42, 322
+TARGET_WIDTH = 228
+VERDICT_X = BARRIER + 228 + 34
+DRAFT_Y = 64
+TARGET_Y = 128
+ROW = 42
+OUTPUT_Y = 322
 
-PAGE, LINE = "#fcfbf8", "#d5d2ca"
+PAGE = "#fcfbf8"
+LINE = "#d5d2ca"
 SUBSCRIPTS = "₁₂₃₄"  # as in lr/lookahead.py
 VERDICTS = (True, True, False)
 """What the verifier says about the pairs of this example: the third draft is not what
@@ -75,7 +84,8 @@ def verdict(x: float, y: float, aligned: bool) -> str:
     know them.
     """
     role = "accepted" if aligned else "rejected"
-    fill, stroke = WASHES[role], COLOURS[role]
+    fill = WASHES[role]
+    stroke = COLOURS[role]
     path = f"M{x - 5} {y}l4 4l7 -8" if aligned else f"M{x - 4} {y - 4}l8 8m0 -8l-8 8"
     disc = f'<circle cx="{x}" cy="{y}" r="11" fill="{fill}" stroke="{stroke}"/>'
     pen = f'fill="none" stroke="{stroke}" stroke-width="2.2" stroke-linecap="round"'
@@ -144,7 +154,8 @@ def target_rows() -> list[str]:
                     size=13,
                 )
             )
-    top, bottom = DRAFT_Y - 8, TARGET_Y + 3 * ROW + STEP_HEIGHT + 8
+    top = DRAFT_Y - 8
+    bottom = TARGET_Y + 3 * ROW + STEP_HEIGHT + 8
     return [
         f'<path d="M{BARRIER - 9} {top}V{bottom}" stroke="{SOFT}" stroke-dasharray="2 4"/>',
         *rows,

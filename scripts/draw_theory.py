@@ -40,7 +40,10 @@ def draft_length() -> list[Line]:
 
     With M positions per pass, floor(M / k2) target steps are in flight (schedule
     `paper`)."""
-    alpha1, alpha2, c1, c2 = 0.6, 0.8, 0.2, 0.05
+    alpha1 = 0.6
+    alpha2 = 0.8
+    c1 = 0.2
+    c2 = 0.05
     k2 = np.arange(1, 33)
     lines = [line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
     for m in (16, 64):

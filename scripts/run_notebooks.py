@@ -64,7 +64,8 @@ def executed(
     `CellExecutionError` where a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
-    answers, count = answers_to(path).read_text("utf-8"), len(notebook.cells)
+    answers = answers_to(path).read_text("utf-8")
+    count = len(notebook.cells)
     notebook.cells.insert(0, new_code_cell("%reset -f"))
     notebook.cells += [new_code_cell(code) for code in ANSWER.findall(answers)]
     client = NotebookClient(

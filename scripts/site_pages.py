@@ -99,7 +99,8 @@ def beside(source: str) -> str:
     lines = source.splitlines()
     tree = ast.parse(source)
     intro = (ast.get_docstring(tree) or "").split("\n", 1)
-    title, body = intro[0], intro[1].strip("\n")
+    title = intro[0]
+    body = intro[1].strip("\n")
     page = f"---\nhide:\n  - navigation\n---\n# {title}\n\n{body}\n"
     start = tree.body[0].end_lineno or 0
     first_definition = next(n for n in tree.body if isinstance(n, DOCUMENTED))
@@ -193,7 +194,8 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
         return FORMULA.sub(
             lambda formula: mathml(formula[1], formula[0].startswith("<div")), content
         )
-    parts, end = [], 0
+    parts = []
+    end = 0
     for code in PROSE.finditer(content):  # what is code keeps its dollars
         parts += [in_prose(content[end : code.start()]), code.group()]
         end = code.end()

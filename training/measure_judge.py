@@ -106,10 +106,8 @@ def show(
     """The tables of one kind of pairs, each put in both orders; the mistakes are those
     at the threshold `default`."""
     scores = replay(verifier, [*judged_pairs, *swapped(judged_pairs)], batch=64).scores
-    truths, kinds = (
-        [p.same for p in pairs] * 2,
-        [kind_of_difference(p) for p in pairs] * 2,
-    )
+    truths = [p.same for p in pairs] * 2
+    kinds = [kind_of_difference(p) for p in pairs] * 2
     agreement, precision, recall, _ = rates(scores, truths, default)
     verdicts = [score >= default for score in scores]
     alike = fmean(

@@ -103,7 +103,8 @@ def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
     its own if it does not exist."""
     path = args.out / f"pairs-{rank}.json"
     if not path.is_file():
-        source, pairs = PairSource(args.target, args.draft), list[TextPair]()
+        source = PairSource(args.target, args.draft)
+        pairs = list[TextPair]()
         for batch in range(rank, args.real_batches, args.processes):
             dataset = "tiny" if batch % LONG_EVERY else "stories"
             pairs += source.pairs(Split.TRAIN, batch, args.seed, dataset)

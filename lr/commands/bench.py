@@ -44,7 +44,8 @@ class BenchDecode:
         show.at_least(self, problems=1, repeats=2, batches=1, tokens=1, k=1)
         show.require_files(json=self.json)
         draft = self.models.draft()
-        content, out = head_of(self), show.console()
+        content = head_of(self)
+        out = show.console()
         items = load_items(self.dataset)[: self.problems]
         with self.models.load(needs_draft=draft is not None) as reasoner:
             bare = speaks_tiny(reasoner.codec)
@@ -124,8 +125,10 @@ class BenchStep:
 
         show.at_least(self, problems=1, repeats=2, step_k=1)
         show.require_files(json=self.json)
-        ways, options = self._ways(), self.generation
-        content, out = head_of(self), show.console(width=132)
+        ways = self._ways()
+        options = self.generation
+        content = head_of(self)
+        out = show.console(width=132)
         items = load_items(self.dataset)[: self.problems]
         total = len(ways) * (1 + self.repeats * len(items))
         with (
@@ -251,7 +254,8 @@ class BenchGpu:
         layout = DeviceMap.of(devices)
         first = layout.target[0]
         usual = LARGE if first.type == "cuda" else TINY
-        target, draft = self.target or usual[0], self.draft or usual[1]
+        target = self.target or usual[0]
+        draft = self.draft or usual[1]
         judge = None if self.judge == "none" else self.judge or usual[2]
         DeviceOptions(threads=self.threads).set_threads(target, draft, judge)
         shared = layout.shares_gpu

@@ -53,7 +53,8 @@ class Report:
         heads, *cells = report.texts(rows)
         shown = table([head.replace(" ", "\n") for head in heads], cells, text=2)
         for shown_column in shown.columns:
-            shown_column.overflow, shown_column.no_wrap = "fold", False
+            shown_column.overflow = "fold"
+            shown_column.no_wrap = False
         out = console(width=200)
         out.print(shown)
         for note in report.notes(summaries):
@@ -122,8 +123,10 @@ class Verify:
                 )
             judged = ev.replay(lab.verifier_named(name), pairs, self.batch)
             truth = [verdict.aligned for verdict in judged.verdicts]
-        rows, content = [], {}
-        roc, errors = [], []
+        rows = []
+        content = {}
+        roc = []
+        errors = []
         for name in dict.fromkeys(self.verifiers):
             verifier = lab.verifier_named(name)
             ev.replay(verifier, pairs[: self.batch], self.batch)  # warm up
@@ -143,7 +146,8 @@ class Verify:
         console().print(table(["verifier", *heads], rows))
         write_json(content, self.json)
         if self.figure is not None:
-            false, true = "false pairs accepted", "true pairs accepted"
+            false = "false pairs accepted"
+            true = "true pairs accepted"
             panels = [
                 Curves("ROC", false, true, roc, diagonal=True),
                 Curves("the price", "share accepted", "of them wrong", errors),
@@ -215,7 +219,8 @@ class ExperimentCommand:
         require(draft is not None, "draft_model", None, "a draft for this target")
         notes = console(stderr=True)
         for name in names:
-            started, experiment = time.monotonic(), EXPERIMENTS[name]
+            started = time.monotonic()
+            experiment = EXPERIMENTS[name]
             count = self.problems or experiment.problems
             dataset = self.dataset or f"tiny:{count}"
             items = load_items(dataset, seed=self.generation.seed)[:count]
@@ -248,5 +253,6 @@ class ExperimentCommand:
                     {fact: machine[fact] for fact in facts},
                 )
             console().print(files[0].read_text(encoding="utf-8"), soft_wrap=True)
-            seconds, written = time.monotonic() - started, ", ".join(map(str, files))
+            seconds = time.monotonic() - started
+            written = ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")

@@ -232,9 +232,11 @@ class ModelChoice:
         verifier: str | Verifier | None = self.verifier
         judge = self.judge_model
         if draft is None:
-            verifier, judge = self.verifier or "exact", None
+            verifier = self.verifier or "exact"
+            judge = None
         elif self.server.address() is not None:
-            verifier, judge = self.server.verifier(self.verifier, judge, target), None
+            verifier = self.server.verifier(self.verifier, judge, target)
+            judge = None
         elif verifier is None and target in CHECKPOINTS:
             verifier = "judge"
         with loading_bars() as bars, warnings.catch_warnings(record=True) as warned:

@@ -67,7 +67,8 @@ class RunModels(ModelChoice):
         official tool's."""
         import torch
 
-        note, model = None, self.model
+        note = None
+        model = self.model
         if model == "auto":
             tiny = dataset.startswith(("tiny:", "stories:"))
             model = TINY[0] if tiny else OFFICIAL[0]
@@ -218,7 +219,8 @@ class RunCommand:
     def run(self) -> None:
         from lr.measure import running
 
-        notes, mode = console(stderr=True), self.chosen_mode()
+        notes = console(stderr=True)
+        mode = self.chosen_mode()
         self._check(mode)
         named, note = self.models.named(self.dataset)
         if note:
@@ -370,7 +372,8 @@ class RunTally:
     def line(self, tokens: int, seconds: float) -> str:
         """Accuracy, speed and acceptance in a few words. The speed is the tokens of
         this session per second of its wall time, over all problems together."""
-        parts, graded = [], [right for right in self.rights if right is not None]
+        parts = []
+        graded = [right for right in self.rights if right is not None]
         if graded:
             right = sum(graded)
             parts.append(f"{right}/{len(graded)} right ({right / len(graded):.0%})")
@@ -389,7 +392,8 @@ class RunTally:
 
 def watch(evaluation: Evaluation, notes: Console) -> None:
     """Run an evaluation to its end with a progress bar, then print a summary."""
-    keys, session = set(evaluation.keys), evaluation.session
+    keys = set(evaluation.keys)
+    session = evaluation.session
     earlier = evaluation.store.results()
     tally = RunTally([record.get("right") for key, record in earlier if key in keys])
     done = len(keys) - len(evaluation.missing)

@@ -80,7 +80,8 @@ class TraceCommand:
 
     def run(self) -> None:
         trace = read_trace(self.file)
-        header, stats = trace.header, trace.stats
+        header = trace.header
+        stats = trace.stats
         out = console()
         count = len(trace.records)
         out.print(f"{count} events: {title_of(header)}\n{setting_of(header)}")
@@ -129,7 +130,8 @@ class Play(Shown):
                     detailed=True,
                 )
                 answer.finish()
-            trace, output = trace_of(answer), self.output or Path("answer.html")
+            trace = trace_of(answer)
+            output = self.output or Path("answer.html")
         page = player_page(trace)
         write_text(output, page)
         for note in trace.notes:

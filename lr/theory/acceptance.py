@@ -97,7 +97,8 @@ def tree_sync_speedup(
 def judged_acceptance(p: Reals, false_reject: Reals, false_accept: Reals) -> Reals:
     """alpha = p (1 - fr) + (1 - p) fa. Example: 0.65 for p = 0.7, fr = 0.2, fa =
     0.3."""
-    p, fr = probability("p", p), probability("false_reject", false_reject)
+    p = probability("p", p)
+    fr = probability("false_reject", false_reject)
     return plain(p * (1 - fr) + (1 - p) * probability("false_accept", false_accept))
 
 

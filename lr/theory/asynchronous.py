@@ -75,7 +75,8 @@ def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Rea
     The latency counts once per rejection, not once per step. Needs k c >= 1 + v, and
     not alpha = 1 with c = 0 (infinite speedup). Example: 2.1739130435 for alpha = 0.6,
     c = 0.1."""
-    a, c = probability("alpha", alpha), ratio("c", c)
+    a = probability("alpha", alpha)
+    c = ratio("c", c)
     v = nonnegative("verifier_latency", verifier_latency)
     time = (1 + v) * (1 - a) + c * a
     expected = "below 1 where c is 0: a free draft that never fails has no limit"
@@ -183,7 +184,8 @@ def recurrence_speedup(
     Long stages repeat: "paper" after k steps, "depth" after k + 1, or after k if drafts
     are late. So all that follows three whole periods is a geometric series of the
     fourth."""
-    a, k = float(probability("alpha", alpha)), int(whole("k", k, 1))
+    a = float(probability("alpha", alpha))
+    k = int(whole("k", k, 1))
     period = k * (k + 1)
     # after so many steps alpha^n is below 1e-15
     enough = 2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2

@@ -214,7 +214,8 @@ def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
 def jackknife(estimates: Sequence[float]) -> float:
     """The standard error of an estimate, from the `estimates` that each leave out one of
     n independent problems."""
-    mean, n = fmean(estimates), len(estimates)
+    mean = fmean(estimates)
+    n = len(estimates)
     return sqrt((n - 1) / n * sum((value - mean) ** 2 for value in estimates))
 
 
@@ -222,7 +223,8 @@ def ratio_with_error(
     above: Sequence[float], below: Sequence[float]
 ) -> tuple[float, float]:
     """sum(above) / sum(below) over at least two problems, and its standard error."""
-    a, b = sum(above), sum(below)
+    a = sum(above)
+    b = sum(below)
     without = [(a - x) / (b - y) for x, y in zip(above, below, strict=True)]
     return a / b, jackknife(without)
 

@@ -71,14 +71,16 @@ class PassCost:
         # The best non-negative fit is the plain fit of some of the three parts. All
         # choices are tried, small ones first. (scipy.optimize.nnls computes the same,
         # but scripts/gpu_check.py must run without scipy.)
-        best, smallest = np.zeros(3), np.inf
+        best = np.zeros(3)
+        smallest = np.inf
         tolerance = 1e-9 * float(np.linalg.norm(seconds))
         for parts in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
             line = np.zeros(3)
             line[parts] = np.linalg.lstsq(columns[:, parts], seconds, rcond=None)[0]
             error = float(np.linalg.norm(columns @ line - seconds))
             if (line >= 0).all() and error < smallest - tolerance:
-                best, smallest = line, error
+                best = line
+                smallest = error
         return cls(*map(float, best))
 
     def seconds(self, rows: float, extra: float = 0.0) -> float:
@@ -175,7 +177,8 @@ class Answers:
     def load(self, *, lookup: bool) -> Load:
         """The work of these answers. `lookup`: token drafts are looked up, at no
         cost."""
-        target, draft = self.rounds[Role.TARGET], self.rounds[Role.DRAFT]
+        target = self.rounds[Role.TARGET]
+        draft = self.rounds[Role.DRAFT]
         tokens_per_pass = ratio(target.emitted, target.count, otherwise=1.0)
         proposed = ratio(target.drafted, target.count)
         target_lengths = self.lengths[Role.TARGET] or self.emitted
@@ -271,7 +274,8 @@ def seconds_per_step(
         if draft_forwards is None:
             seconds += run.seconds
         else:
-            reads, writes = run.workers[WorkKind.TARGET], run.workers[WorkKind.DRAFT]
+            reads = run.workers[WorkKind.TARGET]
+            writes = run.workers[WorkKind.DRAFT]
             seconds += reads.occupied * target_pass.seconds(reads.mean_rows)
             seconds += writes.occupied * draft_forwards * writing
             seconds += run.judged * load.verdict

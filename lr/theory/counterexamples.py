@@ -87,9 +87,11 @@ class FreshSamplesRule(AcceptanceRule):
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """Sibling j with token x is reached if none before it matched, and matches with
         p(x)."""
-        reach, outcomes = [1.0] + [0.0] * len(proposal), []
+        reach = [1.0] + [0.0] * len(proposal)
+        outcomes = []
         for row, family in enumerate(proposal.families()):
-            p, left = p_rows[row], reach[row]
+            p = p_rows[row]
+            left = reach[row]
             for node in family:
                 chance = float(p[proposal.tokens[node]])
                 reach[node + 1] = left * chance

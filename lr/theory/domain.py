@@ -24,7 +24,9 @@ class DomainError(SettingError):
     value."""
 
     def __init__(self, name: str, value: object, expected: str) -> None:
-        self.name, self.value, self.expected = name, value, expected
+        self.name = name
+        self.value = value
+        self.expected = expected
         super().__init__(f"{name} is {value!r}, expected {expected}.")
 
 

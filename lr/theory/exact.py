@@ -104,7 +104,8 @@ def drawn_drafts(
     """Every way to fill a tree of the given shape with tokens drawn from the draft
     after each path. `replace` False: never equal to an earlier sibling, which q
     excludes (Gumbel-top-k drafts)."""
-    v, n = len(draft(())), len(parents)
+    v = len(draft(()))
+    n = len(parents)
     for tokens in product(range(v), repeat=n):
         shape = Proposal(tokens, tuple(parents))
         rows: list[Tensor] = []
@@ -152,7 +153,8 @@ def shared_noise_agreement(p: Tensor, q: Tensor) -> Tensor:
         P(both = x) = 1 / sum over y of max(p_y / p_x, q_y / q_x)."""
     possible = (p > 0) & (q > 0)
     agreement = torch.zeros_like(p)
-    ps, qs = p[possible], q[possible]
+    ps = p[possible]
+    qs = q[possible]
     agreement[possible] = 1.0 / torch.maximum(p / ps[:, None], q / qs[:, None]).sum(-1)
     return agreement
 

@@ -130,7 +130,8 @@ def best_split(
 
 def halving_ratio(alpha: Reals, c: Reals, budget: Reals) -> Reals:
     """D(M) = (1 + alpha^(M/2)) (1 - c + c M/2) / (1 - c + c M) = f(M) / f(M/2)."""
-    half, c = whole("budget", budget, 2) / 2, nonnegative("c", c)
+    half = whole("budget", budget, 2) / 2
+    c = nonnegative("c", c)
     gain = 1 + probability("alpha", alpha) ** half
     return plain(gain * (1 + c * (half - 1)) / (1 + c * (2 * half - 1)))
 
@@ -175,7 +176,10 @@ def theorem4_conditions(
 
     Then the asynchronous h is maximal only with k1 >= 2 and k2 >= 2 (Theorem 4; only
     the appendix says "even")."""
-    a1, a2 = probability("alpha1", alpha1), probability("alpha2", alpha2)
-    c1, c2, m = nonnegative("c1", c1), nonnegative("c2", c2), whole("budget", budget, 1)
+    a1 = probability("alpha1", alpha1)
+    a2 = probability("alpha2", alpha2)
+    c1 = nonnegative("c1", c1)
+    c2 = nonnegative("c2", c2)
+    m = whole("budget", budget, 1)
     rates = (a1 > 0.52) & (a1 < 0.8) & (a2 > 0.52) & (a2 < 0.8)
     return plain(rates & (c1 < 1 / 3) & (c2 < 1 / 5) & (m >= 16) & (m % 2 == 0))

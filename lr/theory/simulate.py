@@ -37,7 +37,9 @@ RIGHTLY = Verdict(aligned=True, why="equivalent")
 WRONGLY = Verdict(aligned=True, why="not equivalent, but the judge erred")
 REJECTED = Verdict(aligned=False, why="rejected")
 NO_ERRORS = JudgeErrors()
-TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
+TARGET_STEP = Constant(1.0)
+DRAFT_STEP = Constant(0.1)
+AT_ONCE = Constant(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,8 @@ class _Simulation:
         self.record: Callable[[Any], None] = lambda event: None
         if trace is not None:
             self.record = trace.record
-            trace.clock, trace.start = lambda: self.now, 0.0
+            trace.clock = lambda: self.now
+            trace.start = 0.0
         draft = Workers(world.draft_workers)
         target = Workers(None, world.target_overhead)
         judge = Workers()

@@ -28,7 +28,8 @@ NAMES = tuple(
 ITEMS = tuple(
     "apples pears coins marbles stickers cards shells buttons pencils stamps".split()
 )
-LOWEST, HIGHEST = 2, 99
+LOWEST = 2
+HIGHEST = 99
 NOTES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 MAX_OPERATIONS = 6
 TEST_SHARE = 16  # one question in sixteen belongs to the test split
@@ -109,7 +110,8 @@ def problem(split: Split, index: int, seed: int = 0) -> Problem:
 
 def _draw(rng: random.Random) -> Problem | None:
     """Draw a problem, or None if the answer to its question is out of bounds."""
-    names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
+    names = list(NAMES)
+    item = ITEMS[rng.randrange(len(ITEMS))]
     rng.shuffle(names)
     people = [(names[0], rng.randrange(3, 51))]
     operations = []
@@ -155,7 +157,8 @@ def random_operation(
             others = [person for person in people if person[0] != name]
             if not others:
                 continue
-            references, operands = (others[-1][0], name), (others[-1][1], value)
+            references = (others[-1][0], name)
+            operands = (others[-1][1], value)
         if operation == "half" and value % 2:
             continue
         result = calculate(operation, operands)
@@ -210,7 +213,8 @@ def one_of(words: Iterable[str], **places: str) -> str:
     return f"(?:{'|'.join(words)})".format(**places)
 
 
-PERSON, ITEM = one_of(NAMES), one_of(ITEMS)
+PERSON = one_of(NAMES)
+ITEM = one_of(ITEMS)
 AMOUNTS = {
     "add": "{n} more {item} than {A}",
     "subtract": "{n} fewer {item} than {A}",

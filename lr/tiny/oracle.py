@@ -23,7 +23,8 @@ _VALUES["{k}"] = f"(?:{'|'.join(NOTES)})(?: , the last)?"
 def pattern(template: tuple[TemplatePiece, ...]) -> re.Pattern[str]:
     """The regular expression of a template over unglued text, in which one space
     follows each word. A slot without an entry in `_VALUES` holds a number."""
-    parts, slots = [], set()
+    parts = []
+    slots = set()
     for alternatives in template:
         word = alternatives[0]
         if len(alternatives) == 1 and word.startswith("{") and word.endswith("}"):
@@ -110,7 +111,8 @@ class OracleVerifier(Verifier):
 def differing(draft: str, target: str) -> str:
     """How the meanings of two steps differ, in words; "" if they do not, or if one of
     the steps cannot be read."""
-    of_draft, of_target = parse(draft), parse(target)
+    of_draft = parse(draft)
+    of_target = parse(target)
     if of_draft is None or of_target is None or of_draft == of_target:
         return ""
     return difference(of_draft, of_target)

@@ -38,7 +38,8 @@ def save_model(
         )
     dtype = str(model.dtype).removeprefix("torch.")
     described = {**config_json(model.config), "dtype": dtype, **(extra or {})}
-    parameters, tensors = dict(model.named_parameters()), {}
+    parameters = dict(model.named_parameters())
+    tensors = {}
     for piece in pieces(model.config):
         rows = slice(piece.first, piece.first + piece.shape[0])
         tensors[piece.key] = (
@@ -48,7 +49,8 @@ def save_model(
     with tempfile.TemporaryDirectory(
         prefix=f".{directory.name}.", dir=directory.parent
     ) as work:
-        fresh, retired = Path(work, "fresh"), Path(work, "retired")
+        fresh = Path(work, "fresh")
+        retired = Path(work, "retired")
         if directory.exists():
             shutil.copytree(directory, fresh, ignore=shutil.ignore_patterns(*_REPLACED))
         fresh.mkdir(exist_ok=True)

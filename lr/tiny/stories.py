@@ -41,7 +41,8 @@ from lr.tiny.language import (
     problem,
 )
 
-FEWEST_TURNS, MOST_TURNS = 19, len(NOTES)
+FEWEST_TURNS = 19
+MOST_TURNS = len(NOTES)
 MOST_CHANGED = 40  # things put in or taken out in a special turn
 MOST_DRIFT = 4  # things that the jar gains or loses in a round of regular turns
 SPECIAL = 0.18  # the share of turns for which the question makes an exception
@@ -61,11 +62,15 @@ def story(split: Split, index: int, seed: int = 0) -> Problem:
 
 def _draw(rng: random.Random) -> Problem | None:
     """Draw a long problem, or None if the jar leaves the bounds."""
-    item, rules = rng.choice(ITEMS), _rules(rng)
+    item = rng.choice(ITEMS)
+    rules = _rules(rng)
     start = jar = rng.randrange(10, 71)
     turns = NOTES[: rng.randrange(FEWEST_TURNS, MOST_TURNS + 1)]
-    people, at, before = list(rules), 0, ""
-    steps, special = list[Meaning](), list[Meaning]()
+    people = list(rules)
+    at = 0
+    before = ""
+    steps = list[Meaning]()
+    special = list[Meaning]()
     for letter in turns:
         if letter == turns[-1] or (before and rng.random() < SPECIAL):
             last = LAST if letter == turns[-1] else ""
@@ -85,7 +90,8 @@ def _draw(rng: random.Random) -> Problem | None:
                 item=item,
                 note=letter,
             )
-            at, before = at + 1, person
+            at = at + 1
+            before = person
         after = consequence(step, jar)
         assert after.result is not None
         jar = after.result

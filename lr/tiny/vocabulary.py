@@ -26,7 +26,9 @@ from lr.tiny.language import ITEMS, NAMES, NOTES, Split
 from lr.tiny.saving import save_model
 from lr.tiny.stories import DATASETS
 
-PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+PAD = "<|endoftext|>"
+START = "<|im_start|>"
+END = "<|im_end|>"
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 PIECE = r"\n\n| ?\\boxed\{| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
 """One piece of text: a blank line, the box, a word, a digit, a mark, or white space.

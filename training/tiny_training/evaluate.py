@@ -190,7 +190,8 @@ def evaluate(
         codec = Codec.load(name)
         return Voice(role, load_model(name, dtype=torch.float32), codec, settings)
 
-    large, small = voice(Role.TARGET, target), voice(Role.DRAFT, draft)
+    large = voice(Role.TARGET, target)
+    small = voice(Role.DRAFT, draft)
     tallies: dict[str, StepSums] = {}
     right = drafts_right = 0
     for first in range(0, settings.problems, BATCH):
@@ -212,7 +213,8 @@ def evaluate(
                 tally.overlap += sum(overlaps[: len(step)])
                 del overlaps[: len(step)]
         _step_acceptance(large, small, problems, tallies)
-    count, temperature = settings.problems, settings.temperature
+    count = settings.problems
+    temperature = settings.temperature
     return TinyReport(count, temperature, right, drafts_right, tallies)
 
 
@@ -278,7 +280,8 @@ def grow_chains(
     chains = [target.codec.chat(task.question) for task in problems]
     branches = [[voice.runner.open(chain) for chain in chains] for voice in voices]
     ends = [len(chain) + LIMITS.max_tokens for chain in chains]
-    live, index = list(range(len(problems))), 0
+    live = list(range(len(problems)))
+    index = 0
     while live:
         numbers = [number(problems[i], index, 0) for i in live]
         again = [number(problems[i], index, 1) for i in live] if twice else []
@@ -288,7 +291,8 @@ def grow_chains(
             target.runner.close(fork)
         drafts = draft.write([branches[1][i] for i in live], numbers)
         for position, i in enumerate(live):
-            written, drafted = targets[position], drafts[position]
+            written = targets[position]
+            drafted = drafts[position]
             second = targets[len(live) + position] if twice else written
             chosen = drafted if accepts(written, drafted, second) else written
             for voice, row in zip(voices, branches, strict=True):

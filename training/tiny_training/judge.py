@@ -69,7 +69,8 @@ class JudgeRows(RowMaker):
         the running answers `RUNNING_WEIGHT`."""
         question = BARE_PROMPT.format(first=pair.first, second=pair.second)
         ids = [*self.prompt(question), *self.begun]
-        labels, weights = list(ids), [0.0] * len(ids)
+        labels = list(ids)
+        weights = [0.0] * len(ids)
         for position, agrees in self._running(pair, ids):
             labels[position + 1] = self.aligned if agrees else self.unaligned
             weights[position + 1] = RUNNING_WEIGHT
@@ -83,7 +84,8 @@ class JudgeRows(RowMaker):
         if meaning is None:
             return
         agreeing = agreeing_prefix(meaning, pair.second)
-        begin, read = ids.index(self.blank) + 1, ""
+        begin = ids.index(self.blank) + 1
+        read = ""
         for position in range(begin, ids.index(self.end, begin)):
             read += self.texts[ids[position]]
             yield position, len(unglue(read)) <= agreeing

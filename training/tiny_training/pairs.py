@@ -190,7 +190,8 @@ def _break(text: str, rng: random.Random) -> str:
 def kind_of_difference(pair: TextPair) -> str:
     """What tells the two steps apart by the oracle: a field of `Meaning`, "several",
     "unreadable", or "" where they mean the same."""
-    a, b = parse(pair.first), parse(pair.second)
+    a = parse(pair.first)
+    b = parse(pair.second)
     if a is None or b is None:
         return "unreadable"
     fields = [name for name in a._fields if getattr(a, name) != getattr(b, name)]
@@ -205,7 +206,8 @@ def agreeing_prefix(meaning: Meaning, text: str) -> int:
     Example: the meaning is "Ann has 7 coins". "First Ann has 17 coins." agrees for the
     14 characters "First Ann has "; the "1" is too much. "First Ann has 72 coins."
     agrees for one character more: 7 may still become 7."""
-    spaced, values = unglue(text), slots(meaning)
+    spaced = unglue(text)
+    values = slots(meaning)
     longest = 0
     for template in PIECES[meaning.kind, meaning.operation]:
         ends = {0}  # where in the text the places so far may end

@@ -28,8 +28,10 @@ from lr.tiny.language import Problem, Split
 from lr.tiny.stories import DATASETS
 from tiny_training.drills import NAME_WORDS, RESULT_WORDS, drill
 
-NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
-POOL_PROBLEMS, POOL_LONG = 192, 128
+NAME_WEIGHT = 2.0
+RESULT_WEIGHT = 3.0
+POOL_PROBLEMS = 192
+POOL_LONG = 128
 DRILL_TOKENS = 192
 WIDTHS = (64, 96, 128, 160, 192, 256, 320, 384, 512, *range(640, 4097, 128))
 """How long the rows of a batch may be: each row is padded to the next of these."""
@@ -72,10 +74,8 @@ def batch_of(
             [[*values, *[value] * (width - len(values))] for values in lists]
         )
 
-    tokens, labels = (
-        pad((r.ids for r in rows), fill),
-        pad((r.labels for r in rows), fill),
-    )
+    tokens = pad((r.ids for r in rows), fill)
+    labels = pad((r.labels for r in rows), fill)
     return Batch(tokens, pad((r.weights for r in rows), 0.0), labels, next_place)
 
 
@@ -170,7 +170,8 @@ class RowMaker:
                 yield batch_of(
                     rows, self.tokenizer.pad_token_id, next_place, width, count
                 )
-            pool, position = pool + stride, 0
+            pool = pool + stride
+            position = 0
 
     def pool(self, number: int, rng: random.Random) -> list[Row]:
         """The rows of a pool without its drills."""

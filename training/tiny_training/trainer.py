@@ -52,7 +52,8 @@ from tiny_training.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
 CLASSES = ("loss", "results", "names", "words")
 FLAGS = 3  # slots after the gradients in the flat buffer: weight sum, stop, save
 EMBEDDING_STD = 0.1
-SAVE_SECONDS, SHOW_SECONDS = 120.0, 15.0
+SAVE_SECONDS = 120.0
+SHOW_SECONDS = 15.0
 
 
 def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
@@ -120,15 +121,19 @@ class Trainer:
         self.layer_of = compiled_layer() if compiled else layer_on_rows
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self.model, self.rows, self.recipe = model, rows, recipe
+        self.model = model
+        self.rows = rows
+        self.recipe = recipe
         in_layers: dict[bool, list[nn.Parameter]] = {True: [], False: []}
         for name, p in model.named_parameters():
             in_layers[p.ndim == 2 and name.startswith("layers.")].append(p)
-        matrices, others = in_layers[True], in_layers[False]
+        matrices = in_layers[True]
+        others = in_layers[False]
         # one buffer for all gradients, so that one all-reduce adds them up; each is a
         # view into it
         size = sum(p.numel() for p in model.parameters()) + FLAGS
-        self.buffer, at = torch.zeros(size, device=model.device), 0
+        self.buffer = torch.zeros(size, device=model.device)
+        at = 0
         for p in (*matrices, *others):
             p.grad = self.buffer[at : at + p.numel()].view_as(p)
             at += p.numel()
@@ -152,8 +157,10 @@ class Trainer:
         """One update. Returns the mean loss by class of token over all processes
         ("loss" is the weighted mean that is trained on), and whether any of them asked
         to stop or to save."""
-        batch, device = next(self.batches), self.model.device
-        tokens, weights = batch.tokens.to(device), batch.weights.to(device)
+        batch = next(self.batches)
+        device = self.model.device
+        tokens = batch.tokens.to(device)
+        weights = batch.weights.to(device)
         labels = batch.labels.to(device)
         self.buffer.zero_()
         losses, weight_of = token_losses(
@@ -206,7 +213,9 @@ class Trainer:
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda number, frame: signals.append(number))
         began = saved = shown = time.perf_counter()
-        first, means, stop = self.progress.tokens, dict[str, float](), False
+        first = self.progress.tokens
+        means = dict[str, float]()
+        stop = False
         while not stop and self.progress.tokens < self.recipe.tokens:
             if last_step is not None and self.progress.step >= last_step:
                 break
@@ -216,9 +225,11 @@ class Trainer:
             means = {
                 n: 0.95 * means.get(n, loss) + 0.05 * loss for n, loss in losses.items()
             }
-            now, spent = time.perf_counter(), self.progress.tokens
+            now = time.perf_counter()
+            spent = self.progress.tokens
             if self.rank == 0 and now - shown > SHOW_SECONDS:
-                shown, speed = now, (spent - first) / (now - began)
+                shown = now
+                speed = (spent - first) / (now - began)
                 left = (self.recipe.tokens - spent) / speed / 60
                 say(
                     f"{(now - began) / 60:6.1f} min  step {self.progress.step:5d}  "
@@ -278,12 +289,14 @@ def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> li
     model in training. The steps, one per problem, are written from true prefixes in
     mixed styles."""
     settings = EvalSettings()
-    voice, counts = Voice(Role.TARGET, model, codec, settings), [0] * 6
+    voice = Voice(Role.TARGET, model, codec, settings)
+    counts = [0] * 6
     for first in range(0, len(indices), BATCH):
         batch = indices[first : first + BATCH]
         problems = draw(batch, settings)
         right = count_right(voice, problems, solve(voice, problems))
-        branches, wanted = [], []
+        branches = []
+        wanted = []
         for i, task in zip(batch, problems, strict=True):
             rng = random.Random(i)
             at = rng.randrange(len(task.steps))
@@ -321,7 +334,8 @@ def layer_on_rows(
     KV head are stacked, so k and v are never repeated, and each quarter of the queries
     meets only the keys up to its end."""
     before, qkv, for_heads, out, after, gate_up, down = weights
-    (r, t, _), d = x.shape, for_heads.shape[-1]
+    (r, t, _) = x.shape
+    d = for_heads.shape[-1]
     heads = out.shape[1] // d
     kv = for_heads.shape[0] - heads
 
@@ -341,7 +355,9 @@ def layer_on_rows(
     q, k = qk.split_with_sizes((heads, kv), 2)
     q = (q * d**-0.5).to(torch.bfloat16).transpose(1, 2)  # [r, heads, t, d]
     k, v = (y.to(torch.bfloat16).transpose(1, 2).reshape(r * kv, t, d) for y in (k, v))
-    mixed, quarter, share = [], -(-t // 4), heads // kv
+    mixed = []
+    quarter = -(-t // 4)
+    share = heads // kv
     for begin in range(0, t, quarter):
         end = min(t, begin + quarter)
         scores = (
@@ -362,7 +378,8 @@ def layer_on_rows(
 
 def weights_of(layer: DecoderLayer) -> tuple[Tensor, ...]:
     """The weights of a layer as `layer_on_rows` takes them."""
-    attention, mlp = layer.attention, layer.mlp
+    attention = layer.attention
+    mlp = layer.mlp
     assert attention.qk_norm is not None
     return (
         layer.attention_norm.weight,
