@@ -52,7 +52,8 @@ ANSWERS = (
 _IRRELEVANT = re.compile(
     r"""(?:(?:unique|task|question|record|problem|contest|data)_)?
     (?:id|idx|index|number|type|source|domain|date|title|category|level)
-    |sub_?(?:field|domain|category)|subject_field|uuid|cleaning_status|modality|difficulty|grade|subject|topic|(?:solution|answer)_type
+    |sub_?(?:field|domain|category)|subject_field|uuid|cleaning_status|modality|difficulty
+    |grade|subject|topic|(?:solution|answer)_type
     |tags|language|split|src|dataset|url|link|license|year|exam|contest|platform|metadata
     |solutions?|rationale|explanation|reasoning|cot|cot_content|equation|formula
     |canonical_solution|generated_solution|generation_model|inference_mode|canary_string

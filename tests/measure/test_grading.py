@@ -121,9 +121,9 @@ def test_the_thought_is_left_aside() -> None:
 @pytest.mark.parametrize(
     "piece",
     [r"\boxed{", r"\boxed{1} and ", "{", "$", "1,", "the answer is ", "**", "#### 1", "(1, ",
-     "is B. ", r"\[ "],
+     "is B. ", r"\[ ", "```\n", "```python\nx\n\n"],
 )  # fmt: skip
-@pytest.mark.parametrize("task", [Task.MATH, Task.CHOICE])
+@pytest.mark.parametrize("task", [Task.MATH, Task.CHOICE, Task.CODE])
 def test_a_model_that_repeats_itself_costs_no_time(
     grader: Grader, piece: str, task: Task
 ) -> None:
