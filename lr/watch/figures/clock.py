@@ -13,7 +13,7 @@ moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -108,12 +108,16 @@ def timeline_of(trace: TraceFile) -> Timeline:
     lanes = []
     for name in LANE_OF.values():
         in_lane = [span for span in spans if span.lane == name]
-        rows = rows_of([(span.begin, span.end) for span in in_lane])
-        for span, row in zip(in_lane, rows, strict=True):
-            span.row = row
+        # Each span gets the first row that is free when it begins: (0, 2), (1, 3) and
+        # (2, 4) get rows 0, 1 and 0.
+        ends: list[float] = []  # by row
+        for span in in_lane:
+            rows = (row for row, since in enumerate(ends) if since <= span.begin)
+            span.row = next(rows, len(ends))
+            ends[span.row : span.row + 1] = [span.end]
         has_passes = any(single.lane == name for single in passes)
         if in_lane or has_passes:
-            lanes.append(Lane(name, 1 + max(rows, default=0), has_passes))
+            lanes.append(Lane(name, max(1, len(ends)), has_passes))
     return Timeline(lanes, spans, passes, begin, end)
 
 
@@ -163,21 +167,6 @@ def _pass(event: dict[str, Any]) -> Pass:
         return Pass("verifier", begin, end, says)
     size = f"rows {event['branches']}, positions {event['tokens']}"
     return Pass(event["role"], begin, end, f"one pass of the {event['role']}: {size}")
-
-
-def rows_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
-    """The row of each interval (begin, end): the first row that is free when it begins.
-
-    Example: (0, 2), (1, 3) and (2, 4) get rows 0, 1 and 0."""
-    free: list[float] = []
-    rows = [0] * len(intervals)
-    for i in sorted(range(len(intervals)), key=lambda i: intervals[i][0]):
-        begin, end = intervals[i]
-        rows[i] = next(
-            (row for row, since in enumerate(free) if since <= begin), len(free)
-        )
-        free[rows[i] : rows[i] + 1] = [end]
-    return rows
 
 
 def draw_order(run: ScriptedRun) -> Figure:
