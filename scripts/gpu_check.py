@@ -288,8 +288,8 @@ def run_here(
         return {"name": name, "ok": None, "what": str(error)}
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last.filename).name}:{last.lineno}"
-        text = f"{type(error).__name__}: {error} ({place})"
+        where_raised = f"{Path(last.filename).name}:{last.lineno}"
+        text = f"{type(error).__name__}: {error} ({where_raised})"
         return {"name": name, "ok": False, "what": text}
 
 
@@ -373,8 +373,8 @@ def main() -> int:
     )
     shown = [["check", "outcome", "what", "s"]]
     for outcome in outcomes:
-        result, what = WORDS[outcome["ok"]], outcome["what"].replace("|", "/")
-        shown.append([outcome["name"], result, what, str(outcome["seconds"])])
+        result, finding = WORDS[outcome["ok"]], outcome["what"].replace("|", "/")
+        shown.append([outcome["name"], result, finding, str(outcome["seconds"])])
     print(*table(shown), sep="\n")
     before = ""
     for record in map(json.loads, lines.read_text(encoding="utf-8").splitlines()[1:]):
