@@ -232,13 +232,11 @@ def reports_errors(connection: Connection, loop: int) -> Iterator[None]:
     """Send errors to the other end; one that is not ours, with its traceback."""
     try:
         yield
-    except (EOFError, OSError):
-        raise  # there is no other end
     except Exception as error:
         ours = isinstance(error, LRError) and type(error).__module__.startswith("lr.")
         if not ours:
             error = DraftWorkerError("".join(traceback.format_exception(error)))
-        connection.send(News(loop, error=error))
+        connection.send(News(loop, error=error))  # raises if there is no other end
 
 
 def process_main(connection: Connection, load: Callable[[], Parts]) -> None:
@@ -369,7 +367,7 @@ class DraftWorker:
         with self._connected() as connection:
             while connection.poll(wait):
                 news: News = connection.recv()
-                if news.loop == self._loop:
+                if news.loop in (0, self._loop):  # 0: of no loop
                     if news.error is not None:
                         raise news.error
                     return news

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -35,6 +36,10 @@ OVERLAPPED = {"driver": "overlapped"}
 def pid(worker: DraftWorker) -> int | None:
     assert worker.process is not None
     return worker.process.pid
+
+
+def missing_file() -> Parts:
+    raise FileNotFoundError("no such file")
 
 
 def broken_checkpoint() -> Parts:
@@ -73,10 +78,16 @@ def test_a_worker_that_dies_is_an_error_and_the_next_answer_has_a_new_one() -> N
         assert worker.process is not first
 
 
-def test_a_draft_that_cannot_be_loaded() -> None:
-    worker = DraftWorker(broken_checkpoint)
+@pytest.mark.parametrize(
+    ("load", "error"),
+    [(broken_checkpoint, CheckpointError), (missing_file, DraftWorkerError)],
+)
+def test_a_draft_that_cannot_be_loaded(
+    load: Callable[[], Parts], error: type[LRError]
+) -> None:
+    worker = DraftWorker(load)
     for _ in range(2):
-        with pytest.raises(CheckpointError, match="no such checkpoint"):
+        with pytest.raises(error, match="no such"):
             worker.start()
         assert worker.process is None
 
