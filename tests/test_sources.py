@@ -27,17 +27,16 @@ BELOW_THE_CLI = [
     and path.name not in ("__main__.py", "lookahead.py")
 ]
 
-# The budgets of CONTRIBUTING.md, held with 5 % of slack.
-HELD = False  # whether the budgets below are held already
+# The budgets of CONTRIBUTING.md, held with 5 % of slack. The three sizes are not what
+# they should be yet: they are held at what they are, so that they can only shrink.
 SLACK = 1.05
-CORE_TOKENS = 52_000
-PACKAGE_TOKENS = 140_000
-TEST_TOKENS = 125_000
+CORE_TOKENS = 75_000  # goal: 52,000
+PACKAGE_TOKENS = 174_000  # goal: 140,000
+TEST_TOKENS = 140_000  # goal: 125,000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02
 VAGUE_NAMES = 0.015
 DOCUMENT_WORDS = 26_000
-held = pytest.mark.skipif(not HELD, reason="the budgets are not held yet")
 
 SAYS_NOTHING = frozenset(
     """all_ asked both found given heard how it kept known least made mine more most one other
@@ -147,7 +146,6 @@ def core() -> list[Path]:
     return [p for p in PACKAGE if p.parent == top or rooms & set(p.parents)]
 
 
-@held
 @pytest.mark.parametrize(
     ("paths", "tokens"),
     [(core(), CORE_TOKENS), (PACKAGE, PACKAGE_TOKENS), (TESTS, TEST_TOKENS)],
@@ -157,14 +155,12 @@ def test_tokens_of_code(paths: list[Path], tokens: int) -> None:
     assert size(paths).tokens <= tokens * SLACK
 
 
-@held
 def test_the_package_is_not_packed() -> None:
     package = size(PACKAGE)
     assert package.tokens / package.code <= TOKENS_PER_LINE * SLACK
     assert package.wide / package.lines <= WIDE_LINES * SLACK
 
 
-@held
 def test_names_say_what_they_hold() -> None:
     package = size(PACKAGE)
     vague = [
@@ -176,7 +172,6 @@ def test_names_say_what_they_hold() -> None:
     assert package.vague / package.names <= VAGUE_NAMES * SLACK, "\n".join(vague)
 
 
-@held
 def test_documents_are_short() -> None:
     pages = [path for path in tracked_files() if path.suffix == ".md"]
     pages = [p for p in pages if p.parent == ROOT or ROOT / "docs" in p.parents]
