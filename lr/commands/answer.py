@@ -19,6 +19,7 @@ from lr.commands.options import AnswerOptions, ModelChoice, VariantChoice
 from lr.measure.speed_reason import speed_reason
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode
 from lr.result import Result
+from lr.spec.protocol import Emit
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split
 from lr.tiny.stories import story
@@ -125,7 +126,7 @@ RACERS: tuple[Mode, ...] = ("ar", "lr")
 OTHERS: tuple[Mode, ...] = ("sd", "lr+sd")
 SHARE = (
     1 / 6
-)  # Of the demo's time, for each answer of the race; its last step may be long.
+)  # Of the demo's time, for each answer of the race; twice that for a long last step.
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ class Demo:
                 for number, mode in enumerate(OTHERS):
                     share = (end - time.monotonic()) / (len(OTHERS) - number)
                     if share > 0:
-                        results[mode] = answer_within(begin(mode, race.length), share)
+                        answer = begin(mode, race.length)
+                        results[mode] = answer_within(answer, share / 2)
                     advance()
         results["lr"] = race.lookahead.answer.result
         out.print("", table_of(results), soft_wrap=False)
@@ -202,20 +204,26 @@ class Demo:
         options["max_tokens"] = self.max_tokens
         if not self.tiny:
             options["max_tokens"] = self.max_tokens or 80
-            options |= {"segmenter": "sentence", "max_step_tokens": 32}
+            options["segmenter"] = "sentence"
         return options
+
+
+def speed_of(result: Result) -> float | None:
+    """Tokens per second, up to the last step that was decided."""
+    emits = [when for when, event in result.trace.events if isinstance(event, Emit)]
+    return result.stats.tokens / emits[-1] if emits else None
 
 
 def table_of(results: Mapping[Mode, Result]) -> Table:
     """The modes beside each other."""
-    plain_speed = results["ar"].stats.tokens_per_second or 1.0
+    plain = speed_of(results["ar"])
     rows = []
     for mode in MODES:
         if mode in results:
             stats = results[mode].stats
-            speed = stats.tokens_per_second or 0.0
+            speed = speed_of(results[mode])
+            ratio = speed / plain if speed and plain else None
             per_pass = stats.tokens_per_target_pass
-            ratio = speed / plain_speed
             rows.append((mode, stats.step_acceptance, per_pass, speed, ratio))
     heads = ("mode", "kept", "tokens / pass", "tokens / s:.1f", "faster")
     return show.table(heads, rows)

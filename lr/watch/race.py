@@ -6,7 +6,7 @@
 Plain decoding writes first, then lookahead, so that each has the whole machine. While
 lookahead writes, the left column shows again what plain decoding had written by that
 time. Nothing is sped up or slowed down; an answer that takes longer than `seconds` ends
-with its present step."""
+with its present step, and after twice as long at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, Timer
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -37,10 +37,14 @@ PAUSE = 1.5  # Seconds between two lines of the slow motion.
 
 
 def answer_within(answer: Answer, seconds: float) -> Result:
-    """Answer; after so many seconds, end with the present step."""
+    """Answer; after so many seconds end with the present step, after twice as many at
+    once."""
     started = time.perf_counter()
+    limit = Timer(2 * seconds, setattr, (answer, "stopped", True))
+    limit.start()
     for _ in answer:
         answer.stopped = time.perf_counter() - started > seconds
+    limit.cancel()
     return answer.result
 
 

@@ -90,7 +90,7 @@ def test_slow_models_show_the_beginnings_of_their_answers(reasoner: Reasoner) ->
     started = time.perf_counter()
     race.show(Console(file=io.StringIO()))
     slowed.remove()
-    # Two answers of half a second, each with one step that was begun before its end.
+    # Two answers of half a second; for a step that was begun as long again.
     assert time.perf_counter() - started < 10
     plain, lookahead = (r.answer.result for r in (race.plain, race.lookahead))
     assert not plain.finished
