@@ -3,6 +3,7 @@ decoding against lookahead, shows one rejection, and compares the modes."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -186,7 +187,7 @@ class Demo:
             with show.progress("comparing", len(OTHERS)) as advance:
                 for number, mode in enumerate(OTHERS):
                     share = (end - time.monotonic()) / (len(OTHERS) - number)
-                    if share > 0:
+                    if share / 2 > first_step(results["ar"]):  # else nothing to compare
                         answer = begin(mode, race.length)
                         results[mode] = answer_within(answer, share / 2)
                     advance()
@@ -208,6 +209,12 @@ class Demo:
         return options
 
 
+def first_step(result: Result) -> float:
+    """When the first step was decided."""
+    emits = (when for when, event in result.trace.events if isinstance(event, Emit))
+    return next(emits, math.inf)
+
+
 def speed_of(result: Result) -> float | None:
     """Tokens per second, up to the last step that was decided."""
     emits = [when for when, event in result.trace.events if isinstance(event, Emit)]
@@ -219,7 +226,7 @@ def table_of(results: Mapping[Mode, Result]) -> Table:
     plain = speed_of(results["ar"])
     rows = []
     for mode in MODES:
-        if mode in results:
+        if mode in results and results[mode].steps:
             stats = results[mode].stats
             speed = speed_of(results[mode])
             ratio = speed / plain if speed and plain else None
