@@ -8,8 +8,8 @@
 The scheduler decides: events in, commands out. The answer carries out its commands on
 the two sides and reports what they have written. Iterating over an answer runs the
 engine's loop (`engine.py`); by `Engine.serve` many answers share one. Read next:
-`spec/protocol.py` and `spec/scheduler.py`, which decide; `side.py`, where branches are
-forked and steps are written.
+`question.py`, which says who speculates with what; `spec/protocol.py` and
+`spec/scheduler.py`, which decide; `side.py`, where branches are forked and written.
 """
 
 from __future__ import annotations

@@ -277,6 +277,8 @@ class Loop:
         # By now the draft's worker has recorded its CUDA graphs: two must not record at
         # once.
         drafter_runner = None
+        # The draft model proposes tokens on branches that follow the target's. They have
+        # a cache of their own: that of the steps it writes may be in another process.
         if options.drafts_tokens:
             drafter_runner = self._borrow("drafter", Role.DRAFT)
         config = answer.writer_config(Role.TARGET, drafter_runner)

@@ -8,10 +8,11 @@ node's branch; they differ only in what a node's branch holds at first.
 
 So if the target's step is emitted, its branch already holds the new prefix, and if the
 draft's is, the accepted node's branches do: after a decision no model runs and no block
-is copied. Example: at root R the draft step a leads to node A, and b from there to B.
-The target wrote s after R, and a is rejected. R's target branch holds "... s", cached
-but for the last token, and becomes the new root's. R's draft branch gets s as
-uncomputed tokens. A and B are closed.
+is copied (only a verifier that needs no target step asks for one after a rejection).
+Example: at root R the draft step a leads to node A, and b from there to B. The target
+wrote s after R, and a is rejected. R's target branch holds "... s", cached but for the
+last token, and becomes the new root's. R's draft branch gets s as uncomputed tokens. A
+and B are closed.
 
 Answers share the writer, which writes when its `poll` is called. The draft's side may
 be in another process (`worker.py`). Read next: `spec/write.py`.
@@ -44,8 +45,8 @@ class Written(NamedTuple):
 @dataclass(eq=False)
 class Side:
     """One model's branches in one answer, by node, and the steps that it writes
-    there. Methods only begin work, except that a fork may read its prefix; `take`
-    collects finished steps."""
+    there. Methods only begin work; only a fork may run the model, to read a long prefix
+    (and with it what else is being written). `take` collects finished steps."""
 
     writer: StepWriter
     trace: Trace

@@ -26,6 +26,8 @@ from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import checkpoint_id, stored_dtype
 from lr.registry import load_file, verifiers
+from lr.spec.checks import make_part
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
 from lr.spec.verifiers.named import VERIFIERS, Embed, Named, VerifierModels
@@ -167,14 +169,22 @@ def _own(file: str, name: str) -> Callable[[VerifierModels], Verifier]:
     if not Path(file).is_file():
         raise SettingError(f"verifier {file}:{name}: there is no file {file}.")
     member: Any = vars(load_file(file)).get(name)
+    named = f"verifier {file}:{name}"
     if inspect.isclass(member):
-        return lambda models: check_verifier(member())
+        return lambda models: check_verifier(make_part(named, member))
     if not inspect.isfunction(member):
         raise SettingError(
             f"verifier {file}:{name} is {member!r}, expected a class without arguments or a "
             "function of the VerifierModels (lr/spec/verifiers/named.py)."
         )
-    return lambda models: check_verifier(member(models))
+
+    def build(models: VerifierModels) -> Verifier:
+        verifier = make_part(named, member, models)
+        if isinstance(verifier, Variant):
+            raise SettingError(f"{named} makes a variant. Give it as --variant.")
+        return check_verifier(verifier)
+
+    return build
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:

@@ -69,8 +69,8 @@ class AcceptanceRule(ABC):
     """
 
     name: str
-    lossless: bool
-    trees: bool
+    lossless: bool = False
+    trees: bool = False
     needs_fresh_noise: bool = False
     draws_uniform: bool = True
     narrow: bool = False

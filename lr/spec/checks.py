@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lr.errors import LRError
+from lr.errors import LRError, SettingError
 from lr.spec.protocol import WAIT, Place
 from lr.types import Verdict
 
@@ -54,9 +54,28 @@ def are_tokens(value: Any, vocab_size: float = math.inf) -> bool:
     return listed and all(is_int(token) and 0 <= token < vocab_size for token in value)
 
 
-def refuse_misspelt(part: str, value: object, base: type) -> None:
-    """Raise `VariantError` for a public name that is nearly one of `base`, while the
-    part lacks that one: nothing would ever call it."""
+def make_part(
+    named: str, make: Callable[..., Any], *arguments: Any, **more: Any
+) -> Any:
+    """What a class or a function of the user makes. Raises `SettingError` if it cannot
+    be called so; an error from inside keeps its traceback."""
+    try:
+        return make(*arguments, **more)
+    except TypeError as error:
+        if error.__traceback__ and error.__traceback__.tb_next:
+            raise
+        raise SettingError(
+            f"{named}: {error}. A class is called without arguments, a function with "
+            "one (docs/variants.md); parameters follow in parentheses."
+        ) from error
+
+
+def check_names(part: str, value: object, base: type) -> None:
+    """Raise `VariantError` if the part lacks an attribute that `base` asks for, or has a
+    public name that is nearly one of `base`, which nothing would ever call."""
+    for name in getattr(base, "__annotations__", ()):
+        if not (hasattr(base, name) or hasattr(value, name)):
+            refuse(part, value, f"no {name!r}", f"a class that sets {name} = ...")
     defined = {name for name in dir(base) if not name.startswith("_")}
     defined |= set(getattr(base, "__annotations__", ()))
     written: set[str] = set()

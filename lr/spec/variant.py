@@ -22,7 +22,7 @@ import torch
 from lr.errors import SettingError
 from lr.options import GenerateOptions, Mode
 from lr.spec.acceptance import AcceptanceRule
-from lr.spec.checks import VariantError, refuse, refuse_misspelt
+from lr.spec.checks import VariantError, check_names, refuse
 from lr.spec.protocol import Note, silent
 from lr.spec.token_sd import Drafter, DrafterSetup
 from lr.spec.verifiers.base import Pair, Verifier, check_verifier
@@ -211,7 +211,7 @@ class Variant:
         if not isinstance(value, part.base):
             expected = f"an object of a class derived from {_name(part)}"
             refuse(field, make, value, expected)
-        refuse_misspelt(field, value, part.base)
+        check_names(field, value, part.base)
         return value
 
 
@@ -230,7 +230,7 @@ def _check_given(part: Part, value: Any) -> None:
             f"(of a class derived from {_name(part)})."
         )
     if part.given is Given.OBJECT:
-        refuse_misspelt(part.field, value, part.base)
+        check_names(part.field, value, part.base)
     if isinstance(value, Verifier):
         check_verifier(value)
 

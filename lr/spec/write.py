@@ -9,7 +9,7 @@ Boundaries are found in bytes, token by token: in Qwen's vocabulary hundreds of 
 contain a blank line, many of them with part of a word, and two line feeds also make
 one. The token that completes the boundary is the last of its step. No step ends before
 its first visible character. Tokens are never split, and text is never encoded again.
-Read next: `engine/runner.py`.
+Read next: `token_sd.py`, then `engine/runner.py`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Any
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.registry import load_file
+from lr.spec.checks import make_part
 from lr.spec.variant import PARTS, Given, Variant
 from lr.types import require
 from lr.variants.adaptive import adaptive
@@ -85,12 +86,7 @@ def _make_variant(
 ) -> Variant:
     """The variant of a function, or of a class or an object of a part."""
     if inspect.isfunction(member):
-        try:
-            member = member(reasoner, **parameters)
-        except TypeError as error:
-            if error.__traceback__ and error.__traceback__.tb_next:
-                raise  # from inside the function
-            raise SettingError(f"variant {text!r}: {error}.") from error
+        member = make_part(f"variant {text!r}", member, reasoner, **parameters)
     if isinstance(member, Variant):
         return member
     is_class = inspect.isclass(member)
@@ -103,5 +99,6 @@ def _make_variant(
     values: dict[str, Any] = {part.field: make for part in parts}
     objects = [part.field for part in parts if part.given is Given.OBJECT]
     if objects:  # a class of two parts, such as verifier and corrector, has one
-        values |= dict.fromkeys(objects, make() if is_class else member)
+        instance = make_part(f"variant {text!r}", make) if is_class else member
+        values |= dict.fromkeys(objects, instance)
     return Variant(**values)

@@ -8,11 +8,12 @@ import pytest
 
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
+from lr.spec.checks import VariantError
 from lr.spec.variant import Variant
 from lr.variants.loading import VARIANTS, load_variant
 
 PLUGIN = """
-from lr.spec.acceptance import RejectRule
+from lr.spec.acceptance import AcceptanceRule, RejectRule
 from lr.spec.drafters import LookupDrafter
 from lr.spec.variant import Controller, Corrector, Variant
 from lr.spec.verifiers.base import Verifier
@@ -55,13 +56,23 @@ class Mine(RejectRule):
     name = "mine"
 
 
+class Unnamed(AcceptanceRule):
+    def outcomes(self, p_rows, proposal):
+        return []
+
+
+class Needs(Longer):
+    def __init__(self, least):
+        self.least = least
+
+
 fixed = Longer(4)
 whole = Variant(fixed)
 nothing = 7
 
 
 def mine(reasoner, *, least=2):
-    assert reasoner.codec is not None
+    assert reasoner is not None
     return Variant(Longer(least))
 
 
@@ -127,6 +138,7 @@ def test_a_controllers_class_gives_each_answer_its_own(
         "FILE:mine(least=)",
         "FILE:mine(least=open('x'))",
         "FILE:nothing",
+        "FILE:Needs",
     ],
 )
 def test_what_cannot_be_loaded_is_refused(
@@ -134,6 +146,18 @@ def test_what_cannot_be_loaded_is_refused(
 ) -> None:
     with pytest.raises(SettingError, match="variant"):
         load_variant(name.replace("FILE", str(plugin)), reasoner)
+
+
+def test_a_part_without_its_name_is_refused(reasoner: Reasoner, plugin: Path) -> None:
+    variant = load_variant(f"{plugin}:Unnamed", reasoner)
+    with pytest.raises(VariantError, match="name"):
+        variant.make("rule")
+
+
+@pytest.mark.parametrize("name", ["Needs", "mine"])  # an argument; a whole variant
+def test_what_makes_no_verifier_is_refused(plugin: Path, name: str) -> None:
+    with pytest.raises(SettingError, match="verifier"):
+        Reasoner(verifier=f"{plugin}:{name}")
 
 
 def test_a_plugins_own_exception_keeps_its_traceback(

@@ -1,4 +1,4 @@
-"""Every deliberate mistake in `mistakes.py` is noticed by whom it says."""
+"""Every deliberate mistake in `mistakes_kit.py` is noticed by whom it says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from mistakes import MISTAKES
+from mistakes_kit import MISTAKES
 
 from lr.errors import LRError
 from lr.reasoner import Reasoner
@@ -17,7 +17,7 @@ from lr.variants.kit.check import QUESTIONS, check_answers, check_parts, idle_pa
 from lr.variants.kit.findings import Material
 from lr.variants.loading import load_variant
 
-FILE = Path(__file__).with_name("mistakes.py")
+FILE = Path(__file__).with_name("mistakes_kit.py")
 KIND = "every value is of the kind that is expected"
 
 

@@ -1,5 +1,5 @@
 """A variant's parts, in answers of random checkpoints: each is used, and made for each
-answer anew. (What a part may not be or return is in `mistakes.py`.)"""
+answer anew. (What a part may not be or return is in `mistakes_kit.py`.)"""
 
 from __future__ import annotations
 
