@@ -125,16 +125,16 @@ WORDS = (
 )
 RACERS: tuple[Mode, ...] = ("ar", "lr")
 OTHERS: tuple[Mode, ...] = ("sd", "lr+sd")
-SHARE = (
-    1 / 6
-)  # Of the demo's time, for each answer of the race; twice that for a long last step.
+SHARE = 1 / 6
+"""Of the demo's time, for each answer of the race; twice that for a long last step."""
 
 
 @dataclass(frozen=True)
 class Demo:
     """Watch plain decoding and lookahead answer the same question in real time; then
     one rejection in slow motion, and all modes in one table. Other models than the tiny
-    ones: --model and --draft_model; verifier likelihood, unless you give another."""
+    ones: --model and --draft_model; the target is its own judge, unless you give another
+    verifier."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask. Left out: a long problem for the tiny models, a short one for any
@@ -159,7 +159,7 @@ class Demo:
         out = show.console()
         models = self.models
         if not self.tiny and models.verifier is None and models.judge_model is None:
-            models = replace(models, verifier="likelihood")
+            models = replace(models, judge_model=models.model)
         with models.load(needs_draft=True) as reasoner:
             end = time.monotonic() + self.seconds
             question = self.question
