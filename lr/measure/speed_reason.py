@@ -57,9 +57,14 @@ def speed_reason(trace: Trace, *, overlapped: bool) -> str:
     verifier_share = stats.verifier_seconds / stats.seconds
     if verifier_share >= VERIFIER_SHARE:
         return f"slowed by the verifier: it took {verifier_share:.0%} of the time"
+    tokens_per_pass = stats.tokens_per_target_pass or 0
+    target_share = stats.target_seconds / stats.seconds
+    # plain decoding: one token per pass, and the target computes all the time
+    speed = "fast" if tokens_per_pass * target_share > 1 else "no faster"
     return (
-        f"fast: {stats.tokens_per_target_pass or 0:.1f} tokens per pass of the target, "
-        f"and a pass of the draft costs {pass_ratio:.2f} of one"
+        f"{speed}: {tokens_per_pass:.1f} tokens per pass of the target, which computed "
+        f"{target_share:.0%} of the time, and a pass of the draft costs "
+        f"{pass_ratio:.2f} of one"
     )
 
 

@@ -45,6 +45,7 @@ def trace_of(marks: str, target: float, draft: float, judge: float = 0) -> Trace
         (trace_of("++++", 9, 5), True, "fast"),  # at the same time
         (trace_of("++++", 9, 5), False, "took 50%"),
         (trace_of("++++", 5, 1, 4), False, "verifier"),
+        (trace_of("++", 4.5, 1), False, "no faster"),  # 2 tokens per pass, 45 %
         (Trace(), False, ""),
     ],
 )
