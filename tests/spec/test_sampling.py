@@ -217,13 +217,14 @@ def test_a_probability_that_is_not_finite_accepts_nothing(rule: str) -> None:
 def test_on_cuda(params: SamplingParams) -> None:
     """The same tokens; and the device is not waited for."""
     logits = normal(1, 400, 3000, dtype=torch.float32)
-    assert draw(logits.cuda(), params, range(400)) == draw(logits, params, range(400))
+    on_gpu = logits.cuda()  # this copy waits
+    assert draw(on_gpu, params, range(400)) == draw(logits, params, range(400))
     if params.top_p < 1 and not params.top_k:
         return  # top-p alone may have to sort the whole vocabulary, and asks first
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        distribution(logits.cuda(), params)
+        distribution(on_gpu, params)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -120,6 +120,9 @@ def least_seconds(
     return max(moved / max(rates.copied, rates.read), 2 * weights * rows / rates.flops)
 
 
+WARM_UP = 160  # tokens of the answer that does not count
+
+
 @dataclass(frozen=True)
 class GpuPlan:
     """What is timed, and how often. `options` are the engine's, but for mode and
@@ -173,7 +176,7 @@ def time_passes(
 
 def time_modes(reasoner: Reasoner, plan: GpuPlan) -> list[step.BenchTally]:
     """Answer in every way, `plan.repeats` times in turn, each repeat with other draws;
-    one more does not count."""
+    a short one before them does not count: it pays for what is set up once."""
     same = {"depth": plan.options.depth, "drafter": plan.options.drafter}
     tallies = [
         step.BenchTally(replace(way, settings=same | way.settings)) for way in plan.ways
@@ -182,11 +185,15 @@ def time_modes(reasoner: Reasoner, plan: GpuPlan) -> list[step.BenchTally]:
     assert isinstance(verifier, SyntheticVerifier)
     judged = dict.fromkeys(range(len(tallies)), 0)
     for repeat in range(plan.repeats + 1):
+        max_tokens = plan.options.max_tokens
+        if repeat == 0:
+            max_tokens = min(max_tokens, WARM_UP)
         for number, tally in enumerate(tallies):
             options = replace(
                 plan.options,
                 mode=tally.way.mode,  # type: ignore[arg-type]
                 sample=repeat,
+                max_tokens=max_tokens,
                 **tally.way.settings,
             )
             # Draws of steps go on from answer to answer. A step that was cut is always
@@ -197,7 +204,7 @@ def time_modes(reasoner: Reasoner, plan: GpuPlan) -> list[step.BenchTally]:
             )
             result = answer.finish()
             plan.progress()
-            if repeat == 0:  # it pays for what is set up once
+            if repeat == 0:
                 continue
             judged[number] += sum(s.finish is not Finish.LENGTH for s in result.steps)
             tally.seconds.append(0.0)
@@ -246,6 +253,13 @@ def figures(
     ]
 
 
+def dummy(name: str) -> str:
+    """The model of this shape with random weights. Example: "int8:Qwen3-1.7B" becomes
+    "int8:dummy:Qwen3-1.7B"."""
+    weights, colon, shape = name.rpartition(":")
+    return f"{weights}{colon}dummy:{shape}"
+
+
 def bench(
     names: tuple[str, str, str | None],
     layout: DeviceMap,
@@ -254,16 +268,17 @@ def bench(
 ) -> dict[str, Any]:
     """Time the passes of both models and the ways of the plan; one document.
 
-    `names`: shapes or folders of target, draft and judge; without a judge verdicts cost
-    nothing. A target on several devices has the rates of the first so many times."""
+    `names`: shapes or folders of target, draft and judge, quantised as "int8:NAME";
+    without a judge verdicts cost nothing. A target on several devices has the rates of
+    the first so many times."""
     rates = measure_rates(layout.target[0], dtype)
     spread = Rates(*(layout.ranks * rate for rate in asdict(rates).values()))
     reader = None
     if names[2] is not None:
-        judge = load_model(f"dummy:{names[2]}", device=layout.judge, dtype=dtype)
+        judge = load_model(dummy(names[2]), device=layout.judge, dtype=dtype)
         equip(judge)
         reader = ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // BLOCK_SIZE))
-    target, draft = (f"dummy:{name}" for name in names[:2])
+    target, draft = (dummy(name) for name in names[:2])
     verifier = SyntheticVerifier(plan.synthetic, reader)
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
         engine = reasoner.engine
