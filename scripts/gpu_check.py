@@ -190,6 +190,7 @@ def rows(here: Here) -> str:
     model = load_model(name, device=here.device, dtype=here.dtype)
     needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
     kinds = [name for name, kind in candidates(needs) if not isinstance(kind, str)]
+    kinds = [kind for kind in kinds if kind != "sdpa"] or kinds
     first, *_, last = lengths = (20, 60) if here.small else (1000, 8000, 16000)
     forms = {"1 row": (1, 1), "5 rows": (5, 1), "5 x 5 rows": (5, 5)}
     seconds: dict[tuple[str, int, str], float] = {}
