@@ -185,7 +185,7 @@ def time_modes(reasoner: Reasoner, plan: GpuPlan) -> list[step.BenchTally]:
     assert isinstance(verifier, SyntheticVerifier)
     judged = dict.fromkeys(range(len(tallies)), 0)
     for repeat in range(plan.repeats + 1):
-        max_tokens = plan.options.max_tokens
+        max_tokens = plan.options.max_tokens or WARM_UP
         if repeat == 0:
             max_tokens = min(max_tokens, WARM_UP)
         for number, tally in enumerate(tallies):
