@@ -80,11 +80,17 @@ class MemoryOf:
 
 def memory_table(plan: MemoryPlan) -> Table:
     """What each device will hold."""
-    title = f"memory for chains of {plan.tokens} tokens"
+    from lr.measure.memory import gib
+
     columns = ("device", "model", "weights", "cache", "needed", "free")
-    shown = table(columns, text=2, title=title)
-    for row in plan.rows():
-        shown.add_row(*row, style="bold" if row[1] == "together" else None)
+    shown = table(columns, text=2)
+    for device, free in plan.free.items():
+        for place, model, weights, cache in plan.models:
+            if place == device:
+                shown.add_row(device, model, gib(weights), gib(cache))
+        needed = gib(plan.needed(device))
+        left = "not known" if free is None else gib(free)
+        shown.add_row(device, "together", "", "", needed, left, style="bold")
     return shown
 
 
@@ -110,6 +116,8 @@ def machine_lines() -> Iterator[str]:
     """What this machine has, and what models get on it."""
     import torch
 
+    from lr.model.weights import bfloat16_unit
+
     yield f"lr {__version__}, Python {platform.python_version()}"
     for package in PACKAGES:
         try:
@@ -122,23 +130,9 @@ def machine_lines() -> Iterator[str]:
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
         yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
-    yield from dtype_lines()
+    large = "bfloat16" if bfloat16_unit() else "float32"
+    yield f"dtype of large models on the CPU, where none is asked for: {large}"
     yield from attention_lines(device)
-
-
-def dtype_lines() -> Iterator[str]:
-    """The dtype that models get on the CPU, and why."""
-    from lr.model.weights import BFLOAT16_UNITS, LARGE, bfloat16_unit
-
-    yield "dtype on the CPU, where none is asked for:"
-    yield "  float32: small models, which stay in the caches"
-    large = f"models of more than {LARGE // 10**6} million weights"
-    unit = bfloat16_unit()
-    if unit:
-        yield f"  bfloat16: {large}, since the processor has {unit}"
-    else:
-        missing = " or ".join(BFLOAT16_UNITS)
-        yield f"  float32: {large} too, since the processor has no {missing}"
 
 
 def attention_lines(device: torch.device) -> Iterator[str]:

@@ -3,7 +3,8 @@ caches, counted from config.json and the options, next to what is free.
 
 Caches are those that the engine reserves: one per writer, one more for a draft model
 that proposes tokens, one for a verifier that asks the target, and a fixed one for the
-judge. The draft's weights count twice if its worker is a process of its own.
+judge. The draft's weights count twice if its worker is a process of its own; quantised
+weights count in full, as they are while they are loaded.
 
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64
 layers * 8 heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
@@ -20,15 +21,15 @@ import torch
 
 from lr.engine.runner import RESERVE, num_kv_blocks_needed
 from lr.errors import LRError
-from lr.kvcache.branch import BLOCK_SIZE
+from lr.kvcache.branch import BLOCK_SIZE, blocks_for
 from lr.kvcache.cache import bytes_per_block
 from lr.model.config import ModelConfig
 from lr.model.device import DeviceMap
-from lr.model.dummy import dummy_name, published
+from lr.model.dummy import published
 from lr.model.ranks import part_of
-from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, config_of, pieces, usual_dtype
+from lr.model.weights import config_of, pieces, usual_dtype
 from lr.options import GenerateOptions
-from lr.registry import split_weights
+from lr.registry import DUMMY, split_weights
 from lr.spec.verifiers.judge import JUDGE_TOKENS
 
 GIB = 2**30
@@ -43,30 +44,19 @@ class MemoryShortError(LRError):
 
 
 @dataclass(frozen=True)
-class ModelMemory:
-    """The bytes that a model needs on each of its devices."""
-
-    role: str
-    name: str
-    devices: tuple[str, ...]
-    weights: int
-    cache: int
-
-
-@dataclass(frozen=True)
 class MemoryPlan:
-    """What models need for chains of `tokens` tokens. `free`: bytes by device, None if
-    unknown."""
+    """`models`: device, model, and the bytes of its weights and caches there. `free`:
+    bytes by device, None if unknown."""
 
-    models: tuple[ModelMemory, ...]
-    tokens: int
+    models: tuple[tuple[str, str, int, int], ...]
     free: dict[str, int | None]
 
     def needed(self, device: str) -> int:
         """Bytes on a device."""
-        models = [model for model in self.models if device in model.devices]
-        overhead = OVERHEAD if device.startswith("cuda") else 0
-        return overhead + sum(model.weights + model.cache for model in models)
+        total = OVERHEAD if device.startswith("cuda") else 0
+        for place, _, weights, cache in self.models:
+            total += weights + cache if place == device else 0
+        return total
 
     def check(self) -> None:
         """Raise `MemoryShortError` unless all devices have enough."""
@@ -75,23 +65,9 @@ class MemoryPlan:
                 raise MemoryShortError(
                     f"the models do not fit on {device}: {gib(self.needed(device))} "
                     f"are needed, {gib(free)} are free. What helps: a smaller "
-                    "--max_tokens_len, draft or judge on another device "
-                    "(--draft_gpu_id, --judge_gpu_id), the target over several GPUs "
-                    "(--target_gpu_id 0,1), a smaller --dtype, or smaller models. "
-                    "lr info --model shows what each of them needs."
+                    "--max_tokens_len, draft or judge on another device, the target "
+                    "over several GPUs (--target_gpu_id 0,1), or smaller models."
                 )
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """For a table: device, model, weights, cache, needed, free."""
-        rows: list[tuple[str, ...]] = []
-        for device, free in self.free.items():
-            for model in self.models:
-                if device in model.devices:
-                    sizes = (gib(model.weights), gib(model.cache), "", "")
-                    rows.append((device, f"{model.role} {model.name}", *sizes))
-            left = "not known" if free is None else gib(free)
-            rows.append((device, "together", "", "", gib(self.needed(device)), left))
-        return rows
 
 
 def plan_memory(
@@ -113,103 +89,54 @@ def plan_memory(
     usual one. `num_blocks`: cache blocks of 16 tokens per model; None: as many
     as needed. `free_gib`: what every device has free; None: what it has now.
     """
-    # 1. The models.
-    devices = (places.target, (places.draft,), (places.judge,))
-    roles = {
-        role: (name, *described(name, dtype, device[0]), device)
-        for role, name, device in zip(
-            ("target", "draft", "judge"), names, devices, strict=True
-        )
-        if name is not None and (role != "draft" or options.needs_draft)
-    }
-    contexts = {
-        r: config.max_position_embeddings for r, (_, config, *_) in roles.items()
-    }
-    tokens = min(tokens, *(contexts[role] for role in contexts if role != "judge"))
-
-    # 2. The blocks of their caches.
-    each = num_blocks or share * num_kv_blocks_needed(options, tokens)
-    judged = num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-    drafts = options.looks_ahead + options.drafts_tokens
-    blocks = {"target": each, "draft": drafts * each, "judge": judged}
-    if verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
-        longest = contexts["target"] + JUDGE_TOKENS
-        blocks["target"] += num_blocks or -(-longest // BLOCK_SIZE)
-
-    # 3. Their bytes.
+    on = {"target": places.target, "draft": (places.draft,), "judge": (places.judge,)}
+    asks = verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead
     overlapped = options.looks_ahead and options.driver == "overlapped"
-    copies = {"draft": 2 if overlapped and not places.shares_gpu else 1}
-    models = tuple(
-        ModelMemory(
-            role,
-            name,
-            tuple(map(device_name, device)),
-            copies.get(role, 1)
-            * weight_bytes(config, kind, len(device), split_weights(name)[0]),
-            cache_bytes(config, kind, blocks[role], len(device)),
-        )
-        for role, (name, config, kind, device) in roles.items()
-    )
+    models = []
+    for role, name in zip(on, names, strict=True):
+        if name is None or (role == "draft" and not options.needs_draft):
+            continue
+        # 1. The blocks of its caches; no chain is longer than the context.
+        source = str(split_weights(name)[1])
+        if published(source) is not None:
+            source = f"{DUMMY}{source}"
+        config = config_of(source)
+        context = config.max_position_embeddings
+        chain = share * num_kv_blocks_needed(options, min(tokens, context))
+        question = blocks_for(JUDGE_TOKENS + asks * context, BLOCK_SIZE)
+        blocks = num_blocks or (question if role == "judge" else chain)
+        if role == "draft":
+            blocks *= options.looks_ahead + options.drafts_tokens
+        if role == "target" and asks:
+            blocks += num_blocks or question
+
+        # 2. Its bytes.
+        kind = dtype or usual_dtype(source, on[role][0])
+        weights, cache = model_bytes(config, kind, blocks, len(on[role]))
+        if role == "draft" and overlapped and not places.shares_gpu:
+            weights *= 2
+        models += [(str(d), f"{role} {name}", weights, cache) for d in on[role]]
     free = {
         device: free_bytes(device) if free_gib is None else int(free_gib * GIB)
-        for model in models
-        for device in model.devices
+        for device, *_ in models
     }
-    return MemoryPlan(models, tokens, free)
+    return MemoryPlan(tuple(models), free)
 
 
-def described(
-    name: str, dtype: torch.dtype | None, device: torch.device
-) -> tuple[ModelConfig, torch.dtype]:
-    """Configuration of a checkpoint, of which only config.json is read, and its dtype on
-    a device. Raises `CheckpointError`."""
-    source = str(split_weights(name)[1])
-    if published(source) is not None and not Path(source).is_dir():
-        source = dummy_name(source)
-    return config_of(source), dtype or usual_dtype(source, device)
-
-
-def weight_bytes(
-    config: ModelConfig,
-    dtype: torch.dtype,
-    ranks: int = 1,
-    quantised: str | None = None,
-) -> int:
-    """Bytes of a model's weights on each of `ranks` devices. `quantised`: "int8" or
-    "int4", in which all matrices are but the embedding; a tied head becomes one. Raises
-    like `part_of`."""
-    network = [(piece.key, piece.shape) for piece in pieces(part_of(config, ranks))]
-    if quantised is None:
-        return dtype.itemsize * sum(prod(sizes) for _, sizes in network)
-    if config.tie_word_embeddings:
-        network.append((HEAD_KEY, network[0][1]))
-    total = 0
-    for key, sizes in network:
-        if len(sizes) == 1 or key == EMBEDDING_KEY:
-            total += dtype.itemsize * prod(sizes)
-        elif quantised == "int8":
-            total += prod(sizes) + 2 * sizes[0]  # a scale of 16 bits per row
-        else:  # two numbers of 16 bits for 32 weights
-            total += prod(sizes) * 5 // 8
-    return total
-
-
-def cache_bytes(
+def model_bytes(
     config: ModelConfig, dtype: torch.dtype, blocks: int, ranks: int = 1
-) -> int:
-    """Bytes of a cache of `blocks` blocks on each of `ranks` devices."""
-    return blocks * bytes_per_block(
-        num_layers=config.num_layers,
-        num_kv_heads=part_of(config, ranks).num_kv_heads,
-        head_dim=config.head_dim,
+) -> tuple[int, int]:
+    """Bytes of a model's weights, and of a cache of `blocks` blocks, on each of `ranks`
+    devices. Raises like `part_of`."""
+    part = part_of(config, ranks)
+    weights = dtype.itemsize * sum(prod(piece.shape) for piece in pieces(part))
+    return weights, blocks * bytes_per_block(
+        num_layers=part.num_layers,
+        num_kv_heads=part.num_kv_heads,
+        head_dim=part.head_dim,
         block_size=BLOCK_SIZE,
         dtype=dtype,
     )
-
-
-def device_name(device: torch.device) -> str:
-    """A device by name; the first GPU has one name, not two."""
-    return "cuda:0" if device == torch.device("cuda") else str(device)
 
 
 def free_bytes(device: str) -> int | None:
@@ -224,5 +151,5 @@ def free_bytes(device: str) -> int | None:
 
 
 def gib(size: int) -> str:
-    """A number of bytes in GiB or MiB."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / 2**20:.1f} MiB"
+    """A number of bytes in GiB."""
+    return f"{size / GIB:.1f} GiB"

@@ -13,15 +13,12 @@ import torch
 from lr.engine.runner import num_kv_blocks_needed
 from lr.measure.memory import (
     MemoryPlan,
-    MemoryShortError,
-    cache_bytes,
     free_bytes,
+    model_bytes,
     plan_memory,
-    weight_bytes,
 )
 from lr.model.device import DeviceMap
-from lr.model.dummy import SHAPES, random_model, shape
-from lr.model.quantize import quantize
+from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
@@ -47,71 +44,59 @@ def plan(
     return plan_memory(names, places, BF16, options, tokens, **settings)  # type: ignore[arg-type]
 
 
+def bytes_of(plan: MemoryPlan, role: str) -> tuple[int, int]:
+    """Weights and caches of a model on its first device."""
+    return next(
+        (weights, cache)
+        for _, model, weights, cache in plan.models
+        if model.startswith(role)
+    )
+
+
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_weights_and_cache_are_counted_to_the_byte(dtype: torch.dtype) -> None:
-    model, config = load_model("tiny-target", dtype=dtype), TINY
-    assert weight_bytes(config, dtype) == sum(p.nbytes for p in model.parameters())
+    model = load_model("tiny-target", dtype=dtype)
     cache = model.make_cache(7, 16)
-    assert cache_bytes(config, dtype, 7) == cache.keys.nbytes + cache.values.nbytes
+    weights = sum(p.nbytes for p in model.parameters())
+    held = weights, cache.keys.nbytes + cache.values.nbytes
+    assert model_bytes(TINY, dtype, 7) == held
 
 
 def test_ranks_share_matrices_not_norms_nor_single_heads() -> None:
     large = SHAPES["Qwen3-32B"]
-    full, half = (weight_bytes(large, BF16, ranks) for ranks in (1, 2))
+    full, half = (model_bytes(large, BF16, 1, ranks)[0] for ranks in (1, 2))
     norms = 64 * (2 * 5120 + 2 * 128) + 5120
     assert half == (full - 2 * norms) // 2 + 2 * norms
     few = replace(large, num_kv_heads=2)
-    assert cache_bytes(few, BF16, 5, ranks=4) == cache_bytes(few, BF16, 5, ranks=2)
+    assert model_bytes(few, BF16, 5, 4)[1] == model_bytes(few, BF16, 5, 2)[1]
 
 
 def test_needs_add_up_where_models_share_a_device() -> None:
     together, apart = plan(), plan(FOUR_GPUS)
     assert list(together.free) == ["cuda:0"]
     assert list(apart.free) == [f"cuda:{n}" for n in range(4)]
-    [target, *_], [half, *_] = together.models, apart.models
-    assert half.devices == ("cuda:0", "cuda:1")
-    assert 2 * half.cache == target.cache
+    _, cache = bytes_of(together, "target")
+    assert 2 * bytes_of(apart, "target")[1] == cache
     blocks = num_kv_blocks_needed(PAPER, 37000)
-    assert target.cache == cache_bytes(SHAPES["Qwen3-32B"], BF16, blocks)
-    names = DeviceMap((torch.device("cuda"),), CUDA[0], torch.device("cuda"))
-    assert plan(names) == together  # two names of one GPU
+    assert cache == model_bytes(SHAPES["Qwen3-32B"], BF16, blocks)[1]
 
 
 def test_what_options_add() -> None:
-    def need(role: str, options: GenerateOptions = PAPER, **changes: object) -> tuple:
-        models = {m.role: m for m in plan(options=options, **changes).models}  # type: ignore[arg-type]
-        return models[role].weights, models[role].cache
-
-    weights, cache = need("draft")
+    weights, cache = bytes_of(plan(), "draft")
     # The draft writes steps, and proposes tokens.
-    assert need("draft", replace(PAPER, drafter="draft")) == (weights, 2 * cache)
+    proposes = plan(options=replace(PAPER, drafter="draft"))
+    assert bytes_of(proposes, "draft") == (weights, 2 * cache)
     # On another device than the target, its worker is a process.
-    assert need("draft", places=FOUR_GPUS) == (2 * weights, cache)
-    asked = need("target", verifier="score:7")[1] - need("target")[1]
-    assert asked == cache_bytes(SHAPES["Qwen3-32B"], BF16, (40960 + 8192) // 16)
-    assert need("target", share=3)[1] == 3 * need("target")[1]
+    assert bytes_of(plan(FOUR_GPUS), "draft") == (2 * weights, cache)
+    _, cache = bytes_of(plan(), "target")
+    asked = bytes_of(plan(verifier="score:7"), "target")[1] - cache
+    blocks = (40960 + 8192) // 16
+    assert asked == model_bytes(SHAPES["Qwen3-32B"], BF16, blocks)[1]
+    assert bytes_of(plan(share=3), "target")[1] == 3 * cache
     plain = plan(options=replace(PAPER, mode="ar"))
-    assert [model.role for model in plain.models] == ["target", "judge"]
-    assert plan(tokens=10**9).tokens == 40960  # no chain is longer than the context
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(MemoryShortError, match="cuda:0"):
-        plan(free_gib=84).check()
-    plan(free_gib=84, tokens=2000).check()
-
-
-def test_quantised_weights_are_counted() -> None:
-    """To the byte, with an untied head; and a tied head becomes a copy."""
-    shape_of = replace(TINY, hidden_size=64, head_dim=16, vocab_size=320)
-    for tied in (False, True):
-        config = replace(shape_of, tie_word_embeddings=tied)
-        for kind in ("int8", "int4"):
-            model = random_model(config, F32, torch.device("cpu"))
-            quantize(model, kind)
-            tensors = [*model.parameters(), *model.buffers()]
-            sizes = [t.nbytes for t in tensors if t.dtype != torch.int64]
-            assert weight_bytes(config, F32, 1, kind) == sum(sizes)
+    assert [model.split()[0] for _, model, *_ in plain.models] == ["target", "judge"]
+    # No chain is longer than the context.
+    assert plan(tokens=10**9) == plan(tokens=40960)
 
 
 @pytest.mark.usefixtures("whole_targets")
@@ -124,10 +109,9 @@ def test_the_plan_of_an_answer_is_what_it_reserves() -> None:
         on_cpu = DeviceMap.of("cpu")
         planned = plan_memory((*names, None), on_cpu, F32, options, length)
         models = reasoner.engine.target, reasoner.engine.draft
-        for need, model in zip(planned.models, models, strict=True):
+        for (*_, weights, cache), model in zip(planned.models, models, strict=True):
             assert model is not None
-            assert need.weights == sum(p.nbytes for p in model.parameters())
-            assert need.cache == cache_bytes(model.config, F32, answer.blocks)
+            assert (weights, cache) == model_bytes(model.config, F32, answer.blocks)
 
 
 @pytest.mark.gpu
@@ -148,12 +132,10 @@ def test_the_plan_is_what_a_gpu_allocates() -> None:
         reasoner.generate("hello", mode="lr+sd", drafter="draft", max_tokens=64)
         held = torch.cuda.memory_allocated() - before
         peak = torch.cuda.max_memory_allocated() - before
-    assert sum(need.weights + need.cache for need in planned.models) <= held
+    assert sum(weights + cache for *_, weights, cache in planned.models) <= held
     assert peak <= planned.needed("cuda:0")
 
 
 def test_nothing_is_refused_where_nobody_knows_what_is_free() -> None:
     assert (free_bytes("cpu") or 1) > 0
-    unknown = replace(plan(), free={"mps": None})
-    unknown.check()
-    assert unknown.rows()[-1][-1] == "not known"
+    replace(plan(), free={"mps": None}).check()
