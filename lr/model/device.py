@@ -19,9 +19,7 @@ from typing import Any
 import torch
 
 from lr.errors import SettingError
-
-CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
-
+from lr.types import require
 
 Device = str | torch.device | Sequence[str | torch.device]
 """A device by name or, for the target, several devices, one per rank (`ranks.py`)."""
@@ -39,9 +37,9 @@ class DeviceMap:
     judge: torch.device
 
     def __post_init__(self) -> None:
-        others = {_number(rank) for rank in self.target[1:]} - {_number(self.target[0])}
+        others = {*self.target[1:]} - {self.target[0]}
         for role, device in (("draft", self.draft), ("judge", self.judge)):
-            if device.type == "cuda" and _number(device) in others:
+            if device.type == "cuda" and device in others:
                 raise SettingError(
                     f"the {role} is to be on {device}, where another process runs a rank of the "
                     "target; two processes take turns on a GPU. Give another GPU, or "
@@ -63,21 +61,14 @@ class DeviceMap:
         if isinstance(device, DeviceMap):
             return device
         named = dict(device) if isinstance(device, Mapping) else {"target": device}
-        if unknown := sorted(set(named) - {"target", "draft", "judge"}):
-            raise SettingError(
-                f"device has {', '.join(unknown)}, expected target, draft, judge."
-            )
-        target = tuple(map(find_device, _several(named.get("target", "cpu"))))
-        if not target:
-            raise SettingError("the target has no device; give at least one.")
+        target = _found(named.pop("target", "cpu"))
+        require(len(target) > 0, "device of the target", target, "one or more")
         others = {}
-        for role in ("draft", "judge"):
-            devices = _several(named.get(role, target[0]))
-            if len(devices) != 1:  # only a target can be spread over ranks
-                raise SettingError(
-                    f"the {role} is to be on {len(devices)} devices, expected one."
-                )
-            others[role] = find_device(devices[0])
+        for role in ("draft", "judge"):  # only a target can be spread over ranks
+            devices = _found(named.pop(role, target[0]))
+            require(len(devices) == 1, f"device of the {role}", devices, "one")
+            others[role] = devices[0]
+        require(not named, "device", named, "the roles target, draft, judge")
         return cls(target, **others)
 
     @property
@@ -87,18 +78,12 @@ class DeviceMap:
         process: without NVIDIA's MPS service, kernels of two processes take turns on a
         GPU; those of two streams do not.
         """
-        return self.draft.type == "cuda" and _number(self.draft) == _number(
-            self.target[0]
-        )
+        return self.draft.type == "cuda" and self.draft == self.target[0]
 
 
-def _several(device: Device) -> Sequence[str | torch.device]:
-    return [device] if isinstance(device, (str, torch.device)) else device
-
-
-def _number(device: torch.device) -> tuple[str, int]:
-    """Type and index of a device; `cuda` means the first GPU."""
-    return device.type, device.index or 0
+def _found(device: Device) -> tuple[torch.device, ...]:
+    names = [device] if isinstance(device, (str, torch.device)) else device
+    return tuple(map(find_device, names))
 
 
 @contextmanager
@@ -125,43 +110,39 @@ def own_stream(
 
 
 @cache
-def recording_stream(index: int) -> torch.cuda.Stream:
-    """A stream of GPU number `index` on which CUDA graphs are recorded, and no thread
-    works: a recording would contain its work. A recorded kernel keeps this stream's
-    priority, the usual one.
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream on which CUDA graphs are recorded, and no thread works: a recording would
+    contain its work. A recorded kernel keeps this stream's priority, the usual one.
     """
-    return torch.cuda.Stream(index)
+    return torch.cuda.Stream(device)
 
 
 @cache
 def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
     stream = torch.cuda.Stream(device)
-    if stream == recording_stream(_number(device)[1]):  # PyTorch reuses 32 streams
+    if stream == recording_stream(device):  # PyTorch reuses 32 streams
         stream = torch.cuda.Stream(device)
     return stream
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device `name`, tested; "auto": CUDA, else MPS, else the CPU. Raises
-    SettingError."""
+    """The device `name`, tested; "auto": CUDA, else MPS, else the CPU. A GPU has an
+    index. Raises SettingError."""
     if name == "auto":
-        mps = torch.backends.mps.is_available()
-        return torch.device(
-            "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
-        )
+        mps = "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else mps
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise SettingError(f"device is {str(name)!r}, expected {CHOICES}.") from error
-    try:
         if device.type == "cuda":  # a tensor there would occupy half a GiB for good
+            device = torch.device("cuda", device.index or 0)
             torch.cuda.get_device_properties(device)
         else:
             torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise SettingError(
-            f"device {str(name)!r} cannot be used here: {reason}. Expected {CHOICES}."
+            f"device {str(name)!r} cannot be used here: {reason}. Expected auto, cpu, "
+            "cuda, cuda:1 (the second GPU) or mps."
         ) from error
     return device
 

@@ -207,7 +207,7 @@ def recorder_for(device: torch.device) -> Recorder:
         graph = torch.cuda.CUDAGraph()
         with _RECORDING, _uncollected(), torch.cuda.device(device):
             before = torch.cuda.current_stream(device)
-            stream = recording_stream(torch.cuda.current_device())
+            stream = recording_stream(device)
             stream.wait_stream(before)
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UPS):

@@ -23,11 +23,10 @@ import signal
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -46,15 +45,11 @@ from lr.model.device import find_device, start_process
 from lr.model.qwen import CausalLM, Replay
 from lr.model.weights import Piece, config_of, load_pieces, pieces
 
-BLAME = 10.0  # seconds in which a rank that failed must have ended
+PATIENCE = 3.0  # seconds in which a rank that has lost another ends too
 
 
 class WorkerError(LRError):
     """A rank of a tensor-parallel model has ended. The text says which."""
-
-
-class RankLost(LRError):
-    """A collective operation failed, because another rank is gone."""
 
 
 # 1. Who has which slice
@@ -64,14 +59,11 @@ def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
     """The sizes of one rank's network. Raises `SettingError` for an impossible number
     of ranks."""
     h, k, width = config.num_heads, config.num_kv_heads, config.intermediate_size
-    possible = [
-        n for n in range(1, h + 1) if not (h % n or width % n or max(k, n) % min(k, n))
-    ]
-    if ranks not in possible:
+    if h % ranks or width % ranks or max(k, ranks) % min(k, ranks):
         raise SettingError(
             f"tensor_parallel is {ranks}. It must divide this model's query heads "
             f"({h}) and MLP width ({width}), and divide its KV heads ({k}) or be a "
-            f"multiple of them. Possible for it: {', '.join(map(str, possible))}."
+            "multiple of them."
         )
     return replace(
         config,
@@ -106,56 +98,36 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
 # 2. A rank's part of the network
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """This process: number `rank` of the `size` that share a model. All make the same
-    collective calls in the same order."""
-
-    rank: int
-    size: int
-    device: torch.device
-
-    def join(self, store: dist.Store) -> None:
-        """Form the group of torch.distributed."""
-        backend, device = "gloo", None
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-            backend, device = "nccl", self.device
-        start = partial(dist.init_process_group, backend, device_id=device, store=store)
-        self.call(partial(start, rank=self.rank, world_size=self.size))
-
-    def call(self, collective: Callable[..., Any], *arguments: Any) -> None:
-        """Make a collective call. Raises `RankLost`."""
-        try:
-            collective(*arguments)
-        except RuntimeError as error:
-            raise RankLost(f"this rank has lost the others: {error}") from error
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Add up the x of all ranks, in place."""
-        self.call(dist.all_reduce, x)
-        return x
+def all_sum(x: Tensor) -> Tensor:
+    """Add up the x of all ranks, in place."""
+    dist.all_reduce(x)
+    return x
 
 
 class RankLM(CausalLM):
-    """One rank's part of a model. `config`: of the whole model; `part`: of this
-    rank."""
+    """Part number `rank` of a model in `ranks` parts. `config`: of the whole model;
+    `part`: of this rank."""
 
-    def __init__(self, config: ModelConfig, ranks: Ranks) -> None:
-        super().__init__(part_of(config, ranks.size))
-        self.config, self.ranks = config, ranks
-        for name, module in self.named_modules():
-            if name.endswith(("attention.out", "mlp.down")):
+    def __init__(self, config: ModelConfig, rank: int, ranks: int) -> None:
+        super().__init__(part_of(config, ranks))
+        self.config, self.rank, self.ranks = config, rank, ranks
+        for layer in self.layers:
+            for matrix in (layer.attention.out, layer.mlp.down):
                 # y = sum over the ranks of W_r x_r
-                module.register_forward_hook(lambda _, x, y: ranks.sum(y))
+                matrix.register_forward_hook(lambda _, x, y: all_sum(y))
 
     @classmethod
     def load(
-        cls, source: str | Path, ranks: Ranks, dtype: torch.dtype | None = None
+        cls,
+        source: str | Path,
+        devices: Sequence[torch.device],
+        rank: int,
+        dtype: torch.dtype | None = None,
     ) -> Self:
         """Read this rank's slices only. Raises as `load_model` and `part_of`."""
-        take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
-        return load_pieces(source, ranks.device, dtype, partial(cls, ranks=ranks), take)
+        part = {"rank": rank, "ranks": len(devices)}
+        network, take = partial(cls, **part), partial(cuts, **part)
+        return load_pieces(source, devices[rank], dtype, network, take)
 
     @property
     def replayable(self) -> bool:
@@ -167,19 +139,19 @@ class RankLM(CausalLM):
         zero. Of rows 48..63, token 50 is row 2; token 7 belongs to another rank: row 0
         is read, then zeroed.
         """
-        rows = tokens - self.ranks.rank * self.part.vocab_size
+        rows = tokens - self.rank * self.part.vocab_size
         elsewhere = (rows < 0) | (rows >= self.part.vocab_size)
         x = self.embedding(rows.masked_fill(elsewhere, 0))
-        return self.ranks.sum(x.masked_fill(elsewhere[:, None], 0))
+        return all_sum(x.masked_fill(elsewhere[:, None], 0))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [m, v] of the whole vocabulary on rank 0; of a part elsewhere."""
         part = super().logits(hidden).contiguous()
-        if self.ranks.rank > 0:
-            self.ranks.call(dist.gather, part)
+        if self.rank > 0:
+            dist.gather(part)
             return part
-        parts = [torch.empty_like(part) for _ in range(self.ranks.size)]
-        self.ranks.call(dist.gather, part, parts)
+        parts = [torch.empty_like(part) for _ in range(self.ranks)]
+        dist.gather(part, parts)
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size]
 
 
@@ -188,17 +160,11 @@ class RankLM(CausalLM):
 
 def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
     """A device per rank: consecutive GPUs that begin with `device`, or always the same
-    CPU."""
-    device = find_device(device)
-    if device.type != "cuda":
-        return (device,) * ranks
-    first, present = device.index or 0, torch.cuda.device_count()
-    if first + ranks > present:
-        raise SettingError(
-            f"tensor_parallel is {ranks}, beginning with {device}, but this machine has "
-            f"{present} CUDA devices. Use fewer ranks."
-        )
-    return tuple(torch.device("cuda", first + i) for i in range(ranks))
+    CPU. Raises `SettingError`."""
+    first = find_device(device)
+    if first.type != "cuda":
+        return (first,) * ranks
+    return tuple(find_device(f"cuda:{first.index + i}") for i in range(ranks))
 
 
 def load_parallel(
@@ -207,70 +173,59 @@ def load_parallel(
     dtype: torch.dtype | None = None,
 ) -> LeaderLM:
     """Load a model over one process per device, of which this is the first. Raises as
-    `load_model`; `SettingError` if the model cannot be divided, or not over these
-    devices, and for a second group.
+    `load_model`; `SettingError` if the model cannot be divided, or if this process has
+    another spread model.
     """
     part_of(config_of(source), len(devices))
-    kinds = {device.type for device in devices}
-    apart = kinds == {"cuda"} and len(set(devices)) == len(devices)
-    if not apart and kinds != {"cpu"}:
-        raise SettingError(
-            f"a model cannot be spread over {', '.join(map(str, devices))}: give CUDA "
-            "devices, or cpu. Each rank needs its own GPU."
-        )
     if dist.is_initialized():
         raise SettingError(
             "this process already belongs to a group of torch.distributed. Close the "
             "other model first (Reasoner.close)."
         )
-    group = RankGroup(devices, partial(RankLM.load, str(source), dtype=dtype))
+    group = RankGroup(source, devices, dtype)
     with group.in_step():
-        model = LeaderLM.load(source, group.ranks, dtype)
+        model = LeaderLM.load(source, devices, 0, dtype)
         group.wait_for_all()  # all have loaded
     model.group = group
     return model
 
 
 class RankGroup:
-    """Rank 0's side: the processes of the other ranks, and the number of each cache
-    that they have too. Ends by `close`, by the garbage collector, at exit, or when a
-    rank is lost.
+    """Rank 0's side: the processes of the other ranks, and the caches that they have
+    too. Ends by `close`, by the garbage collector, at exit, or when a rank is lost.
     """
 
     def __init__(
-        self, devices: Sequence[torch.device], load: Callable[[Ranks], RankLM]
+        self,
+        source: str | Path,
+        devices: Sequence[torch.device],
+        dtype: torch.dtype | None,
     ) -> None:
-        self.ranks = Ranks(0, len(devices), devices[0])
+        self.device = devices[0]
         self.error: WorkerError | None = None
-        self.caches = weakref.WeakKeyDictionary[PagedKVCache, int]()
-        self.numbers = count()
+        self.caches = weakref.WeakSet[PagedKVCache]()
         self.processes: list[SpawnProcess] = []
         self.connections: list[Connection] = []
         self._finalizer = weakref.finalize(self, _end, self.processes)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        threads = torch.get_num_threads()
-        for rank, device in enumerate(devices[1:], 1):
+        for rank in range(1, len(devices)):
             ours, theirs = multiprocessing.Pipe()
-            ranks, name = Ranks(rank, len(devices), device), f"lr rank {rank}"
+            threads = torch.get_num_threads()
+            model = (source, devices, rank, dtype, threads)
             process = start_process(
-                follow, ranks, store.port, theirs, load, threads, name=name
+                follow, store.port, theirs, *model, name=f"lr rank {rank}"
             )
             theirs.close()
             self.processes.append(process)
             self.connections.append(ours)
         with self.in_step():
             self.wait_for_all()  # all have started
-            self.ranks.join(store)
+            _join(0, devices, store)
 
     def wait_for_all(self) -> None:
         """Wait for a word of every other rank."""
         for connection in self.connections:
             connection.recv()  # `EOFError` if the rank has ended
-
-    def send(self, *message: Any) -> None:
-        """Send the arguments of `repeat` to all other ranks."""
-        for connection in self.connections:
-            connection.send(message)
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
@@ -279,42 +234,48 @@ class RankGroup:
             raise self.error
         try:
             yield
-            if self.ranks.device.type == "cuda":
+            if self.device.type == "cuda":
                 # NCCL would wait for ever for a rank that is gone; gloo notices.
                 done = torch.cuda.Event()
-                done.record(torch.cuda.current_stream(self.ranks.device))
+                done.record(torch.cuda.current_stream(self.device))
                 while not done.query():
                     if not all(process.is_alive() for process in self.processes):
-                        raise RankLost("a rank has ended")
+                        raise ConnectionError("a rank has ended")
                     time.sleep(5e-5)
-        except (RankLost, EOFError, ConnectionError) as error:
-            raise self.close(self.blame() or str(error)) from error
         except BaseException as error:
-            self.close(f"a pass ended in {type(error).__name__}")
+            if isinstance(error, Exception):
+                for process in self.processes:
+                    process.join(PATIENCE)
+            ended = [
+                f"rank {rank} (process {process.pid}) ended with code {process.exitcode}"
+                for rank, process in enumerate(self.processes, 1)
+                if process.exitcode is not None
+            ]
+            cause = ", ".join(ended) or f"a pass ended in {type(error).__name__}"
+            self.close(cause)
+            if ended and self.error is not None:
+                raise self.error from error
             raise
 
-    def blame(self) -> str:
-        """Which rank ended by itself or was killed. A rank that has only lost another
-        ends with exit code 0."""
-        deadline = time.monotonic() + BLAME
-        while time.monotonic() < deadline:
-            for rank, process in enumerate(self.processes, 1):
-                if code := process.exitcode:
-                    return f"rank {rank} (process {process.pid}) ended with code {code}"
-            time.sleep(0.05)
-        return ""
-
-    def close(self, reason: str = "this model was closed") -> WorkerError:
-        """End the other ranks and leave the group. Returns the error that its model
-        now raises."""
+    def close(self, cause: str = "this model was closed") -> None:
+        """End the other ranks and leave the group."""
         if self.error is None:
             self.error = WorkerError(
-                f"{reason}. A model that is spread over several ranks needs them all: "
+                f"{cause}. A model that is spread over several ranks needs them all: "
                 "load it again. What a rank that failed has to say is on the standard "
                 "error; code -9 means that it was killed, perhaps for want of memory."
             )
         self._finalizer()
-        return self.error
+
+
+def _join(rank: int, devices: Sequence[torch.device], store: dist.Store) -> None:
+    """Form the group of torch.distributed."""
+    backend = "gloo"
+    if devices[rank].type == "cuda":
+        backend = "nccl"
+        torch.cuda.set_device(devices[rank])
+    size = len(devices)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:
@@ -346,31 +307,34 @@ class LeaderLM(RankLM):
         replay: Replay | None = None,
     ) -> Tensor:
         """As in `CausalLM`, on all ranks. Raises `WorkerError`."""
-        kind, caches = attention or self.attention, self.group.caches
-        if cache not in caches:
-            caches[cache] = next(self.group.numbers)
-        sizes = (cache.num_blocks, cache.block_size)
+        kind = attention or self.attention
+        self.group.caches.add(cache)
+        in_use = {_key(other) for other in self.group.caches}
+        copies = cache.open_append or []
         with self.group.in_step():
-            self.group.send(
-                set(caches.values()),
-                caches[cache],
-                sizes,
-                cache.open_append or [],
-                kind.name,
-                batch.source,
-            )
+            for connection in self.group.connections:
+                connection.send((in_use, _key(cache), copies, kind.name, batch.source))
             return super().forward(batch, cache, kind)
+
+
+Key = tuple[int, int, int]
+"""Which cache of rank 0, and its sizes. A later cache may have the same number."""
+
+
+def _key(cache: PagedKVCache) -> Key:
+    return id(cache), cache.num_blocks, cache.block_size
 
 
 # 4. The other ranks follow
 
 
-@torch.inference_mode()
 def follow(
-    ranks: Ranks,
     port: int,
     connection: Connection,
-    load: Callable[[Ranks], RankLM],
+    source: str | Path,
+    devices: Sequence[torch.device],
+    rank: int,
+    dtype: torch.dtype | None,
     threads: int,
 ) -> None:
     """Repeat rank 0's passes on another rank, until any rank is gone."""
@@ -378,26 +342,25 @@ def follow(
     torch.set_num_threads(threads)
     try:
         connection.send("started")
-        ranks.join(dist.TCPStore("127.0.0.1", port, is_master=False))
-        with torch.inference_mode(False):
-            model = load(ranks)
+        _join(rank, devices, dist.TCPStore("127.0.0.1", port, is_master=False))
+        model = RankLM.load(source, devices, rank, dtype)
         connection.send("loaded")
-        caches: dict[int, PagedKVCache] = {}
+        caches: dict[Key, PagedKVCache] = {}
         while True:
             repeat(model, caches, *connection.recv())
-    except (RankLost, EOFError, ConnectionError):
-        os._exit(0)  # rank 0 finds out which rank is gone
+    except EOFError:
+        os._exit(0)  # rank 0 has ended
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # the group of torch.distributed may hang when it is left
 
 
+@torch.inference_mode()
 def repeat(
     model: RankLM,
-    caches: dict[int, PagedKVCache],
-    in_use: set[int],
-    number: int,
-    sizes: tuple[int, int],
+    caches: dict[Key, PagedKVCache],
+    in_use: set[Key],
+    key: Key,
     copies: Sequence[tuple[int, int]],
     attention: str,
     source: tuple[Any, ...],
@@ -406,13 +369,13 @@ def repeat(
     here at the next pass."""
     for dropped in caches.keys() - in_use:
         del caches[dropped]
-    if number not in caches:
-        cache = caches[number] = model.make_cache(*sizes)
+    if key not in caches:
+        cache = caches[key] = model.make_cache(*key[1:])
         # Rank 0 counts who owns a block; here any block may be read, so none has NaN.
         cache.pool.allocate(cache.num_blocks)
         cache.keys.zero_()
         cache.values.zero_()
-    caches[number].prepare([], copies)
+    caches[key].prepare([], copies)
     if model.attention.name != attention:
         equip(model, attention, graphs=False)
-    model(RaggedBatch.build(*source, device=model.device), caches[number])
+    model(RaggedBatch.build(*source, device=model.device), caches[key])

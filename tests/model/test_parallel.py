@@ -162,7 +162,7 @@ def test_a_killed_rank_ends_the_run_with_its_number() -> None:
 def test_a_rank_that_fails_ends_the_run_with_its_number() -> None:
     """Here, it gets a message that it cannot carry out."""
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    model.group.send("no pass")
+    model.group.connections[0].send("no pass")
     with pytest.raises(WorkerError, match=r"rank 1 .* code 1"):
         feed_for_ever(model)
 

@@ -16,7 +16,7 @@ from model_kit import KINDS, edit_json, hf_model, watch_tensors
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import resolve
-from lr.model.ranks import RankLM, Ranks, cuts, load_parallel, part_of
+from lr.model.ranks import RankLM, cuts, part_of
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
     untied = {"num_hidden_layers": 1, "tie_word_embeddings": False}
     hf_model(kind, **WIDE, **untied).save_pretrained(tmp_path)
     config = read_config(tmp_path)
-    ranks = [RankLM.load(tmp_path, Ranks(rank, size, CPU)) for rank in range(size)]
+    ranks = [RankLM.load(tmp_path, [CPU] * size, rank) for rank in range(size)]
     for name, parameter in load_model(tmp_path).named_parameters():
         slices = [rank.get_parameter(name) for rank in ranks]
         if name.endswith("norm.weight"):
@@ -104,7 +104,7 @@ def test_a_rank_reads_its_part_and_no_more(
     read.clear()
     for rank in range(4):
         before = sum(read.values())
-        RankLM.load(tmp_path, Ranks(rank, 4, CPU))
+        RankLM.load(tmp_path, [CPU] * 4, rank)
         assert sum(read.values()) - before <= 1.05 * total / 4
     assert sum(read.values()) == total + 3 * norms
 
@@ -113,14 +113,13 @@ def test_a_stored_head_is_compared_by_whoever_has_the_rows(tmp_path: Path) -> No
     hf_model("qwen3", tie_word_embeddings=False).save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", tie_word_embeddings=True)
     with pytest.raises(CheckpointError, match="its own"):
-        RankLM.load(tmp_path, Ranks(1, 2, CPU))
+        RankLM.load(tmp_path, [CPU] * 2, 1)
 
 
 @pytest.mark.parametrize(
     ("changes", "ranks", "noun"),
     [
         ({}, 3, r"query heads \(4\)"),
-        ({}, 8, "Possible for it: 1, 2, 4"),
         ({"intermediate_size": 385}, 2, r"MLP width \(385\)"),
         ({"num_heads": 12, "num_kv_heads": 4}, 6, r"KV heads \(4\)"),
     ],
@@ -130,11 +129,3 @@ def test_what_cannot_be_divided_is_refused(
 ) -> None:
     with pytest.raises(SettingError, match=noun):
         part_of(replace(TINY, **changes), ranks)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "devices", [["cpu", "cuda:0"], ["mps", "mps"], ["cuda:1", "cuda:1"]], ids=str
-)
-def test_a_spread_that_cannot_be(devices: list[str]) -> None:
-    with pytest.raises(SettingError, match="devices"):
-        load_parallel("tiny-target", tuple(map(torch.device, devices)))
