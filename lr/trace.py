@@ -149,13 +149,6 @@ class TokenWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """A problem that makes the answer slower than it should be, but not wrong."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
     """The last event. `done`: the answer is complete; otherwise `why` says what ended
     the run."""
@@ -172,7 +165,7 @@ STATISTICS = (
     Emit,
 )  # always recorded
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
-RunEvent = Message | Statistic | Noted | TokenWritten | Warned | Ended
+RunEvent = Message | Statistic | Noted | TokenWritten | Ended
 
 
 @dataclass

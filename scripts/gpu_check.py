@@ -260,7 +260,6 @@ CHECKS: dict[str, tuple[Callable[[Here], str], int]] = {
     "rows": (rows, 200),
     "modes at 16k": (partial(modes, draft="Qwen3-0.6B", prompt=16000), 200),
     "modes 1.7B": (partial(modes, draft="Qwen3-1.7B"), 200),
-    "modes 1.7B int8": (partial(modes, draft="int8:Qwen3-1.7B"), 200),
     "modes at 8k": (partial(modes, draft="Qwen3-0.6B", prompt=8000), 200),
     "ranks": (ranks, 120),
     "real": (real, 600),

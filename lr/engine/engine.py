@@ -49,7 +49,7 @@ from lr.spec.checks import refuse
 from lr.spec.variant import DraftModel
 from lr.spec.verifiers.base import Requires, Verifier, all_verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
-from lr.trace import ForwardPass, VerifierCall, Warned
+from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, require
 
 ROUND = 256  # blocks; CUDA caches are rounded up, so a longer question can use cache and graphs too
@@ -241,8 +241,7 @@ class Engine:
         for model in (self.draft, self.judge, self.target):
             if model is not None:
                 for runner in model.asked:
-                    if runner.graphs is not None:
-                        runner.graphs.forget()
+                    runner.end()
                 model.close()
 
 
@@ -344,8 +343,6 @@ class Loop:
         """Stop answering, whether the answer is complete or not."""
         self.live.remove(answer)
         answer.end()
-        for warning in self._warnings():
-            answer.trace.record(warning)
 
     def close(self) -> None:
         """Stop all work and free all branches."""
@@ -430,15 +427,3 @@ class Loop:
         for answer in self.live:
             share = seconds / len(self.live)
             answer.trace.record(ForwardPass(role, branches, tokens, share))
-
-    def _warnings(self) -> list[Warned]:
-        """CUDA graphs that could not be recorded, which makes the answers slower."""
-        runners = list(self.borrowed.items())
-        runners += [(role.value, runner) for role, runner in self.asked]
-        if self.draft is not None and self.engine.judge is not None:
-            runners += [("judge", runner) for runner in self.engine.judge.asked]
-        failures = [(name, runner.failure) for name, runner in runners]
-        if isinstance(self.draft, DraftWorker):
-            failures.append(("draft", self.draft.failure))
-        different = dict.fromkeys(failures)
-        return [Warned(f"{name}: {reason}") for name, reason in different if reason]

@@ -70,11 +70,6 @@ class ModelRunner:
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
         self.live: dict[Branch, None] = {}  # the open branches, in the order of opening
 
-    @property
-    def failure(self) -> str | None:
-        """Why the CUDA graphs could not be recorded, else None."""
-        return None if self.graphs is None else self.graphs.failure
-
     def end(self) -> None:
         """Free the CUDA graphs."""
         if self.graphs is not None:

@@ -82,7 +82,6 @@ class News:
     loop: int
     steps: Sequence[tuple[int, Written]] = ()
     events: Sequence[tuple[int, float, object]] = ()
-    graph_failure: str | None = None  # why CUDA graphs could not be recorded
     error: Exception | None = None
 
 
@@ -154,7 +153,7 @@ class Drafting:
 
     def work(self, connection: Connection) -> None:
         """Obey calls and, in between, write, until the loop is over."""
-        connection.send(News(self.begin.loop, graph_failure=self.runner.failure))
+        connection.send(News(self.begin.loop))
         while True:
             if not self.writer.busy:
                 for side in self.sides.values():
@@ -259,7 +258,6 @@ class DraftWorker:
         self.load = load
         self.as_thread = as_thread
         self.process: SpawnProcess | None = None
-        self.failure: str | None = None  # why CUDA graphs could not be recorded
         self.in_use = False
         self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
         self.numbers = count()  # of answers
@@ -302,9 +300,7 @@ class DraftWorker:
         self.start()
         self._loop += 1
         self._send(Begin(self._loop, config, blocks, detailed))
-        news = self._receive(None)  # two must not record CUDA graphs at once
-        assert news is not None
-        self.failure = news.graph_failure
+        self._receive(None)  # two must not record CUDA graphs at once
         self.sides = {}
         self.calls = []
         self.in_use = True

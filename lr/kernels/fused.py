@@ -163,7 +163,7 @@ def _weight(weight, row, i, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _linear(  # type: ignore[no-untyped-def]
-    x, weight, scale, norm, plus, out, n, eps, SIZE: tl.constexpr, GATED: tl.constexpr,
+    x, weight, norm, plus, out, n, eps, SIZE: tl.constexpr, GATED: tl.constexpr,
     BLOCK: tl.constexpr, UNROLL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)  # of the matrix
@@ -189,10 +189,6 @@ def _linear(  # type: ignore[no-untyped-def]
         factor = tl.rsqrt(tl.sum(squares) / SIZE + eps)
         result *= factor
         up *= factor
-    if scale is not None:
-        result *= tl.load(scale + row).to(tl.float32)
-        if GATED:
-            up *= tl.load(scale + row + n).to(tl.float32)
     if GATED:
         result = result / (1.0 + tl.exp(-result)) * up
     if plus is not None:
@@ -206,20 +202,19 @@ def linear(
     plus: Tensor | None,
     norm: tuple[Tensor, float] | None = None,
     *,
-    scale: Tensor | None = None,
     gated: bool = False,
 ) -> Tensor:
     """W x [1, width] of a row x [1, e] and W [width, e], plus `plus` [width] (a bias or
-    residual). `norm`: x is normed first, with this weight [e] and eps. `scale`: W is
-    `weight`, in int8, with row i times scale[i]. `gated`: W [2 width, e] is [gate |
-    up], and the result is silu(gate x) * (up x). One program computes one number.
+    residual). `norm`: x is normed first, with this weight [e] and eps. `gated`: W
+    [2 width, e] is [gate | up], and the result is silu(gate x) * (up x). One program
+    computes one number.
     """
     n, size = weight.shape[0] // (1 + gated), weight.shape[1]
     norm_weight, eps = norm or (None, 0.0)
     out = x.new_empty(1, n)
     with torch.cuda.device_of(x):
         _linear[n,](
-            x, weight, scale, norm_weight, plus, out, n, eps,
+            x, weight, norm_weight, plus, out, n, eps,
             SIZE=size, GATED=gated, **ROW, **chained(x),
         )  # fmt: skip
     return out

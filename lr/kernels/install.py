@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from lr.kernels import fused
@@ -33,6 +32,7 @@ def install(layers: nn.ModuleList, norm: RMSNorm) -> None:
     norm.forward = partial(norm_forward, norm)  # type: ignore[method-assign]
 
 
+PASSED = (RMSNorm, HeadNorm, MLP, Attention)  # parts that the kernels go past
 Stream = Tensor | tuple[Tensor, Tensor]
 """The residual stream x [n, e] between two layers, or two addends of it: the next
 kernel adds them where it norms them."""
@@ -62,11 +62,11 @@ def layer_forward(
     if len(x) == 1 and addend is None and readable(layer):
         # One kernel per matrix: it norms before, and adds the residual after.
         norms = (first.weight, first.eps), (second.weight, second.eps)
-        qkv = multiply(attention.qkv, x, attention.qkv.bias, norms[0])
+        qkv = fused.linear(x, attention.qkv.weight, attention.qkv.bias, norms[0])
         mixed = mix(attention, qkv, cos, signed_sin, attend)
-        x = multiply(attention.out, mixed, x)
-        gated = multiply(mlp.gate_up, x, None, norms[1], gated=True)
-        return multiply(mlp.down, gated, x)
+        x = fused.linear(mixed, attention.out.weight, x)
+        gated = fused.linear(x, mlp.gate_up.weight, None, norms[1], gated=True)
+        return fused.linear(gated, mlp.down.weight, x)
     x, normed = fused.add_norm(x, addend, first.weight, first.eps)
     qkv = attention.qkv(normed)
     mixed = attention.out(mix(attention, qkv, cos, signed_sin, attend))
@@ -75,19 +75,6 @@ def layer_forward(
     if len(x) == 1 or hooked(layer) or hooked(following):  # others want the sum
         return x + addend
     return x, addend
-
-
-def multiply(
-    matrix: Linear,
-    x: Tensor,
-    plus: Tensor | None,
-    norm: tuple[Tensor, float] | None = None,
-    *,
-    gated: bool = False,
-) -> Tensor:
-    """`fused.linear` by the weights of a module; in int8 they have a scale."""
-    scale = matrix._buffers.get("scale")
-    return fused.linear(x, matrix.weight, plus, norm, scale=scale, gated=gated)
 
 
 def mix(
@@ -107,24 +94,16 @@ def mix(
 def standard(layer: DecoderLayer) -> bool:
     """Whether the parts that the kernels go past are those of `layers.py`, without
     hooks. Matrices are called as modules, so they may be anything."""
-    attention = layer.attention
-    parts = [layer.attention_norm, layer.mlp_norm, layer.mlp, attention]
-    kinds = [RMSNorm, RMSNorm, MLP, Attention]
-    if type(attention) is Attention and attention.qk_norm is not None:
-        parts.append(attention.qk_norm)
-        kinds.append(HeadNorm)
-    return kinds == [type(part) for part in parts] and not any(map(hooked, parts))
+    _, *parts = (part for part in layer.modules() if not isinstance(part, Linear))
+    return all(type(part) in PASSED and not hooked(part) for part in parts)
 
 
 def readable(layer: DecoderLayer) -> bool:
     """Whether `fused.linear` may read the weights of all four matrices."""
-    attention, mlp = layer.attention, layer.mlp
-    matrices = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
     return all(
-        (type(matrix) is Linear or matrix.weight.dtype is torch.int8)
-        and matrix.weight.is_contiguous()
-        and not hooked(matrix)
-        for matrix in matrices
+        type(matrix) is Linear and matrix.weight.is_contiguous() and not hooked(matrix)
+        for matrix in layer.modules()
+        if isinstance(matrix, Linear)
     )
 
 

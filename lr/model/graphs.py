@@ -10,8 +10,8 @@ reserved block, in no tile. A larger batch, such as a prompt, is an ordinary for
 
 Example, 4 rows, blocks of 4, two sequences that decode at positions 5 and 2 in blocks
 (9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0), tiles of
-one row each with borders (0, 1, 2, 2, 2), blocks ((9, 2), (5, x), x, x). x is an old
-value, which is not read.
+one row each with borders (0, 1, 2, 2, 2) and owners (0, 1, 0, 0), blocks ((9, 2),
+(5, x), x, x). x is an old value, which is not read.
 
 The graphs belong to a `ModelRunner` and live as long as it does. They share one memory
 pool: they never run at the same time, and results are copied out before the next
@@ -23,15 +23,15 @@ from __future__ import annotations
 
 import gc
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from lr.errors import SettingError
 from lr.kvcache.branch import blocks_for
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.attention import RaggedBatch, Tiles, cut_tiles
@@ -55,39 +55,36 @@ class _Recording:
 
     rows: Tensor  # [3, n]: tokens, positions and slots
     borders: Tensor  # [n + 1] int32
-    blocks: Tensor  # [n, pages] int32: those of tile i in row i
+    owners: Tensor  # [n] int32
+    blocks: Tensor  # [n, pages] int32: those of sequence i in row i
     replay: Callable[[], Tensor]
     num_rows: int = 0  # of the last batch
-    cut: list[int] = field(default_factory=list)  # the borders
-    sent: dict[int, list[int]] = field(default_factory=dict)  # blocks, by tile
+    counts: tuple[int, ...] = ()  # of its sequences
+    sent: dict[int, list[int]] = field(default_factory=dict)  # blocks, by row
 
     def send(self, batch: RaggedBatch, tile: int, padding_row: Tensor) -> None:
         """Fill the buffers for a batch."""
         # 1. Tokens, positions and slots. Rows of the last batch become padding again.
         n = len(batch.tokens)
-        device = self.rows.device
+        ints = partial(integers, device=self.rows.device, dtype=torch.int32)
         self.rows[:, :n].copy_(batch.rows)
         if self.num_rows > n:
             self.rows[:, n : self.num_rows].copy_(padding_row)
         self.num_rows = n
 
         # 2. The tiles; those that are left over are empty.
-        borders, owners = cut_tiles(batch.counts, tile)
-        cut = borders + [n] * (len(self.borders) - len(borders))
-        if cut != self.cut:
-            self.borders.copy_(integers(cut, device, torch.int32))
-            self.cut = cut
+        if batch.counts != self.counts:
+            borders, owners = cut_tiles(batch.counts, tile)
+            left_over = len(self.owners) - len(owners)
+            self.borders.copy_(ints(borders + [n] * left_over))
+            self.owners.copy_(ints(owners + [0] * left_over))
+            self.counts = batch.counts
 
-        # 3. The blocks of each sequence of which a tile has others. Tiles that got them
-        # together share a list.
-        first = 0
-        for owner, table in enumerate(batch.tables):
-            tiles = range(first, first + owners.count(owner))
-            first = tiles.stop
-            if any(self.sent.get(i) != table.blocks for i in tiles):
-                row = integers(table.blocks, device, torch.int32)
-                self.blocks[tiles.start : tiles.stop, : len(row)].copy_(row)
-                self.sent.update(dict.fromkeys(tiles, table.blocks[:]))
+        # 3. The blocks of each sequence that has others than its row.
+        for row, table in enumerate(batch.tables):
+            if self.sent.get(row) != table.blocks:
+                self.blocks[row, : len(table.blocks)].copy_(ints(table.blocks))
+                self.sent[row] = table.blocks[:]
 
 
 class StepGraphs:
@@ -95,8 +92,8 @@ class StepGraphs:
     and must not run while another model does. One block of the cache is held for
     padding rows until `close`.
 
-    `model.attention` must have a form for tiles. If recording fails, a warning and
-    `failure` say why, and all forwards are ordinary ones.
+    `model.attention` must have a form for tiles. Raises `SettingError` if recording
+    fails.
     """
 
     @torch.inference_mode()
@@ -111,7 +108,6 @@ class StepGraphs:
         attend_tiles = kind.tiles
         assert attend_tiles is not None
         self.cache, self.tile = cache, kind.tile
-        self.failure: str | None = None
         self._recordings: dict[int, _Recording] = {}
         record = recorder or recorder_for(model.device)
 
@@ -128,11 +124,11 @@ class StepGraphs:
         pages = blocks_for(context, cache.block_size)
 
         # 2. The forward, which only launches kernels.
-        def compute(rows: Tensor, borders: Tensor, blocks: Tensor) -> Tensor:
+        def compute(
+            rows: Tensor, borders: Tensor, owners: Tensor, blocks: Tensor
+        ) -> Tensor:
             tokens, positions, slots = rows.unbind(0)
-            size = len(tokens)
-            owners = torch.arange(size, dtype=torch.int32, device=rows.device)
-            longest = min(self.tile, size)
+            longest = min(self.tile, len(tokens))
             tiles = Tiles(positions, slots, borders, owners, blocks, longest)
             return model.logits(
                 model.trunk(tokens, positions, attend_tiles(tiles, cache))
@@ -140,21 +136,22 @@ class StepGraphs:
 
         # 3. The recordings; smaller ones reuse the memory of the largest.
         for size in sorted(rows, reverse=True):
-            buffer = self.padding_row.repeat(1, size)  # [3, size]
             borders = torch.arange(size + 1, dtype=torch.int32, device=model.device)
             blocks = borders.new_full((size, pages), padding)
+            buffers = (
+                self.padding_row.repeat(1, size),  # [3, size]
+                borders,
+                borders[:-1].clone(),
+                blocks,
+            )
             try:
-                replay = record(partial(compute, buffer, borders, blocks))
+                replay = record(partial(compute, *buffers))
             except Exception as error:  # a kernel that does not fit may raise anything
-                reason = (str(error) or repr(error)).splitlines()[0]
-                self.failure = f"recording {size} rows failed: {reason}"
-                self.forget()
-                message = (
-                    f"CUDA graphs are off, decoding will be slower: {self.failure}"
-                )
-                warnings.warn(message, RuntimeWarning, stacklevel=3)
-                break
-            self._recordings[size] = _Recording(buffer, borders, blocks, replay)
+                raise SettingError(
+                    f"a CUDA graph of {size} rows cannot be recorded ({error}). Use "
+                    "--no_cuda_graphs."
+                ) from error
+            self._recordings[size] = _Recording(*buffers, replay)
 
     @property
     def recorded(self) -> list[int]:
@@ -177,14 +174,8 @@ class StepGraphs:
 
     def close(self) -> None:
         """Forget the graphs and release the padding block."""
-        if self.failure != "closed":
-            self.failure = "closed"
-            self.forget()
-            self.cache.release(self.table)
-
-    def forget(self) -> None:
-        """Give up the graphs; later forwards are ordinary ones."""
-        self._recordings = {}  # a new one: another thread may be in `run` with the old
+        self._recordings = {}
+        self.cache.release(self.table)
 
 
 def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -205,7 +196,7 @@ def recorder_for(device: torch.device) -> Recorder:
 
     def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         graph = torch.cuda.CUDAGraph()
-        with _RECORDING, _uncollected(), torch.cuda.device(device):
+        with _RECORDING, torch.cuda.device(device):
             before = torch.cuda.current_stream(device)
             stream = recording_stream(device)
             stream.wait_stream(before)
@@ -218,6 +209,7 @@ def recorder_for(device: torch.device) -> Recorder:
                 # it (pytorch/pytorch#193402). With them, it is allocated inside the
                 # recording and belongs to the pool.
                 torch._C._cuda_clearCublasWorkspaces()
+                gc.disable()  # freeing another graph would spoil the recording
                 try:
                     graph.capture_begin(pool, capture_error_mode="thread_local")
                     logits = compute()
@@ -226,6 +218,7 @@ def recorder_for(device: torch.device) -> Recorder:
                     _abandon(graph, pool)
                     raise
                 finally:
+                    gc.enable()
                     torch._C._cuda_clearCublasWorkspaces()
             before.wait_stream(stream)
 
@@ -247,16 +240,3 @@ def _abandon(graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
         graph.capture_end()
     with suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection, because freeing another CUDA graph would spoil the
-    recording."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

@@ -2,11 +2,9 @@
 of a loaded model; nothing else knows of it, and this file can be deleted.
 
 A pass of one row costs the time of reading the weights, so it gets quicker as they get
-smaller. On a CPU the kernels are PyTorch's. Their cost grows with the rows: up to
+smaller. The kernels are PyTorch's, for CPUs. Their cost grows with the rows: up to
 about eight rows they are quicker than bfloat16 (AMD EPYC, PyTorch 2.13). So they suit a
-draft better than a target that checks many tokens at once. On CUDA there is int8: a
-single row goes through our own kernel (`lr/kernels`), several rows through a copy of
-the matrix in bfloat16, which is slower than weights in bfloat16.
+draft better than a target that checks many tokens at once.
 
 **int8**: w = scale * q, q from -127 to 127, a scale for each row of the matrix.
 **int4**: w = scale * (q - 8) + zero, q from 0 to 15, both numbers for 32 weights of a
@@ -17,11 +15,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lr.errors import SettingError
 from lr.model.layers import Linear
 from lr.model.qwen import CausalLM
+from lr.types import require
 
 GROUP = 32
 """The weights of a row that share a scale and a zero."""
@@ -71,9 +68,7 @@ class Int8Linear(Quantised):
         return numbers.to(torch.int8), scale
 
     def product(self, x: Tensor) -> Tensor:
-        if x.is_cpu:
-            return torch._weight_int8pack_mm(x, self.weight, self.scale)
-        return F.linear(x, self.weight.to(x.dtype)) * self.scale
+        return torch._weight_int8pack_mm(x, self.weight, self.scale)
 
 
 class Int4Linear(Quantised):
@@ -100,22 +95,16 @@ class Int4Linear(Quantised):
         return torch._weight_int4pack_mm_for_cpu(x, self.weight, GROUP, self.scale)
 
 
-KINDS: dict[str, dict[str, type[Quantised]]] = {
-    "cpu": {"int8": Int8Linear, "int4": Int4Linear},
-    "cuda": {"int8": Int8Linear},
-}
+KINDS: dict[str, type[Quantised]] = {"int8": Int8Linear, "int4": Int4Linear}
 
 
 @torch.no_grad()
 def quantize(model: CausalLM, weights: str) -> None:
     """Replace the matrices of a model by quantised ones, the head included, as far as
     the kernels can read their shape. Raises `SettingError` without kernels."""
-    kinds = KINDS.get(model.device.type, {})
-    if weights not in kinds or type(model) is not CausalLM:
-        raise SettingError(
-            f"weights {weights} cannot be computed on {model.device} or by several "
-            "processes: on a CPU there are int8 and int4, on CUDA int8. Leave them out."
-        )
+    possible = model.device.type == "cpu" and type(model) is CausalLM
+    expected = "none: only one process on a CPU computes with quantised weights"
+    require(possible, "weights", weights, expected)
     if model.head is None:  # tied: the head becomes a copy of the embedding
         model.head = Linear(1, 1, bias=False)
         model.head.weight = model.embedding.weight
@@ -125,4 +114,4 @@ def quantize(model: CausalLM, weights: str) -> None:
                 continue
             rows, columns = matrix.weight.shape
             if rows % 16 == 0 and columns % GROUP == 0:
-                setattr(module, name, kinds[weights](matrix.weight, matrix.bias))
+                setattr(module, name, KINDS[weights](matrix.weight, matrix.bias))

@@ -45,7 +45,6 @@ class Decoder:
         prompts = [[(7 * i + 3 * j) % 2048 for i in range(length)] for j in range(rows)]
         self.branches = [self.runner.open(prompt) for prompt in prompts]
         self.runner.forward(self.branches)
-        assert self.runner.failure is None
 
     def logits(self) -> Tensor:
         """Of one more token per branch, which is forgotten again."""

@@ -126,10 +126,9 @@ def test_fused(dtype: torch.dtype, sm: int) -> None:
         pointers, others = "heads weight cos signed_sin", eps | {"row_stride": "i32"}
         check(fused._norm_rotate, pointers, others, **rotate, **weight)
     multiply, width = fused._linear, eps | {"n": "i32"}
-    pointers, sizes = "x weight scale norm plus out", {"SIZE": 5120, **fused.ROW}
-    check(multiply, pointers, width, GATED=True, plus=None, scale=None, **sizes)
-    check(multiply, pointers, width, GATED=False, norm=None, scale=None, **sizes)
-    check(multiply, pointers, width | {"weight": "*i8"}, GATED=True, **sizes)
+    pointers, sizes = "x weight norm plus out", {"SIZE": 5120, **fused.ROW}
+    check(multiply, pointers, width, GATED=True, plus=None, **sizes)
+    check(multiply, pointers, width, GATED=False, norm=None, **sizes)
     add, norm = {"E": 5120, "BLOCK": 8192, "num_warps": 8}, "x y weight total normed"
     check(fused._add_norm, norm, eps, **add)
     check(fused._silu_mul, "gate_up out", {}, WIDTH=25600, BLOCK=1024)

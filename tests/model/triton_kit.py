@@ -15,7 +15,6 @@ from lr.kernels import attention, fused, install
 from lr.kernels.attention import TRITON
 from lr.model.attention_choice import AttentionNeeds, trial
 from lr.model.config import ModelConfig
-from lr.model.quantize import Int8Linear
 from lr.model.qwen import CausalLM
 
 HEADS = ((4, 2, 16), (7, 1, 8), (6, 6, 24), (8, 2, 64))
@@ -26,7 +25,7 @@ def attention_is_right() -> None:
     for seed, heads in enumerate((*HEADS, *HEADS[:2], LARGE[1])):
         dtype = torch.float16 if seed % 3 == 2 else torch.float32
         compare(TRITON, random_scene(seed, heads, (4, 16)[seed // 4]), dtype)
-    prompt = Scene(HEADS[1], 16, (5,), (67,))  # alone, after what is cached
+    prompt = Scene(HEADS[1], 16, (5,), (67,))  # after what is cached
     compare(TRITON, prompt, torch.float16)
 
 
@@ -82,24 +81,6 @@ def layers_are_right(qk_norm: bool, dtype: torch.dtype) -> None:
     assert len(calls) == 4
 
 
-def rows_of_integers_are_right() -> None:
-    """int8 weights with a scale per row, with and without norm and gate."""
-    noise = torch.Generator().manual_seed(3)
-    x, norm = torch.randn(2, 64, generator=noise)
-    plus = torch.randn(1, 48, generator=noise)
-    matrix = Int8Linear(torch.randn(96, 64, generator=noise), None)
-    exact = matrix.weight.double() * matrix.scale.double()[:, None]
-    normed = norm.double() * torch.nn.functional.rms_norm(x.double(), (64,), eps=1e-6)
-    gate, up = (exact @ normed).chunk(2)
-    expected = torch.nn.functional.silu(gate) * up + plus[0]
-    result = install.multiply(matrix, x[None], plus, (norm, 1e-6), gated=True)
-    torch.testing.assert_close(result[0].double(), expected, rtol=1e-5, atol=1e-5)
-    result = install.multiply(matrix, x[None], None)[0]
-    torch.testing.assert_close(
-        result.double(), exact @ x.double(), rtol=1e-5, atol=1e-5
-    )
-
-
 def a_trial_finds_wrong_kernels() -> None:
     needs = AttentionNeeds(CPU, torch.float32, 3, 1, 24)
     assert trial(TRITON, needs) == ""
@@ -109,12 +90,10 @@ def a_trial_finds_wrong_kernels() -> None:
 
 if __name__ == "__main__":
     attention.PROGRAMS = 16  # the interpreter runs them one by one
-    attention.ALONE = 64
     attention_is_right()
     keys_may_be_divided()
     for block in (16, 1024):  # rows of 16 numbers and longer ones, no multiple of it
         fused.ROW["BLOCK"] = block
         layers_are_right(block == 16, torch.float32)
     layers_are_right(False, torch.float16)
-    rows_of_integers_are_right()
     a_trial_finds_wrong_kernels()

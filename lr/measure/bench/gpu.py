@@ -254,8 +254,8 @@ def figures(
 
 
 def dummy(name: str) -> str:
-    """The model of this shape with random weights. Example: "int8:Qwen3-1.7B" becomes
-    "int8:dummy:Qwen3-1.7B"."""
+    """The model of this shape with random weights. Example: "int4:Qwen3-1.7B" becomes
+    "int4:dummy:Qwen3-1.7B"."""
     weights, colon, shape = name.rpartition(":")
     return f"{weights}{colon}dummy:{shape}"
 
@@ -268,7 +268,7 @@ def bench(
 ) -> dict[str, Any]:
     """Time the passes of both models and the ways of the plan; one document.
 
-    `names`: shapes or folders of target, draft and judge, quantised as "int8:NAME";
+    `names`: shapes or folders of target, draft and judge, quantised as "int4:NAME";
     without a judge verdicts cost nothing. A target on several devices has the rates of
     the first so many times."""
     rates = measure_rates(layout.target[0], dtype)

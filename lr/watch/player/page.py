@@ -60,7 +60,6 @@ KINDS = {
     "forward": ("", "▪", EVERY, "All rows pass through the model together."),
     "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
     "note": ("verifier", "*", TOKENS, "A part of the variant reports what it saw or decided."),
-    "warn": ("rejected", "!", STEPS, "The answer is right, and slower than it should be."),
     "end": ("accepted", "■", STEPS, ""),
 }  # fmt: skip
 """By kind of event: whose colour ("": its role's), its sign, where the arrows stop, the

@@ -22,7 +22,6 @@ SENTENCES = {
     "restore": "{cache} cache: branch {branch} is as it was before a failed forward",
     "hold": "{cache} cache: branch {branch} belongs to {node}",
     "replace": "{cache} cache: branch {successor} goes on in place of {branch}",
-    "warn": "slower than it should be: {what}",
 }
 """The kinds of event whose sentence needs nothing but their fields."""
 

@@ -53,7 +53,6 @@ KINDS: dict[str, type] = {
     "restore": cache.BranchRestored,
     "hold": cache.BranchHolds,
     "replace": cache.BranchReplaced,
-    "warn": events.Warned,
     "end": events.Ended,
 }
 KIND_OF = {event_class: name for name, event_class in KINDS.items()}
