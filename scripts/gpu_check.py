@@ -75,20 +75,15 @@ class NotHere(Exception):
 
 
 def machine(here: Here) -> str:
-    """What there is, which attention is taken, and whether this PyTorch frees the
-    cuBLAS workspace of other graphs (the workaround in `graphs.py` covers it)."""
+    """What there is, and which attention is taken."""
     facts = []
     for name, kind in candidates(AttentionNeeds(here.device, here.dtype, 32, 8, 128)):
         here.tell(f"attention {name}: {kind if isinstance(kind, str) else 'works'}")
         facts += [] if isinstance(kind, str) else [name]
-    headers = Path(torch.__file__).parent / "include" / "ATen" / "cuda"
-    files = headers.glob("*.h")
-    frees = any("WorkspacesForStream" in file.read_text("utf-8") for file in files)
     if not here.small:
         facts.append(f"{here.free_gib:.1f} GiB free")
         facts.append("nccl " + ".".join(map(str, torch.cuda.nccl.version())))
-        facts.append(f"sdpa order {torch._C._get_sdp_priority_order()}")
-    return f"{', '.join(facts)}; a graph's end frees workspaces: {frees}"
+    return ", ".join(facts)
 
 
 def gpu_tests(here: Here, files: Sequence[str]) -> str:

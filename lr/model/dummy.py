@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from lr.errors import CheckpointError
 from lr.model.byte_level import printable_bytes
 from lr.model.config import ModelConfig, read_config
-from lr.registry import DUMMY, checkpoints, is_dummy, split_weights
+from lr.registry import DUMMY, checkpoints, split_weights
 from lr.rng import Stream
+from lr.types import require
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 END = "<|end|>"
 END_ID = 256
-RESIDUAL = ("attention.out.weight", "mlp.down.weight")
-"""These write into the residual stream."""
 
 
 def _qwen3(
@@ -59,11 +58,6 @@ SHAPES = {
 models."""
 
 
-def dummy_name(name: str | Path) -> str:
-    """The same checkpoint with random weights."""
-    return str(name) if is_dummy(name) else f"{DUMMY}{name}"
-
-
 def published(name: str | Path) -> ModelConfig | None:
     """The shape with this name, if any: "Qwen3-32B", "Qwen/Qwen3-32B",
     "Qwen2.5-7B-Instruct"."""
@@ -74,31 +68,27 @@ def shape(name: str | Path) -> ModelConfig:
     """The configuration of a published shape, a tiny model, or a directory with a
     config.json; with or without `dummy:`. Raises `CheckpointError`."""
     stated = str(split_weights(name)[1]).removeprefix(DUMMY)
-    path = Path(stated).expanduser()
-    if path.is_dir() or path.name == "config.json":
-        return read_config(path)
+    if Path(stated).expanduser().is_dir():
+        return read_config(Path(stated).expanduser())
     if stated in checkpoints:
         return read_config(checkpoints[stated])
     if (config := published(stated)) is not None:
         return config
     raise CheckpointError(
-        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *checkpoints])}, or a "
-        "directory with a config.json (a file of a few lines; no weights are needed)."
+        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *checkpoints])}, "
+        "or a directory with a config.json."
     )
 
 
 def dummy_tokenizer(name: str | Path) -> Any:
-    """The tokenizer of the shape `name`. Raises `CheckpointError` for too small a
+    """The tokenizer of the shape `name`. Raises `SettingError` for too small a
     vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     size = shape(name).vocab_size
-    if size <= END_ID:
-        raise CheckpointError(
-            f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids or more, "
-            "for the bytes and the end of sequence. Give a shape with a larger vocab_size."
-        )
+    expected = f"{END_ID + 1} or more, for the bytes and the end of sequence"
+    require(size > END_ID, f"vocab_size of {name}", size, expected)
     words = {f"\u0120w{token}": token for token in range(END_ID + 1, size)}
     vocabulary = {**printable_bytes(), END: END_ID, **words}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -116,20 +106,16 @@ def fill_dummy(model: torch.nn.Module) -> None:
     become 1."""
     import torch
 
-    parameters = dict(model.named_parameters())
-    layers = max(1, sum(name.endswith(RESIDUAL[0]) for name in parameters))
     stream = Stream.root(0).fold_in("dummy weights")
     with torch.no_grad():
-        for number, (name, parameter) in enumerate(parameters.items()):
+        for number, (name, parameter) in enumerate(model.named_parameters()):
             if "norm" in name:
                 parameter.fill_(1)
                 continue
-            # uniform on [-a, a] has variance a^2 / 3
-            spread = math.sqrt(3 / parameter.shape[-1])
-            if name.endswith(RESIDUAL):
-                spread /= math.sqrt(2 * layers)
             noise = torch.Generator(parameter.device)
             noise.manual_seed(stream.key(number) >> 1)
+            # variance 1 / columns: uniform on [-a, a] has a^2 / 3
+            spread = math.sqrt(3 / parameter.shape[-1])
             parameter.uniform_(-spread, spread, generator=noise)
 
 

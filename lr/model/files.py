@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +33,12 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     download from the Hugging Face hub (`weights=False`: configuration and tokenizer
     only). Raises CheckpointError.
     """
-    _, name_or_path = split_weights(name_or_path)
-    name = str(name_or_path)
+    name = str(split_weights(name_or_path)[1])
     if name in checkpoints:
-        if (checkpoints[name] / "config.json").is_file():
-            return checkpoints[name]
-        raise CheckpointError(
-            f"the files of {name} are missing from this installation ({checkpoints[name]}). "
-            "Install the package from its wheel."
-        )
-    path = Path(name).expanduser()
-    try:
-        if path.is_dir():
+        return checkpoints[name]
+    with suppress(OSError, ValueError):  # longer than any name, or with a null byte
+        if (path := Path(name).expanduser()).is_dir():
             return path
-        is_file = path.exists()
-    except (OSError, ValueError):  # longer than any name, or with a null byte
-        is_file = False
-    if is_file:
-        raise CheckpointError(
-            f"{name} is a file; give the directory that has config.json."
-        )
     if isinstance(name_or_path, Path) or not _HUB_NAME.fullmatch(name):
         raise CheckpointError(
             f"there is no checkpoint {name!r:.100}: no such directory, and not a name on "
@@ -72,26 +59,16 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         ) from error
 
 
-def list_files(directory: Path) -> str:
-    """The first file names in a directory, for messages."""
-    names = sorted(path.name for path in directory.glob("*"))
-    return ", ".join(names[:10]) or "nothing in it"
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises CheckpointError."""
-    if not path.is_file():
-        raise CheckpointError(
-            f"{path} does not exist. The directory has {list_files(path.parent)}; a "
-            "checkpoint in Hugging Face layout is expected."
-        )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError(f"it holds {type(value).__name__}")
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} cannot be read as a JSON object ({error}). Fetch the file again."
+            f"{path} cannot be read as a JSON object ({error}). A checkpoint in Hugging "
+            "Face layout is expected."
         ) from error
     return value
 
@@ -104,9 +81,8 @@ def weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
         raise CheckpointError(
-            f"{directory} has no model.safetensors and no {index.name} (it has "
-            f"{list_files(directory)}). Only safetensors weights are read; convert "
-            "others with transformers' save_pretrained."
+            f"{directory} has no model.safetensors and no {index.name}. Only safetensors "
+            "weights are read; convert others with transformers' save_pretrained."
         )
     weight_map = read_json(index).get("weight_map")
     names = weight_map.values() if isinstance(weight_map, dict) else ()

@@ -111,10 +111,10 @@ class RankLM(CausalLM):
     def __init__(self, config: ModelConfig, rank: int, ranks: int) -> None:
         super().__init__(part_of(config, ranks))
         self.config, self.rank, self.ranks = config, rank, ranks
-        for layer in self.layers:
-            for matrix in (layer.attention.out, layer.mlp.down):
+        for name, module in self.named_modules():
+            if name.endswith(("attention.out", "mlp.down")):
                 # y = sum over the ranks of W_r x_r
-                matrix.register_forward_hook(lambda _, x, y: all_sum(y))
+                module.register_forward_hook(lambda _, x, y: all_sum(y))
 
     @classmethod
     def load(
@@ -125,8 +125,9 @@ class RankLM(CausalLM):
         dtype: torch.dtype | None = None,
     ) -> Self:
         """Read this rank's slices only. Raises as `load_model` and `part_of`."""
-        part = {"rank": rank, "ranks": len(devices)}
-        network, take = partial(cls, **part), partial(cuts, **part)
+        ranks = len(devices)
+        network = partial(cls, rank=rank, ranks=ranks)
+        take = partial(cuts, rank=rank, ranks=ranks)
         return load_pieces(source, devices[rank], dtype, network, take)
 
     @property
@@ -243,14 +244,12 @@ class RankGroup:
                         raise ConnectionError("a rank has ended")
                     time.sleep(5e-5)
         except BaseException as error:
-            if isinstance(error, Exception):
-                for process in self.processes:
+            ended = []
+            if isinstance(error, (RuntimeError, EOFError, ConnectionError)):
+                for rank, process in enumerate(self.processes, 1):
                     process.join(PATIENCE)
-            ended = [
-                f"rank {rank} (process {process.pid}) ended with code {process.exitcode}"
-                for rank, process in enumerate(self.processes, 1)
-                if process.exitcode is not None
-            ]
+                    if process.exitcode is not None:
+                        ended.append(f"rank {rank} ended with code {process.exitcode}")
             cause = ", ".join(ended) or f"a pass ended in {type(error).__name__}"
             self.close(cause)
             if ended and self.error is not None:

@@ -25,6 +25,7 @@ LONG = " ".join(WORDS * 18)
 STEPS = {"segmenter": "fixed", "segment_tokens": 4, "temperature": 1.0}
 SHORT = STEPS | {"max_tokens": 12}
 WAYS = [
+    {"mode": "ar"},
     {"mode": "lr", "width": 2, "depth": 1},
     {"mode": "lr", "width": 3, "depth": 2, "schedule": "sync"},
     {"mode": "lr", "width": 2, "depth": 2, "driver": "overlapped"},
@@ -104,27 +105,6 @@ def together(runs: list[Answer]) -> list[tuple[int, ...]]:
     for _ in runs[0].engine.serve(runs, 4):
         pass
     return [run.result.tokens for run in runs]
-
-
-@pytest.mark.parametrize("count", [4, 9])
-def test_samples_of_one_question_compute_its_prompt_once(
-    reasoner: Reasoner, count: int, forwards: dict[Role, list[tuple[int, int]]]
-) -> None:
-    """All but its last token, which each sample computes to draw its first one. Later
-    samples begin when earlier ones end, and take the prompt from those that are still
-    written.
-    """
-    runs = samples(reasoner, count, mode="ar", **STEPS)
-    answers = together(runs)
-    prompt, positions = (
-        len(runs[0].prompt),
-        sum(tokens for _, tokens in forwards[Role.TARGET]),
-    )
-    assert positions == prompt - 1 + sum(map(len, answers))
-    alone = [
-        run.finish().tokens for run in samples(reasoner, count, mode="ar", **STEPS)
-    ]
-    assert answers == alone and len(set(alone)) > 1
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

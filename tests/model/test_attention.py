@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -21,7 +20,6 @@ import pytest
 import torch
 from attention_kit import (
     LARGE,
-    TILES,
     Scene,
     compare,
     new_cache,
@@ -35,7 +33,6 @@ from torch import Tensor
 from lr.kvcache.branch import BlockTable
 from lr.model.attention import (
     LONG,
-    REFERENCE,
     SDPA,
     RaggedBatch,
     Tiles,
@@ -97,11 +94,6 @@ def test_every_kind_agrees_with_the_reference(seed: int, block_size: int) -> Non
 
 def test_tiles_cut_sequences() -> None:
     assert cut_tiles((1, 20), 16) == ([0, 1, 17, 21], [0, 1, 1])
-
-
-def test_a_kind_can_be_sent_to_another_process() -> None:
-    for kind in (SDPA, REFERENCE, TILES):
-        assert pickle.loads(pickle.dumps(kind)) == kind
 
 
 @needs_triton

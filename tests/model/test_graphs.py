@@ -136,20 +136,6 @@ def test_results_outlive_the_next_replay(prompts: int) -> None:
     assert torch.equal(first, copies)
 
 
-def test_rows_that_were_in_use_become_padding_again() -> None:
-    """Else they would write into the blocks of a sequence that is closed, and perhaps of
-    another that has got them."""
-    runner, _ = replaying(rows=(2,))
-    stays, goes = runner.open([1]), runner.open([2])
-    runner.forward([stays, goes])
-    block = goes.table.blocks[0]
-    runner.close(goes)
-    before = runner.cache.keys[:, block].clone()
-    stays.append(3)
-    runner.forward([stays])
-    assert torch.equal(runner.cache.keys[:, block], before)
-
-
 def test_only_tables_that_have_changed_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,9 +11,8 @@ from model_kit import KINDS, hf_model, our_logits, random_tokens
 
 from lr import Reasoner
 from lr.errors import SettingError
-from lr.lookahead import QUESTION
 from lr.model.layers import Linear
-from lr.model.quantize import GROUP, Int4Linear, Int8Linear, Quantised, quantize
+from lr.model.quantize import GROUP, Int4Linear, Int8Linear, quantize
 from lr.model.weights import load_model
 
 LARGER = {
@@ -43,18 +42,6 @@ def test_each_weight_is_within_half_a_step(
         assert ((product.t().float() - weight).abs() <= step / 2 + rounding).all()
 
 
-@pytest.mark.parametrize(("kind", "bound"), [(Int8Linear, 0.01), (Int4Linear, 0.09)])
-def test_error_of_a_matrix(kind: type[Quantised], bound: float) -> None:
-    """Of normally distributed weights, relative to the product's size."""
-    noise = torch.Generator().manual_seed(1)
-    weight = torch.randn(256, 512, generator=noise)
-    bias = torch.randn(256, generator=noise)
-    x = torch.randn(7, 512, generator=noise)
-    exact = x @ weight.t()
-    error = kind(weight, bias)(x) - bias - exact
-    assert 0.2 * bound < error.norm() / exact.norm() < bound
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,18 +66,6 @@ def test_matrices_that_no_kernel_reads_stay(tmp_path: Path) -> None:
     assert type(parts["head"]) is type(parts["layers.0.mlp.down"]) is Linear
     assert type(parts["layers.0.attention.qkv"]) is Int4Linear
     assert our_logits(model, random_tokens(5)).isfinite().all()
-
-
-@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
-def test_the_target_drafts_for_itself_in_four_bits(driver: str) -> None:
-    """The draft's process quantises too, and the answer is the target's alone."""
-    options = {"acceptance": "match", "coupling": "shared", "driver": driver}
-    with Reasoner("tiny-target", "int4:tiny-target", "exact") as reasoner:
-        plain = reasoner.generate(QUESTION, mode="ar", **options)
-        ahead = reasoner.generate(QUESTION, mode="lr+sd", drafter="draft", **options)
-    assert ahead.tokens == plain.tokens
-    assert ahead.stats.step_acceptance
-    assert ahead.stats.target_passes < plain.stats.target_passes
 
 
 @pytest.mark.usefixtures("whole_targets")

@@ -17,7 +17,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from model_kit import hf_model
-from reasoner_kit import write_checkpoint
 from torch import Tensor
 
 from lr.commands.cli import main
@@ -28,8 +27,6 @@ from lr.model.attention import REFERENCE
 from lr.model.qwen import CausalLM
 from lr.model.ranks import LeaderLM, RankLM, WorkerError, load_parallel, spread_over
 from lr.model.weights import load_model
-from lr.reasoner import Reasoner
-from lr.types import Origin
 
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
@@ -93,33 +90,6 @@ def test_logits_and_hidden_states_are_those_of_one_rank(
         model.close()
     assert not active_children()
     assert not dist.is_initialized()
-
-
-def test_whole_answers_are_those_of_one_rank(tmp_path: Path) -> None:
-    """Token for token in fp64, also while another process drafts."""
-    target = write_checkpoint(tmp_path / "target", seed=1, layers=2, heads=(4, 2))
-    draft = write_checkpoint(tmp_path / "draft", seed=2)
-    modes: list[dict[str, object]] = [
-        {"mode": "lr+sd", "depth": 3, "width": 2, "temperature": 1.0, "seed": 3},
-        {"mode": "lr", "driver": "overlapped"},
-    ]
-    answers = []
-    for device in ("cpu", {"target": ["cpu", "cpu"]}):
-        with Reasoner(
-            target, draft, "random:0.6", device=device, dtype=torch.float64
-        ) as reasoner:
-            for options in modes:
-                result = reasoner.generate(
-                    "Ann has 7 coins. How many coins does Ben have?",
-                    max_tokens=24,
-                    segmenter="fixed",
-                    segment_tokens=6,
-                    **options,  # type: ignore[arg-type]
-                )
-                answers.append([(step.tokens, step.origin) for step in result.steps])
-    origins = {origin for steps in answers for _, origin in steps}
-    assert {Origin.ACCEPTED, Origin.CORRECTION} <= origins
-    assert answers[2:] == answers[:2]
 
 
 def test_what_nobody_holds_ends_on_all_ranks() -> None:
