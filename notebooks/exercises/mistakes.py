@@ -106,20 +106,6 @@ MISTAKES = {
             {"target_ready and not drafts_to_come": "target_ready"},
         ),
     ),
-    "at_the_root": (
-        Mistake(
-            "compares when the target is late",
-            "Compares only when the target's step comes last, and forgets a draft step "
-            "that comes after it.",
-            {"ready = [number] if self.target else []": "ready = []"},
-        ),
-        Mistake(
-            "decides twice",
-            "Goes on deciding after the decision: what comes in late is accepted once "
-            "more.",
-            {"        if self.over:\n            return []\n": ""},
-        ),
-    ),
     "controller": (
         Mistake(
             "gives up",

@@ -5,12 +5,7 @@ in some ways, and facts that are nearly the same. Everything is made from seeds.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from zlib import crc32
-
-import torch
-from torch import Tensor
 
 NAMES = "Ann Ben Cleo Dan Eva Finn Gus Hana Ivo Kim Leo Mia Nora Omar Pia Quinn".split()
 THINGS = "coins shells pencils apples stamps".split()
@@ -99,19 +94,6 @@ def _nearly(fact: Fact, chance: random.Random) -> Fact:
     else:
         changes += [{"a": fact.a + slip}, {"who": fact.whom, "whom": fact.who}]
     return replace(fact, **chance.choice(changes))
-
-
-def bag_of_words(texts: Sequence[str]) -> Tensor:
-    """n texts to embeddings [n, 512] of length 1: how often each word and each run of
-    three letters occurs, at a place that its checksum gives.
-    """
-    rows = torch.zeros(len(texts), 512)
-    for row, text in zip(rows, texts, strict=True):
-        for word in text.lower().split():
-            parts = [word[i : i + 3] for i in range(len(word) - 2)]
-            for part in (word, *parts):
-                row[crc32(part.encode()) % 512] += 1
-    return torch.nn.functional.normalize(rows, dim=-1)
 
 
 LABELLED = labelled(60, seed=1)

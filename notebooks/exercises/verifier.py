@@ -1,4 +1,4 @@
-"""Exercise: a verifier that beats `embedding`. Grade it with `make grade EX=verifier`.
+"""Exercise: a verifier that reads. Grade it with `make grade EX=verifier`.
 
 A verifier says whether a draft step and the target's own step mean the same. Judging by
 similarity is cheap and dangerous: “Ann has 7 coins” and “Ann has 8 coins” have nearly
@@ -9,11 +9,9 @@ all words in common.
     for pair in LABELLED: print(pair.same, "|", pair.draft, "|", pair.target)
 
 You are graded on other pairs of the same kind (other names and numbers, the same ways
-to say it), beside the package's `EmbeddingVerifier` at its best threshold. Its encoder
-here is a small one that needs no download: counts of words and of parts of words. You
-win with at least nine of ten right; and of the pairs that do *not* mean the same you
-may accept at most one in twenty, for what is accepted wrongly is in the answer for
-good.
+to say it). You win with at least nine of ten right; and of the pairs that do *not* mean
+the same you may accept at most one in twenty, for what is accepted wrongly is in the
+answer for good.
 """
 
 from __future__ import annotations

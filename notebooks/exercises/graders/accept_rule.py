@@ -23,7 +23,7 @@ from lr.types import Origin
 from lr.watch.scripted import ScriptedRun, TextScript, shuffled
 
 PRAISE = "Right in every order of events, and never later than need be: the package does the same."
-NEXT = "at_the_root"
+NEXT = "controller"
 SCRIPT = TextScript(
     targets=["a.", "b.", "c.", "d.", "e$"],
     drafts=["A.|x.|A.", "x.|B.|x.", "x.|y.|z.", "x.||D.", "y$|E$|z$"],
