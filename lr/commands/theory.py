@@ -19,7 +19,6 @@ from lr.options import Driver
 from lr.spec.protocol import Emit, Schedule
 from lr.theory.calibration import (
     Calibration,
-    ProblemRuns,
     calibrate,
     closed_form,
     predicted_speedup,
@@ -167,11 +166,12 @@ class Calibrate:
         problems = []
         with progress("calibrating", len(questions)) as advance:
             for question in questions:
-                runs = ProblemRuns()
-                for name, options in modes.items():
-                    events = self._events(reasoner, question, options)
-                    getattr(runs, name).add(events)
-                problems.append(runs)
+                problems.append(
+                    {
+                        name: self._events(reasoner, question, options)
+                        for name, options in modes.items()
+                    }
+                )
                 advance()
         verifier = reasoner.verifier
         settings = asdict(self)

@@ -48,7 +48,6 @@ the rule of the official code. S_D and S_C are derived here. Two slips in the pa
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import numpy as np
@@ -95,10 +94,10 @@ def lr_async_speedup(
 
     A pair keeps its place in the window until it is judged. So with verifier latency v
     the unit of "paper" is 1 + v instead of 1: S_P(k; c/(1+v)) / (1+v) while k c < 1 +
-    v, then `lr_async_limit`. The same holds for "depth" while v <= (k-1) c. For larger
-    v no closed form is known, and the recurrence is summed. "cycle" adds v to each
-    cycle. Examples for alpha = 0.6, k = 6, c = 0.1: 2.1375272644 ("paper"),
-    2.1523522309 ("depth"), 2.0937227673 ("cycle")."""
+    v, then `lr_async_limit`. The same holds for "depth" while v <= (k-1) c; for larger
+    v no closed form is known. "cycle" adds v to each cycle. Examples for alpha = 0.6,
+    k = 6, c = 0.1: 2.1375272644 ("paper"), 2.1523522309 ("depth"), 2.0937227673
+    ("cycle")."""
     a, k, c, v = np.broadcast_arrays(
         probability("alpha", alpha),
         whole("k", k, 1),
@@ -112,15 +111,12 @@ def lr_async_speedup(
     unit = c / (1 + v)
     windowed = steps / (1 + unit * (a * steps - k * a**n)) / (1 + v)
     held = k * c < 1 + v  # the window holds the draft up
-    with np.errstate(divide="ignore"):  # alpha = 1 with c = 0 is always held
-        speedup: np.ndarray = np.array(
-            np.where(held, windowed, 1 / ((1 + v) * (1 - a) + c * a))
-        )
     if window == "depth":
-        late = held & (v > (k - 1) * c)
-        cases: Any = zip(*(np.asarray(x)[late] for x in (a, k, c, v)), strict=True)
-        speedup[late] = [recurrence_speedup("depth", *case) for case in cases]
-    return plain(speedup)
+        in_time = ~held | (v <= (k - 1) * c)
+        expected = "at most (k - 1) c: no closed form is known beyond it"
+        inside(in_time, "verifier_latency", v, expected)
+    with np.errstate(divide="ignore"):  # alpha = 1 with c = 0 is always held
+        return plain(np.where(held, windowed, 1 / ((1 + v) * (1 - a) + c * a)))
 
 
 def target_steps(k: Any, window: Window) -> Any:
@@ -163,38 +159,3 @@ def stage_times(
         judged.append(max(start + 1, ready) + v)
     times: np.ndarray = np.array(judged)
     return times
-
-
-def speedup_of_stages(alpha: float, times: np.ndarray) -> float:
-    """E[X + 1] / E V_X for stage times V_0, V_1, ... [n] and alpha < 1.
-
-    E V_X = sum of (V_j - V_(j-1)) alpha^j. A stage with n or more accepted drafts
-    (probability alpha^n) counts as V_(n-1)."""
-    a = float(probability("alpha", alpha))
-    inside(a < 1, "alpha", a, "a probability below 1: stages must end")
-    gains = np.diff(times, prepend=0.0)
-    return float(1 / (1 - a) / np.sum(gains * a ** np.arange(len(times))))
-
-
-def recurrence_speedup(
-    window: Window, alpha: float, k: int, c: float, verifier_latency: float = 0.0
-) -> float:
-    """The speedup summed over the recurrence, exact to 1e-12 for every c and v.
-
-    Long stages repeat: "paper" after k steps, "depth" after k + 1, or after k if drafts
-    are late. So all that follows three whole periods is a geometric series of the
-    fourth."""
-    a = float(probability("alpha", alpha))
-    k = int(whole("k", k, 1))
-    period = k * (k + 1)
-    # after so many steps alpha^n is below 1e-15
-    enough = 2 + math.ceil(-36.0 / math.log(a)) if 0 < a < 1 else 2
-    if a < 1 and enough < 4 * period:
-        times = stage_times(window, k, c, enough, verifier_latency)
-        return speedup_of_stages(a, times)
-    times = stage_times(window, k, c, 4 * period + 1, verifier_latency)
-    if a == 1:
-        return float(period / (times[-1] - times[-1 - period]))
-    gains = np.diff(times, prepend=0.0) * a ** np.arange(len(times))
-    repeated = gains[-period:].sum() / (1 - a) / geometric(a, period)
-    return float(1 / (1 - a) / (gains[:-period].sum() + repeated))

@@ -24,6 +24,7 @@ from lr.theory.cost import (
     Answers,
     Load,
     PassCost,
+    Timed,
     Way,
     ratio,
     seconds_per_step,
@@ -141,16 +142,10 @@ def draw_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int
 # ---- measure
 
 
-@dataclass
-class ProblemRuns:
-    """The runs of one problem, on one thread; problems are the independent units of a
-    calibration: plain decoding, synchronous lookahead, tokens drafted by the draft
-    model, and steps and tokens together."""
-
-    plain: Answers = field(default_factory=Answers)
-    lookahead: Answers = field(default_factory=Answers)
-    tokens: Answers = field(default_factory=Answers)
-    hybrid: Answers = field(default_factory=Answers)
+ProblemRuns = Mapping[str, Sequence[Timed]]
+"""The events of one problem's answers, on one thread; problems are the independent units
+of a calibration: "plain" decoding, synchronous "lookahead", "tokens" drafted by the
+draft model, and steps and tokens together, "hybrid"."""
 
 
 def calibrate(
@@ -172,42 +167,34 @@ def calibrate(
 
 
 def _estimate(problems: Sequence[ProblemRuns], name: str) -> Calibration:
-    lookahead = [problem.lookahead for problem in problems]
-    plain = [problem.plain for problem in problems]
-    rounds = [problem.tokens.rounds[Role.TARGET] for problem in problems]
-    speculating = [
-        passes
-        for problem in problems
-        for answers in (problem.lookahead, problem.tokens, problem.hybrid)
-        for passes in answers.passes
-    ]
+    answers: dict[str, Answers] = {way: Answers() for way in problems[0]}
+    for runs in problems:
+        for way, events in runs.items():
+            answers[way].add(events)
+    plain = answers.pop("plain")
+    speculating = [passes for way in answers.values() for passes in way.passes]
+    lookahead = answers["lookahead"]
+    rounds = answers["tokens"].rounds[Role.TARGET]
     plain_passes = [
         count_and_seconds
-        for answers in plain
-        for passes in answers.passes
+        for passes in plain.passes
         for count_and_seconds in passes[Role.TARGET].values()
     ]
     return Calibration(
         name=name,
-        alpha1=ratio(
-            sum(answers.accepted[0] for answers in lookahead),
-            sum(answers.judged[0] for answers in lookahead),
-        ),
-        alpha2=ratio(sum(r.accepted for r in rounds), sum(r.tried for r in rounds)),
+        alpha1=ratio(lookahead.accepted, lookahead.judged),
+        alpha2=ratio(rounds.accepted, rounds.tried),
         plain_token=ratio(
             sum(seconds for _, seconds in plain_passes),
             sum(count for count, _ in plain_passes),
         ),
         target=PassCost.fit(passes[Role.TARGET] for passes in speculating),
         draft=PassCost.fit(passes[Role.DRAFT] for passes in speculating),
-        verdict=ratio(
-            sum(answers.verdict_seconds for answers in lookahead),
-            sum(answers.pairs for answers in lookahead),
-        ),
-        start=fmean(answers.start for answers in lookahead),
-        target_lengths=tuple(n for answers in plain for n in answers.emitted),
-        draft_lengths=tuple(n for a in lookahead for n in a.lengths[Role.DRAFT]),
-        chain_lengths=tuple(len(answers.emitted) for answers in plain),
+        verdict=ratio(lookahead.verdict_seconds, lookahead.pairs),
+        start=lookahead.start / len(problems),
+        target_lengths=tuple(plain.emitted),
+        draft_lengths=tuple(lookahead.lengths[Role.DRAFT]),
+        chain_lengths=tuple(plain.chain_lengths),
     )
 
 

@@ -18,7 +18,6 @@ Read next: `calibration.py`."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -60,6 +59,8 @@ class PassCost:
     def fit(cls, runs: Iterable[Passes]) -> PassCost:
         """Non-negative least squares over all passes; a part that does not vary costs
         0."""
+        from scipy.optimize import nnls  # only here: a GPU machine may lack scipy
+
         groups = [(*key, *value) for passes in runs for key, value in passes.items()]
         if not groups:
             return cls(0.0)
@@ -68,19 +69,7 @@ class PassCost:
         columns = np.stack([np.ones_like(rows), rows - 1, extra], axis=1)
         columns = columns * weight[:, None]
         seconds = total / count * weight
-        # The best non-negative fit is the plain fit of some of the three parts. All
-        # choices are tried, small ones first. (scipy.optimize.nnls computes the same,
-        # but scripts/gpu_check.py must run without scipy.)
-        best = np.zeros(3)
-        smallest = np.inf
-        tolerance = 1e-9 * float(np.linalg.norm(seconds))
-        for parts in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
-            line = np.zeros(3)
-            line[parts] = np.linalg.lstsq(columns[:, parts], seconds, rcond=None)[0]
-            error = float(np.linalg.norm(columns @ line - seconds))
-            if (line >= 0).all() and error < smallest - tolerance:
-                best = line
-                smallest = error
+        best, _ = nnls(columns, seconds)
         return cls(*map(float, best))
 
     def seconds(self, rows: float, extra: float = 0.0) -> float:
@@ -119,12 +108,12 @@ class Load:
 class Answers:
     """What traces show of one way of decoding, added up over its answers.
 
-    `judged`, `accepted`: by alternative; 1, the second, is judged where 0 was rejected.
+    `judged`, `accepted`: first alternatives alone.
     `start`: seconds for the prompts; `passes`: all later passes, by answer and
     model."""
 
-    judged: Counter[int] = field(default_factory=Counter)
-    accepted: Counter[int] = field(default_factory=Counter)
+    judged: int = 0
+    accepted: int = 0
     verdict_seconds: float = 0.0
     pairs: int = 0
     start: float = 0.0
@@ -167,9 +156,9 @@ class Answers:
                 case TokenRound(role):
                     self.rounds[role] += TokenRounds.of([event])
                 case Emit(emitted, verdicts):
-                    for alternative, verdict in enumerate(verdicts):
-                        self.judged[alternative] += 1
-                        self.accepted[alternative] += verdict.aligned
+                    for verdict in verdicts[:1]:
+                        self.judged += 1
+                        self.accepted += verdict.aligned
                     self.emitted.append(len(emitted.step.tokens))
         self.chain_lengths.append(len(self.emitted) - steps_before)
         self.passes.append(passes)
@@ -183,7 +172,7 @@ class Answers:
         proposed = ratio(target.drafted, target.count)
         target_lengths = self.lengths[Role.TARGET] or self.emitted
         return Load(
-            acceptance=ratio(self.accepted[0], self.judged[0]),
+            acceptance=ratio(self.accepted, self.judged),
             target_passes=[length / tokens_per_pass for length in target_lengths],
             draft_lengths=self.lengths[Role.DRAFT],
             chain_lengths=self.chain_lengths,

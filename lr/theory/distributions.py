@@ -15,7 +15,6 @@ from statistics import NormalDist
 from typing import Protocol
 
 from lr.rng import uniform
-from lr.types import require
 
 
 class Duration(Protocol):
@@ -33,7 +32,7 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        require(0 <= self.value < math.inf, "value", self.value, "a finite number >= 0")
+        assert 0 <= self.value < math.inf
 
     def draw(self, key: int) -> float:
         return self.value
@@ -47,9 +46,8 @@ class Lognormal:
     variation: float
 
     def __post_init__(self) -> None:
-        require(0 < self.mean < math.inf, "mean", self.mean, "a finite number > 0")
-        spread = self.variation
-        require(0 <= spread < math.inf, "variation", spread, "a finite number >= 0")
+        assert 0 < self.mean < math.inf
+        assert 0 <= self.variation < math.inf
 
     def draw(self, key: int) -> float:
         variance = math.log1p(self.variation**2)  # of the logarithm
@@ -64,8 +62,8 @@ class Resampled:
     values: Sequence[float]
 
     def __post_init__(self) -> None:
-        good = len(self.values) > 0 and all(0 <= v < math.inf for v in self.values)
-        require(good, "values", self.values, "finite numbers >= 0, at least one")
+        assert len(self.values) > 0
+        assert all(0 <= value < math.inf for value in self.values)
 
     def draw(self, key: int) -> float:
         return self.values[int(uniform(key) * len(self.values))]
@@ -87,7 +85,7 @@ class Bernoulli:
     alpha: float
 
     def __post_init__(self) -> None:
-        require(0 <= self.alpha <= 1, "alpha", self.alpha, "a probability")
+        assert 0 <= self.alpha <= 1
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
         return uniform(sibling) < self.alpha
@@ -101,7 +99,8 @@ class BetaSiblings:
     q: float
 
     def __post_init__(self) -> None:
-        require(self.p > 0 and self.q > 0, "p, q", (self.p, self.q), "numbers > 0")
+        assert self.p > 0
+        assert self.q > 0
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
         chance = random.Random(position)
@@ -121,8 +120,8 @@ class JudgeErrors:
     false_accept: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, rate in vars(self).items():
-            require(0 <= rate <= 1, name, rate, "a probability")
+        assert 0 <= self.false_reject <= 1
+        assert 0 <= self.false_accept <= 1
 
     def says_aligned(self, equivalent: bool, key: int) -> bool:
         if equivalent:

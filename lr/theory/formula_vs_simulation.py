@@ -115,18 +115,6 @@ def cycles(at: Point, depth: int) -> SimulationOutcome:
     return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
 
 
-def tokens_per_round(at: Point) -> Measured:
-    """The mean number of steps per cycle, with its standard error."""
-    emitted = [stage.accepted + 1 for stage in cycles(at, at.k).stages]
-    return Measured(fmean(emitted), stdev(emitted) / math.sqrt(len(emitted)))
-
-
-def bonus_cycles(at: Point) -> Measured:
-    """The share of cycles in which all drafts are accepted."""
-    stages = cycles(at, at.k).stages
-    return share(sum(stage.accepted == at.k for stage in stages), len(stages))
-
-
 def wide_window(at: Point) -> SimulationOutcome:
     """Run with a window too wide to block the draft."""
     pairs = 1 + math.ceil((1 + at.v) / max(at.c, 0.01))
@@ -152,12 +140,6 @@ def alike(at: Point) -> SimulationOutcome:
 
 FORMULAS = (
     Formula(
-        "sd_tokens",
-        "G_(k+1), tokens per round of k drafts",
-        lambda p: synchronous.sd_tokens(p.alpha, p.k),
-        tokens_per_round,
-    ),
-    Formula(
         "sd_speedup",
         "G_(k+1) / (1 + k c)",
         lambda p: synchronous.sd_speedup(p.alpha, p.k, p.c),
@@ -176,12 +158,6 @@ FORMULAS = (
             p.alpha, p.k, p.c, batch_overhead=p.b, verifier_latency=p.v
         ),
         lambda p: rate(run(p, Schedule.SYNC, p.k)),
-    ),
-    Formula(
-        "sync_bonus",
-        "alpha^k, cycles that end in a bonus",
-        lambda p: synchronous.sync_bonus(p.alpha, p.k),
-        bonus_cycles,
     ),
     Formula(
         "lr_async_speedup paper",

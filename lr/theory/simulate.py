@@ -18,17 +18,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lr.rng import Stream
 from lr.spec import protocol as messages
 from lr.spec.protocol import Emit, Limits, NodeId, SchedulerConfig, Work, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
-from lr.trace import StepWritten, Trace
-from lr.types import Finish, Origin, Role, Step, Verdict, require
+from lr.types import Finish, Origin, Step, Verdict, require
 
 ENDLESS = Limits(max_tokens=10**15)  # no simulated chain reaches it
 TIE = 1e-9  # closer completions are simultaneous, so that rounding does not decide their order
@@ -42,21 +41,9 @@ DRAFT_STEP = Constant(0.1)
 AT_ONCE = Constant(0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkSpan:
-    """A simulated worker worked on `work` from `start` to now; not `completed`:
-    cancelled."""
-
-    work: Work
-    start: float
-    completed: bool
-
-
-@dataclass(slots=True)
-class _RunningRow:
+class _RunningRow(NamedTuple):
     """A running row. `end`: the progress of the rows at which it completes."""
 
-    start: float
     end: float
     job: int
 
@@ -73,15 +60,16 @@ class Workers:
     0.6 * 1.5 = 1.3. By then y has progressed 0.6; alone again, it ends at 1.3 + 0.4 =
     1.7.
 
-    `peak`: most rows at a time; `busy`: total time of the rows that ended; `occupied`:
-    time with at least one row; `begun`, `completed`: numbers of rows."""
+    `peak`: most rows at a time; `busy`: total time of the rows; `occupied`: time with
+    at least one row."""
 
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
-        good = slots is None or slots >= 1
-        require(good, "slots", slots, "a whole number >= 1, or None (no limit)")
-        require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
-        self.peak = self.begun = self.completed = 0
-        self.busy = self.occupied = self._time = 0.0
+        assert slots is None or slots >= 1
+        assert 0 <= overhead < math.inf
+        self.peak = 0
+        self.busy = 0.0
+        self.occupied = 0.0
+        self._time = 0.0
         self._progress = 0.0  # of a row that has run all the time
         self._slots = math.inf if slots is None else slots
         self._overhead = overhead
@@ -99,15 +87,13 @@ class Workers:
         self._queue.append(job)
         self._fill(now)
 
-    def cancel(self, now: float, work: Work) -> WorkSpan | None:
-        """Remove a row. Returns its span up to `now`, or None if it was still
-        waiting."""
-        if work in self._rows:
-            return self._end(now, work, completed=False)
+    def remove(self, now: float, work: Work) -> None:
+        """End a row, whether it runs or waits."""
+        self.advance(now)
+        self._rows.pop(work, None)
         for job in self._queue:
             job.pop(work, None)
         self._fill(now)
-        return None
 
     def next_time(self) -> float:
         """When the next row will complete if nothing else happens; infinity without
@@ -117,47 +103,34 @@ class Workers:
         left = min(row.end for row in self._rows.values()) - self._progress
         return self._time + max(0.0, left) * self._slowness()
 
-    def complete(self, now: float) -> WorkSpan:
+    def complete(self, now: float) -> Work:
         """Complete the next row; `now` is its time."""
         work = min(self._rows, key=lambda work: self._rows[work].end)
-        return self._end(now, work, completed=True)
-
-    def stop(self, now: float) -> list[WorkSpan]:
-        """End all jobs. Returns the spans of the running rows."""
-        self._queue.clear()
-        return [self._end(now, work, completed=False) for work in list(self._rows)]
+        self.remove(now, work)
+        return work
 
     def _slowness(self) -> float:
         """Time per unit of progress of the running rows."""
         return 1 + self._overhead * (len(self._rows) - 1)
 
-    def _move(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Bring the progress up to `now`, before the number of rows changes."""
         if self._rows and now > self._time:
             passed = now - self._time
             self._progress += passed / self._slowness()
             self.occupied += passed
+            self.busy += passed * len(self._rows)
         self._time = now
-
-    def _end(self, now: float, work: Work, *, completed: bool) -> WorkSpan:
-        self._move(now)
-        row = self._rows.pop(work)
-        self.busy += now - row.start
-        self.completed += completed
-        self._fill(now)
-        return WorkSpan(work, row.start, completed)
 
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
-        self._move(now)
+        self.advance(now)
         while (
             self._queue and len({row.job for row in self._rows.values()}) < self._slots
         ):
             self._jobs += 1
             for work, length in self._queue.popleft().items():
-                end = self._progress + length
-                self._rows[work] = _RunningRow(now, end, self._jobs)
-                self.begun += 1
+                self._rows[work] = _RunningRow(self._progress + length, self._jobs)
             self.peak = max(self.peak, len(self._rows))
 
 
@@ -224,35 +197,15 @@ class SimulationOutcome:
         return self.origins[Origin.ACCEPTED] / self.judged if self.judged else None
 
 
-def simulate(
-    config: SchedulerConfig,
-    world: World,
-    steps: int,
-    trace: Trace | None = None,
-) -> SimulationOutcome:
-    """Emit `steps` steps, or fewer if the limits of `config` end the chain.
-
-    `trace` records all events by the simulated clock, including all work (`WorkSpan`)
-    and all emitted steps (`Emit`). Raises `SettingError` for steps < 1."""
+def simulate(config: SchedulerConfig, world: World, steps: int) -> SimulationOutcome:
+    """Emit `steps` steps, or fewer if the limits of `config` end the chain. Raises
+    `SettingError` for steps < 1."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
-    return _Simulation(config, world, trace).run(steps)
-
-
-def record_event(record: Callable[[Any], None], event: messages.Event) -> None:
-    """Record an event for a scheduler without models, after the finished step that it
-    reports."""
-    match event:
-        case messages.Drafted(node, Step() as step):
-            record(StepWritten(Role.DRAFT, node.index - 1, step, node))
-        case messages.Targeted(node, step):
-            record(StepWritten(Role.TARGET, node.index, step, node))
-    record(event)
+    return _Simulation(config, world).run(steps)
 
 
 class _Simulation:
-    def __init__(
-        self, config: SchedulerConfig, world: World, trace: Trace | None
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, world: World) -> None:
         self.scheduler = LookaheadScheduler(config)
         self.width = config.width
         self.world = world
@@ -260,11 +213,6 @@ class _Simulation:
         self.now = 0.0
         self.stage_began = 0.0
         self.stage_accepted = 0
-        self.record: Callable[[Any], None] = lambda event: None
-        if trace is not None:
-            self.record = trace.record
-            trace.clock = lambda: self.now
-            trace.start = 0.0
         draft = Workers(world.draft_workers)
         target = Workers(None, world.target_overhead)
         judge = Workers()
@@ -286,17 +234,13 @@ class _Simulation:
     def run(self, steps: int) -> SimulationOutcome:
         self._obey(self.scheduler.start(), steps)
         while self.outcome.steps < steps and not self.scheduler.done:
-            span = self._next()
-            self.record(span)
-            event = self._event(span.work)
-            record_event(self.record, event)
+            event = self._event(self._next())
             self._obey(self.scheduler.handle(event), steps)
         for worker in self.outcome.workers.values():
-            for span in worker.stop(self.now):
-                self.record(span)
+            worker.advance(self.now)
         return self.outcome
 
-    def _next(self) -> WorkSpan:
+    def _next(self) -> Work:
         """Move the clock to the next completion."""
         workers = list(self.outcome.workers.values())
         times = [worker.next_time() for worker in workers]
@@ -307,9 +251,6 @@ class _Simulation:
 
     def _obey(self, commands: Sequence[messages.Command], steps: int) -> None:
         for command in commands:
-            if isinstance(command, Emit) and self.outcome.steps >= steps:
-                continue  # one event can emit more steps than requested
-            self.record(command)
             match command:
                 case messages.Draft(_, children):
                     self._submit(*(Work(WorkKind.DRAFT, child) for child in children))
@@ -318,9 +259,9 @@ class _Simulation:
                 case messages.Judge(node):
                     self._submit(Work(WorkKind.JUDGE, node))
                 case messages.Cancel(work):
-                    if span := self.kinds[work.kind][0].cancel(self.now, work):
-                        self.record(span)
-                case Emit():
+                    self.kinds[work.kind][0].remove(self.now, work)
+                case Emit() if self.outcome.steps < steps:
+                    # one event can emit more steps than requested
                     self._note(command)
 
     def _submit(self, *rows: Work) -> None:

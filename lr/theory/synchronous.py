@@ -80,12 +80,6 @@ def lr_sync_cycle_speedup(
     return plain(geometric(probability("alpha", alpha), rows) / time)
 
 
-def sync_bonus(alpha: Reals, draft_steps: Reals) -> Reals:
-    """alpha^g: share of cycles (B) in which all drafts are accepted and a bonus step
-    follows."""
-    return plain(probability("alpha", alpha) ** whole("draft_steps", draft_steps, 0))
-
-
 def sync_best_k(alpha: float, c: float, limit: int = 10_000) -> int:
     """The k in 1..`limit` that maximises f_sync(k); Algorithm 1 then drafts k - 1 steps.
 

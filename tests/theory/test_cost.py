@@ -70,8 +70,7 @@ def judged(index: int, *aligned: bool) -> Emit:
 def invented(verdicts: tuple[bool, ...] = (True, True, False, True)) -> ProblemRuns:
     """All runs of one problem: two steps of plain decoding, cycles of two drafts of 10
     tokens, token rounds, and rows of several tokens."""
-    runs, tapes = ProblemRuns(), [Tape() for _ in range(4)]
-    plain, lookahead, tokens, hybrid = tapes
+    plain, lookahead, tokens, hybrid = (Tape() for _ in range(4))
     plain.prompt(Role.TARGET)
     for index, length in enumerate((8, 12)):
         for _ in range(length - (index == 0)):
@@ -97,11 +96,12 @@ def invented(verdicts: tuple[bool, ...] = (True, True, False, True)) -> ProblemR
     hybrid.prompt(Role.DRAFT, Role.TARGET)
     for rows in (2, 2, 1):
         hybrid.forward(Role.DRAFT, rows=rows)
-    for answers, tape in zip(
-        (runs.plain, runs.lookahead, runs.tokens, runs.hybrid), tapes, strict=True
-    ):
-        answers.add(tape.events)
-    return runs
+    return {
+        "plain": plain.events,
+        "lookahead": lookahead.events,
+        "tokens": tokens.events,
+        "hybrid": hybrid.events,
+    }
 
 
 def test_the_parameters_of_an_invented_machine_are_found() -> None:

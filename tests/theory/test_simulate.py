@@ -8,10 +8,9 @@ statistical tests in `theory_kit.py`.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import pytest
-from theory_kit import SIGMAS, Replay, emitted_steps, mean_is, rate_is, spans_of
+from theory_kit import SIGMAS, Replay, mean_is, rate_is
 
 from lr.rng import Stream
 from lr.spec.protocol import NodeId, Schedule, SchedulerConfig, Work, WorkKind
@@ -24,7 +23,6 @@ from lr.theory.distributions import (
     Resampled,
 )
 from lr.theory.simulate import ENDLESS, Workers, World, simulate
-from lr.trace import Trace
 from lr.types import Origin
 
 KEYS = [Stream.root(3).key(i) for i in range(4000)]
@@ -40,9 +38,10 @@ def test_the_worked_example() -> None:
     workers.submit(0.0, {work(0): 1.0})
     workers.submit(0.4, {work(1): 1.0})
     assert workers.next_time() == pytest.approx(1.3)
-    first = workers.complete(1.3)
-    assert (first.work, first.start, first.completed) == (work(0), 0.0, True)
+    assert workers.complete(1.3) == work(0)
     assert workers.next_time() == pytest.approx(1.7)
+    assert workers.complete(1.7) == work(1)
+    assert (workers.busy, workers.occupied) == pytest.approx((1.3 + 1.3, 1.7))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
@@ -86,23 +85,6 @@ def test_without_need_of_target_steps() -> None:
     assert outcome.seconds == pytest.approx(3 * (0.2 + 0.05) + 1, abs=1e-12)
 
 
-def test_what_a_trace_holds() -> None:
-    """Every row begun is a span; the one draft model never writes two steps at once;
-    the emissions are the steps in order.
-    """
-    world = World(Bernoulli(0.6), draft=Constant(0.2), judge=Constant(0.1))
-    config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 4)
-    trace = Trace()
-    for kind, worker in simulate(config, world, 60, trace).workers.items():
-        spans = spans_of(trace, kind)
-        assert len(spans) == worker.begun
-        assert sum(completed for _, _, completed in spans) == worker.completed
-        assert sum(end - start for start, end, _ in spans) == pytest.approx(worker.busy)
-    drafts = sorted(spans_of(trace, WorkKind.DRAFT))
-    assert all(first[1] <= second[0] for first, second in pairwise(drafts))
-    assert [step.index for step in emitted_steps(trace)] == list(range(60))
-
-
 @pytest.mark.parametrize(("variation", "rate"), [(0.3, 1.84), (0.6, 1.65), (1.0, 1.49)])
 def test_random_step_times_cost_speed(variation: float, rate: float) -> None:
     """a = 0.6, c = 0.2, no window, lognormal: an independent simulation gave these; S1,
@@ -128,7 +110,7 @@ def test_the_same_seed_gives_the_same_steps_in_every_window() -> None:
     depth, emit the same. Another seed gives another run.
     """
 
-    def origins(schedule: Schedule, depth: int, seed: int) -> list[Origin]:
+    def accepted(schedule: Schedule, depth: int, seed: int) -> list[int]:
         world = World(
             Bernoulli(0.6),
             Lognormal(1.0, 0.5),
@@ -136,17 +118,16 @@ def test_the_same_seed_gives_the_same_steps_in_every_window() -> None:
             Lognormal(0.1, 1.0),
             seed=seed,
         )
-        trace = Trace()
-        simulate(SchedulerConfig(ENDLESS, schedule, depth), world, 200, trace)
-        return [step.origin for step in emitted_steps(trace)]
+        outcome = simulate(SchedulerConfig(ENDLESS, schedule, depth), world, 200)
+        return [stage.accepted for stage in outcome.stages]
 
     runs = [
-        origins(schedule, depth, 7)
+        accepted(schedule, depth, 7)
         for schedule in (Schedule.PAPER, Schedule.DEPTH)
         for depth in (1, 3, 8)
     ]
     assert all(run == runs[0] for run in runs)
-    assert origins(Schedule.PAPER, 3, 8) != runs[0]
+    assert accepted(Schedule.PAPER, 3, 8) != runs[0]
 
 
 def test_the_target_reads_a_draft_step_before_it_writes() -> None:

@@ -16,11 +16,9 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from lr.spec.protocol import Emit, Schedule, SchedulerConfig, WorkKind
+from lr.spec.protocol import Schedule, SchedulerConfig
 from lr.theory.distributions import Constant
-from lr.theory.simulate import ENDLESS, SimulationOutcome, WorkSpan, World, simulate
-from lr.trace import Trace
-from lr.types import EmittedStep
+from lr.theory.simulate import ENDLESS, SimulationOutcome, World, simulate
 
 SIGMAS = 6.0
 ACCEPTED = np.arange(2000)
@@ -70,26 +68,3 @@ def rate_is(outcome: SimulationOutcome, rate: float, tolerance: float = 0.0) -> 
     surplus = [stage.accepted + 1 - rate * stage.seconds for stage in outcome.stages]
     mean_time = fmean(stage.seconds for stage in outcome.stages)
     mean_is(surplus, 0.0, slack=tolerance * mean_time + 1e-12)
-
-
-def share_is(hits: int, trials: int, share: float) -> None:
-    """A binomial share."""
-    assert trials >= 100
-    deviation = math.sqrt(trials * share * (1 - share))
-    assert abs(hits - trials * share) <= SIGMAS * deviation + 1e-9
-
-
-def spans_of(trace: Trace, kind: WorkKind) -> list[tuple[float, float, bool]]:
-    """All work of a kind in the order in which it ended: start, end, and whether it was
-    completed.
-    """
-    return [
-        (span.start, end, span.completed)
-        for end, span in trace.events
-        if isinstance(span, WorkSpan) and span.work.kind is kind
-    ]
-
-
-def emitted_steps(trace: Trace) -> list[EmittedStep]:
-    """The steps in order."""
-    return [event.emitted for _, event in trace.events if isinstance(event, Emit)]
