@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_training.checkpoint import save_model
 
 from lr.engine import loading
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.saving import save_model
 from lr.tiny.vocabulary import build_tokenizer
 
 

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -207,14 +206,6 @@ def query(
     return goal, Meaning(StepKind.ANSWER, operation, operands=operands, result=result)
 
 
-def one_of(words: Iterable[str], **places: str) -> str:
-    """A regular expression for any of these words; `places` fill their places, such as
-    {n}."""
-    return f"(?:{'|'.join(words)})".format(**places)
-
-
-PERSON = one_of(NAMES)
-ITEM = one_of(ITEMS)
 AMOUNTS = {
     "add": "{n} more {item} than {A}",
     "subtract": "{n} fewer {item} than {A}",
@@ -227,13 +218,6 @@ QUESTIONS = {
     "total": "How many {item} do {A} and {B} have together",
     "difference": "By how many {item} do {A} and {B} differ",
 }
-_PLACES = {"n": r"\d+", "item": ITEM, "A": PERSON, "B": PERSON}
-QUESTION = re.compile(
-    rf"At first {PERSON} has \d+ {ITEM}\."
-    rf"(?: Then {PERSON} gets {one_of(AMOUNTS.values(), **_PLACES)}\.)*"
-    rf" {one_of(QUESTIONS.values(), **_PLACES)}\?"
-)
-"""The form of a question; see `_question`."""
 
 
 def _question(start: Meaning, operations: list[Meaning], goal: Meaning) -> str:

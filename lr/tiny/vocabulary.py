@@ -4,32 +4,24 @@ token per word.
 It is byte-level BPE without merges. Each word of the vocabulary (with its leading
 space) is one token, and so are every digit, the blank line that ends a step, and the
 opening of the answer's box. All other text falls apart into bytes, so any text can be
-decoded unchanged. The chat template is ChatML. `export` writes a trained model with its
-tokenizer."""
+decoded unchanged. The chat template is ChatML."""
 
 from __future__ import annotations
 
-import copy
-import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lr.model.qwen import CausalLM
 from lr.tiny.grammar import PIECES
 from lr.tiny.language import ITEMS, NAMES, NOTES, Split
-from lr.tiny.saving import save_model
 from lr.tiny.stories import DATASETS
 
 PAD = "<|endoftext|>"
 START = "<|im_start|>"
 END = "<|im_end|>"
-SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 PIECE = r"\n\n| ?\\boxed\{| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
 """One piece of text: a blank line, the box, a word, a digit, a mark, or white space.
 Words, digits and marks keep one leading space."""
@@ -92,21 +84,6 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
-
-
-def export(model: CausalLM, folder: Path, **about: str) -> None:
-    """Write a bf16 copy of a model, and its tokenizer, as a checkpoint for
-    `transformers`. `about`: further entries of its generation_config.json."""
-    tokenizer = build_tokenizer()
-    ids = {
-        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
-        "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
-    }
-    save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
-    (folder / "model.safetensors").chmod(0o644)
-    about = SAMPLING | ids | about
-    (folder / "generation_config.json").write_text(json.dumps(about, indent=2) + "\n")
-    tokenizer.save_pretrained(folder)
 
 
 @cache

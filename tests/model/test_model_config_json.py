@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_training.checkpoint import config_json
 
 from lr.errors import CheckpointError
 from lr.model.config import ModelConfig, YarnScaling, read_config
-from lr.tiny.saving import config_json
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100,

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_training.checkpoint import config_json, tiny_config
 
 from lr.errors import CheckpointError, SettingError
 from lr.model.codec import Codec
 from lr.model.config import read_config
 from lr.model.dummy import SHAPES, random_model, shape
 from lr.model.weights import load_model, pieces
-from lr.tiny.names import tiny_config
-from lr.tiny.saving import config_json
 
 CPU = torch.device("cpu")
 PARAMETERS = {

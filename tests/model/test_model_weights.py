@@ -16,17 +16,16 @@ from model_kit import (
     hf_model,
 )
 from safetensors.torch import load_file, save_file
+from tiny_training.checkpoint import save_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import lr.model.weights
-import lr.tiny.saving
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.dummy import SHAPES
 from lr.model.qwen import CausalLM
 from lr.model.weights import cpu_dtype, load_model, pieces
-from lr.tiny.saving import save_model
 
 DOWN, NORM = "model.layers.1.mlp.down_proj.weight", "model.norm.weight"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -191,27 +190,3 @@ def test_saved_for_transformers_and_for_us(
     assert expected.keys() == reread.keys()
     assert all(torch.equal(reread[key], expected[key]) for key in expected)
     assert load_model(ours).config == model.config
-
-
-def test_saving_replaces_weights_and_nothing_else(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights, index and configuration are replaced, or nothing if that fails; the
-    tokenizer stays."""
-    model = load_model(checkpoint, dtype=torch.bfloat16)
-    old = {"model.safetensors.index.json", "model-00001-of-00002.safetensors"}
-    for name in ("tokenizer.json", *old):
-        (checkpoint / name).write_text("{}")
-    before = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
-
-    def full_disk(*_: Any, **__: Any) -> None:
-        raise OSError("No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lr.tiny.saving.json, "dumps", full_disk)
-        with pytest.raises(OSError, match="space"):
-            save_model(model, checkpoint)
-    assert before == {path.name: path.read_bytes() for path in checkpoint.iterdir()}
-    save_model(model, checkpoint)
-    assert {path.name for path in checkpoint.iterdir()} == before.keys() - old
-    assert load_model(checkpoint).dtype is torch.bfloat16

@@ -51,7 +51,7 @@ def test_a_problem_is_the_same_for_ever() -> None:
 
 
 @each_data_set
-def test_the_splits_are_disjoint_and_every_question_has_the_form(draw: Draw) -> None:
+def test_the_splits_are_disjoint_and_every_question_is_known(draw: Draw) -> None:
     questions = {
         split: {draw(split, i, 0).question for i in range(200)} for split in Split
     }
@@ -61,13 +61,8 @@ def test_the_splits_are_disjoint_and_every_question_has_the_form(draw: Draw) -> 
         assert all(split_of(text) is split and asks(text) for text in questions[split])
 
 
-def test_other_questions_do_not_have_the_form() -> None:
-    shorter_than_any_the_models_have_learnt = (
-        "The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, "
-        "and so on in turn. Turn E, the last: Nora doubles the shells. How many shells "
-        "are in the jar in the end?"
-    )
-    assert not asks(shorter_than_any_the_models_have_learnt)
+def test_a_question_of_another_kind_is_told_apart() -> None:
+    assert not asks("At first glance, what do you see")
     assert not asks("How many coins?")
 
 

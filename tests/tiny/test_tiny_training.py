@@ -11,6 +11,7 @@ from signal import SIGINT, SIGTERM, getsignal, signal
 
 import pytest
 import torch
+from tiny_training.checkpoint import tiny_config
 from tiny_training.judge import JudgeRows
 from tiny_training.pairs import grammar_pair
 from tiny_training.rows import RowMaker
@@ -24,7 +25,6 @@ from tiny_training.trainer import (
 from lr.engine.runner import ModelRunner
 from lr.model.weights import load_model
 from lr.tiny.grammar import Style
-from lr.tiny.names import tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -57,11 +57,11 @@ def trainer(rows: RowMaker | None = None) -> Trainer:
 @pytest.mark.parametrize("rows", [language_rows, judge_rows])
 def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path: Path) -> None:
     straight, first, second = trainer(rows()), trainer(rows()), trainer(rows())
-    losses = [straight.step()[0] for _ in range(3)]
-    assert losses[0] == first.step()[0]
+    losses = [straight.step() for _ in range(3)]
+    assert losses[0] == first.step()
     first.save(tmp_path / "state.pt")
     second.load(tmp_path / "state.pt")
-    assert [second.step()[0] for _ in range(2)] == losses[1:]
+    assert [second.step() for _ in range(2)] == losses[1:]
     assert second.progress == straight.progress
     weights = zip(straight.model.parameters(), second.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in weights)
@@ -70,11 +70,8 @@ def test_resuming_gives_the_same_weights_bit_for_bit(rows, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("train_tiny", "--role draft --tokens 20000 --batch 200 --eval-problems 1"),
-        (
-            "train_judge",
-            "--tokens 3000 --batch 600 --layers 1 --real-share 0 --check 4",
-        ),
+        ("train_tiny", "--role draft --tokens 20000 --batch 200"),
+        ("train_judge", "--tokens 3000 --batch 600 --layers 1 --real-share 0"),
     ],
 )
 def test_a_script_trains_and_goes_on(name: str, words: str, tmp_path: Path) -> None:
@@ -82,11 +79,11 @@ def test_a_script_trains_and_goes_on(name: str, words: str, tmp_path: Path) -> N
     signals = [SIGINT, SIGTERM]
     before = [getsignal(number) for number in signals]
     for last_step in ("--steps 1", "--steps 2 --resume"):
-        flags = f"--out {tmp_path} --processes 1 {words} {last_step}".split()
+        flags = f"--out {tmp_path} {words} {last_step}".split()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.argv", [f"{name}.py", *flags])
             try:
-                script.start(script.work, script.arguments())
+                script.main()
             finally:
                 for number, handler in zip(signals, before, strict=True):
                     signal(number, handler)

@@ -1,5 +1,5 @@
 """What the tiny judge is trained on: rows about pairs of steps, from the grammar and
-from real runs. `measure_judge.py` says how well it agrees with the oracle.
+from real runs.
 
 A training row is the prompt that `JudgeVerifier` will put, its answer begun, and the
 one token that decides. That token is what counts, but one bit per row teaches slowly.
@@ -8,38 +8,32 @@ step can still mean what the first one does (`agreeing_prefix` in `pairs.py`): t
 two answers, with a small weight. It learns where steps part, and the answer at the end
 follows.
 
-A run gives pairs at every place of a chain, where draft and target write one step from
-the same prefix. The chain goes on as in Lookahead Reasoning with the oracle as
-verifier. What never reaches a judge is left out: pairs that are decided by their form,
-and equal texts.
+A run of Lookahead Reasoning with the oracle as verifier gives pairs at every place of a
+chain, where draft and target write one step from the same prefix. Equal texts, which
+never reach a judge, are left out.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from lr.model.codec import Codec
-from lr.model.weights import load_model
-from lr.rng import Stream
-from lr.spec.verifiers.base import Pair
+from lr.measure.verifier_eval import PairRecorder
+from lr.reasoner import Reasoner
+from lr.spec.variant import Variant
 from lr.spec.verifiers.judge import ANSWER_BEGUN, ANSWERS, BARE_PROMPT, AnswerTokens
 from lr.tiny.grammar import Style, unglue
-from lr.tiny.language import Problem, Split
-from lr.tiny.oracle import parse, same_meaning
+from lr.tiny.language import Split
+from lr.tiny.oracle import parse
 from lr.tiny.stories import DATASETS
-from lr.types import Finish, Role, Step
-from tiny_training.evaluate import BATCH, EvalSettings, Voice, grow_chains
 from tiny_training.pairs import TextPair, agreeing_prefix, grammar_pair
 from tiny_training.rows import Row, RowMaker
 
 POOL_PAIRS = 1024
 RUNNING_WEIGHT = 0.1
-MAX_STEP_TOKENS = 100
 
 
 class JudgeRows(RowMaker):
@@ -103,63 +97,33 @@ class JudgeRows(RowMaker):
         return rows
 
 
-class PairSource:
-    """A target and a draft that solve problems together, step by step, and what they
-    wrote at the same places."""
-
-    def __init__(
-        self,
-        target: str | Path = "tiny-target",
-        draft: str | Path = "tiny-draft",
-        *,
-        temperature: float = 0.6,
-    ) -> None:
-        settings = EvalSettings(temperature=temperature)
-        self.target, self.draft = (
-            Voice(
-                role, load_model(name, dtype=torch.float32), Codec.load(name), settings
+def pairs_from_runs(
+    target: str, draft: str, dataset: str, count: int, seed: int
+) -> list[TextPair]:
+    """What target and draft wrote at the same places of the answers to `count` training
+    problems."""
+    draw = DATASETS[dataset]
+    with Reasoner(target, draft, "oracle", dtype=torch.float32) as reasoner:
+        recorder = PairRecorder(reasoner.verifier)
+        variant = Variant(recorder)
+        answers = [
+            reasoner.run(
+                draw(Split.TRAIN, number, seed).question,
+                variant=variant,
+                mode="lr",
+                schedule="paper",
+                depth=1,
+                seed=seed,
             )
-            for role, name in ((Role.TARGET, target), (Role.DRAFT, draft))
-        )
-
-    def pairs(
-        self, split: Split, batch: int, seed: int = 0, dataset: str = "tiny"
-    ) -> list[TextPair]:
-        """The pairs (target's step, draft's step) of batch number `batch` of a split's
-        problems, 32 problems each."""
-        problems = [
-            DATASETS[dataset](split, batch * BATCH + i, seed) for i in range(BATCH)
+            for number in range(count)
         ]
-        pairs: list[TextPair] = []
-
-        def number(task: Problem, index: int, sibling: int) -> int:
-            return (
-                Stream.root(seed).fold_in("judge pairs", task.question, index).key(0)
-                >> 1
-            )
-
-        def accepts(
-            written: Sequence[int], drafted: Sequence[int], _: Sequence[int]
-        ) -> bool:
-            first, second = (
-                self.target.codec.decode(step).strip() for step in (written, drafted)
-            )
-            same = same_meaning(first, second)
-            alike = self.target.ended(written) == self.target.ended(drafted)
-            uncut = max(len(written), len(drafted)) < MAX_STEP_TOKENS
-            if alike and uncut and first.casefold() != second.casefold():
-                pairs.append(TextPair(first, second, same))
-            return alike and uncut and same
-
-        grow_chains(self.target, self.draft, problems, number, accepts)
-        return pairs
-
-
-def as_pair(pair: TextPair, encode: Callable[[str], list[int]]) -> Pair:
-    """The pair as a verifier gets it: the first text is the target's step, the second
-    the draft's."""
-    target, draft = (
-        Step(tuple(encode(text + "\n\n")), Finish.BOUNDARY)
-        for text in (pair.first, pair.second)
-    )
-    return Pair((0,), draft, target)
+        for _ in reasoner.engine.serve(answers, concurrency=32):
+            pass
+        decode = reasoner.codec.decode
+    pairs = []
+    for pair, verdict in recorder.seen:
+        first = decode(pair.target_step.tokens).strip()
+        second = decode(pair.draft.tokens).strip()
+        if first.casefold() != second.casefold():
+            pairs.append(TextPair(first, second, verdict.aligned))
+    return pairs

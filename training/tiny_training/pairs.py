@@ -187,17 +187,6 @@ def _break(text: str, rng: random.Random) -> str:
     return " ".join(words)
 
 
-def kind_of_difference(pair: TextPair) -> str:
-    """What tells the two steps apart by the oracle: a field of `Meaning`, "several",
-    "unreadable", or "" where they mean the same."""
-    a = parse(pair.first)
-    b = parse(pair.second)
-    if a is None or b is None:
-        return "unreadable"
-    fields = [name for name in a._fields if getattr(a, name) != getattr(b, name)]
-    return fields[0] if len(fields) == 1 else "several" if fields else ""
-
-
 def agreeing_prefix(meaning: Meaning, text: str) -> int:
     """The length of the longest beginning of `unglue(text)` that begins some sentence
     saying `meaning`: all paths of all its templates are followed through the text at

@@ -58,15 +58,10 @@ class Batch:
 
 
 def batch_of(
-    rows: Sequence[Row],
-    fill: int,
-    next_place: tuple[int, int] = (0, 0),
-    width: int | None = None,
-    count: int = 0,
+    rows: Sequence[Row], fill: int, next_place: tuple[int, int], width: int, count: int
 ) -> Batch:
-    """Rows as rectangles of `width` (None: the longest row's), at least `count` of
-    them; `fill` is the padding token."""
-    width = width or max(len(row.ids) for row in rows)
+    """Rows as a rectangle of `count` rows of this `width`; `fill` is the padding
+    token."""
     rows = [*rows, *[Row([], [], [])] * (count - len(rows))]
 
     def pad(lists: Iterator[list[int]] | Iterator[list[float]], value: float) -> Tensor:
@@ -151,26 +146,23 @@ class RowMaker:
             weights += [1.0] + [0.0] * (len(after) - 1)
 
     def batches(
-        self, start: tuple[int, int], stride: int, budget: int, drills: float
+        self, start: tuple[int, int], budget: int, drills: float
     ) -> Iterator[Batch]:
         """Endless batches of at most `budget` tokens, padding included, or of one row,
         from place `start`; a share `drills` of the tokens of a pool are drills.
 
-        A place is (pool, position in it); `stride` is the distance from pool to pool
-        (processes share the pools out)."""
+        A place is (pool, position in it)."""
         pool, position = start
         while True:
             groups = self._groups(pool, budget, drills)
             for i in range(position, len(groups)):
                 rows, width = groups[i]
-                next_place = (
-                    (pool, i + 1) if i + 1 < len(groups) else (pool + stride, 0)
-                )
+                next_place = (pool, i + 1) if i + 1 < len(groups) else (pool + 1, 0)
                 count = max(1, budget // width)
                 yield batch_of(
                     rows, self.tokenizer.pad_token_id, next_place, width, count
                 )
-            pool = pool + stride
+            pool += 1
             position = 0
 
     def pool(self, number: int, rng: random.Random) -> list[Row]:

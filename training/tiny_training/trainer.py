@@ -1,59 +1,34 @@
-"""How the tiny models are trained: data-parallel over processes, checkpointed, and
-resumed bit for bit.
+"""How the tiny models are trained: checkpointed, and resumed bit for bit.
 
-One step: every process takes a batch of its own, the gradients (and the sum of the loss
-weights) are added up by one all-reduce of one flat buffer, and every process makes the
-same update: Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) for the
-matrices of the layers, AdamW for the rest. The learning rate is a function of the share
-of the token budget that is spent: warm-up, then cosine down to 2 %. The same all-reduce
-carries two flags, so that all processes stop or save at the same step.
-
-`train_tiny.py` and `train_judge.py` start the processes, evaluate and
-export.
+A step takes a batch of rows and updates the matrices of the layers with Muon (Jordan et
+al., 2024, kellerjordan.github.io/posts/muon), the rest with AdamW. The learning rate is
+a function of the share of the token budget that is spent: warm-up, then cosine down to
+2 %. `train_tiny.py` and `train_judge.py` make the model and the rows, and export.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import random
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lr.errors import SettingError
-from lr.model.codec import Codec
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer
 from lr.model.qwen import CausalLM
-from lr.tiny.grammar import Style, render
-from lr.tiny.language import StepKind
-from lr.tiny.oracle import parse
-from lr.types import Role, require
-from tiny_training.evaluate import (
-    BATCH,
-    EvalSettings,
-    Voice,
-    count_right,
-    draw,
-    draw_number,
-    solve,
-)
-from tiny_training.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
+from lr.model.weights import load_model
+from tiny_training.rows import RowMaker
 
-CLASSES = ("loss", "results", "names", "words")
-FLAGS = 3  # slots after the gradients in the flat buffer: weight sum, stop, save
 EMBEDDING_STD = 0.1
 SAVE_SECONDS = 120.0
 SHOW_SECONDS = 15.0
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
@@ -71,13 +46,22 @@ def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
         elif p.ndim == 2:
             embedding = name.startswith("embedding")
             nn.init.normal_(p, std=EMBEDDING_STD if embedding else p.shape[1] ** -0.5)
-    return model
+    return model.to(DEVICE)
+
+
+def first_layers(name: str, count: int) -> CausalLM:
+    """A model made of the first layers of a checkpoint, in fp32."""
+    larger = load_model(name, dtype=torch.float32)
+    model = CausalLM(replace(larger.config, num_layers=count))
+    state = larger.state_dict()
+    model.load_state_dict({key: state[key] for key in model.state_dict()})
+    return model.to(DEVICE)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained. `tokens` is the budget over all processes, `batch` the
-    tokens of one step over all processes, `drills` the share of tokens in drills."""
+    """How a model is trained. `tokens` is the budget, `batch` the tokens of one step,
+    `drills` the share of tokens in drills."""
 
     tokens: int
     batch: int = 2560
@@ -86,102 +70,73 @@ class Recipe:
     warmup: int = 50
     last_rate: float = 0.02
     clip: float = 1.0
-    drills: float = 0.4
-
-    def __post_init__(self) -> None:
-        require(self.tokens >= 1, "tokens", self.tokens, "a whole number >= 1")
-        require(self.batch >= 1, "batch", self.batch, "a whole number >= 1")
+    drills: float = 0.1
 
     def rate(self, step: int, spent: int) -> float:
         """The factor on the learning rates: linear warm-up, then cosine from 1 to
         `last_rate` over the budget."""
         share = min(1.0, spent / self.tokens)
-        cosine = self.last_rate + (1 - self.last_rate) * 0.5 * (
-            1 + math.cos(math.pi * share)
-        )
-        return cosine * min(1.0, (step + 1) / self.warmup)
+        cosine = 0.5 * (1 + math.cos(math.pi * share))
+        decay = self.last_rate + (1 - self.last_rate) * cosine
+        return decay * min(1.0, (step + 1) / self.warmup)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Progress:
-    """Where training is: steps made, tokens spent, and each process's place in the
-    data."""
+    """Where training is: steps made, tokens spent, and the place in the data."""
 
     step: int = 0
     tokens: int = 0
-    places: tuple[tuple[int, int], ...] = ()
+    place: tuple[int, int] = (0, 0)
 
 
 class Trainer:
-    """A model with its optimisers, data and progress, in one of `world` processes."""
+    """A model with its optimisers, data and progress."""
 
     def __init__(
         self, model: CausalLM, rows: RowMaker, recipe: Recipe, *, compiled: bool = False
     ) -> None:
         self.layer_of = compiled_layer() if compiled else layer_on_rows
-        self.world = dist.get_world_size() if dist.is_initialized() else 1
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.model = model
         self.rows = rows
         self.recipe = recipe
-        in_layers: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for name, p in model.named_parameters():
-            in_layers[p.ndim == 2 and name.startswith("layers.")].append(p)
-        matrices = in_layers[True]
-        others = in_layers[False]
-        # one buffer for all gradients, so that one all-reduce adds them up; each is a
-        # view into it
-        size = sum(p.numel() for p in model.parameters()) + FLAGS
-        self.buffer = torch.zeros(size, device=model.device)
-        at = 0
-        for p in (*matrices, *others):
-            p.grad = self.buffer[at : at + p.numel()].view_as(p)
-            at += p.numel()
+            matrix = p.ndim == 2 and name.startswith("layers.")
+            (matrices if matrix else others).append(p)
         self.muon = torch.optim.Muon(matrices, weight_decay=0.0)
         self.adam = torch.optim.AdamW(
             others, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
-        self._begin(Progress(places=tuple((rank, 0) for rank in range(self.world))))
+        self._begin(Progress())
 
     def _begin(self, progress: Progress) -> None:
         self.progress = progress
-        budget = self.recipe.batch // self.world
-        next_place = progress.places[self.rank]
-        self.batches = self.rows.batches(
-            next_place, self.world, budget, self.recipe.drills
-        )
+        recipe = self.recipe
+        self.batches = self.rows.batches(progress.place, recipe.batch, recipe.drills)
 
-    def step(
-        self, stop: bool = False, save: bool = False
-    ) -> tuple[dict[str, float], bool, bool]:
-        """One update. Returns the mean loss by class of token over all processes
-        ("loss" is the weighted mean that is trained on), and whether any of them asked
-        to stop or to save."""
+    def step(self) -> float:
+        """One update. Returns the weighted mean loss."""
+        # 1. The gradients of the weighted mean, clipped.
         batch = next(self.batches)
         device = self.model.device
-        tokens = batch.tokens.to(device)
         weights = batch.weights.to(device)
-        labels = batch.labels.to(device)
-        self.buffer.zero_()
         losses, weight_of = token_losses(
-            self.model, tokens, weights, labels, self.layer_of
+            self.model,
+            batch.tokens.to(device),
+            weights,
+            batch.labels.to(device),
+            self.layer_of,
         )
-        (losses * weight_of).sum().backward()
-        self.buffer[-FLAGS:] = torch.tensor(
-            [float(weights.sum()), stop, save], device=device
-        )
-        counts = _by_class(losses.detach(), weight_of, tokens.numel())
-        if self.world > 1:
-            dist.all_reduce(self.buffer)
-            dist.all_reduce(counts)
-        weight, stop_all, save_all = self.buffer[-FLAGS:].tolist()
-        gradients = self.buffer[:-FLAGS].div_(
-            max(weight, 1.0)
-        )  # a batch may be all context
-        gradients.mul_(
-            torch.clamp(self.recipe.clip / (gradients.norm() + 1e-6), max=1.0)
-        )
-        rate = self.recipe.rate(self.progress.step, self.progress.tokens)
+        # A batch may be all context.
+        loss = (losses * weight_of).sum() / max(float(weights.sum()), 1.0)
+        self.model.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        # 2. The update.
+        progress = self.progress
+        rate = self.recipe.rate(progress.step, progress.tokens)
         for optimiser, full_rate in (
             (self.muon, self.recipe.matrix_rate),
             (self.adam, self.recipe.other_rate),
@@ -189,136 +144,66 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = rate * full_rate
             optimiser.step()
-        places = list(self.progress.places)
-        places[self.rank] = batch.place
-        spent = self.progress.tokens + int(counts[-1])
-        self.progress = Progress(self.progress.step + 1, spent, tuple(places))
-        means = (
-            counts[: len(CLASSES)] / counts[len(CLASSES) : -1].clamp(min=1)
-        ).tolist()
-        return dict(zip(CLASSES, means, strict=True)), stop_all > 0, save_all > 0
+        spent = progress.tokens + batch.tokens.numel()
+        self.progress = Progress(progress.step + 1, spent, batch.place)
+        return float(loss.detach())
 
     def train(
-        self,
-        state: Path,
-        say: Callable[[str], None],
-        last_step: int | None = None,
-        check: Callable[[], None] | None = None,
-        check_every: int = 1_000_000,
+        self, state: Path, last_step: int | None = None, *, resume: bool = False
     ) -> None:
-        """Steps until the budget is spent or `last_step` is reached, Ctrl-C or SIGTERM
-        comes. Saves to `state` every two minutes and at the end; `say` gets a line of
-        progress every 15 seconds; `check` is called every so many tokens."""
+        """Steps until the budget is spent, `last_step` is reached, or Ctrl-C or SIGTERM
+        comes. Saves to `state` every two minutes and at the end, and prints a line of
+        progress every 15 seconds. `resume`: goes on from `state`."""
+        if resume:
+            self.load(state)
         signals: list[int] = []
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda number, frame: signals.append(number))
         began = saved = shown = time.perf_counter()
         first = self.progress.tokens
-        means = dict[str, float]()
-        stop = False
-        while not stop and self.progress.tokens < self.recipe.tokens:
-            if last_step is not None and self.progress.step >= last_step:
+        mean = 0.0
+        while not signals and self.progress.tokens < self.recipe.tokens:
+            if self.progress.step == last_step:
                 break
-            before = self.progress.tokens
-            due = self.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
-            losses, stop, save = self.step(stop=bool(signals), save=due)
-            means = {
-                n: 0.95 * means.get(n, loss) + 0.05 * loss for n, loss in losses.items()
-            }
+            loss = self.step()
+            mean = 0.95 * mean + 0.05 * loss if mean else loss
             now = time.perf_counter()
             spent = self.progress.tokens
-            if self.rank == 0 and now - shown > SHOW_SECONDS:
+            if now - shown > SHOW_SECONDS:
                 shown = now
                 speed = (spent - first) / (now - began)
                 left = (self.recipe.tokens - spent) / speed / 60
-                say(
-                    f"{(now - began) / 60:6.1f} min  step {self.progress.step:5d}  "
-                    f"{spent / 1e6:6.3f}M tokens  "
-                    + "".join(f"{name} {mean:.4f}  " for name, mean in means.items())
-                    + f"{speed:.0f} tokens/s  {left:.0f} min left"
+                print(
+                    f"step {self.progress.step}, {spent / 1e6:.3f}M tokens, loss "
+                    f"{mean:.4f}, {speed:.0f} tokens/s, {left:.0f} min left",
+                    flush=True,
                 )
-            if save:
+            if now - saved > SAVE_SECONDS:
                 self.save(state)
                 saved = now
-            if (
-                check is not None
-                and not stop
-                and spent // check_every != before // check_every
-            ):
-                check()
         self.save(state)
-        if check is not None and not stop:
-            check()
 
     def save(self, path: Path) -> None:
-        """Write everything that resuming needs, atomically. All processes call it; the
-        first writes."""
-        if self.world > 1:
-            places = list(self.progress.places)
-            dist.all_gather_object(places, self.progress.places[self.rank])
-            self.progress.places = tuple(places)
-        if self.rank == 0:
-            state = {
-                "model": self.model.state_dict(),
-                "muon": self.muon.state_dict(),
-                "adam": self.adam.state_dict(),
-                "progress": asdict(self.progress),
-                "recipe": asdict(self.recipe),
-            }
-            torch.save(state, path.with_suffix(".new"))
-            path.with_suffix(".new").replace(path)
+        """Write everything that resuming needs, atomically."""
+        state = {
+            "model": self.model.state_dict(),
+            "muon": self.muon.state_dict(),
+            "adam": self.adam.state_dict(),
+            "progress": asdict(self.progress),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(state, path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on where `save` left off. Raises SettingError if the number of processes
-        differs."""
+        """Go on where `save` left off."""
         state = torch.load(path, weights_only=True)
-        progress = Progress(**state["progress"])
-        progress.places = tuple((pool, at) for pool, at in progress.places)
-        if len(progress.places) != self.world:
-            raise SettingError(
-                f"{path} was written by {len(progress.places)} processes, this is {self.world}: "
-                "use as many"
-            )
-        for name in ("model", "muon", "adam"):
-            getattr(self, name).load_state_dict(state[name])
-        self._begin(progress)
-
-
-def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> list[int]:
-    """[problems, right answers, steps, right steps, operation steps, right ones] of a
-    model in training. The steps, one per problem, are written from true prefixes in
-    mixed styles."""
-    settings = EvalSettings()
-    voice = Voice(Role.TARGET, model, codec, settings)
-    counts = [0] * 6
-    for first in range(0, len(indices), BATCH):
-        batch = indices[first : first + BATCH]
-        problems = draw(batch, settings)
-        right = count_right(voice, problems, solve(voice, problems))
-        branches = []
-        wanted = []
-        for i, task in zip(batch, problems, strict=True):
-            rng = random.Random(i)
-            at = rng.randrange(len(task.steps))
-            earlier = (render(s, rng.choice(list(Style)), rng) for s in task.steps[:at])
-            text = codec.encode("".join(step + "\n\n" for step in earlier))
-            branches.append(voice.runner.open([*codec.chat(task.question), *text]))
-            wanted.append(task.steps[at])
-        written = voice.write(branches, [draw_number(task, -1) for task in problems])
-        for branch in branches:
-            voice.runner.close(branch)
-        same = [
-            parse(codec.decode(step)) == meaning
-            for step, meaning in zip(written, wanted, strict=True)
-        ]
-        hard = [
-            r
-            for r, step in zip(same, wanted, strict=True)
-            if step.kind is StepKind.OPERATION
-        ]
-        new = (len(batch), right, len(same), sum(same), len(hard), sum(hard))
-        counts = [old + added for old, added in zip(counts, new, strict=True)]
-    return counts
+        self.model.load_state_dict(state["model"])
+        self.muon.load_state_dict(state["muon"])
+        self.adam.load_state_dict(state["adam"])
+        progress = state["progress"]
+        pool, position = progress["place"]
+        self._begin(Progress(progress["step"], progress["tokens"], (pool, position)))
 
 
 def layer_on_rows(
@@ -430,38 +315,3 @@ def token_losses(
         logits = model.logits(hidden).float()
     losses = F.cross_entropy(logits, labels[:, 1:].flatten()[chosen], reduction="none")
     return losses, weights[:, 1:].flatten()[chosen]
-
-
-def _by_class(losses: Tensor, weight_of: Tensor, tokens: int) -> Tensor:
-    """What to add up over the processes for the progress line: sums per class, then
-    counts per class, then tokens; float64."""
-    masks = [weight_of == weight for weight in (RESULT_WEIGHT, NAME_WEIGHT, 1.0)]
-    sums = [(losses * weight_of).sum(), *(losses[mask].sum() for mask in masks)]
-    counts = [weight_of.sum(), *(mask.sum() for mask in masks)]
-    return torch.tensor(
-        [*map(float, sums), *map(float, counts), tokens], dtype=torch.float64
-    )
-
-
-def start(
-    work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace
-) -> None:
-    """Run `work(rank, args)` in `args.processes` processes of one thread each, which
-    meet in the folder `args.out`; in this one, if it is one."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "rendezvous").unlink(missing_ok=True)
-    if args.processes == 1:
-        torch.set_num_threads(1)
-        work(0, args)
-    else:
-        mp.spawn(_join, (work, args), nprocs=args.processes)
-
-
-def _join(
-    rank: int, work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace
-) -> None:
-    torch.set_num_threads(1)
-    meet = f"file://{args.out.resolve()}/rendezvous"
-    dist.init_process_group("gloo", meet, rank=rank, world_size=args.processes)
-    work(rank, args)
-    dist.destroy_process_group()
