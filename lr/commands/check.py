@@ -25,7 +25,7 @@ class Check:
         from lr.reasoner import Reasoner
         from lr.spec.variant import Variant
         from lr.variants.kit.check import check_answers, check_parts, idle_parts
-        from lr.variants.kit.findings import Findings, Material
+        from lr.variants.kit.findings import Findings
         from lr.variants.loading import load_variant
 
         torch.set_num_threads(1)  # the models are tiny
@@ -45,7 +45,7 @@ class Check:
                 return load_variant(self.variant, reasoner, anew=True)
 
             parts = []
-            for findings in check_parts(make, Material.of(reasoner)):
+            for findings in check_parts(make):
                 show(findings)
                 parts.append(findings)
             if any(findings.broken for findings in parts):

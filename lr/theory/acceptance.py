@@ -76,16 +76,21 @@ def tree_sync_speedup(
     draft_steps: int,
     c: Reals,
     batch_overhead: Reals = 0.0,
+    draft_overhead: Reals = 0.0,
 ) -> Reals:
     """G_(g+1)(alpha_W) / cycle time: speedup in convention B with W alternatives.
 
-    Each of the g levels is one draft batch, as fast as one row. The target batch takes
-    1 + b (N - 1) with b = `batch_overhead`. Example: 1.8353174603 for alpha_2 = 0.75,
-    W = 2, g = 2, c = 0.1, b = 0.01."""
-    g = whole("draft_steps", draft_steps, 0)
-    rows = tree_rows(width, g)
+    A cycle takes c (1 + b_d (W^j - 1)), summed over its levels j = 1..g, plus
+    1 + b (N - 1). Each level is one draft batch. A further row costs b_d =
+    `draft_overhead` of a draft step in a draft batch and b = `batch_overhead` of a
+    target step in the target batch. Example: 1.8237381703 for alpha_2 = 0.75, W = 2,
+    g = 2, c = 0.1, b = 0.01, b_d = 0.02."""
+    w = int(whole("width", width, 1))
+    g = int(whole("draft_steps", draft_steps, 0))
     b = nonnegative("batch_overhead", batch_overhead)
-    time = nonnegative("c", c) * g + 1 + b * (rows - 1)
+    b_d = nonnegative("draft_overhead", draft_overhead)
+    levels = sum(1 + b_d * (w**j - 1) for j in range(1, g + 1))
+    time = nonnegative("c", c) * levels + 1 + b * (tree_rows(w, g) - 1)
     return plain(geometric(probability("alpha_w", alpha_w), g + 1) / time)
 
 

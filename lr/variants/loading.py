@@ -5,14 +5,13 @@
     --variant path/to/file.py:mine          `mine` in that file
 
 The name is that of a function, which gets the reasoner and the parameters and returns a
-`Variant`; or of a class of one part, such as a verifier, or an object of it.
+`Variant`; or of a class of one part, such as a verifier.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -29,9 +28,7 @@ from lr.variants.adaptive import adaptive
 from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
 from lr.variants.lossless import lossless
-from lr.variants.rsd import rsd
 from lr.variants.self_draft import quantised_draft, self_draft
-from lr.variants.specguard import specguard
 from lr.variants.specreason import specreason
 from lr.variants.token_recycling import token_recycling
 
@@ -41,8 +38,6 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
         specreason,
         best_of,
         confidence_cascade,
-        rsd,
-        specguard,
         lossless,
         adaptive,
         token_recycling,
@@ -51,32 +46,29 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
     )
 }
 """The variants that come with the package."""
-NAMED = re.compile(r"((?P<file>.+\.py):)?(?P<name>[A-Za-z_]\w*)(?P<call>\(.*\))?", re.DOTALL)  # fmt: skip
 
 
 def load_variant(text: str, reasoner: Reasoner, *, anew: bool = False) -> Variant:
     """The variant that `text` names; `anew`: run its file again, so that it shares no
     state with an earlier one. Raises `SettingError` if it does not exist. An exception
     of the variant's own code is raised as it is."""
-    named = NAMED.fullmatch(text.strip())
-    example = "NAME or FILE.py:NAME, perhaps with parameters: best_of(width=3)"
-    if named is None:
-        raise SettingError(f"variant is {text!r}, expected {example}.")
+    head, parenthesis, arguments = text.strip().partition("(")
+    file, _, name = head.rpartition(":")
     members: dict[str, Any] = VARIANTS
     expected = f"one of {', '.join(VARIANTS)}, or your own as FILE.py:NAME"
-    file = named["file"]
-    if file is not None:
+    if file:
         require(Path(file).is_file(), "variant", text, f"a file {file}")
         members = vars(load_file(file, anew=anew))
         expected = f"a name that {file} defines"
-    require(named["name"] in members, "variant", text, expected)
+    require(name in members, "variant", text, expected)
     try:
-        call = ast.parse(f"name{named['call'] or '()'}", mode="eval").body
+        call = ast.parse(f"name({arguments if parenthesis else ')'}", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
         parameters = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (AssertionError, SyntaxError, ValueError) as error:
+        example = "parameters by name, such as best_of(width=3)"
         raise SettingError(f"variant is {text!r}, expected {example}.") from error
-    variant = _make_variant(text, members[named["name"]], parameters, reasoner)
+    variant = _make_variant(text, members[name], parameters, reasoner)
     path = str(Path(file).resolve()) if file else variant.file
     return replace(variant, name=text.strip(), file=path)
 
@@ -84,21 +76,21 @@ def load_variant(text: str, reasoner: Reasoner, *, anew: bool = False) -> Varian
 def _make_variant(
     text: str, member: Any, parameters: dict[str, Any], reasoner: Reasoner
 ) -> Variant:
-    """The variant of a function, or of a class or an object of a part."""
+    """The variant of a function, or of a class of one part (or two, such as verifier and
+    corrector)."""
+    named = f"variant {text!r}"
     if inspect.isfunction(member):
-        member = make_part(f"variant {text!r}", member, reasoner, **parameters)
+        member = make_part(named, member, reasoner, **parameters)
     if isinstance(member, Variant):
         return member
-    is_class = inspect.isclass(member)
-    kind = member if is_class else type(member)
-    make = partial(member, **parameters) if parameters else member
-    parts = [part for part in PARTS if issubclass(kind, part.base)]
     bases = ", ".join(part.base.__name__ for part in PARTS)
     expected = f"a function that returns a Variant, or a class derived from {bases}"
-    require(parts != [], f"variant {text!r}", member, expected)
+    require(inspect.isclass(member), named, member, expected)
+    parts = [part for part in PARTS if issubclass(member, part.base)]
+    require(parts != [], named, member, expected)
+    make = partial(member, **parameters) if parameters else member
     values: dict[str, Any] = {part.field: make for part in parts}
     objects = [part.field for part in parts if part.given is Given.OBJECT]
-    if objects:  # a class of two parts, such as verifier and corrector, has one
-        instance = make_part(f"variant {text!r}", make) if is_class else member
-        values |= dict.fromkeys(objects, instance)
+    if objects:
+        values |= dict.fromkeys(objects, make_part(named, make))
     return Variant(**values)

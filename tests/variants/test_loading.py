@@ -66,8 +66,6 @@ class Needs(Longer):
         self.least = least
 
 
-fixed = Longer(4)
-whole = Variant(fixed)
 nothing = 7
 
 
@@ -98,9 +96,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("mine", ["verifier"]),
         ("mine(least=9)", ["verifier"]),
-        ("whole", ["verifier"]),
         ("Longer(least=4)", ["verifier", "corrector"]),
-        ("fixed", ["verifier", "corrector"]),
         ("Deep", ["controller"]),
         ("Deep(most=3)", ["controller"]),
         ("Fours", ["segmenter"]),
@@ -108,7 +104,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Mine", ["rule"]),
     ],
 )
-def test_functions_objects_and_classes_of_a_part_are_variants(
+def test_functions_and_classes_of_a_part_are_variants(
     reasoner: Reasoner, plugin: Path, name: str, fields: list[str]
 ) -> None:
     variant = load_variant(f"{plugin}:{name}", reasoner)

@@ -22,10 +22,10 @@ from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.checks import VariantError
 from lr.spec.variant import Given, Part, Variant
-from lr.trace import Noted, TokenRounds
+from lr.trace import Noted, Stats
 from lr.types import Finish
 from lr.variants.kit import steps, tokens
-from lr.variants.kit.findings import Findings, Material
+from lr.variants.kit.findings import Findings
 
 QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
@@ -34,7 +34,7 @@ QUESTIONS = (
 )
 """Questions for the tiny models."""
 
-CHECKS: dict[str, Callable[[Findings, Callable[[], Any], Material], None]] = {
+CHECKS: dict[str, Callable[[Findings, Callable[[], Any]], None]] = {
     "verifier": steps.check_verifier,
     "controller": steps.check_controller,
     "corrector": steps.check_corrector,
@@ -46,17 +46,14 @@ CHECKS: dict[str, Callable[[Findings, Callable[[], Any], Material], None]] = {
 """By part; a draft is a model, which has no contract."""
 
 
-def check_parts(
-    make: Callable[[], Variant], material: Material | None = None
-) -> Iterator[Findings]:
+def check_parts(make: Callable[[], Variant]) -> Iterator[Findings]:
     """Ask every part of the variant for its contract, alone."""
     for part in make().replaced:
         if part.field not in CHECKS:
             continue
         findings = Findings(part.field)
-        anew = partial(part_anew, make, part)
         try:
-            CHECKS[part.field](findings, anew, material or Material())
+            CHECKS[part.field](findings, partial(part_anew, make, part))
         except (VariantError, SettingError) as error:
             findings.must(False, "every value is of the kind that is expected", error)
         yield findings
@@ -109,10 +106,10 @@ def check_answers(
 def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     """One line for every part that did nothing in these (detailed) answers."""
     steps = [step for result in results for step in result.steps]
-    aligned = [step.verdict.aligned for step in steps if step.verdict]
-    accepted = sum(aligned)
     cut = sum(step.finish is Finish.LENGTH for step in steps)
-    rounds = sum((result.stats.rounds for result in results), TokenRounds())
+    stats = sum((result.stats for result in results), Stats())
+    kept = f"{stats.accepted} of {stats.judged} draft steps accepted"
+    rounds = stats.rounds
     tokens = f"{rounds.accepted} of {rounds.drafted} proposed tokens kept"
 
     events = [event for result in results for _, event in result.trace.events]
@@ -122,23 +119,17 @@ def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     sources = [fields["tokens"] for name, fields in notes if name == "step_source"]
     sourced = sum(length is not None for lengths in sources for length in lengths)
     idle = {
-        "verifier": (
-            len(set(aligned)) < 2,
-            f"{accepted} of {len(aligned)} draft steps accepted",
-        ),
+        "verifier": (stats.accepted in (0, stats.judged), kept),
         "controller": (len(depths) < 2, f"the depth was always {depths}"),
         "corrector": (not discards, "kept every first step of the target"),
         "segmenter": (2 * cut > len(steps), f"{cut} of {len(steps)} steps were cut"),
         "step_source": (
-            sourced * accepted == 0,
-            f"{sourced} draft steps are its own, {accepted} accepted",
+            sourced * stats.accepted == 0,
+            f"{sourced} draft steps are its own, {kept}",
         ),
         "drafter": (rounds.accepted == 0, tokens),
         "rule": (rounds.accepted == 0, tokens),
-        "draft": (
-            accepted + rounds.accepted == 0,
-            f"{accepted} draft steps accepted, {tokens}",
-        ),
+        "draft": (stats.accepted + rounds.accepted == 0, f"{kept}, {tokens}"),
     }
     return [
         f"{part.field}: {remark}"
