@@ -125,7 +125,7 @@ WORDS = (
 )
 RACERS: tuple[Mode, ...] = ("ar", "lr")
 OTHERS: tuple[Mode, ...] = ("sd", "lr+sd")
-SHARE = 1 / 6
+SHARE = 1 / 8
 """Of the demo's time, for each answer of the race; twice that for a long last step."""
 
 
@@ -153,7 +153,7 @@ class Demo:
         return self.models.model in CHECKPOINTS
 
     def run(self) -> None:
-        from lr.watch.race import Race, answer_within
+        from lr.watch.race import answer_within, show_race
 
         show.at_least(self, seconds=1, depth=1)
         out = show.console()
@@ -179,19 +179,27 @@ class Demo:
                 options["max_tokens"] = max_tokens or options["max_tokens"]
                 return reasoner.run(question, detailed=True, **options)
 
-            # 1. The race, and its rejection in slow motion.
-            race = Race(begin, SHARE * self.seconds)
-            race.show(out)
-            results: dict[Mode, Result] = {"ar": race.plain.answer.result}
+            # 1. The race, and its rejection in slow motion. If plain decoding had to
+            # stop, the others write no more tokens than it did.
+            results: dict[Mode, Result] = {}
+            with show.progress("answering", len(RACERS)) as advance:
+                plain = begin("ar")
+                results["ar"] = answer_within(plain, SHARE * self.seconds)
+                advance()
+                stats = results["ar"].stats
+                length = None if results["ar"].finished else stats.tokens
+                lookahead = begin("lr", length)
+                results["lr"] = answer_within(lookahead, SHARE * self.seconds)
+                advance()
+            show_race(plain, lookahead, out)
             # 2. The other modes, as far as the time goes.
             with show.progress("comparing", len(OTHERS)) as advance:
                 for number, mode in enumerate(OTHERS):
                     share = (end - time.monotonic()) / (len(OTHERS) - number)
                     if share / 2 > first_step(results["ar"]):  # else nothing to compare
-                        answer = begin(mode, race.length)
+                        answer = begin(mode, length)
                         results[mode] = answer_within(answer, share / 2)
                     advance()
-        results["lr"] = race.lookahead.answer.result
         out.print("", table_of(results), soft_wrap=False)
         out.print(WORDS, style="dim", soft_wrap=False)
         reason = speed_reason(results["lr"].trace, overlapped=True)

@@ -220,7 +220,7 @@ forward  n (or Enter)  the next stop; n 5: five       e  one event, details too
          v  where a verdict is due     z  the end
 back     b  the stop before; b 5       g 120  to event 120, either way
 look     i 0:2  inside a node: texts, verdict, every token with p, q, accept
-         c  the cache: who holds which block; c 3: who holds block 3
+         c  the cache: who holds which block
          t  the whole answer           l  this screen again
 what if  a / x  the verdict that is due will be: aligned / not aligned
          a 0:2  the same, for this node
@@ -316,9 +316,7 @@ class StepperPrompt:
             case "i":
                 self.out.print(node_view(session.active, word or self._telling()))
             case "c":
-                wanted = "c takes the number of a block: c 3."
-                block = None if word is None else _number(word, wanted)
-                self.out.print(cache_view(session, block))
+                self.out.print(cache_view(session))
             case "t":
                 for side in session.sides:
                     self.out.print(answer_view(side.state.emitted, MOST))
@@ -338,7 +336,7 @@ class StepperPrompt:
             self._say("This is the beginning." if back else "The end; b goes back.")
             return
         self._show()
-        if letter == "r" and not self.session.at_rejection():
+        if letter == "r" and all(side.over for side in self.session.moved):
             self._say("There is no rejection in the rest of this answer.")
 
     def _show(self, message: str = "") -> None:

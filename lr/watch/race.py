@@ -1,21 +1,17 @@
 """Plain decoding and lookahead on the same question, side by side and in real time.
 
-    race = Race(begin, seconds=10)     # begin(mode) makes an answer
-    race.show(console)
+    show_race(plain, lookahead, console)     # two complete answers
 
-Plain decoding writes first, then lookahead, so that each has the whole machine. While
-lookahead writes, the left column shows again what plain decoding had written by that
-time. Nothing is sped up or slowed down; an answer that takes longer than `seconds` ends
-with its present step, and after twice as long at once."""
+Each answered alone, with the whole machine. Their columns then show what each had
+written by the same time. Nothing is sped up or slowed down."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Lock, Timer
+from threading import Timer
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -28,9 +24,8 @@ from lr.tiny.oracle import differing
 from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import words_of
 from lr.watch.stepper.words import counted, quoted
-from lr.watch.trace.file import Record
-from lr.watch.trace.record import header_of
-from lr.watch.trace.state import CACHE_EVENTS, EmittedState, State, apply_event
+from lr.watch.trace.record import trace_of
+from lr.watch.trace.state import EmittedState, State, apply_event
 
 FRAMES = 12  # Per second.
 PAUSE = 1.5  # Seconds between two lines of the slow motion.
@@ -39,6 +34,7 @@ PAUSE = 1.5  # Seconds between two lines of the slow motion.
 def answer_within(answer: Answer, seconds: float) -> Result:
     """Answer; after so many seconds end with the present step, after twice as many at
     once."""
+    answer.engine.prepare(answer.options)  # before the clock starts
     started = time.perf_counter()
     limit = Timer(2 * seconds, setattr, (answer, "stopped", True))
     limit.start()
@@ -48,36 +44,28 @@ def answer_within(answer: Answer, seconds: float) -> Result:
     return answer.result
 
 
-class Racer:
-    """One answer, and how far its column has got."""
+class Column:
+    """A complete answer, and how far its column has got."""
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        self.total: float | None = None  # its seconds, once it is complete
-        self.rewind()
-
-    def rewind(self) -> None:
-        """Show it from its beginning."""
+    def __init__(self, title: str, answer: Answer) -> None:
+        self.title = title
+        self.trace = trace_of(answer)
+        self.state = State.begin(self.trace.header)
         self.seconds = 0.0
-        self.state = State.begin(header_of(self.answer))
-        self.taken = 0  # events that the state contains
+        self.total = answer.result.stats.seconds
 
     @property
     def done(self) -> bool:
         """Whether the column shows the whole answer."""
-        return self.total is not None and self.seconds >= self.total
+        return self.seconds >= self.total
 
     def follow(self, seconds: float) -> None:
         """Show what had happened by then."""
-        self.seconds = seconds if self.total is None else min(seconds, self.total)
-        events = self.answer.trace.events
-        token_bytes = self.answer.engine.codec.token_bytes
-        while self.taken < len(events) and events[self.taken][0] <= seconds:
-            when, event = events[self.taken]
-            record = Record(self.taken, when, event, token_bytes)
-            self.taken += 1
-            if record.kind not in CACHE_EVENTS:
-                apply_event(self.state, record)
+        self.seconds = min(seconds, self.total)
+        for record in self.trace.records[self.state.number :]:
+            if record.time > seconds:
+                break
+            apply_event(self.state, record)
 
     def rejection(self) -> EmittedState | None:
         """The first correction, with the draft step that it replaced."""
@@ -85,91 +73,41 @@ class Racer:
         return next(corrections, None)
 
 
-class Race:
-    """Two answers to the same question, made by `begin(mode, max_tokens)`. Lookahead
-    writes no more tokens than plain decoding did, and each at most `seconds`."""
+def show_race(plain: Answer, lookahead: Answer, out: Console) -> None:
+    """Both answers, moving on a terminal; then one rejection in slow motion."""
+    racers = [Column("plain decoding", plain), Column("lookahead", lookahead)]
+    if out.is_terminal:
+        height = max(4, out.height - 4)  # rows of a column while it moves
+        started = time.perf_counter()
+        with Live(console=out, auto_refresh=False, transient=True) as live:
+            while not all(racer.done for racer in racers):
+                for racer in racers:
+                    racer.follow(time.perf_counter() - started)
+                live.update(columns(racers, height), refresh=True)
+                time.sleep(1 / FRAMES)
+    for racer in racers:
+        racer.follow(math.inf)
+    out.print(columns(racers, max(4, out.height - 12) if out.is_terminal else None))
+    rejection = racers[1].rejection()
+    if rejection is not None:
+        out.print()
+        for line in slow_motion(rejection):
+            out.print(line, soft_wrap=False)
+            if out.is_terminal:
+                time.sleep(PAUSE)
 
-    def __init__(self, begin: Callable[..., Answer], seconds: float) -> None:
-        self.begin = begin
-        self.seconds = seconds
-        self.plain = Racer(begin("ar"))
-        self.lookahead = Racer(begin("lr"))
-        self.running: list[Racer] = []  # whose columns move
-        self.started = 0.0
-        self.lock = Lock()  # the display follows in a thread of its own
 
-    @property
-    def length(self) -> int | None:
-        """How many tokens plain decoding has written, if it had to stop; else None."""
-        result = self.plain.answer.result
-        return None if result.finished else result.stats.tokens
-
-    def show(self, out: Console) -> None:
-        """Run both, live on a terminal; then print how it ended, and one rejection in
-        slow motion."""
-        height = max(4, out.height - 4)  # rows of a column while it is live
-        live = Live(
-            get_renderable=lambda: self._frame(height),
-            console=out,
-            refresh_per_second=FRAMES,
-            transient=True,
-        )
-        with live if out.is_terminal else nullcontext():
-            self._run([self.plain])
-            with self.lock:
-                self.lookahead = Racer(self.begin("lr", self.length))
-            self._run([self.plain, self.lookahead])
-            if out.is_terminal and self.plain.total is not None:
-                # Whoever is slower comes to the end, too.
-                elapsed = time.perf_counter() - self.started
-                time.sleep(max(0.0, self.plain.total - elapsed))
-        self.plain.follow(math.inf)
-        self.lookahead.follow(math.inf)
-        out.print(self.columns(max(4, height - 8) if out.is_terminal else None))
-        rejection = self.lookahead.rejection()
-        if rejection is not None:
-            out.print()
-            for line in slow_motion(rejection):
-                out.print(line, soft_wrap=False)
-                if out.is_terminal:
-                    time.sleep(PAUSE)
-
-    def _run(self, racers: list[Racer]) -> None:
-        """Answer with the last racer; the columns of all move from their beginning."""
-        answer = racers[-1].answer
-        answer.engine.prepare(answer.options)  # before the clock starts
-        with self.lock:
-            for racer in racers:
-                racer.rewind()
-            self.running = racers
-            self.started = time.perf_counter()
-        racers[-1].total = answer_within(answer, self.seconds).stats.seconds
-
-    def _frame(self, height: int) -> RenderableType:
-        """What the screen shows now."""
-        with self.lock:
-            elapsed = time.perf_counter() - self.started
-            for racer in self.running:
-                racer.follow(elapsed)
-            return self.columns(height)
-
-    def columns(self, height: int | None) -> RenderableType:
-        """Both answers beside each other; with `height` only the last rows of each."""
-        table = Table(box=None, expand=True, padding=(0, 1, 0, 0))
-        cells = []
-        names = {"plain decoding": self.plain, "lookahead": self.lookahead}
-        for title, racer in names.items():
-            passes = racer.state.forwards.get("target", 0)
-            count = counted(passes, "target pass", "es")
-            clock = f"{racer.seconds:.2f} s, {count}"
-            clock += ", done" if racer.done else ""
-            table.add_column(f"{title}\n{clock}", ratio=1)
-            text = answer_text(racer.state, ahead=not racer.done)
-            if racer not in self.running:
-                text = Text("begins when the other is done", "dim")
-            cells.append(Tail(text, height))
-        table.add_row(*cells)
-        return table
+def columns(racers: list[Column], height: int | None) -> RenderableType:
+    """The answers beside each other; with `height` only the last rows of each."""
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0))
+    cells = []
+    for racer in racers:
+        passes = counted(racer.state.forwards.get("target", 0), "target pass", "es")
+        clock = f"{racer.seconds:.2f} s, {passes}" + (", done" if racer.done else "")
+        table.add_column(f"{racer.title}\n{clock}", ratio=1)
+        cells.append(Tail(answer_text(racer.state, ahead=not racer.done), height))
+    table.add_row(*cells)
+    return table
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ SCRIPT = TextScript(["a.", "b.", "c.", "d$"], ["A.", "x.", "C.", "D$"])
 
 def script_session(width: int = 1) -> Session:
     config = SchedulerConfig(Limits(50), depth=2, width=width)
-    return Session(ScriptSource(lambda: ScriptedRun(config, SCRIPT)))
+    return Session(ScriptSource(ScriptedRun(config, SCRIPT)))
 
 
 @cache

@@ -20,7 +20,7 @@ from lr.reasoner import Reasoner
 from lr.tiny.language import Split
 from lr.tiny.stories import story
 from lr.watch import race as race_module
-from lr.watch.race import Race, Racer, slow_motion
+from lr.watch.race import Column, answer_within, show_race, slow_motion
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def reasoner() -> Reasoner:
 
 
 def beginner(reasoner: Reasoner, number: int, **options: Any) -> Callable[..., Answer]:
-    """What begins the answers of a race on a test story."""
+    """What begins answers to a test story."""
     question = story(Split.TEST, number, 0).question
 
     def begin(mode: Any, max_tokens: int | None = 60) -> Answer:
@@ -52,16 +52,16 @@ def test_the_demo_in_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_demos_problem_has_a_rejection_that_a_reader_can_see(
     reasoner: Reasoner,
 ) -> None:
-    begin = beginner(reasoner, 197, depth=6)
-    lookahead = Racer(begin("lr", None))
-    lookahead.answer.finish()
-    lookahead.follow(math.inf)
-    rejection = lookahead.rejection()
+    answer = beginner(reasoner, 197, depth=6)("lr", None)
+    answer.finish()
+    column = Column("lookahead", answer)
+    column.follow(math.inf)
+    rejection = column.rejection()
     assert rejection is not None
     lines = [line.plain for line in slow_motion(rejection)]
     assert "takes 3 cards out" in lines[0]
     assert "puts 22 cards in" in lines[1]
-    assert "22 cards in" in lookahead.answer.question
+    assert "22 cards in" in answer.question
     assert "take" in lines[2]
 
 
@@ -69,14 +69,16 @@ def test_no_line_is_torn_at_80_columns(
     reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(race_module, "PAUSE", 0.0)
-    race = Race(beginner(reasoner, 0), seconds=60)
+    begin = beginner(reasoner, 0)
+    plain, lookahead = begin("ar"), begin("lr")
+    plain.finish()
+    words = lookahead.finish().steps[0].text.split()
     screen = io.StringIO()
-    race.show(Console(file=screen, force_terminal=True, width=80, height=24))
+    show_race(plain, lookahead, Console(file=screen, force_terminal=True, width=80))
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).splitlines()
     assert max(map(len, lines)) <= 80
     last = [line for line in lines if line.startswith("plain decoding")][-1]
     assert "lookahead" in last
-    words = race.lookahead.answer.result.steps[0].text.split()
     shown = " ".join(line[40:].strip() for line in lines)
     assert " ".join(words) in shown
 
@@ -85,27 +87,26 @@ def test_slow_models_show_the_beginnings_of_their_answers(reasoner: Reasoner) ->
     def nap(*_: object) -> None:
         time.sleep(0.02)
 
-    race = Race(beginner(reasoner, 197), seconds=0.5)
+    answer = beginner(reasoner, 197)("ar")
     slowed = reasoner.engine.target.register_forward_hook(nap)
     started = time.perf_counter()
-    race.show(Console(file=io.StringIO()))
+    result = answer_within(answer, 0.5)
     slowed.remove()
-    # Two answers of half a second; for a step that was begun as long again.
-    assert time.perf_counter() - started < 10
-    plain, lookahead = (r.answer.result for r in (race.plain, race.lookahead))
-    assert not plain.finished
-    assert 0 < lookahead.stats.tokens <= plain.stats.tokens < 60
+    # Half a second; for a step that was begun as long again.
+    assert time.perf_counter() - started < 5
+    assert not result.finished
+    assert 0 < result.stats.tokens < 60
 
 
 def test_a_column_shows_what_had_happened_by_then(reasoner: Reasoner) -> None:
-    racer = Racer(beginner(reasoner, 0)("lr"))
-    result = racer.answer.finish()
-    racer.total = result.stats.seconds
+    answer = beginner(reasoner, 0)("lr")
+    result = answer.finish()
+    column = Column("lookahead", answer)
     passes = []
     for part in (0.0, 0.3, 0.6, 2.0):
-        racer.follow(part * racer.total)
-        passes.append(racer.state.forwards.get("target", 0))
+        column.follow(part * column.total)
+        passes.append(column.state.forwards.get("target", 0))
     assert passes == sorted(passes)
     assert passes[0] == 0
     assert passes[-1] == result.stats.target_passes
-    assert racer.done
+    assert column.done

@@ -11,18 +11,10 @@ import pytest
 from player_kit import scripted
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
-from lr.spec.protocol import (
-    Drafted,
-    Emit,
-    Judged,
-    Limits,
-    SchedulerConfig,
-    Targeted,
-)
-from lr.watch.scripted import ScriptedRun, TextScript
+from lr.spec.protocol import Drafted, Emit, Judged, Targeted
 from lr.watch.stepper.live import LiveSource
 from lr.watch.stepper.session import Session, StepperSide, is_forced
-from lr.watch.stepper.sources import FORCED, ScriptSource, Source, StepperError
+from lr.watch.stepper.sources import FORCED, Source, StepperError
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import State, apply_event
@@ -70,30 +62,15 @@ def test_back_undoes_next_and_nothing_is_made_anew() -> None:
 def test_to_the_next_rejection_and_the_next_step() -> None:
     session = script_session()
     side = session.sides[0]
-    session.go("rejection")
-    assert session.at_rejection()
-    assert side.last is not None
-    assert (side.last.kind, side.last.data["node"]) == ("judged", "0:2")
-    session.to(0)
     session.go("step")
     assert text(session) == "A."
-    session.go("step")
+    session.to(0)
+    session.go("rejection")
     assert text(session) == "A.b."
     assert side.state.root == "2:2"  # the new root is there at once
+    assert not side.over
     session.go("rejection")
-    assert side.over  # there was one only; its correction does not count again
-    assert not session.at_rejection()
-
-
-def test_a_step_that_is_cut_is_a_rejection_without_a_verdict() -> None:
-    config = SchedulerConfig(Limits(50), depth=1)
-    script = TextScript(["a.", "b$"], ["A", "B$"])
-    session = Session(ScriptSource(lambda: ScriptedRun(config, script)))
-    session.go("rejection")
-    happened = session.sides[0].happened
-    assert happened is not None
-    assert happened.data["origin"] == "correction"
-    assert session.at_rejection()
+    assert side.over  # there was one only
 
 
 def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
@@ -106,29 +83,13 @@ def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
     verdict = session.sides[0].state.emitted[0].verdict
     assert verdict is not None
     assert verdict.why == f"{FORCED}; else aligned: the same"
-    assert len(session.sides) == 1  # the verdict was not there yet: nothing to rewrite
-
-
-@pytest.mark.parametrize("source", ["script", "live"])
-def test_a_what_if_in_the_past_keeps_what_was_forced_before_it(
-    source: str, live: Session
-) -> None:
-    session = live if source == "live" else script_session()
-    session.go("verdict")
-    first = session.due(session.active)[0]
-    session.force(False)
-    session.go("step")
-    session.go("verdict")
-    later = session.due(session.active)[0]
-    session.go("end")
-    while session.due(session.active) != [later]:
+    # The past stays as it was.
+    while session.due(session.active) != ["0:1"]:
         session.go("back")
     with pytest.raises(StepperError, match="gone"):
         session.fork()
-    session.force(False, later)
-    session.go("end")
-    assert forced(session.sides[0]) == [first]
-    assert forced(session.sides[1]) == [first, later]
+    with pytest.raises(StepperError, match="already"):
+        session.force(True)
 
 
 def test_what_cannot_be_forced_is_said() -> None:
@@ -188,14 +149,15 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
 def test_a_what_if_goes_on_alike_until_a_verdict_is_forced(live: Session) -> None:
     live.go("verdict")
     live.fork()
-    live.go("end")
+    live.go("step")
     # Without a forced verdict both sides go on alike.
     assert written_steps(live.sides[0].records) == written_steps(live.sides[1].records)
-    live.to(0)
+    live.move("B")
     live.go("verdict")
     node = live.due(live.active)[0]
     before = live.active.state.nodes[node].index - 1
     live.force(False, node)
+    live.move("AB")
     live.go("end")
     assert text(live, 0) != text(live, 1)
     assert [forced(side) for side in live.sides] == [[], [node]]
@@ -235,4 +197,4 @@ def test_a_recording_is_walked_and_not_changed() -> None:
         session.force(False)
     assert len(session.sides) == 1
     session.go("rejection")
-    assert session.at_rejection()
+    assert not session.active.over

@@ -102,10 +102,10 @@ def test_inside_a_node_are_texts_verdict_and_tokens_and_it_fits_the_screen(
     session.close()
 
 
-def test_the_cache_says_who_holds_which_block_of_both_sides() -> None:
+def test_the_cache_says_how_many_blocks_both_sides_share() -> None:
     session = live_session()
     session.go("verdict")
-    shown = talk(session, ["c", "c 0", "f", "c", "c 0", "c 320"])
+    shown = talk(session, ["c", "f", "c"])
     alone, beside = shown.split("> f", 1)
     for name, cache in session.active.state.caches.items():
         held = cache.owners_by_block()
@@ -113,11 +113,6 @@ def test_the_cache_says_who_holds_which_block_of_both_sides() -> None:
         count = f"{name} cache: {len(held)} of {cache.total} blocks used"
         assert f"{count}, {shared} shared" in alone
         assert f"{count}, {len(held)} shared" in beside  # now all are
-        nodes = [cache.branches[number].node for number in held[0]]
-        owners = [f"{side} {node}" for side in "AB" for node in nodes]
-        assert f"block 0: {', '.join(map(str, nodes))}" in alone
-        assert f"block 0: {', '.join(owners)}" in " ".join(beside.split())
-    assert "nobody" in beside
     session.close()
 
 

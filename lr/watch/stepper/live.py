@@ -56,7 +56,6 @@ class LiveSource(Source):
         options: Mapping[str, Any],
         variant: Variant | None = None,
     ) -> None:
-        self._begin = (reasoner, question, options, variant)
         generation = make_options(**options)
         if generation.driver != "lockstep":
             raise StepperError(
@@ -137,10 +136,6 @@ class LiveSource(Source):
         twin._sharing.append(twin)
         twin._read_trace()
         return twin
-
-    def anew(self) -> LiveSource:
-        """A fresh run of the same answer, with its own caches."""
-        return LiveSource(*self._begin)
 
     def close(self) -> None:
         """Give back the blocks and, after the last side, the caches."""

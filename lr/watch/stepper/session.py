@@ -9,9 +9,8 @@ what-if. Nothing is displayed here.
     session.go("next")                # moves both sides (those in `session.moved`)
 
 A side shows the state after the events up to its place (`trace/state.py`), so going
-back only means a smaller number. Only going beyond the last event makes a run work. The
-past stays: a verdict forced anywhere but at the end of a run is forced in a what-if.
-Read next: `view.py`."""
+back only means a smaller number. Only going beyond the last event makes a run work, and
+the past stays as it was. Read next: `view.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from dataclasses import replace
 
 from lr.types import Verdict
 from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
-from lr.watch.stepper.words import says_aligned
 from lr.watch.trace.file import Record, TraceFile, write_trace
 from lr.watch.trace.state import State, state_at
 
@@ -34,17 +32,13 @@ work."""
 
 
 class StepperSide:
-    """One answer and a place in it: `place` events have happened. `shares`: whether
-    this what-if uses the first side's cache. `fine`: whether it moves event by
-    event."""
+    """One answer and a place in it: `place` events have happened. `fine`: whether it
+    moves event by event."""
 
-    def __init__(
-        self, name: str, source: Source, place: int = 0, *, shares: bool = False
-    ) -> None:
+    def __init__(self, name: str, source: Source, place: int = 0) -> None:
         self.name = name
         self.source = source
         self.place = place
-        self.shares = shares
         self.fine = False
         self.records = source.records
         self.trace = source.trace
@@ -99,16 +93,6 @@ class StepperSide:
     def is_stop(self, record: Record) -> bool:
         return record.kind in self._stops
 
-    def is_rejection(self, record: Record) -> bool:
-        """Whether this event rejects a draft step: with a verdict, or with a correction
-        if there was no verdict (the draft step was cut)."""
-        if record.kind != "emit" or record.data["origin"] != "correction":
-            return says_aligned(record) is False
-        nodes = state_at(self.trace, record.number).nodes
-        node = nodes.get(record.data["node"])
-        children = [] if node is None else node.children
-        return all(nodes[child].verdict is None for child in children)
-
     def _settled(self, number: int) -> int:
         """The place after stop `number` and its direct consequences, such as a new
         root."""
@@ -117,6 +101,11 @@ class StepperSide:
             while end < len(self.records) and self.records[end].kind in FOLLOWS:
                 end += 1
         return end
+
+
+def is_correction(record: Record) -> bool:
+    """Whether a step of the target's replaces a rejected draft step here."""
+    return record.kind == "emit" and record.data["origin"] == "correction"
 
 
 def _to(kind: str) -> Callable[[StepperSide], object]:
@@ -128,7 +117,7 @@ MOVES: dict[str, Callable[[StepperSide], object]] = {
     "back": StepperSide.back,  # the opposite
     "event": StepperSide.forward,  # one event, even a detail
     "step": _to("emit"),  # a step of the answer
-    "rejection": lambda side: side.go(side.is_rejection),  # of a draft step
+    "rejection": lambda side: side.go(is_correction),  # a draft step is replaced
     "verdict": _to("judge"),  # where one is due
     "end": _to("end"),
 }
@@ -166,13 +155,6 @@ class Session:
             while side.place < number and side.forward():
                 pass
 
-    def at_rejection(self) -> bool:
-        """Whether a moved side has just seen a draft step rejected."""
-        events = [(side, side.happened) for side in self.moved]
-        return any(
-            record is not None and side.is_rejection(record) for side, record in events
-        )
-
     def due(self, side: StepperSide) -> list[str]:
         """The nodes on which a verdict is due here, in the order in which the verifier
         got them."""
@@ -180,34 +162,25 @@ class Session:
 
     def force(self, aligned: bool, node: str | None = None) -> str:
         """Force the verdict that is due, on `node` if there are several. Returns a
-        message.
-
-        If that verdict exists already, later in this run or in a recording, it is
-        forced in a what-if that begins here. Raises `StepperError` if no verdict is
-        due."""
+        message. Raises `StepperError` if no verdict is due, or if it was given
+        already."""
+        source = self.active.source
         due = self.due(self.active)
-        hint = "v goes to where the next one is."
-        if not due and node is None:
-            raise StepperError(f"no verdict is due here; {hint}")
-        name = due[0] if node is None else node
+        name = node or next(iter(due), "a draft step")
         if name not in due:
             names = ", ".join(due) or "none"
             raise StepperError(
-                f"no verdict on {name} is due here; due are: {names}. {hint}"
+                f"no verdict on {name} is due here; due are: {names}. v goes to where "
+                "the next one is."
             )
-        side = self.active
-        message = ""
-        if name not in side.source.waiting:
-            past = side.records[: side.place]
-            judged = [record.data["node"] for record in past if record.kind == "judged"]
-            before = side.source.forced.copy()
-            for later in before.keys() - judged:
-                del before[later]
-            self._add(side.source.at_verdict(name, before), shares=False)
-            message = "Side B was made anew up to here: the blocks are gone. "
-        self.active.source.force(aligned, name)
+        if name not in source.waiting:
+            raise StepperError(
+                f"the verdict on {name} was given already. Ask the question live with "
+                "lr step, with the same seed, and force it when it is due."
+            )
+        source.force(aligned, name)
         verdict = "aligned" if aligned else "not aligned"
-        return f"{message}The verdict on {name} will be: {verdict} ({FORCED})."
+        return f"The verdict on {name} will be: {verdict} ({FORCED})."
 
     def fork(self) -> str:
         """Begin a what-if at the active side's place, instead of an old one. Returns a
@@ -216,23 +189,18 @@ class Session:
         side = self.active
         if side.source.runs and decides(side.records[side.place :]):
             raise StepperError(
-                "the blocks of this place are gone: decisions follow it. Where a verdict "
-                "is due, a or x begins a what-if all the same."
+                "the blocks of this place are gone: decisions follow it. Fork before "
+                "they are made."
             )
         source = side.source.fork()
         side.place = len(side.records)
         message = f"Side B goes on from event {side.place}."
         if any(cache.branches for cache in side.state.caches.values()):
             message += " Its blocks are the same ones, nothing was computed."
-        shares = side.shares or side is self.sides[0]
-        self._add(source, shares=shares)
-        return message
-
-    def _add(self, source: Source, *, shares: bool) -> None:
-        """A what-if at the end of what its source has made."""
         self.drop()
-        self.sides.append(StepperSide("B", source, len(source.records), shares=shares))
+        self.sides.append(StepperSide("B", source, len(source.records)))
         self.moved = list(self.sides)
+        return message
 
     def drop(self) -> bool:
         """Drop the what-if and free its blocks; False if there is none."""

@@ -12,7 +12,7 @@ Knows no model. Read next: `session.py`, which walks through the events."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lr.errors import LRError
@@ -31,8 +31,8 @@ class StepperError(LRError):
 
 class Source:
     """The events of one answer; `records` only grows. This class walks through a
-    recording; subclasses make events (`runs`). `forced`: by node, the forced verdicts,
-    given already or not."""
+    recording; subclasses make events (`runs`). `forced`: by node, the forced
+    verdicts."""
 
     runs = False
 
@@ -60,10 +60,6 @@ class Source:
             "step QUESTION, with the same settings and seed."
         )
 
-    def anew(self) -> Source:
-        """A fresh run of the same answer, at its beginning. Raises `StepperError`."""
-        return self.fork()
-
     def close(self) -> None:
         """Free all resources."""
 
@@ -72,29 +68,18 @@ class Source:
         assert node in self.waiting
         self.forced[node] = aligned
 
-    def at_verdict(self, node: str, forced: Mapping[str, bool]) -> Source:
-        """A fresh run up to where the verdict on `node` is due, with what was `forced`
-        before it. Draws are keyed, so it comes to the same place."""
-        source = self.anew()
-        source.forced |= forced
-        while node not in source.waiting and source.advance():
-            pass
-        return source
-
 
 class ScriptSource(Source):
-    """A scripted run, for lessons and tests: ScriptSource(lambda: ScriptedRun(config,
-    script)).
+    """A scripted run, for lessons and tests: ScriptSource(ScriptedRun(config, script)).
 
     A piece of work is a turn. A fork copies the scheduler and everything that belongs
     to it."""
 
     runs = True
 
-    def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
-        self.begin = begin
-        self.run = begin()
-        super().__init__(scripted_trace(self.run))
+    def __init__(self, run: ScriptedRun) -> None:
+        self.run = run
+        super().__init__(scripted_trace(run))
 
     @property
     def waiting(self) -> list[str]:
@@ -115,9 +100,6 @@ class ScriptSource(Source):
 
     def fork(self) -> ScriptSource:
         return copy.deepcopy(self)
-
-    def anew(self) -> ScriptSource:
-        return ScriptSource(self.begin)
 
 
 def verdict_of(

@@ -9,6 +9,7 @@ acceptance; `cache_view` shows who holds which block."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -220,51 +221,42 @@ def tokens_view(role: str, step: StepState | None) -> Text:
 # The caches
 
 
-def cache_view(session: Session, block: int | None = None) -> RenderableType:
-    """The caches of all sides: every branch with its blocks, and how many branches hold
-    each block. `block`: show only the owners of this block."""
+def cache_view(session: Session) -> RenderableType:
+    """The caches, which all sides share: every branch with its blocks, and how many
+    branches hold each block."""
     parts: list[RenderableType] = []
-    shared = all(side.shares for side in session.sides[1:])
-    groups = [session.sides] if shared else [[side] for side in session.sides]
-    for sides in groups:
-        title = "" if len(groups) == 1 else f"side {sides[0].name}, "
-        for name in sides[0].state.caches:
-            caches = {}
-            for side in sides:
-                prefix = f"{side.name} " if len(session.sides) > 1 else ""
-                caches[prefix] = side.state.caches[name]
-            parts += _cache(f"{title}{name} cache", caches, block)
+    states = {side.name: side.state for side in session.sides}
+    for name in session.active.state.caches:
+        caches = {
+            f"{side} " if len(states) > 1 else "": state.caches[name]
+            for side, state in states.items()
+        }
+        parts += _cache(f"{name} cache", caches)
     none = Text("no blocks: this trace says nothing of a cache", style="dim")
     return Group(*parts) if parts else none
 
 
-def _cache(
-    title: str, caches: dict[str, CacheState], block: int | None
-) -> list[RenderableType]:
+def _cache(title: str, caches: dict[str, CacheState]) -> list[RenderableType]:
     """One cache, as each side sees it. `caches`: by the prefix of a side's names."""
-    owners: dict[int, list[str]] = {}
+    counts: Counter[int] = Counter()  # by block, how many branches hold it
     branches = []
     for prefix, cache in caches.items():
         for number, branch in sorted(cache.branches.items()):
             owner = prefix + (branch.node or f"passing branch {number}")
             branches.append((owner, branch))
-            for held in branch.blocks:
-                owners.setdefault(held, []).append(owner)
-    if block is not None:
-        names = ", ".join(owners.get(block, ["nobody: it is free"]))
-        return [Text(f"{title}, block {block}: {names}")]
-    shared = sum(len(names) > 1 for names in owners.values())
+            counts.update(branch.blocks)
+    shared = sum(count > 1 for count in counts.values())
     size = next(iter(caches.values()))
-    counts = f"{len(owners)} of {size.total} blocks used, {shared} shared"
-    counts += f"; {size.block_size} tokens in a block"
+    head = f"{title}: {len(counts)} of {size.total} blocks used, {shared} shared"
+    head += f"; {size.block_size} tokens in a block"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("held by")
     table.add_column("tokens", justify="right")
     table.add_column("blocks (×: how many hold it)")
     for owner, branch in branches:
         blocks = [
-            f"{held}×{len(owners[held])}" if len(owners[held]) > 1 else str(held)
-            for held in branch.blocks
+            f"{block}×{counts[block]}" if counts[block] > 1 else str(block)
+            for block in branch.blocks
         ]
         table.add_row(owner, str(branch.length), " ".join(blocks) or "none yet")
-    return [Text(f"{title}: {counts}", style="underline"), table]
+    return [Text(head, style="underline"), table]
