@@ -24,7 +24,7 @@ from lr.spec.protocol import Emit
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split
 from lr.tiny.stories import story
-from lr.watch.stepper.words import counted
+from lr.watch.stepper.words import counted, summary
 
 if TYPE_CHECKING:
     from lr.engine.answer import Answer
@@ -108,7 +108,7 @@ class Generate:
         result = answer.result
         if not out.is_terminal and not result.text.endswith("\n"):
             out.print()
-        note(show.summary(result.stats))
+        note(summary(result.stats))
         if not result.finished:
             note("the answer was cut (--max_tokens, or the context)")
         overlapped = answer.options.driver == "overlapped"

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from lr.measure.report import cell
 from lr.tiny.oracle import differing
-from lr.trace import Stats
 from lr.types import require
 from lr.watch.figures.style import ORIGINS, require_matplotlib
 
@@ -150,19 +149,3 @@ def step_line(step: AnswerStep, *, tiny: bool = False) -> Text:
         draft = step.rejected.strip()
         line.append(f"\n    {'rejected':<10} {draft}  ({reason})", style="dim")
     return line
-
-
-def summary(stats: Stats) -> str:
-    """One line of statistics."""
-    parts = [f"{stats.tokens} tokens", f"{stats.seconds:.2f} s"]
-    if stats.tokens_per_second:
-        parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
-    parts.append(f"{stats.target_passes} target passes")
-    if stats.step_acceptance is not None:
-        counts = f"{stats.accepted} of {stats.judged}"
-        parts.append(f"step acceptance {stats.step_acceptance:.2f} ({counts})")
-    if stats.verifier_passes:
-        parts.append(f"{stats.verifier_passes} verifier passes")
-    if stats.unjudged:
-        parts.append(f"{stats.unjudged} draft steps not judged")
-    return ", ".join(parts)

@@ -22,18 +22,19 @@ from rich.console import Console
 from rich.text import Text
 
 from lr.commands.options import ModelChoice, VariantChoice
-from lr.commands.show import AS_IT_IS, console, require_files, summary
+from lr.commands.show import AS_IT_IS, console, require_files
 from lr.errors import LRError
 from lr.options import GenerateOptions
 from lr.types import require
 from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.style import require_matplotlib, write
 from lr.watch.figures.tree import fullest_tree, tree_figure
-from lr.watch.player.page import player_page, setting_of, title_of
+from lr.watch.player.page import player_page
 from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.stepper.session import Session
 from lr.watch.stepper.sources import Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
+from lr.watch.stepper.words import setting_of, summary, title_of
 from lr.watch.trace.file import read_trace, write_text
 from lr.watch.trace.state import state_at
 
@@ -81,18 +82,12 @@ class TraceCommand:
     def run(self) -> None:
         trace = read_trace(self.file)
         header = trace.header
-        stats = trace.stats
         out = console()
         count = len(trace.records)
         out.print(f"{count} events: {title_of(header)}\n{setting_of(header)}")
         if header.question is not None:
             out.print(f"question: {header.question}")
-        if header.driver == "scripted":
-            last = trace.records[-1].time if trace.records else 0.0
-            accepted = f"{stats.accepted} of {stats.judged} drafts accepted"
-            out.print(f"{stats.steps} steps in {last:g} {header.unit}s, {accepted}")
-        else:
-            out.print(summary(stats))
+        out.print(summary(trace.stats, header.unit))
         kinds = Counter(record.kind for record in trace.records).most_common()
         if kinds:
             words = [f"{kind} {number}" for kind, number in kinds]

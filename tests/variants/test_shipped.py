@@ -16,7 +16,7 @@ from lr.types import Origin
 from lr.variants.kit.check import QUESTIONS, check_answers, check_parts
 from lr.variants.kit.findings import EOS, HIDDEN_SIZE, VOCAB_SIZE
 from lr.variants.loading import VARIANTS, load_variant
-from lr.watch.player.page import setting_of
+from lr.watch.stepper.words import setting_of
 from lr.watch.trace.record import trace_of
 
 
@@ -82,4 +82,4 @@ def test_a_trace_says_what_the_variant_replaced(reasoner: Reasoner) -> None:
     header = trace_of(run).header
     assert header.mode == "sd" and header.replaced == ["drafter"]
     assert header.verifier is None and "judge" not in header.models
-    assert "by the variant" in setting_of(header)
+    assert "drafter of the variant" in setting_of(header)

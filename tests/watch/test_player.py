@@ -59,15 +59,6 @@ def value_at(history: list[Any], number: int, otherwise: Any = None) -> Any:
     return next((value for at, value in reversed(history) if at <= number), otherwise)
 
 
-def list_at(history: list[Any], number: int) -> list[Any]:
-    """As `listAt` of states.js."""
-    items: list[Any] = []
-    for at, start, news in history:
-        if at <= number:
-            items[start:] = news
-    return items
-
-
 @pytest.mark.parametrize(
     "make",
     [scripted, lambda: tiny("lr+sd")],
@@ -83,29 +74,26 @@ def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
         assert root in (state.root, None)
         for node in state.live if root else []:
             life = histories["nodes"][node.name]
-            cards = [
-                [by, standing]
-                for by, _, standing in value_at(life["cards"], number, [])
-            ]
-            expected = [[c.by, c.standing.name] for c in cards_of(state, node)]
-            assert cards == expected
+            cards = [[c.by, c.standing.name] for c in cards_of(state, node)]
+            shown = value_at(life["cards"], number, [])
+            assert [[by, standing] for by, _, standing in shown] == cards
             for by, step in (("draft", node.draft), ("target", node.target)):
-                tokens = list_at(life[by]["tokens"], number) if by in life else []
-                assert [token[:4] for token in tokens] == [
-                    [token.token, token.piece, token.source, token.p]
-                    for token in (step or StepState()).tokens
-                ]
+                length, done = value_at(life[by]["written"], number, [0, False])
+                tokens = [token[0] for token in life[by]["tokens"][:length]]
+                step = step or StepState()
+                assert tokens == [token.token for token in step.tokens]
+                assert done == (step.finish != "")
         emitted = [step for step in histories["emitted"] if step["at"] <= number]
-        text = "".join(token[1] for step in emitted for token in step["tokens"])
+        tokens = [token for step in emitted for token in step["tokens"]]
+        text = "".join(token[1] for token in tokens if token[2] != "refused")
         assert text == state.text
         for name, cache in state.caches.items():
-            rows = histories["caches"].get(name, {"branches": {}})["branches"]
             branches = {
                 int(branch): [
                     value_at(life["facts"], number)[0],
-                    list_at(life["blocks"], number),
+                    value_at(life["blocks"], number),
                 ]
-                for branch, life in rows.items()
+                for branch, life in histories["caches"][name]["branches"].items()
                 if life["born"] <= number < life.get("gone", count + 1)
             }
             assert branches == {
@@ -118,7 +106,7 @@ def test_rejected_draft_tokens_stand_at_the_token_that_came_instead() -> None:
     trace = tiny("sd")
     rounds = [record.data for record in trace.records if record.kind == "round"]
     tried = [
-        f'"{" ".join(token["piece"].split())}"'
+        token["token"]
         for data in rounds
         if data["accepted"] < data["emitted"]
         for token in data["detail"]["draft_tokens"]
@@ -126,10 +114,10 @@ def test_rejected_draft_tokens_stand_at_the_token_that_came_instead() -> None:
     ]
     steps = page_data(trace)["states"]["emitted"]
     tokens = [token for step in steps for token in step["tokens"]]
-    shown = [piece for *_, refused in tokens for piece, *_ in refused]
     assert tried
-    assert sorted(shown) == sorted(tried)
-    assert {source for _, _, source, _, refused in tokens if refused} == {"residual"}
+    assert [token[0] for token in tokens if token[2] == "refused"] == tried
+    after = [b[2] for a, b in pairwise(tokens) if a[2] == "refused" != b[2]]
+    assert set(after) == {"residual"}
 
 
 @pytest.mark.parametrize("trace", [scripted, lambda: tiny("lr")])

@@ -22,7 +22,8 @@ from player_kit import (
     wordy,
 )
 
-from lr.watch.player.page import headline_of, player_page
+from lr.watch.player.page import player_page
+from lr.watch.stepper.words import summary
 from lr.watch.trace.file import TraceFile
 from lr.watch.trace.state import state_at
 
@@ -38,8 +39,6 @@ TRACES = {
 NAMELESS = """[...document.querySelectorAll('button, select, input, [role=img]')]
   .filter(e => !e.getAttribute('aria-label') && !e.title && !e.textContent.trim())
   .filter(e => e.getAttribute('aria-hidden') !== 'true').map(e => e.id)"""
-STATISTICS = """[...document.querySelectorAll('#stats div')]
-  .map(e => [...e.children].map(c => c.textContent))"""
 BOXES = """[...document.querySelectorAll('.node:not(.ghost)')].map(e => [
   e.offsetLeft, e.offsetTop, e.offsetLeft + e.offsetWidth, e.offsetTop + e.offsetHeight])"""
 CUT = """[...document.querySelectorAll('.rejected .words, .asked .words, #steps .body')]
@@ -138,8 +137,8 @@ def test_every_trace_opens_with_the_statistics_of_python(
     window: Window, name: str
 ) -> None:
     page = window.open(name)
-    expected = [[label, value] for label, value, _ in headline_of(TRACES[name]())]
-    assert page.evaluate(STATISTICS) == expected
+    trace = TRACES[name]()
+    assert text(page, "stats") == summary(trace.stats, trace.header.unit)
 
 
 def test_texts_of_a_trace_do_nothing(window: Window) -> None:

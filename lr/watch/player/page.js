@@ -5,7 +5,8 @@ const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 const plural = (count, word, more = "s") => `${count} ${word}${count === 1 ? "" : more}`;
 const chance = (p) => (p >= 0.9995 ? "1.00" : p < 0.005 ? p.toExponential(0) : p.toFixed(2));
-const textOf = (tokens) => tokens.map((token) => token[1]).join("").trim();
+const textOf = (tokens) => tokens.filter(([, , source]) => source !== "refused")
+  .map((token) => token[1]).join("").trim();
 
 // An element: make("b.name", {text: "...", tip: "...", title: "..."}, [children]).
 function make(kind, { text, tip, ...attributes } = {}, children = []) {
@@ -41,15 +42,46 @@ const ORIGINS = {
   target: "a step that the target wrote, with no draft step to decide on",
 };
 
+// By kind of event: whose colour (null: the role's), its sign, the coarsest setting of "stops" that
+// still stops there (0: every event, 1: tokens and steps, 2: steps only), the idea.
+const KINDS = {
+  draft: ["draft", "►", 2, "The draft writes from the same prefix as the target."],
+  target: ["target", "►", 2, "One more row in the target's batch, from the same prefix."],
+  judge: ["verifier", "►", 2, "Does the draft's step mean the same as the target's?"],
+  drafted: ["draft", "■", 2, "The draft goes on from it without waiting for a verdict."],
+  targeted: ["target", "■", 2, "It is compared with every draft step from this prefix."],
+  judged: ["verifier", "?", 2, "It counts once everything before it is decided."],
+  emit: ["accepted", "→", 2, "The root moves on; nothing is computed or copied for it."],
+  cancel: ["rejected", "×", 2, "After a rejected step, or beside an accepted one."],
+  release: ["rejected", "○", 1, "Blocks that no other branch holds are free again."],
+  token: [null, "·", 1, "One token from one pass."],
+  round: [null, "≡", 1, "Draft tokens are checked together in one pass."],
+  written: [null, "■", 1, "A step ends at a blank line, at the end, or at its limit."],
+  forward: [null, "▪", 0, "All rows pass through the model together."],
+  verifier: ["verifier", "▪", 0, "One call for all pairs that wait."],
+  note: ["verifier", "*", 1, "A part of the variant reports what it saw or decided."],
+  warn: ["rejected", "!", 2, "The answer is right, and slower than it should be."],
+  end: ["accepted", "■", 2, ""],
+  cache: ["cache", "▫", 0,
+    "Blocks are shared until a branch writes into one; then that one is copied first."],
+};
+// By verdict, and by where a step came from: the colour and the sign.
+const OUTCOMES = {
+  aligned: ["verifier", "✓"], rejected: ["verifier", "✗"], accepted: ["accepted", "✓"],
+  correction: ["target", "✗"], bonus: ["bonus", "+"], target: ["target", "•"],
+};
+
 // The tokens of a step: the colour says who wrote each, the line below it how. Rejected draft
 // tokens are struck through in front of the token that came instead.
 function tokenElements(tokens, by) {
   const found = [];
-  tokens.forEach(([id, piece, source, p, refused], place) => {
-    for (const [draft, target, drafter, accept] of refused) {
-      const tip = `proposed and rejected: ${draft}\ntarget's probability ${chance(target)}, the `
-        + `drafter's ${chance(drafter)}: kept with probability ${chance(accept)}`;
-      found.push(make("s.refused", { text: draft.slice(1, -1) || "↵", tip }));
+  tokens.forEach(([id, piece, source, p, q, accept], place) => {
+    if (source === "refused") {
+      const text = piece.trim() || "↵";
+      const tip = `proposed and rejected: “${text}”\ntarget's probability ${chance(p)}, the `
+        + `drafter's ${chance(q)}: kept with probability ${chance(accept)}`;
+      found.push(make("s.refused", { text, tip }));
+      return;
     }
     const text = place === tokens.length - 1 ? piece.replace(/\s+$/, "") : piece;
     const how = SOURCES[source] ? SOURCES[source].join(": ") : `written by the ${by}`;

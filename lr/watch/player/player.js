@@ -17,8 +17,9 @@ class Player {
   }
 
   head(data) {
-    const { title, setting, headline, question, speculates, rejections } = data;
+    const { title, setting, summary, question, speculates, rejections } = data;
     const { states } = this;
+    data.decisions = states.emitted.map(({ at }) => at);
     Object.assign(this, { data, count: states.count });
     // At speed 1 a step of the answer takes three seconds.
     const seconds = SECONDS_PER_STEP * Math.max(1, states.emitted.length);
@@ -26,9 +27,7 @@ class Player {
     byId("title").textContent = title;
     byId("setting").textContent = byId("setting").dataset.tip = setting;
     byId("question").textContent = question;
-    byId("stats").replaceChildren(...headline.map(([name, number, tip]) =>
-      make("div", { tip, tabindex: 0 },
-        [make("dt", { text: name }), make("dd", { text: number })])));
+    byId("stats").textContent = summary;
     document.body.classList.toggle("without-draft-tokens", !speculates);
     document.body.classList.toggle("without-cache", !this.cache.names.length);
     byId("scrub").max = this.count;
@@ -73,12 +72,12 @@ class Player {
   }
 
   say(n) {
-    const start = [0, "", "soft", "▶", "Before the first event"];
-    const [, kind, who, mark, text] = n ? this.states.events[n - 1] : start;
+    const [, kind, text, detail] = n ? this.states.events[n - 1] : [0, "", "Before the first event"];
+    const [role, sign, , idea] = n ? KINDS[kind] || KINDS.cache : ["soft", "▶"];
+    const outcome = ["emit", "judged"].includes(kind) && OUTCOMES[detail];
+    const [who, mark] = outcome || [role || detail, sign];
     const invitation = "Press play (space) to begin at the beginning, or take the tour (T).";
-    const idea = this.fresh || !n ? invitation
-      : this.states.notes[n] || this.data.ideas[kind] || "";
-    const [head, more] = this.tour.caption() || [text, idea];
+    const [head, more] = this.tour.caption() || [text, this.fresh || !n ? invitation : idea];
     byId("now").className = who;
     byId("now-mark").textContent = mark;
     byId("now-text").textContent = head;
@@ -89,7 +88,7 @@ class Player {
   }
 
   stopsAt(n) {
-    return (this.data.stops[this.states.events[n - 1][1]] || 0) >= +byId("grain").value;
+    return (KINDS[this.states.events[n - 1][1]] || KINDS.cache)[2] >= +byId("grain").value;
   }
 
   // While it plays, the words are those of the last stop: the others come too fast to be read.
@@ -167,8 +166,7 @@ class Player {
 
   // Where there is something to see: the first rejection, or the first decision.
   firstSight() {
-    const { rejections, decisions } = this.data;
-    return rejections[0] || decisions[0] || 0;
+    return this.data.rejections[0] || this.data.decisions[0] || 0;
   }
 
   toAddress() {

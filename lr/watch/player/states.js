@@ -11,17 +11,6 @@ function valueAt(history, n, otherwise) {
   return low ? history[low - 1][1] : otherwise;
 }
 
-// The list that holds after n events, of [[from, place, items], ...].
-function listAt(history, n) {
-  const found = [];
-  for (const [from, place, items] of history) {
-    if (from > n) break;
-    found.length = place;
-    found.push(...items);
-  }
-  return found;
-}
-
 class TraceStates {
   constructor(data) {
     const { states, events } = data;
@@ -50,9 +39,8 @@ class TraceStates {
   // The cards of a node: [{by, name, standing, tokens, done}]; a draft step leads to node `name`.
   cardsAt(name, n) {
     return valueAt(this.nodes[name].cards, n, []).map(([by, of, standing]) => {
-      const step = (this.nodes[of] || {})[by];
-      const tokens = step ? listAt(step.tokens, n) : [];
-      return { by, name: of, standing, tokens, done: step ? valueAt(step.done, n, false) : false };
+      const step = this.nodes[of][by], [length, done] = valueAt(step.written, n, [0, false]);
+      return { by, name: of, standing, tokens: step.tokens.slice(0, length), done };
     });
   }
 
@@ -60,7 +48,7 @@ class TraceStates {
   treeAt(name, n) {
     if (!name) return null;
     const cards = this.cardsAt(name, n);
-    const live = (node) => node && node.born[0] <= n && !(node.gone && node.gone[0] <= n);
+    const live = (node) => node && node.born <= n && !(node.gone && node.gone[0] <= n);
     const kids = cards.filter((card) => card.by === "draft" && live(this.nodes[card.name]))
       .map((card) => this.treeAt(card.name, n)).filter((kid) => kid.cards.length);
     return { name, index: this.nodes[name].index, cards, kids };
@@ -79,7 +67,7 @@ class TraceStates {
     const there = ([, life]) => life.born <= n && !(life.gone <= n);
     return Object.entries(this.caches[cache].branches).filter(there).map(([number, life]) => {
       const [length, node] = valueAt(life.facts, n, [0, null]);
-      return { number, source: life.source, length, node, blocks: listAt(life.blocks, n) };
+      return { number, source: life.source, length, node, blocks: valueAt(life.blocks, n, []) };
     });
   }
 }

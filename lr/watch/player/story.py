@@ -1,23 +1,18 @@
 """What the player tells besides the events: the tour, eight stops with their idea, and
 the race against plain decoding on the same clock (docs/player.md).
 
-The race's clock "rows are free" is an estimate, not a measurement: every piece of work
-begins with the event that began it in this run, in the same order, and takes its number
-of passes."""
+The race has two clocks: passes of the target, which are the same on every machine, and
+the time of the machine that made the recording."""
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import accumulate
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
-from lr.theory.paper import paper_calibration
 from lr.watch.stepper.words import says_aligned
 from lr.watch.trace.file import TraceFile
-from lr.watch.trace.state import ENDS
 
-PAIR, DATASET = "qwen3", "GSM8K"
 CAPTIONS = {
     "ahead": ("tree", "The draft runs ahead", "The small model has written a step and goes straight"
         " on to the next. It does not wait to hear whether the first was good."),
@@ -81,70 +76,35 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
 def race_of(trace: TraceFile) -> list[dict[str, Any]]:
     """The clocks of the race, each with the times at which the steps join the answer
     here and in plain decoding. No clock without target passes and draft steps."""
-    emits = [record for record in trace.records if record.kind == "emit"]
-    lengths = [len(emit.data["step"]["tokens"]) for emit in emits]
-    passes = [
-        record.data
-        for record in trace.records
-        if record.kind == "forward" and record.data["role"] == "target"
-    ]
+    passes = []  # of the target
+    passes_before = []  # by step of the answer
+    emits = []
+    for record in trace.records:
+        if record.kind == "forward" and record.data["role"] == "target":
+            passes.append(record.data)
+        elif record.kind == "emit":
+            emits.append(record)
+            passes_before.append(len(passes))
+    total = list(accumulate(len(emit.data["step"]["tokens"]) for emit in emits))
     has_drafts = any(record.kind == "draft" for record in trace.records)
-    if not passes or not sum(lengths) or not has_drafts:
+    if not passes or not sum(total) or not has_drafts:
         return []
-    total = list(accumulate(lengths))
-    costs = paper_calibration(PAIR, DATASET)
-    draft_pass = costs.draft.first
-    verdict = costs.verdict * fmean(lengths)
-    free_rows = {
-        "name": "rows are free",
-        "says": "On a large model, where rows are free",
-        "unit": "pass",
-        "costs": "estimated: a target pass 1 however many rows, a draft pass "
-        f"{draft_pass:.2f}, a verdict {verdict:.1f}, each on its own GPU (fitted to the "
-        f"paper's tables, {costs.name})",
-        "run": _free(trace, draft_pass, verdict),
-        "plain": [float(tokens) for tokens in total],
+    in_passes = {
+        "name": "passes",
+        "says": "If only passes of the target took time",
+        "costs": "passes of the target are counted, each as one, however many rows it "
+        "has; drafts and verdicts cost nothing",
+        "run": passes_before,
+        "plain": total,
     }
     fewest = min(data["branches"] for data in passes)
     alone = median(data["seconds"] for data in passes if data["branches"] == fewest)
     machine = {
         "name": "this machine",
         "says": "On the machine that made this recording",
-        "unit": "second",
         "costs": f"plain decoding: one pass of the target per token, {alone * 1000:.1f} ms "
         f"each, the median of this run's passes with the fewest rows ({fewest})",
         "run": [emit.time - trace.records[0].time for emit in emits],
         "plain": [alone * tokens for tokens in total],
     }
-    return [free_rows, machine]
-
-
-def _free(trace: TraceFile, draft_pass: float, verdict: float) -> list[float]:
-    """The times at which the steps join the answer if rows are free."""
-    written = [r for r in trace.records if r.kind in ("token", "round")]
-    passes = Counter((r.kind, r.data["role"], r.data["node"]) for r in written)
-    began: dict[tuple[str, str], float] = {}
-    done: dict[tuple[str, str], float] = {}
-    now = 0.0
-    emitted = [0.0]
-    for record in trace.records:
-        kind = record.kind
-        node = str(record.data.get("node"))
-        if kind == "draft":
-            for child in record.data["children"]:
-                began["draft", child] = now
-        elif kind in ("target", "judge"):
-            began[kind, node] = now
-        elif kind in ENDS:
-            work = ENDS[kind]
-            count = passes["round", work, node] or passes["token", work, node]
-            cost = {"draft": draft_pass * count, "target": count, "judge": verdict}[
-                work
-            ]
-            now = began.get((work, node), now) + cost
-            done[work, node] = now
-        elif kind == "emit":
-            work = "judge" if record.data["origin"] == "accepted" else "target"
-            now = max(now, done.get((work, node), now), emitted[-1])
-            emitted.append(now)
-    return emitted[1:]
+    return [in_passes, machine]

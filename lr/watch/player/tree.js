@@ -92,7 +92,7 @@ class Tree {
       + (past.why ? `\nVerdict: ${past.why}` : "");
     const label = `${past.mark} ${past.origin}`, cards = [];
     if (past.rejected !== null) {
-      const token = [["", past.rejected, "", null, []]];
+      const token = [["", past.rejected, "", null]];
       cards.push(this.cardElement("draft", "rejected", "✗ rejected", token, tip));
     }
     const state = past.by === "draft" ? "aligned" : "written";

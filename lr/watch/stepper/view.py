@@ -195,17 +195,16 @@ def _verdict(node: NodeState) -> Text:
 
 
 def tokens_view(role: str, step: StepState | None) -> Text:
-    """The tokens that a model wrote, each after the draft tokens that were rejected at
-    its place, with their probabilities, as one paragraph."""
+    """The tokens that a model wrote, and the draft tokens that were rejected where they
+    were tried, with their probabilities, as one paragraph."""
     if step is None or not step.tokens:
         return Text(f"{role}: no tokens recorded", style="dim")
-    tokens = [tried for token in step.tokens for tried in (*token.refused, token)]
     legend = "each token with its probability"
-    if any(token.q is not None for token in tokens):
+    if any(token.q is not None for token in step.tokens):
         legend += "; proposed ones with p of the target / q of the drafter, "
         legend += "the probability of acceptance, and what became of it"
     text = Text(f"{role}'s tokens: {legend}\n", style="underline")
-    for token in tokens:
+    for token in step.tokens:
         numbers = "" if token.p is None else f"{token.p:.2f}"
         if token.q is not None:
             sign = "✗" if token.source == "refused" else "✓"

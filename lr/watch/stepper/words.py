@@ -1,4 +1,5 @@
-"""Every event of a trace as one sentence, for the terminal and for the player.
+"""A trace in words, for the terminal and for the player: every event as one sentence,
+the settings and the statistics on one line each.
 
     say(record)       # 'the draft wrote "So 4 + 3 = 7." (step 2, to node 0:3)'
 
@@ -8,8 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from lr.trace import Stats
 from lr.watch.figures.style import ORIGINS
-from lr.watch.trace.file import Record, step_after
+from lr.watch.trace.file import Header, Record, step_after
+
+MODES = {
+    "ar": "Plain decoding",
+    "sd": "Token-level speculation",
+    "lr": "Lookahead Reasoning",
+    "lr+sd": "Lookahead Reasoning with token-level speculation",
+}
 
 SENTENCES = {
     "target": "the target begins its own step after {node}",
@@ -124,6 +133,50 @@ def says_aligned(record: Record) -> bool | None:
     """What a verdict says; None: unsure, or not a verdict."""
     verdict = record.data["verdict"] if record.kind == "judged" else None
     return None if verdict is None else bool(verdict["aligned"])
+
+
+def title_of(header: Header) -> str:
+    """What was run, in words."""
+    driver = ", scripted" if header.driver == "scripted" else ""
+    return MODES.get(header.mode, header.mode) + driver
+
+
+def setting_of(header: Header) -> str:
+    """Models and settings on one line."""
+    option = header.options.get
+    facts: dict[str, object] = {**header.models, "driver": header.driver}
+    if header.mode in ("lr", "lr+sd"):
+        facts |= {"schedule": header.schedule, "depth": header.depth}
+        facts |= {"width": header.width, "verifier": header.verifier}
+    if header.mode in ("sd", "lr+sd"):
+        facts |= {"draft tokens a round": option("num_speculative_tokens")}
+        facts |= {"drafter": option("drafter"), "rule": option("acceptance")}
+    # What a variant replaced was not used.
+    facts |= dict.fromkeys(header.replaced, "of the variant")
+    facts["variant"] = header.variant
+    words = [f"{name} {value}" for name, value in facts.items() if value is not None]
+    return " · ".join(words)
+
+
+def summary(stats: Stats, unit: str = "second") -> str:
+    """One line of statistics."""
+    time = (
+        f"{stats.seconds:.2f} s" if unit == "second" else f"{stats.seconds:g} {unit}s"
+    )
+    parts = [f"{stats.tokens} tokens", time]
+    if stats.target_passes and stats.tokens_per_second:  # a script has no passes
+        parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
+        parts.append(f"{stats.target_passes} target passes")
+    if stats.step_acceptance is not None:
+        counts = f"{stats.accepted} of {stats.judged}"
+        parts.append(f"step acceptance {stats.step_acceptance:.2f} ({counts})")
+    if stats.token_acceptance is not None:
+        parts.append(f"token acceptance {stats.token_acceptance:.2f}")
+    if stats.verifier_passes:
+        parts.append(f"{stats.verifier_passes} verifier passes")
+    if stats.unjudged:
+        parts.append(f"{stats.unjudged} draft steps not judged")
+    return ", ".join(parts)
 
 
 def _value(value: Any) -> str:

@@ -43,7 +43,9 @@ def header_of(answer: Answer) -> Header:
     caches += ["draft"] * options.looks_ahead
     caches += ["drafter"] * options.drafts_tokens
     size = {"blocks": engine.num_blocks or answer.blocks, "block_size": BLOCK_SIZE}
-    roles = ["target", "draft"] + ["judge"] * options.looks_ahead
+    roles = ["target"]
+    roles += ["draft"] * bool(options.needs_draft)
+    roles += ["judge"] * options.looks_ahead
     models: dict[str, str | None] = {
         role: str(engine.names[role]) for role in roles if engine.names.get(role)
     }

@@ -10,8 +10,6 @@ the time in `gone`."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lr.engine import recorder as cache
@@ -53,8 +51,7 @@ class TokenState:
     """One token of a step. `source`: "drawn" by the model itself; "proposed" ahead and
     kept, or "refused"; "residual", replacing a rejected token; "after" a proposal
     without a rejected token; "" if the trace does not say. `p`: its probability; `q`,
-    `accept`: of a draft token, that under the drafter and that of acceptance.
-    `refused`: the draft tokens that were rejected before this token."""
+    `accept`: of a draft token, that under the drafter and that of acceptance."""
 
     token: int
     piece: str
@@ -62,26 +59,31 @@ class TokenState:
     p: float | None = None
     q: float | None = None
     accept: float | None = None
-    refused: tuple[TokenState, ...] = ()
 
 
 @dataclass
 class StepState:
-    """A step, as far as it is written."""
+    """A step, as far as it is written. A rejected draft token stands in `tokens` where
+    it was tried."""
 
     tokens: list[TokenState] = field(default_factory=list)
     finish: str = ""  # while it is being written; then boundary, eos or length
 
     @property
+    def written(self) -> list[TokenState]:
+        """The tokens without the rejected ones."""
+        return [token for token in self.tokens if token.source != "refused"]
+
+    @property
     def text(self) -> str:
-        return "".join(token.piece for token in self.tokens)
+        return "".join(token.piece for token in self.written)
 
     def complete(self, step: Step, token_bytes: Bytes) -> StepState:
         """Take the finished step, and keep what is known about its tokens."""
-        if tuple(token.token for token in self.tokens) != step.tokens:
+        if tuple(token.token for token in self.written) != step.tokens:
             self.tokens = [TokenState(token, "") for token in step.tokens]
         pieces = pieces_of(step.tokens, token_bytes)
-        for token, piece in zip(self.tokens, pieces, strict=True):
+        for token, piece in zip(self.written, pieces, strict=True):
             token.piece = piece
         self.finish = step.finish.value
         return self
@@ -290,14 +292,14 @@ def apply_event(state: State, record: Record) -> None:
         case StepWritten(role, index, step, node):
             state.writing(role, node, index).complete(step, token_bytes)
         case TokenWritten(role, node, index, offset, token, p):
-            tokens = state.writing(role, node, index).tokens
-            if len(tokens) == offset:
+            writing = state.writing(role, node, index)
+            if len(writing.written) == offset:
                 piece = piece_of(token, token_bytes)
-                tokens.append(TokenState(token, piece, "drawn", p))
+                writing.tokens.append(TokenState(token, piece, "drawn", p))
         case TokenRound(detail=RoundDetail() as detail) as event:
-            tokens = state.writing(event.role, event.node, event.index).tokens
-            if len(tokens) == detail.offset:
-                tokens += list(_round(detail, token_bytes))[: event.emitted]
+            writing = state.writing(event.role, event.node, event.index)
+            if len(writing.written) == detail.offset:
+                writing.tokens += _round(detail, event.emitted, token_bytes)
         case ForwardPass(role):
             state.forwards[role.value] = state.forwards.get(role.value, 0) + 1
         case Ended(done):
@@ -328,7 +330,8 @@ def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
     emitted = event.emitted
     accepted = emitted.origin is Origin.ACCEPTED
     node.accepted = node.accepted or accepted
-    step = copy.deepcopy(node.draft if accepted else node.target) or StepState()
+    written = (node.draft if accepted else node.target) or StepState()
+    step = StepState(list(written.tokens))
     rejected = None
     if emitted.rejected is not None:
         rejected = StepState().complete(emitted.rejected, token_bytes)
@@ -348,27 +351,26 @@ def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
             node.gone = state.time
 
 
-def _round(detail: RoundDetail, token_bytes: Bytes) -> Iterator[TokenState]:
-    """The tokens of a round: the draft tokens that were kept, then one of the model's
-    own. Each has the draft tokens that were rejected at its place."""
-    accepted: list[TokenState] = []
-    refused: dict[int, tuple[TokenState, ...]] = {}  # by depth
-    depths: dict[int, int] = {-1: -1}
-    for number, draft in enumerate(detail.draft_tokens):
-        depth = depths[number] = depths[draft.parent] + 1
-        piece = piece_of(draft.token, token_bytes)
-        source = "proposed" if draft.kept else "refused"
-        token = TokenState(draft.token, piece, source, draft.p, draft.q, draft.accept)
-        if draft.kept:
-            accepted.append(token)
-        elif draft.kept is not None:  # it was tried
-            refused[depth] = (*refused.get(depth, ()), token)
-    source = "residual" if detail.residual or refused else "after"
+def _round(detail: RoundDetail, emitted: int, token_bytes: Bytes) -> list[TokenState]:
+    """The tokens of a round in the order in which they were tried, up to the last one
+    that was emitted.
+
+    Example: of the draft tokens a, b and c the first was kept and the second rejected,
+    for which the model wrote d: a, b (refused), d."""
+    tokens = []
+    for draft in detail.draft_tokens:
+        if draft.kept is not None:  # it was tried
+            source = "proposed" if draft.kept else "refused"
+            piece = piece_of(draft.token, token_bytes)
+            tokens.append(
+                TokenState(draft.token, piece, source, draft.p, draft.q, draft.accept)
+            )
+    rejected = detail.residual or any(token.source == "refused" for token in tokens)
+    source = "residual" if rejected else "after"
     piece = piece_of(detail.token, token_bytes)
-    last = TokenState(detail.token, piece, source, detail.p)
-    for depth, token in enumerate([*accepted, last]):
-        token.refused = refused.get(depth, ())
-        yield token
+    tokens.append(TokenState(detail.token, piece, source, detail.p))
+    ends = [i for i, token in enumerate(tokens, 1) if token.source != "refused"]
+    return tokens[: [0, *ends][emitted]]
 
 
 def state_at(trace: TraceFile, number: int) -> State:
