@@ -1,13 +1,13 @@
 """Draws docs/figures/player.png, the moving player.gif of the README
 and the other figures of docs/player.md: one answer of the tiny models, in the player
-and by `lr draw`.
+and as clock and tree.
 
     python scripts/draw_player.py
 
 The answer is the same every time; its times are those of this machine. Wants
 matplotlib, playwright and an installed Chromium (the extra `dev` has the first two).
-The page that is photographed is that of `lr play`, at the moment that `lr draw` shows;
-the moving picture is its guided tour.
+The page that is photographed is that of `lr play`, just before the first correction, as
+in the drawn tree; the moving picture is its guided tour.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from playwright.sync_api import sync_playwright
 
 from lr.commands.cli import main
 from lr.lookahead import QUESTION
-from lr.watch.figures.tree import fullest_tree
+from lr.watch.figures.clock import timeline_figure
+from lr.watch.figures.style import write
+from lr.watch.figures.tree import tree_figure
 from lr.watch.player.story import tour_of
+from lr.watch.stepper.session import is_correction
 from lr.watch.trace.file import read_trace
+from lr.watch.trace.state import state_at
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 SECONDS_PER_STOP = 4
@@ -86,14 +90,17 @@ def run(command: list[str]) -> None:
 def draw() -> None:
     """Make the trace, the page and the pictures."""
     with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "answer.jsonl"
-        run(["generate", QUESTION, "--trace", str(trace)])
-        run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
-        run(["draw", str(trace), "-o", str(FIGURES / "answer")])
-        stops = range(1, 1 + len(tour_of(read_trace(trace))))
+        file = Path(folder) / "answer.jsonl"
+        run(["generate", QUESTION, "--trace", str(file)])
+        run(["play", str(file), "-o", str(file.with_suffix(".html"))])
+        trace = read_trace(file)
+        event = next(filter(is_correction, trace.records)).number
+        write(timeline_figure(trace), FIGURES / "answer-timeline.png")
+        write(tree_figure(state_at(trace, event)), FIGURES / "answer-tree.png")
+        stops = range(1, 1 + len(tour_of(trace)))
         tour = {f"tour={n}": Path(folder) / f"{n}.png" for n in stops}
-        still = {f"event={fullest_tree(read_trace(trace))}": FIGURES / "player.png"}
-        photograph(trace.with_suffix(".html"), still | tour)
+        still = {f"event={event}": FIGURES / "player.png"}
+        photograph(file.with_suffix(".html"), still | tour)
         moving(list(tour.values()), FIGURES / "player.gif")
 
 

@@ -21,7 +21,6 @@ GROUPS = {
         "generate": "answer one question with any checkpoint",
         "step": "step through an answer, force verdicts, fork what-ifs",
         "play": "an answer as a page to step through in a browser",
-        "draw": "a trace as figures for slides: clock and tree",
         "trace": "check and summarise a trace",
     },
     "check": {
@@ -63,10 +62,6 @@ def class_of(command: str) -> Any:
             from lr.commands.trace import Play
 
             return Play
-        case "draw":
-            from lr.commands.trace import DrawCommand
-
-            return DrawCommand
         case "trace":
             from lr.commands.trace import TraceCommand
 

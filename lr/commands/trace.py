@@ -1,5 +1,5 @@
-"""`lr trace` checks a trace; `lr play` and `lr draw` show it; `lr step` steps through
-it, or through an answer while it is made, and forks what-ifs.
+"""`lr trace` checks a trace; `lr play` shows it; `lr step` steps through it, or through
+an answer while it is made, and forks what-ifs.
 
 The prompt of `lr step` reads line by line, so that it works at a terminal and over a
 pipe. The moves are in `watch/stepper/session.py`, the display is in
@@ -22,13 +22,10 @@ from rich.console import Console
 from rich.text import Text
 
 from lr.commands.options import ModelChoice, VariantChoice
-from lr.commands.show import AS_IT_IS, console, require_files
+from lr.commands.show import AS_IT_IS, console
 from lr.errors import LRError
 from lr.options import GenerateOptions
 from lr.types import require
-from lr.watch.figures.clock import timeline_figure
-from lr.watch.figures.style import require_matplotlib, write
-from lr.watch.figures.tree import fullest_tree, tree_figure
 from lr.watch.player.page import player_page
 from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.stepper.session import Session
@@ -36,7 +33,6 @@ from lr.watch.stepper.sources import Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
 from lr.watch.stepper.words import setting_of, summary, title_of
 from lr.watch.trace.file import read_trace, write_text
-from lr.watch.trace.state import state_at
 
 Output = Annotated[Path | None, tyro.conf.arg(aliases=["-o"])]
 
@@ -133,37 +129,6 @@ class Play(Shown):
             console(stderr=True).print(f"{self.source}: {note}", style="dim")
         size = f"{len(trace.records)} events, {len(page.encode()) / 1e6:.1f} MB"
         console().print(f"written: {output} ({size}); open it in a browser")
-
-
-@dataclass(frozen=True)
-class DrawCommand:
-    """Draw a trace as SVG and PNG: who worked when, and the tree at one moment. Needs
-    matplotlib (the extra `plot`)."""
-
-    trace: tyro.conf.Positional[Path]  # A trace from `--trace`.
-    output: Output = None
-    """How the file names begin, such as slides/run for slides/run-tree.svg. None: the
-    trace's name without its suffix."""
-    event: int | None = None
-    """Draw the tree after this many events. None: where it has the most steps and
-    verdicts."""
-
-    def run(self) -> None:
-        require_matplotlib()
-        trace = read_trace(self.trace)
-        last = len(trace.records)
-        event = fullest_tree(trace) if self.event is None else self.event
-        require(0 <= event <= last, "event", event, f"0 to {last}, the trace's events")
-        start = self.output or self.trace.with_suffix("")
-        require_files(output=start)
-        pictures = {
-            "timeline": timeline_figure(trace),
-            "tree": tree_figure(state_at(trace, event), last),
-        }
-        for name, picture in pictures.items():
-            with picture as drawing:
-                for path in write(drawing, start.with_name(f"{start.name}-{name}.png")):
-                    console().print(f"drawn: {path}")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@ player and the figures share the places computed here.
 
     timeline = timeline_of(trace)
     timeline.lanes[0].name, timeline.spans[0].begin
-    with timeline_figure(trace) as drawing:
-        write(drawing, Path("timeline.png"))
+    write(timeline_figure(trace), Path("timeline.png"))
 
 A *span* is a piece of work from its command to its end. Overlapping spans of a lane get
 different rows. Plain decoding has no commands: there a span is the writing of a step.
@@ -13,8 +12,7 @@ moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +27,7 @@ from lr.watch.figures.style import (
     put,
 )
 from lr.watch.scripted import ScriptedRun
+from lr.watch.stepper.words import say
 from lr.watch.trace.file import TraceFile, step_after
 from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import State, apply_event
@@ -43,7 +42,6 @@ PASSES = ("forward", "verifier")
 ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
 """In inches: height of a row, of a gap between lanes, of a model's passes; width of the
 figure."""
-LETTER = 0.09  # Inches that a letter needs in a bar.
 
 
 @dataclass
@@ -104,7 +102,12 @@ def timeline_of(trace: TraceFile) -> Timeline:
     begin = float(data[0]["time"]) if data else 0.0
     end = float(data[-1]["time"]) if data else 0.0
     spans = _commanded(trace, end) or _written(data, begin)
-    passes = [_pass(event) for event in data if event["event"] in PASSES]
+    passes = []
+    for record in trace.records:
+        if record.kind in PASSES:  # `seconds` is in the unit of the trace's clock
+            lane = "verifier" if record.kind == "verifier" else record.data["role"]
+            since = max(0.0, record.time - record.data["seconds"])
+            passes.append(Pass(lane, since, record.time, say(record)))
     lanes = []
     for name in LANE_OF.values():
         in_lane = [span for span in spans if span.lane == name]
@@ -157,87 +160,62 @@ def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
     return spans
 
 
-def _pass(event: dict[str, Any]) -> Pass:
-    """A forward, or a call of the verifier. `seconds` is in the unit of the trace's
-    clock."""
-    end = float(event["time"])
-    begin = max(0.0, end - event["seconds"])
-    if event["event"] == "verifier":
-        says = f"the verifier answers: pairs {event['pairs']}"
-        return Pass("verifier", begin, end, says)
-    size = f"rows {event['branches']}, positions {event['tokens']}"
-    return Pass(event["role"], begin, end, f"one pass of the {event['role']}: {size}")
-
-
 def draw_order(run: ScriptedRun) -> Figure:
     """The clock of a scripted run, for notebooks: shows the order of turns, but no
     durations."""
-    with timeline_figure(scripted_trace(run), width=8.5) as drawing:
-        return drawing
+    return timeline_figure(scripted_trace(run), width=8.5)
 
 
-@contextmanager
-def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
+def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Figure:
     """The clock from the first event to the last, in the unit of the trace. Cancelled
     work is hatched; the signs of decisions are at the top."""
     timeline = timeline_of(trace)
     length = max(timeline.end - timeline.begin, 1e-12)
     tops: dict[str, float] = {}
+    middles: dict[str, float] = {}
+    passes_at: dict[str, float] = {}
     bottom = 0.0
     for lane in timeline.lanes:
         tops[lane.name] = bottom
-        bottom += lane.rows * ROW + GAP + PASS * lane.passes
-    with figure(width, bottom + 1.05, size=11, salt="lr draw") as drawing:
+        middles[lane.name] = bottom + lane.rows * ROW / 2
+        bottom += lane.rows * ROW
+        passes_at[lane.name] = bottom + PASS / 2
+        bottom += GAP + PASS * lane.passes
+    with figure(width, bottom + 1.05, size=11) as drawing:
         axes = drawing.subplots()
         for span in timeline.spans:
             inches_wide = (span.end - span.begin) / length * (width - 1)
             _draw_span(axes, span, tops[span.lane] + span.row * ROW, inches_wide)
-        for lane in timeline.lanes:
-            passes = [single for single in timeline.passes if single.lane == lane.name]
-            bars = [(single.begin, single.end - single.begin) for single in passes]
-            y = tops[lane.name] + lane.rows * ROW
-            axes.broken_barh(bars, (y, PASS), facecolors=COLOURS[lane.name], alpha=0.75)
-            middle = tops[lane.name] + lane.rows * ROW / 2
-            style = {
-                "ha": "right",
-                "weight": "bold",
-                "transform": axes.get_yaxis_transform(),
-            }
-            put(axes, -0.01, middle, lane.name, 11, COLOURS[lane.name], **style)
+        for each in timeline.passes:
+            y = passes_at[each.lane]
+            axes.hlines(y, each.begin, each.end, colors=COLOURS[each.lane], lw=5)
         for record in trace.records:
             if record.kind == "emit":
                 origin = ORIGINS[record.data["origin"]]
                 colour = COLOURS[origin.role]
-                time = record.time
-                axes.plot([time, time], [-0.06, bottom], color=colour, lw=0.9, ls=":")
-                put(axes, time, -0.2, origin.mark, 11, colour, ha="center")
+                axes.vlines(record.time, -0.06, bottom, colors=colour, lw=0.9, ls=":")
+                put(axes, record.time, -0.2, origin.mark, 11, colour, ha="center")
         axes.set(xlim=(timeline.begin, timeline.begin + length), ylim=(bottom, -0.12))
-        axes.set(xlabel=f"time in {trace.header.unit}s", yticks=[])
+        axes.set_xlabel(f"time in {trace.header.unit}s")
+        axes.set_yticks(list(middles.values()), list(middles))
+        axes.tick_params("y", length=0)
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        caption = "    ".join(
-            f"{origin.mark} {name}" for name, origin in ORIGINS.items()
-        )
-        caption += "    hatched: cancelled    thin bars: passes"
+        signs = [f"{origin.mark} {name}" for name, origin in ORIGINS.items()]
+        caption = "    ".join([*signs, "hatched: cancelled", "thin bars: passes"])
         axes.set_title(caption, fontsize=9, color=SOFT, loc="right", pad=16)
-        yield drawing
+    return drawing
 
 
 def _draw_span(axes: Any, span: Span, y: float, inches_wide: float) -> None:
-    """A bar, and its words where they fit."""
+    """A bar, with the number of its step where that fits."""
     dropped = span.outcome in (CANCELLED, FAILED)
-    colour = COLOURS[span.lane]
-    style: dict[str, Any] = {"color": colour, "edgecolor": PAPER, "linewidth": 0.6}
+    style: dict[str, Any] = {"color": COLOURS[span.lane], "edgecolor": PAPER}
     if dropped:
-        style |= {"color": WASHES["rejected"], "edgecolor": COLOURS["rejected"]}
+        style = {"color": WASHES["rejected"], "edgecolor": COLOURS["rejected"]}
         style["hatch"] = "////"
-    middle = y + ROW / 2
     length = span.end - span.begin
     axes.barh(y + 0.02, length, ROW - 0.04, span.begin, align="edge", **style)
-    if dropped:
-        axes.plot(span.end, middle, "x", color=INK, ms=5, mew=1.4, zorder=5)
-    for words in (f"step {span.index}", str(span.index)):
-        if inches_wide > LETTER * (len(words) + 1):
-            ink = INK if dropped else PAPER
-            put(axes, span.begin, middle, f" {words}", 8, ink, clip_on=True)
-            break
+    if inches_wide > 0.2:
+        ink = INK if dropped else PAPER
+        put(axes, span.begin, y + ROW / 2, f" {span.index}", 8, ink, clip_on=True)

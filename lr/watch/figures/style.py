@@ -73,14 +73,11 @@ def require_matplotlib() -> None:
 
 
 @contextmanager
-def figure(
-    width: float, height: float, *, size: float = 10, salt: str = "lr"
-) -> Iterator[Any]:
-    """An empty matplotlib figure of `width` by `height` inches. Our style applies
-    inside the block.
+def figure(width: float, height: float, *, size: float = 10) -> Iterator[Any]:
+    """An empty matplotlib figure of `width` by `height` inches, with letters of `size`
+    points. Our style applies inside the block.
 
-    `size`: of letters, in points; `salt`: makes the names inside an SVG reproducible. A
-    notebook shows the figure if it is the value of a cell. Raises `SettingError`
+    A notebook shows the figure if it is the value of a cell. Raises `SettingError`
     without matplotlib."""
     require_matplotlib()
     from matplotlib import get_backend, pyplot, rc_context
@@ -89,7 +86,7 @@ def figure(
     if "inline" in get_backend():  # a first figure loads the notebook's display hook
         pyplot.close(pyplot.figure())
     style = {
-        "font.size": size, "legend.frameon": False, "svg.hashsalt": salt, "svg.fonttype": "path",
+        "font.size": size, "legend.frameon": False,
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK,
         "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID,
     }  # fmt: skip
@@ -98,11 +95,14 @@ def figure(
 
 
 def write(drawing: Any, path: Path) -> list[Path]:
-    """Write a figure as .png and .svg inside the block of `figure`; returns both
+    """Write a figure as .png and .svg, the same files for the same figure; returns both
     paths."""
+    from matplotlib import rc_context
+
     written = [path.with_suffix(".png"), path.with_suffix(".svg")]
     drawing.savefig(written[0], dpi=150, metadata={"Software": None})
-    drawing.savefig(written[1], metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "lr", "svg.fonttype": "path"}):
+        drawing.savefig(written[1], metadata={"Date": None})
     return written
 
 

@@ -227,7 +227,7 @@ class Session:
             header = replace(header, variant="a what-if of the stepper")
         write_trace(path, TraceFile(header, side.records))
         count = f"{len(side.records)} events of side {side.name}"
-        return f"Written: {path} ({count}). lr step, play, draw and trace read it."
+        return f"Written: {path} ({count}). lr step, play and trace read it."
 
     def close(self) -> None:
         for side in self.sides:
