@@ -17,7 +17,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr.watch.figures.style import COLOURS, GRID, INK, PAPER, SERIES, figure, put, write
+from lr.watch.figures.style import COLOURS, INK, PAPER, SERIES, figure, put, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,28 +53,6 @@ def draw_bars(
     return drawing
 
 
-def draw_waterfall(
-    levels: Mapping[str, float], *, wholes: Sequence[str], x: str
-) -> Figure:
-    """From the first level to the last. The bars of `wholes` begin at 0, every other
-    bar at the level above it; the number is the level. The dotted line is at 1."""
-    with figure(7.5, 0.32 * len(levels) + 0.6, size=9) as drawing:
-        axes = drawing.subplots()
-        above = 0.0
-        for row, (name, level) in enumerate(levels.items()):
-            start = 0.0 if name in wholes else above
-            colour = SERIES[0] if name in wholes else SERIES[1 + (level >= above)]
-            axes.barh(row, level - start, 0.7, left=start, color=colour)
-            put(axes, max(level, start), row, f" {level:.2f}", 8, INK)
-            above = level
-        axes.axvline(1, color=INK, linewidth=1, linestyle=":")
-        axes.set_yticks(range(len(levels)), list(levels))
-        axes.invert_yaxis()
-        axes.set(xlabel=x, xlim=(0, 1.1 * max(levels.values())))
-        axes.grid(axis="y", visible=False)
-    return drawing
-
-
 def draw_curves(
     curves: Mapping[str, Curve],
     *,
@@ -92,26 +70,6 @@ def draw_curves(
         axes = drawing.subplots()
         panel.draw(axes)
         axes.grid(axis="x", visible=False)
-    return drawing
-
-
-def draw_field(rows: Sequence[Sequence[bool]], *, x: str, y: str) -> Figure:
-    """A dark square for every true `rows[i][j]`, row 0 at the top: which query sees
-    which key."""
-    from matplotlib.colors import ListedColormap
-
-    height, width = len(rows), len(rows[0])
-    size = (max(3.0, 0.3 * width + 0.9), max(1.4, 0.3 * height + 0.8))
-    with figure(*size, size=9) as drawing:
-        axes = drawing.subplots()
-        colours = ListedColormap([GRID, SERIES[0]])
-        axes.pcolormesh(rows, cmap=colours, vmin=0, vmax=1, edgecolors=PAPER, lw=2)
-        axes.set_xticks([key + 0.5 for key in range(width)], range(width))
-        axes.set_yticks([query + 0.5 for query in range(height)], range(height))
-        axes.set(xlabel=x, ylabel=y, ylim=(height, 0))
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.grid(visible=False)
     return drawing
 
 
