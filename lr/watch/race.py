@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from threading import Timer
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -21,13 +19,13 @@ from rich.text import Text
 from lr.engine.answer import Answer
 from lr.result import Result
 from lr.tiny.oracle import differing
-from lr.watch.figures.style import ORIGINS
-from lr.watch.figures.tree import words_of
+from lr.watch.stepper.view import answer_view, tree_lines
 from lr.watch.stepper.words import counted, quoted
 from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import EmittedState, State, apply_event
 
 FRAMES = 12  # Per second.
+MOVING, ALL = 3, 10_000  # Decided steps in a column that moves, and in the end.
 PAUSE = 1.5  # Seconds between two lines of the slow motion.
 
 
@@ -77,17 +75,16 @@ def show_race(plain: Answer, lookahead: Answer, out: Console) -> None:
     """Both answers, moving on a terminal; then one rejection in slow motion."""
     racers = [Column("plain decoding", plain), Column("lookahead", lookahead)]
     if out.is_terminal:
-        height = max(4, out.height - 4)  # rows of a column while it moves
         started = time.perf_counter()
         with Live(console=out, auto_refresh=False, transient=True) as live:
             while not all(racer.done for racer in racers):
                 for racer in racers:
                     racer.follow(time.perf_counter() - started)
-                live.update(columns(racers, height), refresh=True)
+                live.update(columns(racers, MOVING), refresh=True)
                 time.sleep(1 / FRAMES)
     for racer in racers:
         racer.follow(math.inf)
-    out.print(columns(racers, max(4, out.height - 12) if out.is_terminal else None))
+    out.print(columns(racers, ALL))
     rejection = racers[1].rejection()
     if rejection is not None:
         out.print()
@@ -97,51 +94,20 @@ def show_race(plain: Answer, lookahead: Answer, out: Console) -> None:
                 time.sleep(PAUSE)
 
 
-def columns(racers: list[Column], height: int | None) -> RenderableType:
-    """The answers beside each other; with `height` only the last rows of each."""
+def columns(racers: list[Column], limit: int) -> RenderableType:
+    """The answers beside each other, with their last `limit` steps, and below them what
+    is being written."""
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0))
     cells = []
     for racer in racers:
-        passes = counted(racer.state.forwards.get("target", 0), "target pass", "es")
+        state = racer.state
+        passes = counted(state.forwards.get("target", 0), "target pass", "es")
         clock = f"{racer.seconds:.2f} s, {passes}" + (", done" if racer.done else "")
         table.add_column(f"{racer.title}\n{clock}", ratio=1)
-        cells.append(Tail(answer_text(racer.state, ahead=not racer.done), height))
+        tree = [] if racer.done else tree_lines(state)
+        cells.append(Group(answer_view(state.emitted, limit), *tree))
     table.add_row(*cells)
     return table
-
-
-@dataclass(frozen=True)
-class Tail:
-    """The last rows of a text, after its lines were wrapped."""
-
-    text: Text
-    height: int | None
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[Text]:
-        lines = self.text.wrap(console, options.max_width)
-        yield from lines if self.height is None else lines[-self.height :]
-
-
-def answer_text(state: State, *, ahead: bool) -> Text:
-    """The steps of an answer so far. `ahead`: and what is being written after them: the
-    target's own step after the last decision, and the draft's steps."""
-    text = Text()
-    for step in state.emitted:
-        origin = ORIGINS[step.origin]
-        text.append(f"{origin.typed} {words_of(step.step)}\n", origin.style)
-    node = state.nodes.get(state.root)
-    if node is None or not ahead:
-        return text
-    if node.target is not None:
-        text.append(f"… {words_of(node.target)}\n", "yellow dim")
-    while node is not None:
-        children = [state.nodes[name] for name in node.children]
-        node = next((child for child in children if child.gone is None), None)
-        if node is not None and node.draft is not None:
-            text.append(f"… {words_of(node.draft)}\n", "bright_blue dim")
-    return text
 
 
 def slow_motion(step: EmittedState) -> list[Text]:

@@ -25,23 +25,6 @@ def recorded_path(name: str) -> Path:
     return Path(str(files("lr.watch"))) / "answers" / f"{name}.jsonl"
 
 
-def step_lines(trace: TraceFile) -> list[str]:
-    """The emitted steps in words: origin and text, and for a correction the draft step
-    that it replaced, with the reason."""
-    lines = []
-    for record in trace.records:
-        if record.kind != "emit":
-            continue
-        data = record.data
-        number = f"{data['index']} {data['origin']:<10}"
-        reason = data["verdict"]["why"] if data["verdict"] else ""
-        accepted = data["origin"] == "accepted"
-        lines.append(f"{number} {_text(data['step'])}{f'  ({reason})' * accepted}")
-        if data["rejected"]:
-            lines.append(f"  not        {_text(data['rejected'])}  ({reason})")
-    return lines
-
-
 def judged_pairs(trace: TraceFile) -> list[tuple[float, str, str]]:
     """The pairs that the judge saw: its probability, the target's step, the draft's."""
     pairs: dict[str, tuple[str, str]] = {}

@@ -116,7 +116,7 @@ def test_live_steps_are_the_events_of_lockstep(mode: str) -> None:
         # The trace says who holds which block of the caches.
         for name, cache in state.caches.items():
             pool = source.runners[name].cache.pool
-            counts = [len(cache.owners(block)) for block in range(cache.total)]
+            counts = [cache.refcounts[block] for block in range(cache.total)]
             assert counts == [pool.refcount(block) for block in range(cache.total)]
     expected = trace_of(run)
     assert written_steps(expected.records) == written_steps(source.records)
@@ -130,7 +130,7 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     assert isinstance(source, LiveSource)
     pools = {name: runner.cache.pool for name, runner in source.runners.items()}
     blocks = {name: pool.num_used for name, pool in pools.items()}
-    held = {n: c.owners_by_block() for n, c in live.active.state.caches.items()}
+    held = {n: c.refcounts for n, c in live.active.state.caches.items()}
     live.fork()
     assert {name: pool.num_used for name, pool in pools.items()} == blocks
     a, b = live.sides
@@ -139,10 +139,9 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     kinds = {record.kind for record in b.records[a.place :]}
     assert kinds == {"fork", "hold", "close"}
     for name, cache in b.state.caches.items():
-        counts = {block: len(who) for block, who in cache.owners_by_block().items()}
-        assert counts == {block: len(who) for block, who in held[name].items()}
-        for block, who in held[name].items():
-            assert pools[name].refcount(block) == 2 * len(who)
+        assert cache.refcounts == held[name]
+        for block, count in held[name].items():
+            assert pools[name].refcount(block) == 2 * count
 
 
 @BOTH

@@ -9,18 +9,9 @@ Read next: `kvcache/pool.py`, whose counts are drawn here."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lr.watch.figures.style import (
-    COLOURS,
-    INK,
-    PAPER,
-    SOFT,
-    WASHES,
-    figure,
-    inches,
-    put,
-)
+from lr.watch.figures.style import COLOURS, PAPER, SOFT, WASHES, figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,8 +19,7 @@ if TYPE_CHECKING:
     from lr.kvcache.branch import BlockTable
     from lr.kvcache.cache import PagedKVCache
 
-BLOCK, LETTER, LABEL = 0.42, 0.2, 1.35
-"""In inches: the height of a block, the width of a letter in it, room for names."""
+LETTER, ROW = 0.14, 0.45  # In inches: room for a letter in a block; height of a row.
 
 
 def draw_blocks(
@@ -38,57 +28,43 @@ def draw_blocks(
     """The pool and the block tables of `branches`: by name, a live table and a text of
     at least `table.length` letters."""
     size = cache.block_size
-    texts = dict.fromkeys(range(cache.num_blocks), "")
-    for table, text in branches.values():
+    counts = [cache.pool.refcount(block) for block in range(cache.num_blocks)]
+    letters = dict.fromkeys(range(cache.num_blocks), "")
+    rows = {}
+    for name, (table, text) in branches.items():
         valid = text[: table.length].replace(" ", "␣")
+        row = []
         for i, block in enumerate(table.blocks):
-            letters = valid[i * size : (i + 1) * size]
-            texts[block] = max(texts[block], letters, key=len)
-    cell = LETTER * size + 0.15
-    width = LABEL + cell * max(cache.num_blocks, 6) + 0.2
-    height = 0.6 + (BLOCK + 0.08) * (1 + len(branches))
+            held = valid[i * size : (i + 1) * size]
+            letters[block] = max(letters[block], held, key=len)
+            row.append((block, held))
+        rows[f"{name}, {table.length} tokens"] = row
+    rows = {"pool": list(letters.items())} | rows
 
-    with figure(width, height, size=9) as drawing:
-        axes = inches(drawing, width, height)
-        counts = [cache.pool.refcount(block) for block in range(cache.num_blocks)]
-        occupied = sum(count > 0 for count in counts)
+    width = max(map(len, rows.values())) * (LETTER * size + 0.25) + 1.4
+    with figure(width, ROW * len(rows) + 0.5, size=9) as drawing:
+        axes = drawing.subplots()
+        axes.axis("off")
+        used = sum(count > 0 for count in counts)
         shared = sum(count > 1 for count in counts)
-        head = (
-            f"{occupied} of {cache.num_blocks} blocks used, {shared} shared (filled, ×)"
+        head = f"{used} of {len(counts)} blocks used, {shared} shared (filled, ×)"
+        axes.set_title(head, fontsize=8, color=SOFT, loc="left")
+        columns = max(map(len, rows.values()))
+        grid = axes.table(
+            [[""] * columns] * len(rows), rowLabels=list(rows), bbox=(0, 0, 1, 1)
         )
-        put(axes, 0.1, 0.2, head, 8, SOFT)
-        y = 0.4
-        put(axes, 0.1, y + BLOCK / 2, "pool", 9, SOFT)
-        for block in range(cache.num_blocks):
-            at = (LABEL + block * cell, y)
-            _draw_block(axes, at, cell, block, counts[block], texts[block])
-        y += BLOCK + 0.2
-        for name, (table, _) in branches.items():
-            put(axes, 0.1, y + 0.13, name, 9, INK, weight="bold")
-            put(axes, 0.1, y + 0.31, f"{table.length} tokens", 7, SOFT)
-            for i, block in enumerate(table.blocks):
-                letters = texts[block][: table.length - i * size]
-                at = (LABEL + i * cell, y)
-                _draw_block(axes, at, cell, block, counts[block], letters)
-            y += BLOCK + 0.08
+        for y, row in enumerate(rows.values()):
+            for x in range(columns):
+                cell = grid[y, x]
+                if x >= len(row):
+                    cell.set_visible(False)
+                    continue
+                block, held = row[x]
+                count = counts[block]
+                filled = count > 1
+                ground = COLOURS["cache"] if filled else WASHES["cache"]
+                cell.set_facecolor(ground if count else PAPER)
+                text = cell.get_text()
+                text.set_text(f"{block}" + f" ×{count}" * filled + f"\n{held}")
+                text.set_color(PAPER if filled else "black")
     return drawing
-
-
-def _draw_block(
-    axes: Any, at: tuple[float, float], cell: float, block: int, count: int, text: str
-) -> None:
-    """A block: its number, its refcount if it is shared, and its letters."""
-    x, y = at
-    ground, ink = WASHES["cache"], INK
-    if count == 0:
-        ground, ink = PAPER, SOFT
-    elif count > 1:
-        ground, ink = COLOURS["cache"], PAPER
-    style = {"facecolor": ground, "edgecolor": COLOURS["cache"], "linewidth": 0.8}
-    axes.barh(y, cell - 0.05, BLOCK - 0.05, x, align="edge", **style)
-    put(axes, x + 0.05, y + 0.1, str(block), 7, ink, weight="bold")
-    if count > 1:
-        put(axes, x + cell - 0.1, y + 0.1, f"×{count}", 6.5, ink, ha="right")
-    for i, letter in enumerate(text):
-        middle = x + 0.05 + (i + 0.5) * LETTER
-        put(axes, middle, y + 0.25, letter, 9, ink, ha="center")

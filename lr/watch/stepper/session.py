@@ -26,20 +26,15 @@ STOPS = frozenset(
     {"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"}
 )
 """The kinds of event at which the moves next and back stop; all others are details."""
-FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
-"""The direct consequences of a step that joins the answer, which need no further
-work."""
 
 
 class StepperSide:
-    """One answer and a place in it: `place` events have happened. `fine`: whether it
-    moves event by event."""
+    """One answer and a place in it: `place` events have happened."""
 
     def __init__(self, name: str, source: Source, place: int = 0) -> None:
         self.name = name
         self.source = source
         self.place = place
-        self.fine = False
         self.records = source.records
         self.trace = source.trace
         plain = source.header.driver == "plain"
@@ -55,14 +50,6 @@ class StepperSide:
         return self.records[self.place - 1] if self.place else None
 
     @property
-    def happened(self) -> Record | None:
-        """The event to report: the last stop or, when moving by events, the last
-        event."""
-        if self.fine:
-            return self.last
-        return next(filter(self.is_stop, reversed(self.records[: self.place])), None)
-
-    @property
     def over(self) -> bool:
         """Whether the answer's last event has happened."""
         return self.trace.complete and self.place == len(self.records)
@@ -70,17 +57,14 @@ class StepperSide:
     def go(self, wanted: Callable[[Record], bool]) -> None:
         """Go to the place after the next wanted event; if there is none, to the end."""
         while self.forward():
-            record = self.records[self.place - 1]
-            if wanted(record):
-                if not self.fine:
-                    self.place = self._settled(record.number)
+            if wanted(self.records[self.place - 1]):
                 return
 
     def back(self) -> None:
         """Go to the previous stop, or to the beginning."""
-        stops = filter(self.is_stop, reversed(self.records[: self.place]))
-        settled = (self._settled(record.number) for record in stops)
-        self.place = next((event for event in settled if event < self.place), 0)
+        before = reversed(self.records[: max(0, self.place - 1)])
+        stops = (record.number + 1 for record in before if self.is_stop(record))
+        self.place = next(stops, 0)
 
     def forward(self) -> bool:
         """Go one event further; a run works until there is one. False at the end."""
@@ -92,15 +76,6 @@ class StepperSide:
 
     def is_stop(self, record: Record) -> bool:
         return record.kind in self._stops
-
-    def _settled(self, number: int) -> int:
-        """The place after stop `number` and its direct consequences, such as a new
-        root."""
-        end = number + 1
-        if self.records[number].kind == "emit":
-            while end < len(self.records) and self.records[end].kind in FOLLOWS:
-                end += 1
-        return end
 
 
 def is_correction(record: Record) -> bool:
@@ -143,14 +118,12 @@ class Session:
         move."""
         before = [side.place for side in self.moved]
         for side in self.moved:
-            side.fine = move == "event"
             MOVES[move](side)
         return before != [side.place for side in self.moved]
 
     def to(self, number: int) -> None:
         """Move every moved side to the place after its first `number` events."""
         for side in self.moved:
-            side.fine = True
             side.place = min(side.place, max(number, 0))
             while side.place < number and side.forward():
                 pass

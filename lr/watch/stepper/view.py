@@ -4,7 +4,7 @@ tree. Two sides are two columns.
 Signs say the same as colours, so plain output loses nothing: ✓ accepted, ✗ rejected or
 corrected, + bonus, … being written, ■ written, ? with the verifier. The draft's words
 are blue, the target's yellow, the verifier's magenta. `figures/tree.py` decides what
-the tree contains. `node_view` shows one node, with both texts and every token's
+the tree contains. `node_view` shows one node, with every token's
 acceptance; `cache_view` shows who holds which block."""
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ def screen(session: Session) -> RenderableType:
 def body(side: StepperSide) -> list[RenderableType]:
     """The last event, the answer so far, the present tree."""
     state = side.state
-    happened = side.happened
     now = _grid()
-    words = "before the first event" if happened is None else say(happened)
+    words = "before the first event" if side.last is None else say(side.last)
     now.add_row("→", Text(words, style="bold"))
     head = "answer" if state.emitted else "answer: nothing yet"
     answer = answer_view(state.emitted, STEPS)
@@ -140,8 +139,8 @@ def _rule(side: StepperSide, session: Session) -> Rule:
 
 
 def node_view(side: StepperSide, name: str) -> RenderableType:
-    """A node: the draft step that leads to it, the target's step at the same place, the
-    verdict, the tokens of both steps, and a variant's notes about the node.
+    """A node: the verdict on the draft step that leads to it, the tokens of that step
+    and of the target's step at the same place, and a variant's notes about the node.
 
     Raises `StepperError` for a node that does not exist (yet)."""
     state = side.state
@@ -152,35 +151,15 @@ def node_view(side: StepperSide, name: str) -> RenderableType:
     where_now = "the root" if name == state.root else "in the tree"
     if node.gone is not None:
         where_now = "left the tree"
+    parts: list[RenderableType] = [Text(f"node {name}: {where_now}", style="bold")]
+    if node.parent is not None:
+        parts += [_verdict(node), tokens_view("draft", node.draft)]
     # The target's own step of the same place is the one after the parent.
-    rival = state.nodes[node.parent or name]
-    parts: list[RenderableType] = []
-    if node.parent is None:
-        parts.append(Text(f"node {name}: {where_now}", style="bold"))
-        parts.append(_step("target", rival.target, "yellow"))
-    else:
-        leads = f"after draft step {node.index - 1}"
-        parts.append(Text(f"node {name}: {where_now}, {leads}", style="bold"))
-        parts.append(_step("draft ", node.draft, "bright_blue", node.failed))
-        parts.append(_step("target", rival.target, "yellow"))
-        parts.append(_verdict(node))
-        parts.append(tokens_view("draft", node.draft))
-    parts.append(tokens_view("target", rival.target))
+    parts.append(tokens_view("target", state.nodes[node.parent or name].target))
     for record in side.records[: side.place]:
         if record.kind == "note" and record.data["node"] == name:
             parts.append(Text(say(record), style="magenta"))
     return Group(*parts)
-
-
-def _step(
-    who: str, step: StepState | None, style: str, failed: str | None = None
-) -> Text:
-    if failed is not None:
-        return Text(f"{who}  none: {failed}", style="dim")
-    if step is None:
-        return Text(f"{who}  not begun", style="dim")
-    unfinished = "" if step.finish else " …"
-    return Text(f"{who}  {quoted(step.text)}{unfinished}", style=style)
 
 
 def _verdict(node: NodeState) -> Text:
@@ -240,10 +219,10 @@ def _cache(title: str, caches: dict[str, CacheState]) -> list[RenderableType]:
     counts: Counter[int] = Counter()  # by block, how many branches hold it
     branches = []
     for prefix, cache in caches.items():
+        counts += cache.refcounts
         for number, branch in sorted(cache.branches.items()):
             owner = prefix + (branch.node or f"passing branch {number}")
             branches.append((owner, branch))
-            counts.update(branch.blocks)
     shared = sum(count > 1 for count in counts.values())
     size = next(iter(caches.values()))
     head = f"{title}: {len(counts)} of {size.total} blocks used, {shared} shared"

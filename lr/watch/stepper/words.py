@@ -110,7 +110,7 @@ def say(record: Record) -> str:
         case "note":
             at = "" if node is None else f" at {node}"
             pairs = data["fields"].items()
-            fields = ", ".join(f"{name} {_value(value)}" for name, value in pairs)
+            fields = ", ".join(f"{name} {value}" for name, value in pairs)
             end = f": {fields}" if fields else ""
             return f"the variant's {data['name']}{at}{end}"
         case "grow":
@@ -177,13 +177,6 @@ def summary(stats: Stats, unit: str = "second") -> str:
     if stats.unjudged:
         parts.append(f"{stats.unjudged} draft steps not judged")
     return ", ".join(parts)
-
-
-def _value(value: Any) -> str:
-    """A field of a variant's own event."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def counted(number: int, word: str, plural: str = "s") -> str:

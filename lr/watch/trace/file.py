@@ -70,9 +70,9 @@ class Header:
     the run. What a driver does not have (models on a script) is None or empty.
 
     `unit`: of times; "turn" for a scripted run.
-    `models`: by role, with device and dtype. `variant`: its name, or the parts that it
-    replaced; `replaced`: their fields. `options`: of a run on models. `caches`: by
-    name, blocks and block_size. `lr`: the version of this program. `created`: in UTC."""
+    `models`: by role, with device and dtype. `variant`: its name; `replaced`: the fields
+    of the parts that it replaced. `options`: of a run on models. `caches`: by
+    name, blocks and block_size. `lr`: the version of this program."""
 
     driver: Literal["plain", "lockstep", "overlapped", "scripted"]
     unit: str = "second"
@@ -88,7 +88,6 @@ class Header:
     question: str | None = None
     caches: dict[str, dict[str, int]] = field(default_factory=dict)
     lr: str = ""
-    created: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,9 +106,8 @@ class Record:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The event for display: nodes by name, keys in hexadecimal, tokens with their
-        texts, the fields of `Work` and `EmittedStep` on the same level as all
-        others."""
+        """The event for display: nodes by name, tokens with their texts, the fields of
+        `Work` and `EmittedStep` on the same level as all others."""
         data: dict[str, Any] = {"time": self.time, "event": self.kind}
         for name, value in _shown(self.event, self.token_bytes).items():
             if isinstance(value, dict) and name in ("emitted", "work"):
@@ -192,13 +190,9 @@ def _shown(value: Any, token_bytes: Bytes) -> Any:
         return value
     shown: dict[str, Any] = {}
     for member in fields(value):
-        name = member.name
-        content = getattr(value, name)
-        if name in ("key", "uniform_key") and content is not None:
-            shown[name] = f"0x{content:016x}"
-        else:
-            shown[name] = _shown(content, token_bytes)
-        if name == "token":
+        content = getattr(value, member.name)
+        shown[member.name] = _shown(content, token_bytes)
+        if member.name == "token":
             shown["piece"] = piece_of(content, token_bytes)
     if isinstance(value, Step):
         shown["pieces"] = pieces_of(value.tokens, token_bytes)

@@ -11,7 +11,6 @@ Viewers treat both alike; a script has no forwards and caches. Imports no torch.
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,6 @@ from lr.watch.trace.file import (
 
 if TYPE_CHECKING:
     from lr.engine.answer import Answer
-    from lr.spec.variant import Variant
 
 # Answers on models
 
@@ -53,8 +51,6 @@ def header_of(answer: Answer) -> Header:
     models["dtype"] = str(engine.target.dtype).removeprefix("torch.")
     verifier = str(engine.names.get("verifier"))
     variant = answer.variant
-    if variant.verifier is not None and variant.name is None:
-        verifier = variant.verifier.name
     return Header(
         driver=options.driver if options.looks_ahead else "plain",
         mode=answer.mode,
@@ -63,23 +59,13 @@ def header_of(answer: Answer) -> Header:
         width=options.width,
         models=models,
         verifier=verifier if options.looks_ahead else None,
-        variant=variant.name or _parts_of(variant),
+        variant=variant.name,
         replaced=[part.field for part in variant.replaced],
         options=asdict(options),
         question=answer.question,
         caches=dict.fromkeys(caches, size),
         lr=__version__,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
-
-
-def _parts_of(variant: Variant) -> str | None:
-    """The parts that a variant without a name replaces, such as "verifier=Moody"."""
-    parts = []
-    for part in variant.replaced:
-        value = getattr(variant, part.field)
-        parts.append(f"{part.field}={getattr(value, '__name__', type(value).__name__)}")
-    return ", ".join(parts) or None
 
 
 def trace_of(answer: Answer, failure: str = "") -> TraceFile:

@@ -2,7 +2,7 @@
 output, and who holds which block of the caches.
 
     state = state_at(read_trace("trace.jsonl"), 120)    # after the first 120 events
-    state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].owners(3)
+    state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].refcounts[3]
 
 Only this module turns events into states; player, stepper and figures show them. Nodes
 have the names of `spec/protocol.py`. A node that left the tree stays in `nodes`, with
@@ -10,6 +10,7 @@ the time in `gone`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from lr.engine import recorder as cache
@@ -149,17 +150,10 @@ class CacheState:
     block_size: int
     branches: dict[int, BranchState] = field(default_factory=dict)
 
-    def owners(self, block: int) -> list[int]:
-        """The branches that hold a block, in order; as many as its refcount."""
-        return self.owners_by_block().get(block, [])
-
-    def owners_by_block(self) -> dict[int, list[int]]:
-        """The branches that hold a block, in order of number, for all blocks in use."""
-        owners: dict[int, list[int]] = {}
-        for number in sorted(self.branches):
-            for block in self.branches[number].blocks:
-                owners.setdefault(block, []).append(number)
-        return owners
+    @property
+    def refcounts(self) -> Counter[int]:
+        """By block in use, how many branches hold it."""
+        return Counter(b for branch in self.branches.values() for b in branch.blocks)
 
     def take(self, event: cache.CacheEvent | cache.BranchesGrew) -> None:
         """Apply one event of this cache."""
