@@ -25,11 +25,12 @@ from playwright.sync_api import sync_playwright
 
 from lr.commands.cli import main
 from lr.lookahead import QUESTION
+from lr.types import Origin
 from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.style import write
 from lr.watch.figures.tree import tree_figure
 from lr.watch.player.story import tour_of
-from lr.watch.stepper.session import is_correction
+from lr.watch.stepper.words import is_emitted
 from lr.watch.trace.file import read_trace
 from lr.watch.trace.state import state_at
 
@@ -94,7 +95,8 @@ def draw() -> None:
         run(["generate", QUESTION, "--trace", str(file)])
         run(["play", str(file), "-o", str(file.with_suffix(".html"))])
         trace = read_trace(file)
-        event = next(filter(is_correction, trace.records)).number
+        corrections = (r for r in trace.records if is_emitted(r, Origin.CORRECTION))
+        event = next(corrections).number
         write(timeline_figure(trace), FIGURES / "answer-timeline.png")
         write(tree_figure(state_at(trace, event)), FIGURES / "answer-tree.png")
         stops = range(1, 1 + len(tour_of(trace)))

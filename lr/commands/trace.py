@@ -314,10 +314,8 @@ class StepperPrompt:
 
     def _telling(self) -> str:
         """The node of the last event, or the root."""
-        side = self.session.active
-        state = side.state
-        node = None if side.last is None else side.last.data.get("node")
-        return node if node in state.nodes else state.root
+        state = self.session.active.state
+        return min(state.touched, default=state.root)
 
 
 def _number(word: str | None, wanted: str, low: int = 0, high: float = math.inf) -> int:

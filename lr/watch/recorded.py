@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
+from lr.spec.protocol import Judge, Judged
+from lr.types import Step, Verdict
 from lr.watch.trace.file import TraceFile
 
 RECORDED = ("eggs", "coat", "train")
@@ -25,19 +26,16 @@ def recorded_path(name: str) -> Path:
     return Path(str(files("lr.watch"))) / "answers" / f"{name}.jsonl"
 
 
-def judged_pairs(trace: TraceFile) -> list[tuple[float, str, str]]:
+def judged_pairs(trace: TraceFile) -> list[tuple[float | None, str, str]]:
     """The pairs that the judge saw: its probability, the target's step, the draft's."""
-    pairs: dict[str, tuple[str, str]] = {}
+    pairs = {}
     judged = []
     for record in trace.records:
-        data = record.data
-        if record.kind == "judge":
-            pairs[data["node"]] = _text(data["target"]), _text(data["draft"])
-        elif record.kind == "judged" and data["node"] in pairs:
-            judged.append((data["verdict"]["score"], *pairs[data["node"]]))
+        match record.event:
+            case Judge(node, _, draft, Step() as target):
+                texts = (record.text_of(step.tokens) for step in (target, draft))
+                pairs[node] = [" ".join(text.split()) for text in texts]
+            case Judged(node, Verdict(score=score)):
+                target_text, draft_text = pairs[node]
+                judged.append((score, target_text, draft_text))
     return judged
-
-
-def _text(step: dict[str, Any]) -> str:
-    """The text of a step on one line."""
-    return " ".join("".join(step["pieces"]).split())

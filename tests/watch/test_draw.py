@@ -12,6 +12,7 @@ from player_kit import scripted, tiny
 
 from lr.kvcache.cache import PagedKVCache
 from lr.spec.protocol import Limits, SchedulerConfig
+from lr.types import Origin
 from lr.watch.figures.cache import draw_blocks
 from lr.watch.figures.clock import CANCELLED, OPEN, timeline_figure, timeline_of
 from lr.watch.figures.plots import draw_bars, draw_curves
@@ -39,8 +40,8 @@ def test_the_timeline_has_lanes_and_decisions() -> None:
     lanes = [label.get_text() for label in drawing.axes[0].get_yticklabels()]
     assert lanes == ["draft", "target", "verifier"]
     signs = [text for text in words(drawing) if text in ("✓", "✗", "+", "•")]
-    origins = [r.data["origin"] for r in trace.records if r.kind == "emit"]
-    assert signs == ["✗" if name == "correction" else "✓" for name in origins]
+    origins = [r.event.emitted.origin for r in trace.records if r.kind == "emit"]
+    assert signs == ["✗" if each is Origin.CORRECTION else "✓" for each in origins]
     assert any(patch.get_hatch() for patch in drawing.axes[0].patches)
 
 

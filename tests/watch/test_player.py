@@ -104,13 +104,13 @@ def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
 
 def test_rejected_draft_tokens_stand_at_the_token_that_came_instead() -> None:
     trace = tiny("sd")
-    rounds = [record.data for record in trace.records if record.kind == "round"]
+    rounds = [record.event for record in trace.records if record.kind == "round"]
     tried = [
-        token["token"]
-        for data in rounds
-        if data["accepted"] < data["emitted"]
-        for token in data["detail"]["draft_tokens"]
-        if token["kept"] is False
+        token.token
+        for each in rounds
+        if each.accepted < each.emitted
+        for token in each.detail.draft_tokens
+        if token.kept is False
     ]
     steps = page_data(trace)["states"]["emitted"]
     tokens = [token for step in steps for token in step["tokens"]]

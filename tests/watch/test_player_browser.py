@@ -22,8 +22,9 @@ from player_kit import (
     wordy,
 )
 
+from lr.types import Origin
 from lr.watch.player.page import player_page
-from lr.watch.stepper.words import summary
+from lr.watch.stepper.words import is_emitted, is_rejection, summary
 from lr.watch.trace.file import TraceFile
 from lr.watch.trace.state import state_at
 
@@ -128,8 +129,7 @@ def decisions(trace: TraceFile) -> list[int]:
 
 
 def rejections(trace: TraceFile) -> list[int]:
-    judged = [record for record in trace.records if record.kind == "judged"]
-    return [r.number + 1 for r in judged if not r.data["verdict"]["aligned"]]
+    return [record.number + 1 for record in trace.records if is_rejection(record)]
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -220,7 +220,7 @@ def test_panels_show_the_state(window: Window) -> None:
     correction = next(
         record.number + 1
         for record in trace.records
-        if record.kind == "emit" and record.data["origin"] == "correction"
+        if is_emitted(record, Origin.CORRECTION)
     )
     page.evaluate("n => player.go(n - 1)", correction)
     live = {f"node {node.name}" for node in state_at(trace, correction - 1).live}

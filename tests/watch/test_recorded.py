@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lr.commands.cli import main
+from lr.types import Origin
 from lr.watch.recorded import RECORDED, recorded_path
 from lr.watch.trace.file import read_trace
 
@@ -24,5 +25,5 @@ def test_a_recorded_answer_plays(
 
 def test_one_has_a_rejection_that_matters() -> None:
     emits = [r for r in read_trace(recorded_path("coat")).records if r.kind == "emit"]
-    origins = [record.data["origin"] for record in emits]
-    assert "accepted" in origins and "correction" in origins
+    origins = [record.event.emitted.origin for record in emits]
+    assert Origin.ACCEPTED in origins and Origin.CORRECTION in origins

@@ -19,12 +19,12 @@ from reasoner_kit import write_checkpoint
 from lr.commands.answer import saving
 from lr.commands.cli import main
 from lr.reasoner import Reasoner
-from lr.trace import STATISTICS, stats_of
+from lr.trace import STATISTICS, Ended, stats_of
 from lr.watch.trace.file import (
+    Record,
     TraceError,
     TraceFile,
     parse_trace,
-    piece_of,
     pieces_of,
     read_trace,
     trace_lines,
@@ -83,7 +83,7 @@ def test_a_trace_tells_every_token(reasoner: Reasoner, mode: str) -> None:
     assert all(token.source for token in tokens)
     # Both processes of an overlapped answer tell what happened in their caches.
     assert set(state.caches) == set(trace.header.caches)
-    grown = {record.data["cache"] for record in trace.records if record.kind == "grow"}
+    grown = {record.event.cache for record in trace.records if record.kind == "grow"}
     assert grown == set(state.caches)
     assert not state.caches["target"].branches
 
@@ -101,9 +101,9 @@ def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> No
         next(iter(answer))
         raise KeyboardInterrupt
     trace = read_trace(file)
-    end = trace.records[-1].data
-    assert (end["event"], end["done"]) == ("end", False)
-    assert "KeyboardInterrupt" in end["why"]
+    end = trace.records[-1].event
+    assert isinstance(end, Ended) and not end.done
+    assert "KeyboardInterrupt" in end.why
     assert trace.stats == stats_of(answer.trace.events)
     assert trace.stats.steps > 0
 
@@ -124,7 +124,8 @@ def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> No
 def test_pieces_joined_are_the_text(tokens: list[int], pieces: list[str]) -> None:
     texts = [b"a", b"\xe2\x82", b"\xac"]
     assert pieces_of(tokens, texts.__getitem__) == pieces
-    assert piece_of(1, texts.__getitem__) == "<E2><82>"
+    record = Record(0, 0.0, Ended(done=True), texts.__getitem__)
+    assert record.piece_of(1) == "<E2><82>"
 
 
 def changed(number: int, **values: object) -> list[str]:

@@ -12,10 +12,11 @@ moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lr.spec.protocol import Cancel, Drafted, Emit
+from lr.trace import ForwardPass, StepWritten, VerifierCall
 from lr.watch.figures.style import (
     COLOURS,
     INK,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 DONE, CANCELLED, FAILED, OPEN = "done", "cancelled", "failed", "open"
 LANE_OF = {"draft": "draft", "target": "target", "judge": "verifier"}
 """The lane of a kind of work."""
-PASSES = ("forward", "verifier")
 ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
 """In inches: height of a row, of a gap between lanes, of a model's passes; width of the
 figure."""
@@ -98,15 +98,14 @@ class Timeline:
 
 def timeline_of(trace: TraceFile) -> Timeline:
     """The lanes, spans and passes of a trace."""
-    data = [record.data for record in trace.records]
-    begin = float(data[0]["time"]) if data else 0.0
-    end = float(data[-1]["time"]) if data else 0.0
-    spans = _commanded(trace, end) or _written(data, begin)
+    times = [record.time for record in trace.records] or [0.0]
+    spans = _commanded(trace, times[-1]) or _written(trace, times[0])
     passes = []
     for record in trace.records:
-        if record.kind in PASSES:  # `seconds` is in the unit of the trace's clock
-            lane = "verifier" if record.kind == "verifier" else record.data["role"]
-            since = max(0.0, record.time - record.data["seconds"])
+        event = record.event
+        if isinstance(event, ForwardPass | VerifierCall):
+            lane = event.role.value if isinstance(event, ForwardPass) else "verifier"
+            since = max(0.0, record.time - event.seconds)  # in the unit of the clock
             passes.append(Pass(lane, since, record.time, say(record)))
     lanes = []
     for name in LANE_OF.values():
@@ -121,7 +120,7 @@ def timeline_of(trace: TraceFile) -> Timeline:
         has_passes = any(single.lane == name for single in passes)
         if in_lane or has_passes:
             lanes.append(Lane(name, max(1, len(ends)), has_passes))
-    return Timeline(lanes, spans, passes, begin, end)
+    return Timeline(lanes, spans, passes, times[0], times[-1])
 
 
 def _commanded(trace: TraceFile, end: float) -> list[Span]:
@@ -140,23 +139,24 @@ def _commanded(trace: TraceFile, end: float) -> list[Span]:
             span = unfinished.pop(work)
             span.end = record.time
             span.outcome = DONE
-            if record.kind == "cancel":
-                span.outcome = CANCELLED
-            elif record.kind == "drafted" and record.data["step"] is None:
-                span.outcome = FAILED
+            match record.event:
+                case Cancel():
+                    span.outcome = CANCELLED
+                case Drafted(_, None):
+                    span.outcome = FAILED
     return spans
 
 
-def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
+def _written(trace: TraceFile, begin: float) -> list[Span]:
     """The spans of plain decoding: each step from the end of the previous one to its
     last token."""
     spans: list[Span] = []
-    for event in data:
-        if event["event"] == "written":
-            node = event["node"] or f"{event['index']}:{event['index']}"
-            end = float(event["time"])
-            spans.append(Span(event["role"], node, begin, end, DONE))
-            begin = end
+    for record in trace.records:
+        match record.event:
+            case StepWritten(role, index, _, node):
+                name = str(node or f"{index}:{index}")
+                spans.append(Span(role.value, name, begin, record.time, DONE))
+                begin = record.time
     return spans
 
 
@@ -190,8 +190,8 @@ def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Figure:
             y = passes_at[each.lane]
             axes.hlines(y, each.begin, each.end, colors=COLOURS[each.lane], lw=5)
         for record in trace.records:
-            if record.kind == "emit":
-                origin = ORIGINS[record.data["origin"]]
+            if isinstance(record.event, Emit):
+                origin = ORIGINS[record.event.emitted.origin.value]
                 colour = COLOURS[origin.role]
                 axes.vlines(record.time, -0.06, bottom, colors=colour, lw=0.9, ls=":")
                 put(axes, record.time, -0.2, origin.mark, 11, colour, ha="center")

@@ -19,14 +19,17 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from lr.engine.recorder import BranchesGrew, BranchForked, CacheEvent
+from lr.spec.protocol import Emit, Judged
+from lr.trace import ForwardPass, RoundDetail, StepWritten, TokenRound, TokenWritten
+from lr.types import Verdict
 from lr.watch.figures.clock import timeline_of
 from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import Standing, cards_of
 from lr.watch.player.story import race_of, tour_of
-from lr.watch.stepper.words import say, says_aligned, setting_of, summary, title_of
+from lr.watch.stepper.words import is_rejection, say, setting_of, summary, title_of
 from lr.watch.trace.file import Record, TraceFile
 from lr.watch.trace.state import (
-    CACHE_EVENTS,
     EmittedState,
     State,
     StepState,
@@ -63,8 +66,8 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "depth": header.depth,
         "plain": not any(record.kind == "draft" for record in records),
         "events": [_event(record) for record in records],
-        "rejections": [record.number + 1 for record in _rejections(records)],
-        "speculates": any(_draft_tokens(record) for record in records),
+        "rejections": _rejections(records),
+        "speculates": any(_fates(record) for record in records),
         "standings": {s.name: (s.sign, s.label, s.means) for s in Standing},
         "clock": asdict(timeline_of(trace)),
         "states": states_of(trace),
@@ -76,31 +79,37 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
 def _event(record: Record) -> list[Any]:
     """The time, the kind and the sentence of an event, and what decides its sign and
     colour besides the kind: a role, a verdict, the origin of a step."""
-    data = record.data
-    detail = data.get("origin") or data.get("role")
-    aligned = says_aligned(record)
-    if aligned is not None:
-        detail = "aligned" if aligned else "rejected"
+    detail = None
+    match record.event:
+        case Emit(emitted):
+            detail = emitted.origin.value
+        case Judged(_, Verdict(aligned)):
+            detail = "aligned" if aligned else "rejected"
+        case (
+            ForwardPass(role)
+            | TokenWritten(role)
+            | TokenRound(role)
+            | StepWritten(role)
+        ):
+            detail = role.value
     sentence = say(record)
     return [record.time, record.kind, sentence[0].upper() + sentence[1:], detail]
 
 
-def _draft_tokens(record: Record) -> list[dict[str, Any]]:
-    """The draft tokens of a round; none for all other events."""
-    detail = record.data["detail"] if record.kind == "round" else None
-    return [] if detail is None else list(detail["draft_tokens"])
-
-
-def _rejections(records: Sequence[Record]) -> list[Record]:
-    """The events that reject a draft step; without draft steps, those that reject a
-    draft token."""
-    steps = [record for record in records if says_aligned(record) is False]
-    tokens = [
-        record
-        for record in records
-        if any(token["kept"] is False for token in _draft_tokens(record))
-    ]
+def _rejections(records: Sequence[Record]) -> list[int]:
+    """After which events a draft step is rejected; without draft steps, a draft
+    token."""
+    steps = [record.number + 1 for record in records if is_rejection(record)]
+    tokens = [record.number + 1 for record in records if False in _fates(record)]
     return steps or tokens
+
+
+def _fates(record: Record) -> list[bool | None]:
+    """Which draft tokens of a round were kept; none for all other events."""
+    match record.event:
+        case TokenRound(detail=RoundDetail(draft_tokens=tokens)):
+            return [token.kept for token in tokens]
+    return []
 
 
 def states_of(trace: TraceFile) -> dict[str, Any]:
@@ -120,8 +129,9 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     _look_at_node(state, nodes, state.root)
     for record in trace.records:
         apply_event(state, record)
-        if record.kind in CACHE_EVENTS:
-            _look_at_cache(state, caches[record.data["cache"]], record)
+        event = record.event
+        if isinstance(event, BranchesGrew | CacheEvent):
+            _look_at_cache(state, caches[event.cache], event)
             continue
         parents = {state.nodes[name].parent or name for name in state.touched}
         for name in sorted(state.touched | parents):
@@ -172,20 +182,22 @@ def _look_at_node(state: State, nodes: dict[str, dict[str, Any]], name: str) -> 
         life.setdefault("gone", [state.number, node.gone])
 
 
-def _look_at_cache(state: State, life: dict[str, Any], record: Record) -> None:
-    data = record.data
-    branches = state.caches[data["cache"]].branches
+def _look_at_cache(
+    state: State, life: dict[str, Any], event: BranchesGrew | CacheEvent
+) -> None:
+    branches = state.caches[event.cache].branches
     rows: dict[int, dict[str, Any]] = life["branches"]
+    source = event.source if isinstance(event, BranchForked) else None
     for branch in branches.values():
-        born = {"born": state.number, "source": data.get("source")}
+        born = {"born": state.number, "source": source}
         row = rows.setdefault(branch.number, born | {"facts": [], "blocks": []})
         _note(state, row["facts"], [branch.length, branch.node])
         _note(state, row["blocks"], list(branch.blocks))
     for number, row in rows.items():
         if number not in branches:
             row.setdefault("gone", state.number)
-    if data.get("copies"):
-        life["copies"].append([state.number, data["copies"]])
+    if isinstance(event, BranchesGrew) and event.copies:
+        life["copies"].append([state.number, event.copies])
 
 
 def _emitted(step: EmittedState, number: int) -> dict[str, Any]:

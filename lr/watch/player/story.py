@@ -6,12 +6,17 @@ the time of the machine that made the recording."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from statistics import median
 from typing import Any
 
-from lr.watch.stepper.words import says_aligned
-from lr.watch.trace.file import TraceFile
+from lr.engine.recorder import BranchesGrew
+from lr.spec.protocol import Emit
+from lr.trace import ForwardPass
+from lr.types import Origin, Role
+from lr.watch.stepper.words import is_emitted, is_rejection
+from lr.watch.trace.file import Record, TraceFile
 
 CAPTIONS = {
     "ahead": ("tree", "The draft runs ahead", "The small model has written a step and goes straight"
@@ -39,29 +44,24 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     event, panel, title, words."""
     records = trace.records
 
-    def after(kind: str, **fields: str) -> list[int]:
+    def after(wanted: Callable[[Record], bool]) -> list[int]:
         """The numbers of events after which such an event has happened."""
-        return [
-            record.number + 1
-            for record in records
-            if record.kind == kind and fields.items() <= record.data.items()
-        ]
+        return [record.number + 1 for record in records if wanted(record)]
 
-    drafts = after("draft")
-    corrections = after("emit", origin="correction")
+    drafts = after(lambda record: record.kind == "draft")
+    corrections = after(lambda record: is_emitted(record, Origin.CORRECTION))
     correction = min(corrections, default=len(records) + 1)
-    refused = [r.number + 1 for r in records[:correction] if says_aligned(r) is False]
-    grown = after("grow", cache="target")  # the page shows this cache first
-    copies = [event for event in grown if records[event - 1].data["copies"]]
+    rejections = after(is_rejection)
+    copies = after(_copies)
     late_copies = [event for event in copies if event > correction]
     stops = {
         "ahead": drafts[1:],
-        "target": after("target"),
-        "verdict": after("judged"),
-        "slide": after("emit", origin="accepted"),
-        "rejection": refused[-1:],
+        "target": after(lambda record: record.kind == "target"),
+        "verdict": after(lambda record: record.kind == "judged"),
+        "slide": after(lambda record: is_emitted(record, Origin.ACCEPTED)),
+        "rejection": [event for event in rejections if event < correction][-1:],
         "correction": corrections,
-        "copy": late_copies or copies or after("fork", cache="target"),
+        "copy": late_copies or copies or after(lambda record: record.kind == "fork"),
         "end": [len(records)],
     }
     tour = []
@@ -73,19 +73,32 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     return sorted(tour, key=lambda stop: int(stop["event"]))
 
 
+def _copies(record: Record) -> bool:
+    """Whether blocks of the target's cache are copied, which the page shows first."""
+    event = record.event
+    return (
+        isinstance(event, BranchesGrew)
+        and event.cache == "target"
+        and event.copies != ()
+    )
+
+
 def race_of(trace: TraceFile) -> list[dict[str, Any]]:
     """The clocks of the race, each with the times at which the steps join the answer
     here and in plain decoding. No clock without target passes and draft steps."""
     passes = []  # of the target
     passes_before = []  # by step of the answer
-    emits = []
+    times = []
+    lengths = []
     for record in trace.records:
-        if record.kind == "forward" and record.data["role"] == "target":
-            passes.append(record.data)
-        elif record.kind == "emit":
-            emits.append(record)
-            passes_before.append(len(passes))
-    total = list(accumulate(len(emit.data["step"]["tokens"]) for emit in emits))
+        match record.event:
+            case ForwardPass(Role.TARGET) as forward:
+                passes.append(forward)
+            case Emit(emitted):
+                times.append(record.time - trace.records[0].time)
+                passes_before.append(len(passes))
+                lengths.append(len(emitted.step.tokens))
+    total = list(accumulate(lengths))
     has_drafts = any(record.kind == "draft" for record in trace.records)
     if not passes or not sum(total) or not has_drafts:
         return []
@@ -97,14 +110,14 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
         "run": passes_before,
         "plain": total,
     }
-    fewest = min(data["branches"] for data in passes)
-    alone = median(data["seconds"] for data in passes if data["branches"] == fewest)
+    fewest = min(forward.branches for forward in passes)
+    alone = median(each.seconds for each in passes if each.branches == fewest)
     machine = {
         "name": "this machine",
         "says": "On the machine that made this recording",
         "costs": f"plain decoding: one pass of the target per token, {alone * 1000:.1f} ms "
         f"each, the median of this run's passes with the fewest rows ({fewest})",
-        "run": [emit.time - trace.records[0].time for emit in emits],
+        "run": times,
         "plain": [alone * tokens for tokens in total],
     }
     return [in_passes, machine]

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lr.types import Verdict
+from lr.types import Origin, Verdict
 from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
+from lr.watch.stepper.words import is_emitted
 from lr.watch.trace.file import Record, TraceFile, write_trace
 from lr.watch.trace.state import State, state_at
 
@@ -78,9 +79,8 @@ class StepperSide:
         return record.kind in self._stops
 
 
-def is_correction(record: Record) -> bool:
-    """Whether a step of the target's replaces a rejected draft step here."""
-    return record.kind == "emit" and record.data["origin"] == "correction"
+def _is_correction(record: Record) -> bool:
+    return is_emitted(record, Origin.CORRECTION)
 
 
 def _to(kind: str) -> Callable[[StepperSide], object]:
@@ -92,7 +92,7 @@ MOVES: dict[str, Callable[[StepperSide], object]] = {
     "back": StepperSide.back,  # the opposite
     "event": StepperSide.forward,  # one event, even a detail
     "step": _to("emit"),  # a step of the answer
-    "rejection": lambda side: side.go(is_correction),  # a draft step is replaced
+    "rejection": lambda side: side.go(_is_correction),  # a draft step is replaced
     "verdict": _to("judge"),  # where one is due
     "end": _to("end"),
 }

@@ -7,11 +7,31 @@ Knows no state and no terminal. Read next: `view.py`."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from lr.trace import Stats
+from lr.engine import recorder as cache
+from lr.spec.protocol import (
+    Cancel,
+    Draft,
+    Drafted,
+    Emit,
+    Judge,
+    Judged,
+    Release,
+    Target,
+    Targeted,
+)
+from lr.trace import (
+    Ended,
+    ForwardPass,
+    Noted,
+    Stats,
+    StepWritten,
+    TokenRound,
+    TokenWritten,
+    VerifierCall,
+)
+from lr.types import Finish, Origin, Step, Verdict
 from lr.watch.figures.style import ORIGINS
-from lr.watch.trace.file import Header, Record, step_after
+from lr.watch.trace.file import Header, Record
 
 MODES = {
     "ar": "Plain decoding",
@@ -19,27 +39,6 @@ MODES = {
     "lr": "Lookahead Reasoning",
     "lr+sd": "Lookahead Reasoning with token-level speculation",
 }
-
-SENTENCES = {
-    "target": "the target begins its own step after {node}",
-    "cancel": "cancelled: {work} {node}",
-    "release": "{node} leaves the tree",
-    "open": "{cache} cache: branch {branch} is opened",
-    "fork": "{cache} cache: branch {branch} is forked from {source}; all blocks are shared",
-    "cut": "{cache} cache: branch {branch} is cut back to {length} tokens",
-    "close": "{cache} cache: branch {branch} is closed",
-    "restore": "{cache} cache: branch {branch} is as it was before a failed forward",
-    "hold": "{cache} cache: branch {branch} belongs to {node}",
-    "replace": "{cache} cache: branch {successor} goes on in place of {branch}",
-}
-"""The kinds of event whose sentence needs nothing but their fields."""
-
-
-def text_of(step: dict[str, Any]) -> str:
-    """A step's words in quotes, on one line."""
-    return quoted("".join(step["pieces"])) + (
-        "" if step["finish"] != "length" else " (cut)"
-    )
 
 
 def quoted(text: str) -> str:
@@ -56,83 +55,109 @@ def visible(piece: str) -> str:
 
 
 def say(record: Record) -> str:
-    """One event in words, or the name of its kind if this version has no words for
-    it."""
-    kind, data = record.kind, record.data
-    if kind in SENTENCES:
-        return SENTENCES[kind].format_map(data)
-    node, role = data.get("node"), data.get("role")
-    match kind:
-        case "draft":
-            count, children = len(data["children"]), ", ".join(data["children"])
+    """One event in words."""
+
+    def words(step: Step) -> str:
+        cut = " (cut)" if step.finish is Finish.LENGTH else ""
+        return quoted(record.text_of(step.tokens)) + cut
+
+    match record.event:
+        case Draft(node, children):
+            names = ", ".join(map(str, children))
+            count = len(children)
             steps = "a step" if count == 1 else f"{count} alternatives"
-            return f"the draft begins {steps} after {node} (to {children})"
-        case "judge":
-            against = (
-                f"against the target's after {data['parent']}"
-                if data["target"]
-                else "alone"
+            return f"the draft begins {steps} after {node} (to {names})"
+        case Target(node):
+            return f"the target begins its own step after {node}"
+        case Judge(node, parent, _, target):
+            rival = (
+                "alone" if target is None else f"against the target's after {parent}"
             )
-            return f"the verifier is asked about {node}: the draft's step {against}"
-        case "emit":
-            origin = ORIGINS[data["origin"]].says
-            step = text_of(data["step"])
-            return f"step {data['index']} of the answer: {origin}: {step}"
-        case "drafted" if data["step"] is None:
+            return f"the verifier is asked about {node}: the draft's step {rival}"
+        case Cancel((kind, node)):
+            return f"cancelled: {kind.value} {node}"
+        case Release(node):
+            return f"{node} leaves the tree"
+        case Emit(emitted):
+            origin = ORIGINS[emitted.origin.value].says
+            step = words(emitted.step)
+            return f"step {emitted.index} of the answer: {origin}: {step}"
+        case Drafted(node, None):
             return f"there will be no draft step to {node}"
-        case "drafted":
-            wrote, index = text_of(data["step"]), step_after(data["node"]) - 1
-            return f"the draft wrote {wrote} (step {index}, to node {node})"
-        case "targeted":
+        case Drafted(node, Step() as step):
             return (
-                f"the target wrote {text_of(data['step'])} (its own step after {node})"
+                f"the draft wrote {words(step)} (step {node.index - 1}, to node {node})"
             )
-        case "judged" if data["verdict"] is None:
+        case Targeted(node, step):
+            return f"the target wrote {words(step)} (its own step after {node})"
+        case Judged(node, None):
             return f"the verifier is not sure about {node} without the target's step"
-        case "judged":
-            verdict = "aligned" if data["verdict"]["aligned"] else "not aligned"
-            return f"verdict on {node}: {verdict} ({data['verdict']['why']})"
-        case "forward":
-            rows = counted(data["branches"], "branch", "es")
-            tokens = counted(data["tokens"], "token")
-            return f"one forward of the {role}: {rows}, {tokens}"
-        case "token":
-            piece, p = visible(data["piece"]), f"(probability {data['p']:.3f})"
-            return f'the {role} drew "{piece}" for step {data["index"]} {p}'
-        case "round":
-            at = "" if node is None else f" for {node}"
-            stay = f"{data['accepted']} of {data['proposed']} draft tokens stay"
-            return f"the {role}{at}: {stay}, {data['emitted']} are new"
-        case "written":
-            return f"the {role} finished step {data['index']}: {text_of(data['step'])}"
-        case "verifier":
-            return f"the verifier answered about {counted(data['pairs'], 'pair')}"
-        case "note":
+        case Judged(node, Verdict(aligned, why)):
+            return (
+                f"verdict on {node}: {'aligned' if aligned else 'not aligned'} ({why})"
+            )
+        case ForwardPass(role, branches, tokens):
+            size = f"{counted(branches, 'branch', 'es')}, {counted(tokens, 'token')}"
+            return f"one forward of the {role.value}: {size}"
+        case TokenWritten(role, _, index, _, token, p):
+            piece = visible(record.piece_of(token))
+            return f'the {role.value} drew "{piece}" for step {index} (probability {p:.3f})'
+        case TokenRound() as turn:
+            at = "" if turn.node is None else f" for {turn.node}"
+            stay = f"{turn.accepted} of {turn.proposed} draft tokens stay"
+            return f"the {turn.role.value}{at}: {stay}, {turn.emitted} are new"
+        case StepWritten(role, index, step):
+            return f"the {role.value} finished step {index}: {words(step)}"
+        case VerifierCall(pairs):
+            return f"the verifier answered about {counted(pairs, 'pair')}"
+        case Noted(name, node, fields):
             at = "" if node is None else f" at {node}"
-            pairs = data["fields"].items()
-            fields = ", ".join(f"{name} {value}" for name, value in pairs)
-            end = f": {fields}" if fields else ""
-            return f"the variant's {data['name']}{at}{end}"
-        case "grow":
+            values = ", ".join(f"{field} {value}" for field, value in fields.items())
+            return f"the variant's {name}{at}" + (f": {values}" if values else "")
+        case Ended(done, why):
+            return "the end of the answer" if done else f"the run ended early: {why}"
+        case cache.BranchesGrew() | cache.CacheEvent() as event:
+            return f"{event.cache} cache: {_change_of(event)}"
+
+
+def _change_of(event: cache.BranchesGrew | cache.CacheEvent) -> str:
+    """What happens to the branches of a cache."""
+    match event:
+        case cache.BranchesGrew(_, rows, copies, fresh):
             changes = [
                 f"branch {branch} leaves shared block {old} for its copy {new}"
-                for branch, old, new in data["copies"]
+                for branch, old, new in copies
             ]
-            for branch, block in data["fresh"]:
-                changes.append(f"block {block} to branch {branch}")
-            rows = counted(len(data["rows"]), "branch", "es")
+            changes += [f"block {block} to branch {branch}" for branch, block in fresh]
             end = f" ({'; '.join(changes)})" if changes else ""
-            return f"{data['cache']} cache: one forward for {rows}{end}"
-        case "end":
-            early = f"the run ended early: {data['why']}"
-            return "the end of the answer" if data["done"] else early
-    return kind
+            return f"one forward for {counted(len(rows), 'branch', 'es')}{end}"
+        case cache.BranchOpened(_, branch):
+            return f"branch {branch} is opened"
+        case cache.BranchForked(_, branch, source):
+            return f"branch {branch} is forked from {source}; all blocks are shared"
+        case cache.BranchCut(_, branch, length):
+            return f"branch {branch} is cut back to {length} tokens"
+        case cache.BranchRestored(_, branch):
+            return f"branch {branch} is as it was before a failed forward"
+        case cache.BranchHolds(_, branch, node):
+            return f"branch {branch} belongs to {node}"
+        case cache.BranchReplaced(_, branch, successor):
+            return f"branch {successor} goes on in place of {branch}"
+    return f"branch {event.branch} is closed"
 
 
-def says_aligned(record: Record) -> bool | None:
-    """What a verdict says; None: unsure, or not a verdict."""
-    verdict = record.data["verdict"] if record.kind == "judged" else None
-    return None if verdict is None else bool(verdict["aligned"])
+def is_rejection(record: Record) -> bool:
+    """Whether a verdict rejects a draft step here."""
+    event = record.event
+    if not isinstance(event, Judged) or event.verdict is None:
+        return False
+    return not event.verdict.aligned
+
+
+def is_emitted(record: Record, origin: Origin) -> bool:
+    """Whether a step of this origin joins the answer here."""
+    event = record.event
+    return isinstance(event, Emit) and event.emitted.origin is origin
 
 
 def title_of(header: Header) -> str:

@@ -19,8 +19,6 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
-from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -31,7 +29,6 @@ from lr import trace as events
 from lr.engine import recorder as cache
 from lr.errors import LRError
 from lr.spec import protocol as messages
-from lr.spec.protocol import NodeId, Work
 from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
@@ -104,17 +101,15 @@ class Record:
         """The name of its kind, see `KINDS`."""
         return KIND_OF[type(self.event)]
 
-    @cached_property
-    def data(self) -> dict[str, Any]:
-        """The event for display: nodes by name, tokens with their texts, the fields of
-        `Work` and `EmittedStep` on the same level as all others."""
-        data: dict[str, Any] = {"time": self.time, "event": self.kind}
-        for name, value in _shown(self.event, self.token_bytes).items():
-            if isinstance(value, dict) and name in ("emitted", "work"):
-                data |= value
-            else:
-                data[name] = value
-        return data
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens."""
+        return "".join(pieces_of(tokens, self.token_bytes))
+
+    def piece_of(self, token: int) -> str:
+        """The text of one token alone; incomplete characters show as bytes, such as
+        <E2>."""
+        text = self.token_bytes(token).decode(errors="surrogateescape")
+        return re.sub("[\udc80-\udcff]", lambda m: f"<{ord(m[0]) - 0xDC00:02X}>", text)
 
 
 @dataclass(frozen=True)
@@ -152,9 +147,6 @@ def records_of(
     ]
 
 
-# Tokens as text
-
-
 def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
     """The text that each token completes. Joined, the pieces are the text of all
     tokens.
@@ -167,36 +159,6 @@ def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
     if pieces:
         pieces[-1] += unfinished
     return pieces
-
-
-def piece_of(token: int, token_bytes: Bytes) -> str:
-    """The text of one token alone; incomplete characters show as bytes, such as
-    <E2>."""
-    text = token_bytes(token).decode(errors="surrogateescape")
-    return re.sub("[\udc80-\udcff]", lambda m: f"<{ord(m[0]) - 0xDC00:02X}>", text)
-
-
-def _shown(value: Any, token_bytes: Bytes) -> Any:
-    match value:
-        case NodeId():
-            return str(value)
-        case Work(kind, node):
-            return {"work": kind.value, "node": str(node)}
-        case Enum():
-            return value.value
-        case tuple():
-            return [_shown(item, token_bytes) for item in value]
-    if not is_dataclass(value):
-        return value
-    shown: dict[str, Any] = {}
-    for member in fields(value):
-        content = getattr(value, member.name)
-        shown[member.name] = _shown(content, token_bytes)
-        if member.name == "token":
-            shown["piece"] = piece_of(content, token_bytes)
-    if isinstance(value, Step):
-        shown["pieces"] = pieces_of(value.tokens, token_bytes)
-    return shown
 
 
 def _tokens(value: Any) -> Iterator[int]:

@@ -41,7 +41,6 @@ from lr.watch.trace.file import (
     Header,
     Record,
     TraceFile,
-    piece_of,
     pieces_of,
     step_after,
 )
@@ -191,9 +190,6 @@ class CacheState:
 
 ENDS = {"drafted": "draft", "targeted": "target", "judged": "judge"}
 """By kind of event, the kind of work that it completes."""
-CACHE_EVENTS = frozenset(
-    {"open", "fork", "grow", "cut", "close", "restore", "hold", "replace"}
-)
 
 
 @dataclass
@@ -288,12 +284,12 @@ def apply_event(state: State, record: Record) -> None:
         case TokenWritten(role, node, index, offset, token, p):
             writing = state.writing(role, node, index)
             if len(writing.written) == offset:
-                piece = piece_of(token, token_bytes)
+                piece = record.piece_of(token)
                 writing.tokens.append(TokenState(token, piece, "drawn", p))
         case TokenRound(detail=RoundDetail() as detail) as event:
             writing = state.writing(event.role, event.node, event.index)
             if len(writing.written) == detail.offset:
-                writing.tokens += _round(detail, event.emitted, token_bytes)
+                writing.tokens += _round(detail, event.emitted, record)
         case ForwardPass(role):
             state.forwards[role.value] = state.forwards.get(role.value, 0) + 1
         case Ended(done):
@@ -345,7 +341,7 @@ def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
             node.gone = state.time
 
 
-def _round(detail: RoundDetail, emitted: int, token_bytes: Bytes) -> list[TokenState]:
+def _round(detail: RoundDetail, emitted: int, record: Record) -> list[TokenState]:
     """The tokens of a round in the order in which they were tried, up to the last one
     that was emitted.
 
@@ -355,13 +351,13 @@ def _round(detail: RoundDetail, emitted: int, token_bytes: Bytes) -> list[TokenS
     for draft in detail.draft_tokens:
         if draft.kept is not None:  # it was tried
             source = "proposed" if draft.kept else "refused"
-            piece = piece_of(draft.token, token_bytes)
+            piece = record.piece_of(draft.token)
             tokens.append(
                 TokenState(draft.token, piece, source, draft.p, draft.q, draft.accept)
             )
     rejected = detail.residual or any(token.source == "refused" for token in tokens)
     source = "residual" if rejected else "after"
-    piece = piece_of(detail.token, token_bytes)
+    piece = record.piece_of(detail.token)
     tokens.append(TokenState(detail.token, piece, source, detail.p))
     ends = [i for i, token in enumerate(tokens, 1) if token.source != "refused"]
     return tokens[: [0, *ends][emitted]]
