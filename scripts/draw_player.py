@@ -30,9 +30,9 @@ from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.style import write
 from lr.watch.figures.tree import tree_figure
 from lr.watch.player.story import tour_of
-from lr.watch.stepper.words import is_emitted
 from lr.watch.trace.file import read_trace
 from lr.watch.trace.state import state_at
+from lr.watch.words import is_emitted
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 SECONDS_PER_STOP = 4

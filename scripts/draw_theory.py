@@ -99,7 +99,6 @@ def draw_draft_length(folder: Path) -> list[Path]:
         x="k2, token positions per target pass (drafted tokens + 1)",
         y="speedup",
         lines=draft_length(),
-        marked=False,
     )
     return draw([panel], folder / "theory_draft_length.png")
 
@@ -113,7 +112,6 @@ def draw_schedules(folder: Path) -> list[Path]:
             y="speedup",
             lines=schedules(alpha, c),
             line=1.0,
-            marked=False,
             ylim=(0, None),
         )
         for alpha, c in ((0.8, 0.1), (0.5, 0.25))
@@ -161,7 +159,6 @@ def draw_width(folder: Path) -> list[Path]:
                     line("independent", w, width_acceptance(row.acceptance[0], w)),
                 ],
                 points=[line("printed", WIDTHS, row.acceptance)],
-                marked=False,
                 ylim=(0, 1.02),
             )
         )
@@ -181,7 +178,7 @@ def draw_width(folder: Path) -> list[Path]:
         ]
         speedups.append(line(f"b = {b:g}", w, ups))
     title = "sync, depth 2, c = 0.1; a further row costs b"
-    panels.append(Curves(title, x, "speedup", speedups, marked=False))
+    panels.append(Curves(title, x, "speedup", speedups))
     return draw(panels, folder / "theory_width.png")
 
 

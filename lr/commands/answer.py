@@ -24,7 +24,7 @@ from lr.spec.protocol import Emit
 from lr.tiny import CHECKPOINTS
 from lr.tiny.language import Split
 from lr.tiny.stories import story
-from lr.watch.stepper.words import counted, summary
+from lr.watch.words import counted, summary
 
 if TYPE_CHECKING:
     from lr.engine.answer import Answer

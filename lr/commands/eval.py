@@ -148,8 +148,9 @@ class Verify:
         if self.figure is not None:
             false = "false pairs accepted"
             true = "true pairs accepted"
+            roc.append(("a coin", [(0.0, 0.0), (1.0, 1.0)]))
             panels = [
-                Curves("ROC", false, true, roc, diagonal=True),
+                Curves("ROC", false, true, roc),
                 Curves("the price", "share accepted", "of them wrong", errors),
             ]
             draw(panels, self.figure)

@@ -20,9 +20,9 @@ from lr.engine.answer import Answer
 from lr.result import Result
 from lr.tiny.oracle import differing
 from lr.watch.stepper.view import answer_view, tree_lines
-from lr.watch.stepper.words import counted, quoted
 from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import EmittedState, State, apply_event
+from lr.watch.words import counted, quoted
 
 FRAMES = 12  # Per second.
 MOVING, ALL = 3, 10_000  # Decided steps in a column that moves, and in the end.

@@ -8,7 +8,7 @@ single steps show how it works.
     run = ScriptedRun(config, TextScript(targets=["a.", "b$"], drafts=["A.", "C."]))
     while not run.done:
         run.step()
-    print(*run.lines(quoted), sep="\n")
+    print(*run.lines(), sep="\n")
 
 A `TextScript` consists of short texts, one token per character: "ab." ends at a
 boundary, "ab$" ends the text, "ab" was cut. Two steps mean the same if they differ only
@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lr.spec.protocol import (
-    Cancel,
     Command,
     Draft,
     Drafted,
@@ -42,12 +41,13 @@ from lr.spec.protocol import (
 )
 from lr.spec.scheduler import LookaheadScheduler
 from lr.types import EmittedStep, Finish, Step, Verdict
+from lr.watch.trace.file import Record
+from lr.watch.words import say
 
 Prefix = tuple[Step, ...]
 Order = Callable[
     [Sequence[Work]], int
 ]  # The work in flight, oldest first: which completes next?
-Words = Callable[[Step], str]
 
 
 class Script(Protocol):
@@ -145,8 +145,8 @@ class ScriptedRun:
                     verdict = Verdict(aligned=False, why="the script gives no verdict")
                 return Judged(node, verdict)
 
-    def lines(self, words: Words = str) -> list[str]:
-        return lines_of(self.turns, words)
+    def lines(self) -> list[str]:
+        return lines_of(self.turns)
 
     def _take(self, event: Event | None, commands: list[Command]) -> Turn:
         if isinstance(event, Drafted) and event.step and event.node in self.prefixes:
@@ -230,52 +230,19 @@ def text_of(step: Step) -> str:
     return "".join(map(chr, step.tokens))
 
 
-def quoted(step: Step) -> str:
-    """The text of a step in quotes, for transcripts."""
-    return f'"{text_of(step)}"'
+def letters(token: int) -> bytes:
+    """The text of a token, which is a character."""
+    return chr(token).encode()
 
 
-# Transcripts: events at the margin, their commands indented
-
-
-def lines_of(turns: Iterable[Turn], words: Words = str) -> list[str]:
-    """The transcript of some turns. `words` formats a step."""
+def lines_of(turns: Iterable[Turn]) -> list[str]:
+    """The transcript of some turns: events at the margin, their commands indented."""
     lines = []
     for turn in turns:
-        lines.append("start" if turn.event is None else line_of(turn.event, words))
-        lines.extend("    " + line_of(command, words) for command in turn.commands)
+        lines.append("start" if turn.event is None else _line_of(turn.event))
+        lines.extend("    " + _line_of(command) for command in turn.commands)
     return lines
 
 
-def line_of(message: Event | Command, words: Words = str) -> str:
-    """One event or command as a line."""
-    match message:
-        case Drafted(node, draft_step):
-            if draft_step is None:
-                return f"{node} no draft can come"
-            return f"{node} draft wrote {words(draft_step)}"
-        case Targeted(node, step):
-            return f"{node} target wrote {words(step)}"
-        case Judged(node, verdict):
-            if verdict is None:
-                return f"{node} judged alone: unsure"
-            word = "aligned" if verdict.aligned else "unaligned"
-            return f"{node} judged {word} ({verdict.why})"
-        case Draft(node, children, limit):
-            names = " ".join(map(str, children))
-            return f"draft {node} -> {names} (up to {limit} tokens)"
-        case Target(node, limit):
-            return f"target {node} (up to {limit} tokens)"
-        case Judge(node, _, draft, target):
-            against = "alone" if target is None else f"against {words(target)}"
-            return f"judge {node}: {words(draft)} {against}"
-        case Cancel(work):
-            return f"cancel {work.kind.value} {work.node}"
-        case Emit(emitted, _, node, root):
-            text = words(emitted.step)
-            line = f"emit step {emitted.index}: {text} ({emitted.origin.value})"
-            if root is None:
-                return line
-            return f"{line}; root {root}" + ("" if node == root else f", was {node}")
-        case Release(node):
-            return f"release {node}"
+def _line_of(message: Event | Command) -> str:
+    return say(Record(0, 0.0, message, letters))

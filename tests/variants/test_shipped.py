@@ -16,8 +16,8 @@ from lr.types import Origin
 from lr.variants.kit.check import QUESTIONS, check_answers, check_parts
 from lr.variants.kit.findings import EOS, HIDDEN_SIZE, VOCAB_SIZE
 from lr.variants.loading import VARIANTS, load_variant
-from lr.watch.stepper.words import setting_of
 from lr.watch.trace.record import trace_of
+from lr.watch.words import setting_of
 
 
 @pytest.fixture(scope="module")

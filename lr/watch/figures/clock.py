@@ -28,10 +28,10 @@ from lr.watch.figures.style import (
     put,
 )
 from lr.watch.scripted import ScriptedRun
-from lr.watch.stepper.words import say
 from lr.watch.trace.file import TraceFile, step_after
 from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import State, apply_event
+from lr.watch.words import say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -65,7 +65,7 @@ def draw_curves(
     other `settings`."""
     lines = list(curves.items())
     markers = list((points or {}).items())
-    panel = Curves("", x, y, lines, markers, marked=False, **settings)
+    panel = Curves("", x, y, lines, markers, **settings)
     with figure(7.5, 3.4, size=9) as drawing:
         axes = drawing.subplots()
         panel.draw(axes)
@@ -107,10 +107,9 @@ class Bars:
 
 @dataclass(frozen=True)
 class Curves:
-    """One panel: lines through `lines`, with markers if `marked`, and markers alone at
-    `points`. `errors` (half lengths of error bars) and `labels` belong to the last of
-    `points`. `line`: a horizontal line; `diagonal`: a line from (0, 0) to (1, 1);
-    `ylim`: None for an automatic end."""
+    """One panel: lines through `lines`, and markers at `points`. `errors` (half lengths
+    of error bars) and `labels` belong to the last of `points`. `line`: a horizontal
+    line; `ylim`: None for an automatic end."""
 
     title: str
     x: str
@@ -120,14 +119,12 @@ class Curves:
     errors: Sequence[float] = ()
     labels: Sequence[str] = ()
     line: float | None = None
-    diagonal: bool = False
-    marked: bool = True
     ylim: tuple[float | None, float | None] | None = None
 
     def draw(self, axes: Any) -> None:
-        marker = "o" if self.marked else ""
         colours = cycle(SERIES)
         for name, curve in self.lines:
+            marker = "o" if len(curve) < 8 else ""  # a point alone is seen too
             style = {"color": next(colours), "label": name, "marker": marker, "ms": 4}
             axes.plot(*zip(*curve, strict=True), **style)
         for number, (name, curve) in enumerate(self.points, start=1):
@@ -138,8 +135,6 @@ class Curves:
             axes.errorbar(*zip(*curve, strict=True), yerr=bars, **style)
         if self.points:
             _write_labels(axes, self.points[-1][1], self.labels)
-        if self.diagonal:
-            axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
         axes.set(xlabel=self.x, ylabel=self.y)
         if self.ylim is not None:
             axes.set_ylim(self.ylim)

@@ -11,7 +11,7 @@ class Player {
     this.answer = new Answer(states, byId("answer-panel"));
     this.clock = new Clock(states, byId("timeline"));
     this.cache = new CacheView(states, byId("cache"), byId("cache-tabs"));
-    this.race = new Race(states, byId("race"), byId("race-clock"));
+    this.race = new Race(states, byId("race"));
     this.tour = new Tour(this);
     this.head(data);
   }

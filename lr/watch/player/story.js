@@ -30,17 +30,12 @@ class Tour {
 }
 
 class Race {
-  constructor(states, box, button) {
-    Object.assign(this, { states, box, button, chosen: 0 });
-    button.addEventListener("click", () => this.next());
+  constructor(states, box) {
+    Object.assign(this, { states, box });
+    box.hidden = !states.race;
   }
 
-  next() {
-    this.chosen = (this.chosen + 1) % Math.max(1, this.states.race.length);
-    this.show(this.n, this.time);
-  }
-
-  // The place on the chosen clock: between two decisions it runs evenly.
+  // The place in passes of the target: between two decisions it runs evenly.
   placeOnClock(n, time, run) {
     const decided = this.states.emittedAt(n).length, times = [0, ...run], { starts } = this.states;
     if (decided === run.length) return times[decided];
@@ -51,28 +46,24 @@ class Race {
   }
 
   show(n, time) {
-    Object.assign(this, { n, time });
-    const clock = this.states.race[this.chosen];
-    this.button.hidden = this.box.hidden = !clock;
-    if (!clock) return;
-    const { name, says, costs, run, plain } = clock, last = run.length - 1;
+    if (!this.states.race) return;
+    const { run, plain } = this.states.race, last = run.length - 1;
     const now = this.placeOnClock(n, time, run), ratio = plain[last] / run[last];
-    if (this.drawn !== clock) this.draw(clock, Math.max(run[last], plain[last]));
+    if (!this.pieces) this.draw(run, plain, Math.max(run[last], plain[last]));
     for (const [at, piece] of this.pieces) piece.classList.toggle("ran", at <= now);
     for (const needle of this.needles) needle.style.left = this.percent(now);
     const count = (times) => times.filter((at) => at <= now).length;
     const factor = (ratio < 1 ? 1 / ratio : ratio).toFixed(2);
-    const tip = `The race's clock. ${name}: ${costs}. Press for the other one (G).`;
-    this.button.textContent = `race: ${name}`;
-    this.button.dataset.tip = this.head.dataset.tip = tip;
-    this.head.textContent = `${says}: ${n < this.states.count
+    this.head.textContent = `If only passes of the target took time: ${n < this.states.count
       ? `${plural(count(run), "step")} here, ${count(plain)} in plain decoding`
       : `in the end ${factor} times as ${ratio < 1 ? "slow" : "fast"} as plain decoding`}`;
   }
 
-  draw(clock, whole) {
+  draw(run, plain, whole) {
     this.percent = (time) => `${(100 * Math.min(time, whole)) / whole}%`;
-    Object.assign(this, { drawn: clock, pieces: [], needles: [], head: make("p") });
+    const tip = "A pass counts as one, however many rows it has; drafts and verdicts cost nothing. "
+      + "Plain decoding takes one pass per token.";
+    Object.assign(this, { pieces: [], needles: [], head: make("p", { tip }) });
     const lane = (title, kind, times) => {
       const before = [0, ...times], { percent } = this, pieces = times.map((at, i) => make(
         `i.${kind}`, { style: `left: ${percent(before[i])}; width: ${percent(at - before[i])}` }));
@@ -81,7 +72,7 @@ class Race {
       return make("div.lane", {}, [make("span.who", { text: title }),
         make("span.course", {}, [...pieces, ...this.needles.slice(-1)])]);
     };
-    this.box.replaceChildren(this.head, lane("this run", "accepted", clock.run),
-      lane("plain", "target", clock.plain));
+    this.box.replaceChildren(this.head, lane("this run", "accepted", run),
+      lane("plain", "target", plain));
   }
 }

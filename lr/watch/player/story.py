@@ -1,22 +1,20 @@
 """What the player tells besides the events: the tour, eight stops with their idea, and
 the race against plain decoding on the same clock (docs/player.md).
 
-The race has two clocks: passes of the target, which are the same on every machine, and
-the time of the machine that made the recording."""
+The race counts passes of the target, which are the same on every machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
-from statistics import median
 from typing import Any
 
 from lr.engine.recorder import BranchesGrew
 from lr.spec.protocol import Emit
 from lr.trace import ForwardPass
 from lr.types import Origin, Role
-from lr.watch.stepper.words import is_emitted, is_rejection
 from lr.watch.trace.file import Record, TraceFile
+from lr.watch.words import is_emitted, is_rejection
 
 CAPTIONS = {
     "ahead": ("tree", "The draft runs ahead", "The small model has written a step and goes straight"
@@ -83,41 +81,20 @@ def _copies(record: Record) -> bool:
     )
 
 
-def race_of(trace: TraceFile) -> list[dict[str, Any]]:
-    """The clocks of the race, each with the times at which the steps join the answer
-    here and in plain decoding. No clock without target passes and draft steps."""
-    passes = []  # of the target
-    passes_before = []  # by step of the answer
-    times = []
+def race_of(trace: TraceFile) -> dict[str, Any] | None:
+    """Passes of the target before each step joins the answer, here and in plain
+    decoding, which takes one per token. None without passes or draft steps."""
+    passes = 0
+    run = []
     lengths = []
     for record in trace.records:
         match record.event:
-            case ForwardPass(Role.TARGET) as forward:
-                passes.append(forward)
+            case ForwardPass(Role.TARGET):
+                passes += 1
             case Emit(emitted):
-                times.append(record.time - trace.records[0].time)
-                passes_before.append(len(passes))
+                run.append(passes)
                 lengths.append(len(emitted.step.tokens))
-    total = list(accumulate(lengths))
     has_drafts = any(record.kind == "draft" for record in trace.records)
-    if not passes or not sum(total) or not has_drafts:
-        return []
-    in_passes = {
-        "name": "passes",
-        "says": "If only passes of the target took time",
-        "costs": "passes of the target are counted, each as one, however many rows it "
-        "has; drafts and verdicts cost nothing",
-        "run": passes_before,
-        "plain": total,
-    }
-    fewest = min(forward.branches for forward in passes)
-    alone = median(each.seconds for each in passes if each.branches == fewest)
-    machine = {
-        "name": "this machine",
-        "says": "On the machine that made this recording",
-        "costs": f"plain decoding: one pass of the target per token, {alone * 1000:.1f} ms "
-        f"each, the median of this run's passes with the fewest rows ({fewest})",
-        "run": times,
-        "plain": [alone * tokens for tokens in total],
-    }
-    return [in_passes, machine]
+    if not passes or not run or not has_drafts:
+        return None
+    return {"run": run, "plain": list(accumulate(lengths))}

@@ -19,9 +19,9 @@ from dataclasses import replace
 
 from lr.types import Origin, Verdict
 from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
-from lr.watch.stepper.words import is_emitted
 from lr.watch.trace.file import Record, TraceFile, write_trace
 from lr.watch.trace.state import State, state_at
+from lr.watch.words import is_emitted
 
 STOPS = frozenset(
     {"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"}

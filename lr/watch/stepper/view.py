@@ -22,8 +22,8 @@ from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import Card, cards_of, words_of
 from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, StepperError
-from lr.watch.stepper.words import counted, quoted, say, visible
 from lr.watch.trace.state import CacheState, EmittedState, NodeState, State, StepState
+from lr.watch.words import counted, quoted, say, visible
 
 STEPS = 6  # How many steps of the answer a screen shows; `t` shows all.
 
@@ -166,8 +166,7 @@ def node_view(side: StepperSide, name: str) -> RenderableType:
 
 def _verdict(node: NodeState) -> Text:
     if node.verdict is None:
-        reason = " (not sure without the target's step)" if node.unsure else " yet"
-        return Text(f"verdict none{reason}", style="dim")
+        return Text("verdict none yet", style="dim")
     text = "verdict aligned" if node.verdict.aligned else "verdict not aligned"
     text += f": {node.verdict.why}"
     if node.verdict.score is not None:

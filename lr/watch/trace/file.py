@@ -220,35 +220,29 @@ def read_trace(path: str | Path) -> TraceFile:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"the trace {path} cannot be read: {error}.") from error
-    return parse_trace(text.split("\n"), str(path))
+    lines = [line for line in text.split("\n") if line]
+    return parse_trace(lines, str(path))
 
 
 def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     """A trace from its lines; `name` is for messages. Raises `TraceError`."""
-    last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
-    if last < 0:
+    if not lines:
         raise TraceError(f"{name} is empty; expected a trace, as made by --trace.")
     header, token_bytes = _header(lines[0], name)
     trace = TraceFile(header, [])
-    for i, line in enumerate(lines[1 : last + 1], start=1):
-        position = f"{name}, line {i + 1}"
+    for number, line in enumerate(lines[1:], start=2):
+        position = f"{name}, line {number}"
         try:
             content = json.loads(line)
         except ValueError as error:
-            if i < last:
+            if number < len(lines):
                 raise TraceError(f"{position}: not JSON ({error})") from error
             trace.notes.append(
-                f"line {i + 1}, the last one, is incomplete and left out: the program "
+                f"line {number}, the last one, is incomplete and left out: the program "
                 "was killed while writing"
             )
             break
         when, event = _event(content, position)
-        before = trace.records[-1].time if trace.records else when
-        if when < before:
-            raise TraceError(
-                f"{position}: time {when} is before {before}, that of the line above; "
-                "events must be in the order of their times."
-            )
         trace.records.append(Record(len(trace.records), when, event, token_bytes))
     if not trace.complete:
         trace.notes.append("the trace was cut short: its last event (end) is missing")

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from lr import __version__
 from lr.kvcache.branch import BLOCK_SIZE
-from lr.spec.protocol import Drafted, Targeted
-from lr.trace import Ended, StepWritten, Trace
-from lr.types import Role, Step
-from lr.watch.scripted import ScriptedRun
+from lr.theory.simulate import record_event
+from lr.trace import Ended, Trace
+from lr.watch.scripted import ScriptedRun, letters
 from lr.watch.trace.file import (
     Header,
     TraceFile,
@@ -86,25 +85,14 @@ def save_trace(path: str | Path, answer: Answer, failure: str = "") -> None:
 # Runs without models
 
 
-def letters(token: int) -> bytes:
-    """The text of a token of a `TextScript`, where a token is a character."""
-    return chr(token).encode()
-
-
 def scripted_trace(run: ScriptedRun) -> TraceFile:
     """The trace of a scripted run so far. Turn n (the start is turn 0) has the time
     n."""
     trace = Trace(clock=lambda: 0.0, detailed=True)
     for number, turn in enumerate(run.turns):
         trace.start = -float(number)
-        # An event reports a finished step: the trace has the step first.
-        match turn.event:
-            case Drafted(node, Step() as step):
-                trace.record(StepWritten(Role.DRAFT, node.index - 1, step, node))
-            case Targeted(node, step):
-                trace.record(StepWritten(Role.TARGET, node.index, step, node))
         if turn.event is not None:
-            trace.record(turn.event)
+            record_event(trace.record, turn.event)
         for command in turn.commands:
             trace.record(command)
     if run.done:

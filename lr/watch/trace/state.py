@@ -102,7 +102,6 @@ class NodeState:
     target: StepState | None = None
     failed: str | None = None  # why there will be no draft step
     verdict: Verdict | None = None
-    unsure: bool = False
     accepted: bool = False  # `draft` joined the output
     children: list[str] = field(default_factory=list)
     gone: float | None = None  # when it left the tree
@@ -120,13 +119,11 @@ class NodeState:
 
 @dataclass
 class EmittedState:
-    """A step of the output. An accepted draft step leads to `node`; a target's step
-    follows it."""
+    """A step of the output."""
 
     index: int
     origin: str
     step: StepState
-    node: str
     verdict: Verdict | None = None
     rejected: StepState | None = None
 
@@ -307,7 +304,6 @@ def _answered(
             node.target = (node.target or StepState()).complete(step, token_bytes)
         case Judged(_, verdict):
             node.verdict = verdict
-            node.unsure = verdict is None
         case Drafted(_, None):
             node.failed = "no draft can come"
         case Drafted(_, Step() as step):
@@ -330,7 +326,6 @@ def _emit(state: State, event: Emit, token_bytes: Bytes) -> None:
             index=emitted.index,
             origin=emitted.origin.value,
             step=step.complete(emitted.step, token_bytes),
-            node=node.name,
             verdict=emitted.verdict,
             rejected=rejected,
         )

@@ -69,19 +69,18 @@ def say(record: Record) -> str:
             return f"the draft begins {steps} after {node} (to {names})"
         case Target(node):
             return f"the target begins its own step after {node}"
-        case Judge(node, parent, _, target):
-            rival = (
-                "alone" if target is None else f"against the target's after {parent}"
-            )
-            return f"the verifier is asked about {node}: the draft's step {rival}"
+        case Judge(node, _, draft, target):
+            rival = "" if target is None else f" against {words(target)}"
+            return f"the verifier is asked about {node}: {words(draft)}{rival}"
         case Cancel((kind, node)):
             return f"cancelled: {kind.value} {node}"
         case Release(node):
             return f"{node} leaves the tree"
-        case Emit(emitted):
+        case Emit(emitted, _, _, root):
             origin = ORIGINS[emitted.origin.value].says
+            end = "" if root is None else f"; root {root}"
             step = words(emitted.step)
-            return f"step {emitted.index} of the answer: {origin}: {step}"
+            return f"step {emitted.index} of the answer: {origin}: {step}{end}"
         case Drafted(node, None):
             return f"there will be no draft step to {node}"
         case Drafted(node, Step() as step):
