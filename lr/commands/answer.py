@@ -132,9 +132,8 @@ SHARE = 1 / 8
 @dataclass(frozen=True)
 class Demo:
     """Watch plain decoding and lookahead answer the same question in real time; then
-    one rejection in slow motion, and all modes in one table. Other models than the tiny
-    ones: --model and --draft_model; the target is its own judge, unless you give another
-    verifier."""
+    all modes in one table. Other models than the tiny ones: --model and --draft_model;
+    the target is its own judge, unless you give another verifier."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask. Left out: a long problem for the tiny models, a short one for any
@@ -179,8 +178,8 @@ class Demo:
                 options["max_tokens"] = max_tokens or options["max_tokens"]
                 return reasoner.run(question, detailed=True, **options)
 
-            # 1. The race, and its rejection in slow motion. If plain decoding had to
-            # stop, the others write no more tokens than it did.
+            # 1. The race. If plain decoding had to stop, the others write no more
+            # tokens than it did.
             results: dict[Mode, Result] = {}
             with show.progress("answering", len(RACERS)) as advance:
                 plain = begin("ar")

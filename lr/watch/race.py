@@ -14,19 +14,16 @@ from threading import Timer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from lr.engine.answer import Answer
 from lr.result import Result
-from lr.tiny.oracle import differing
 from lr.watch.stepper.view import answer_view, tree_lines
 from lr.watch.trace.record import trace_of
-from lr.watch.trace.state import EmittedState, State, apply_event
-from lr.watch.words import counted, quoted
+from lr.watch.trace.state import State, apply_event
+from lr.watch.words import counted
 
 FRAMES = 12  # Per second.
 MOVING, ALL = 3, 10_000  # Decided steps in a column that moves, and in the end.
-PAUSE = 1.5  # Seconds between two lines of the slow motion.
 
 
 def answer_within(answer: Answer, seconds: float) -> Result:
@@ -65,14 +62,10 @@ class Column:
                 break
             apply_event(self.state, record)
 
-    def rejection(self) -> EmittedState | None:
-        """The first correction, with the draft step that it replaced."""
-        corrections = (step for step in self.state.emitted if step.rejected is not None)
-        return next(corrections, None)
-
 
 def show_race(plain: Answer, lookahead: Answer, out: Console) -> None:
-    """Both answers, moving on a terminal; then one rejection in slow motion."""
+    """Both answers, moving on a terminal; in the end as they are, with the draft steps
+    that were rejected."""
     racers = [Column("plain decoding", plain), Column("lookahead", lookahead)]
     if out.is_terminal:
         started = time.perf_counter()
@@ -85,13 +78,6 @@ def show_race(plain: Answer, lookahead: Answer, out: Console) -> None:
     for racer in racers:
         racer.follow(math.inf)
     out.print(columns(racers, ALL))
-    rejection = racers[1].rejection()
-    if rejection is not None:
-        out.print()
-        for line in slow_motion(rejection):
-            out.print(line, soft_wrap=False)
-            if out.is_terminal:
-                time.sleep(PAUSE)
 
 
 def columns(racers: list[Column], limit: int) -> RenderableType:
@@ -108,20 +94,3 @@ def columns(racers: list[Column], limit: int) -> RenderableType:
         cells.append(Group(answer_view(state.emitted, limit), *tree))
     table.add_row(*cells)
     return table
-
-
-def slow_motion(step: EmittedState) -> list[Text]:
-    """A rejection, line by line: the draft's words, the target's, the verdict."""
-    assert step.rejected is not None
-    reason = differing(step.rejected.text, step.step.text)  # in the tiny language
-    if not reason and step.verdict is not None:
-        reason = step.verdict.why
-    return [
-        Text(f"the draft wrote   {quoted(step.rejected.text)}", "bright_blue"),
-        Text(f"the target wrote  {quoted(step.step.text)}", "yellow"),
-        Text(f"the verdict       not aligned: {reason}", "magenta"),
-        Text(
-            "The target had written its own step while the draft ran ahead. So it takes "
-            "the place of the draft's at once, and nothing is computed again."
-        ),
-    ]

@@ -99,7 +99,7 @@ def say(record: Record) -> str:
             size = f"{counted(branches, 'branch', 'es')}, {counted(tokens, 'token')}"
             return f"one forward of the {role.value}: {size}"
         case TokenWritten(role, _, index, _, token, p):
-            piece = visible(record.piece_of(token))
+            piece = visible(record.text_of([token]))
             return f'the {role.value} drew "{piece}" for step {index} (probability {p:.3f})'
         case TokenRound() as turn:
             at = "" if turn.node is None else f" for {turn.node}"

@@ -18,9 +18,6 @@ from lr.types import Finish
 from lr.watch.scripted import (
     ScriptedRun,
     TextScript,
-    newest,
-    oldest,
-    shuffled,
     text_of,
 )
 
@@ -39,16 +36,6 @@ def test_the_document_shows_what_the_code_prints(
     [(program, printed)] = re.findall(pattern, document, re.DOTALL)
     exec(program, {"__name__": "document"})
     assert capsys.readouterr().out == printed
-
-
-@pytest.mark.parametrize("schedule", Schedule)
-def test_another_order_is_another_story_with_the_same_end(schedule: Schedule) -> None:
-    config = SchedulerConfig(Limits(100), schedule, 2, 2)
-    orders = (oldest, newest, shuffled(3))
-    runs = [ScriptedRun(config, SCRIPT, order) for order in orders]
-    ends = [[(text_of(e.step), e.origin) for e in run.run()] for run in runs]
-    assert ends[0] == ends[1] == ends[2]
-    assert len({tuple(run.lines()) for run in runs}) > 1
 
 
 def test_a_stale_event_changes_nothing() -> None:

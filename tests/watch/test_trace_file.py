@@ -21,7 +21,6 @@ from lr.commands.cli import main
 from lr.reasoner import Reasoner
 from lr.trace import STATISTICS, Ended, stats_of
 from lr.watch.trace.file import (
-    Record,
     TraceError,
     TraceFile,
     parse_trace,
@@ -124,8 +123,6 @@ def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> No
 def test_pieces_joined_are_the_text(tokens: list[int], pieces: list[str]) -> None:
     texts = [b"a", b"\xe2\x82", b"\xac"]
     assert pieces_of(tokens, texts.__getitem__) == pieces
-    record = Record(0, 0.0, Ended(done=True), texts.__getitem__)
-    assert record.piece_of(1) == "<E2><82>"
 
 
 def changed(number: int, **values: object) -> list[str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -104,12 +103,6 @@ class Record:
     def text_of(self, tokens: Sequence[int]) -> str:
         """The text of some tokens."""
         return "".join(pieces_of(tokens, self.token_bytes))
-
-    def piece_of(self, token: int) -> str:
-        """The text of one token alone; incomplete characters show as bytes, such as
-        <E2>."""
-        text = self.token_bytes(token).decode(errors="surrogateescape")
-        return re.sub("[\udc80-\udcff]", lambda m: f"<{ord(m[0]) - 0xDC00:02X}>", text)
 
 
 @dataclass(frozen=True)

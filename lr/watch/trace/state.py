@@ -265,7 +265,7 @@ def apply_event(state: State, record: Record) -> None:
             state.node(node)
             state.work[record.kind, str(node)] = state.time
         case Cancel((kind, node)):
-            state.work.pop((kind.value, str(node)), None)
+            state.work.pop((kind.value, state.node(node).name), None)
         case Drafted(node) | Targeted(node) | Judged(node) as event:
             work = (ENDS[record.kind], str(node))
             if state.work.pop(work, None) is not None:  # else late: ignore it
@@ -281,7 +281,7 @@ def apply_event(state: State, record: Record) -> None:
         case TokenWritten(role, node, index, offset, token, p):
             writing = state.writing(role, node, index)
             if len(writing.written) == offset:
-                piece = record.piece_of(token)
+                piece = record.text_of([token])
                 writing.tokens.append(TokenState(token, piece, "drawn", p))
         case TokenRound(detail=RoundDetail() as detail) as event:
             writing = state.writing(event.role, event.node, event.index)
@@ -346,13 +346,13 @@ def _round(detail: RoundDetail, emitted: int, record: Record) -> list[TokenState
     for draft in detail.draft_tokens:
         if draft.kept is not None:  # it was tried
             source = "proposed" if draft.kept else "refused"
-            piece = record.piece_of(draft.token)
+            piece = record.text_of([draft.token])
             tokens.append(
                 TokenState(draft.token, piece, source, draft.p, draft.q, draft.accept)
             )
     rejected = detail.residual or any(token.source == "refused" for token in tokens)
     source = "residual" if rejected else "after"
-    piece = record.piece_of(detail.token)
+    piece = record.text_of([detail.token])
     tokens.append(TokenState(detail.token, piece, source, detail.p))
     ends = [i for i, token in enumerate(tokens, 1) if token.source != "refused"]
     return tokens[: [0, *ends][emitted]]
