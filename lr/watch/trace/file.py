@@ -219,55 +219,49 @@ def read_trace(path: str | Path) -> TraceFile:
 
 def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     """A trace from its lines; `name` is for messages. Raises `TraceError`."""
-    if not lines:
-        raise TraceError(f"{name} is empty; expected a trace, as made by --trace.")
-    header, token_bytes = _header(lines[0], name)
-    trace = TraceFile(header, [])
-    for number, line in enumerate(lines[1:], start=2):
-        position = f"{name}, line {number}"
-        try:
-            content = json.loads(line)
-        except ValueError as error:
-            if number < len(lines):
-                raise TraceError(f"{position}: not JSON ({error})") from error
-            trace.notes.append(
-                f"line {number}, the last one, is incomplete and left out: the program "
-                "was killed while writing"
-            )
-            break
-        when, event = _event(content, position)
-        trace.records.append(Record(len(trace.records), when, event, token_bytes))
-    if not trace.complete:
-        trace.notes.append("the trace was cut short: its last event (end) is missing")
-    return trace
-
-
-def _event(content: Any, position: str) -> tuple[float, TraceEvent]:
-    """The time and the event of a line."""
+    number = 1
+    records: list[Record] = []
+    notes = []
     try:
-        kind = content["event"]
-        when = msgspec.convert(content["time"], float)
-        event: TraceEvent = msgspec.convert(content, KINDS[kind])
-    except (LookupError, TypeError, ValueError, msgspec.ValidationError) as error:
-        raise TraceError(f"{position}: not an event of a trace: {error}") from error
-    return when, event
-
-
-def _header(line: str, name: str) -> tuple[Header, Bytes]:
-    """The header, and the bytes of each token."""
-    try:
-        content = json.loads(line)
+        # 1. The header, and the bytes of each token.
+        if not lines:
+            raise ValueError("the file is empty")
+        content = json.loads(lines[0])
         if (content["format"], content["version"]) != (FORMAT, VERSION):
-            raise ValueError(
-                f"its format is {content['format']}, version {content['version']}; "
-                "record it anew"
-            )
+            raise ValueError(f"{content['format']}, version {content['version']}")
         header = msgspec.convert(content, Header)
         encoded = msgspec.convert(content["texts"], dict[int, str], strict=False)
         texts = {token: b64decode(text) for token, text in encoded.items()}
-    except (LookupError, TypeError, ValueError, msgspec.ValidationError) as error:
+
+        def token_bytes(token: int) -> bytes:
+            return texts.get(token, b"")
+
+        # 2. The events.
+        for number, line in enumerate(lines[1:], start=2):
+            try:
+                content = json.loads(line)
+            except ValueError:
+                if number < len(lines):
+                    raise
+                notes.append(
+                    f"line {number}, the last one, is incomplete and left out: the "
+                    "program was killed while writing"
+                )
+                break
+            when = msgspec.convert(content["time"], float)
+            event = msgspec.convert(content, KINDS[content["event"]])
+            records.append(Record(len(records), when, event, token_bytes))
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        msgspec.ValidationError,
+    ) as error:
         raise TraceError(
-            f"{name}, line 1: not the header of a trace of format {FORMAT!r}, version "
-            f"{VERSION}: {error}."
+            f"{name}, line {number}: {error}. Expected a line of {FORMAT!r}, version "
+            f"{VERSION}, as made by --trace."
         ) from error
-    return header, lambda token: texts.get(token, b"")
+    trace = TraceFile(header, records, notes)
+    if not trace.complete:
+        notes.append("the trace was cut short: its last event (end) is missing")
+    return trace
