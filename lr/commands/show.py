@@ -18,7 +18,8 @@ from rich.text import Text
 from lr.measure.report import cell
 from lr.tiny.oracle import differing
 from lr.types import require
-from lr.watch.figures.style import ORIGINS, require_matplotlib
+from lr.watch.figures.style import require_matplotlib
+from lr.watch.words import ORIGINS
 
 if TYPE_CHECKING:
     from lr.result import AnswerStep

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lr import __version__
 from lr.spec.protocol import (
     Command,
     Draft,
@@ -40,8 +41,10 @@ from lr.spec.protocol import (
     WorkKind,
 )
 from lr.spec.scheduler import LookaheadScheduler
+from lr.theory.simulate import record_event
+from lr.trace import Ended, Trace
 from lr.types import EmittedStep, Finish, Step, Verdict
-from lr.watch.trace.file import Record
+from lr.watch.trace.file import Header, Record, TraceFile, records_of
 from lr.watch.words import say
 
 Prefix = tuple[Step, ...]
@@ -233,6 +236,30 @@ def text_of(step: Step) -> str:
 def letters(token: int) -> bytes:
     """The text of a token, which is a character."""
     return chr(token).encode()
+
+
+def scripted_trace(run: ScriptedRun) -> TraceFile:
+    """The trace of a scripted run so far. Turn n (the start is turn 0) has the time
+    n."""
+    trace = Trace(clock=lambda: 0.0, detailed=True)
+    for number, turn in enumerate(run.turns):
+        trace.start = -float(number)
+        if turn.event is not None:
+            record_event(trace.record, turn.event)
+        for command in turn.commands:
+            trace.record(command)
+    if run.done:
+        trace.record(Ended(done=True))
+    config = run.scheduler.config
+    header = Header(
+        driver="scripted",
+        unit="turn",
+        schedule=config.schedule.value,
+        depth=config.depth,
+        width=config.width,
+        lr=__version__,
+    )
+    return TraceFile(header, records_of(trace.events, letters))
 
 
 def lines_of(turns: Iterable[Turn]) -> list[str]:

@@ -7,6 +7,8 @@ Knows no state and no terminal. Read next: `view.py`."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lr.engine import recorder as cache
 from lr.spec.protocol import (
     Cancel,
@@ -30,9 +32,32 @@ from lr.trace import (
     VerifierCall,
 )
 from lr.types import Finish, Origin, Step, Verdict
-from lr.watch.figures.style import ORIGINS
 from lr.watch.trace.file import Header, Record
 
+
+class Joins(NamedTuple):
+    """How to show where a step of the answer came from: its sign, the role that gives
+    the colour, sign and colour in a terminal, and a sentence."""
+
+    mark: str
+    role: str
+    typed: str
+    style: str
+    says: str
+
+
+ORIGINS = {
+    "accepted": Joins("✓", "accepted", "✓", "green", "the draft's step is accepted"),
+    "correction": Joins(
+        "✗", "target", "✗", "yellow", "the target's step replaces the draft's"
+    ),
+    "bonus": Joins(
+        "+", "bonus", "+", "cyan", "the target's step after a fully accepted cycle"
+    ),
+    "target": Joins(
+        "•", "target", "·", "default", "the target's step, there being no draft step"
+    ),
+}
 MODES = {
     "ar": "Plain decoding",
     "sd": "Token-level speculation",
@@ -117,6 +142,7 @@ def say(record: Record) -> str:
             return "the end of the answer" if done else f"the run ended early: {why}"
         case cache.BranchesGrew() | cache.CacheEvent() as event:
             return f"{event.cache} cache: {_change_of(event)}"
+    raise AssertionError(record.kind)
 
 
 def _change_of(event: cache.BranchesGrew | cache.CacheEvent) -> str:

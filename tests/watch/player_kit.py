@@ -16,9 +16,8 @@ from lr.spec.protocol import (
     Limits,
     SchedulerConfig,
 )
-from lr.watch.scripted import ScriptedRun, TextScript
+from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace
 from lr.watch.trace.file import TraceFile, write_trace
-from lr.watch.trace.record import scripted_trace
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (

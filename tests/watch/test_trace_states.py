@@ -10,9 +10,8 @@ import pytest
 
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import Node
-from lr.watch.scripted import ScriptedRun, TextScript, shuffled, text_of
+from lr.watch.scripted import ScriptedRun, TextScript, scripted_trace, shuffled, text_of
 from lr.watch.trace.file import parse_trace, trace_lines
-from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import state_at
 
 SCRIPT = TextScript(

@@ -51,7 +51,10 @@ def draw_blocks(
         axes.set_title(head, fontsize=8, color=SOFT, loc="left")
         columns = max(map(len, rows.values()))
         grid = axes.table(
-            [[""] * columns] * len(rows), rowLabels=list(rows), bbox=(0, 0, 1, 1)
+            [[""] * columns] * len(rows),
+            rowLabels=list(rows),
+            cellLoc="left",
+            bbox=(0, 0, 1, 1),
         )
         for y, row in enumerate(rows.values()):
             for x in range(columns):

@@ -20,18 +20,16 @@ from lr.trace import ForwardPass, StepWritten, VerifierCall
 from lr.watch.figures.style import (
     COLOURS,
     INK,
-    ORIGINS,
     PAPER,
     SOFT,
     WASHES,
     figure,
     put,
 )
-from lr.watch.scripted import ScriptedRun
+from lr.watch.scripted import ScriptedRun, scripted_trace
 from lr.watch.trace.file import TraceFile, step_after
-from lr.watch.trace.record import scripted_trace
 from lr.watch.trace.state import State, apply_event
-from lr.watch.words import say
+from lr.watch.words import ORIGINS, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lr.errors import SettingError
 
@@ -36,31 +36,6 @@ COLOURS = {role: colour for role, (colour, _) in ROLES.items()}
 WASHES = {role: wash for role, (_, wash) in ROLES.items()}
 SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
 """Colours of curves without a role, in order; none of them is the colour of a role."""
-
-
-class Joins(NamedTuple):
-    """How to show where a step of the answer came from: its sign, the role that gives
-    the colour, sign and colour in a terminal, and a sentence."""
-
-    mark: str
-    role: str
-    typed: str
-    style: str
-    says: str
-
-
-ORIGINS = {
-    "accepted": Joins("✓", "accepted", "✓", "green", "the draft's step is accepted"),
-    "correction": Joins(
-        "✗", "target", "✗", "yellow", "the target's step replaces the draft's"
-    ),
-    "bonus": Joins(
-        "+", "bonus", "+", "cyan", "the target's step after a fully accepted cycle"
-    ),
-    "target": Joins(
-        "•", "target", "·", "default", "the target's step, there being no draft step"
-    ),
-}
 
 
 def require_matplotlib() -> None:

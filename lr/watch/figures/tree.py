@@ -21,7 +21,6 @@ from lr.watch.figures.style import (
     COLOURS,
     GRID,
     INK,
-    ORIGINS,
     PAPER,
     SOFT,
     WASHES,
@@ -29,14 +28,14 @@ from lr.watch.figures.style import (
     inches,
     put,
 )
-from lr.watch.scripted import ScriptedRun
-from lr.watch.trace.record import scripted_trace
+from lr.watch.scripted import ScriptedRun, scripted_trace
 from lr.watch.trace.state import (
     NodeState,
     State,
     StepState,
     state_at,
 )
+from lr.watch.words import ORIGINS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,8 +137,8 @@ def tree_figure(state: State) -> Figure:
     with figure(width, height, size=9) as drawing:
         axes = inches(drawing, width, height)
         for column, title in {box.column: box.title for box in boxes}.items():
-            x = column * (COLUMN + BETWEEN) + 0.1
-            put(axes, x, 0.16, title, 8.5, SOFT, weight="bold")
+            x = column * (COLUMN + BETWEEN) + BETWEEN / 2
+            put(axes, x + 0.1, 0.16, title, 8.5, SOFT, weight="bold")
         for box in boxes:
             _draw_box(axes, box)
     return drawing
@@ -207,7 +206,7 @@ def boxes_of(state: State) -> list[Box]:
 def _draw_box(axes: Any, box: Box) -> None:
     """A step in the colours of its author and of its status; what was dropped is
     hatched. A line leads to it from the step that it follows."""
-    x = box.column * (COLUMN + BETWEEN)
+    x = box.column * (COLUMN + BETWEEN) + BETWEEN / 2
     y = TOP + box.row * ROW
     dropped = box.role == "rejected"
     colour = COLOURS["rejected" if dropped else box.by]

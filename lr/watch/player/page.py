@@ -24,7 +24,6 @@ from lr.spec.protocol import Emit, Judged
 from lr.trace import ForwardPass, RoundDetail, StepWritten, TokenRound, TokenWritten
 from lr.types import Verdict
 from lr.watch.figures.clock import timeline_of
-from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import Standing, cards_of
 from lr.watch.player.story import race_of, tour_of
 from lr.watch.trace.file import Record, TraceFile
@@ -34,7 +33,7 @@ from lr.watch.trace.state import (
     StepState,
     apply_event,
 )
-from lr.watch.words import is_rejection, say, setting_of, summary, title_of
+from lr.watch.words import ORIGINS, is_rejection, say, setting_of, summary, title_of
 
 SCRIPTS = "states page tree answer clock cache story player controls".split()
 

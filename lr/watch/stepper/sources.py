@@ -18,9 +18,8 @@ from dataclasses import replace
 from lr.errors import LRError
 from lr.spec.protocol import Judged, WorkKind
 from lr.types import Verdict
-from lr.watch.scripted import ScriptedRun
+from lr.watch.scripted import ScriptedRun, scripted_trace
 from lr.watch.trace.file import Record, TraceFile
-from lr.watch.trace.record import scripted_trace
 
 FORCED = "forced by hand"  # How the reason of a forced verdict begins.
 

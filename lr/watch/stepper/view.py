@@ -18,12 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.trace import Noted
-from lr.watch.figures.style import ORIGINS
 from lr.watch.figures.tree import Card, cards_of, words_of
 from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, StepperError
 from lr.watch.trace.state import CacheState, EmittedState, NodeState, State, StepState
-from lr.watch.words import counted, quoted, say, visible
+from lr.watch.words import ORIGINS, counted, quoted, say, visible
 
 STEPS = 6  # How many steps of the answer a screen shows; `t` shows all.
 

@@ -249,7 +249,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
                 )
                 break
             when = msgspec.convert(content["time"], float)
-            event = msgspec.convert(content, KINDS[content["event"]])
+            event: TraceEvent = msgspec.convert(content, KINDS[content["event"]])
             records.append(Record(len(records), when, event, token_bytes))
     except (
         LookupError,

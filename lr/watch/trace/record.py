@@ -1,12 +1,10 @@
-"""How a trace is made: of an answer on models, or of a scripted run.
+"""How the trace of an answer on models is made.
 
     answer = reasoner.run(question, detailed=True)
     answer.finish()
     save_trace("trace.jsonl", answer)
 
-    scripted_trace(run)      # turn n has the time n
-
-Viewers treat both alike; a script has no forwards and caches. Imports no torch."""
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,20 +14,11 @@ from typing import TYPE_CHECKING
 
 from lr import __version__
 from lr.kvcache.branch import BLOCK_SIZE
-from lr.theory.simulate import record_event
-from lr.trace import Ended, Trace
-from lr.watch.scripted import ScriptedRun, letters
-from lr.watch.trace.file import (
-    Header,
-    TraceFile,
-    records_of,
-    write_trace,
-)
+from lr.trace import Ended
+from lr.watch.trace.file import Header, TraceFile, records_of, write_trace
 
 if TYPE_CHECKING:
     from lr.engine.answer import Answer
-
-# Answers on models
 
 
 def header_of(answer: Answer) -> Header:
@@ -80,30 +69,3 @@ def trace_of(answer: Answer, failure: str = "") -> TraceFile:
 def save_trace(path: str | Path, answer: Answer, failure: str = "") -> None:
     """Write the trace of an answer. Raises `TraceError` if that is impossible."""
     write_trace(path, trace_of(answer, failure))
-
-
-# Runs without models
-
-
-def scripted_trace(run: ScriptedRun) -> TraceFile:
-    """The trace of a scripted run so far. Turn n (the start is turn 0) has the time
-    n."""
-    trace = Trace(clock=lambda: 0.0, detailed=True)
-    for number, turn in enumerate(run.turns):
-        trace.start = -float(number)
-        if turn.event is not None:
-            record_event(trace.record, turn.event)
-        for command in turn.commands:
-            trace.record(command)
-    if run.done:
-        trace.record(Ended(done=True))
-    config = run.scheduler.config
-    header = Header(
-        driver="scripted",
-        unit="turn",
-        schedule=config.schedule.value,
-        depth=config.depth,
-        width=config.width,
-        lr=__version__,
-    )
-    return TraceFile(header, records_of(trace.events, letters))
