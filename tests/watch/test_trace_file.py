@@ -77,7 +77,7 @@ def test_a_trace_tells_every_token(reasoner: Reasoner, mode: str) -> None:
     trace = traced(reasoner, **MODES[mode])
     state = state_at(trace, len(trace.records))
     assert state.done
-    tokens = [token for step in state.emitted for token in step.step.tokens]
+    tokens = [token for step in state.emitted for token in step.step.written]
     assert len(tokens) == trace.stats.tokens > 0
     assert all(token.source for token in tokens)
     # Both processes of an overlapped answer tell what happened in their caches.

@@ -144,7 +144,7 @@ def tree_figure(state: State) -> Figure:
     return drawing
 
 
-class Box(NamedTuple):
+class DrawnStep(NamedTuple):
     """A step as it is drawn: its place, the title of its column, its author and status,
     the role whose colour the status has, and the box that it follows."""
 
@@ -156,30 +156,30 @@ class Box(NamedTuple):
     status: str
     words: str
     role: str
-    follows: Box | None = None
+    follows: DrawnStep | None = None
 
 
-def boxes_of(state: State) -> list[Box]:
+def boxes_of(state: State) -> list[DrawnStep]:
     """The last decided steps in the first column; then the tree, a column for each step
     of the answer. The steps after a node stand below everything already in their
     column, and not above the draft step that they follow."""
-    boxes: list[Box] = []
+    boxes: list[DrawnStep] = []
     for step in state.emitted if state.done else state.emitted[-PAST:]:
         if step.rejected is not None:
             status = f"✗ step {step.index} rejected"
             place = (0, len(boxes), "decided", "draft", "draft")
-            boxes.append(Box(*place, status, words_of(step.rejected), "rejected"))
+            boxes.append(DrawnStep(*place, status, words_of(step.rejected), "rejected"))
         by = "draft" if step.origin == "accepted" else "target"
         origin = ORIGINS[step.origin]
         status = f"{origin.mark} step {step.index} {step.origin}"
         place = (0, len(boxes), "decided", by, by)
-        boxes.append(Box(*place, status, words_of(step.step), origin.role))
+        boxes.append(DrawnStep(*place, status, words_of(step.step), origin.role))
 
     root = state.nodes[state.root]
     first = root.index - bool(boxes)  # the number of the step in the first column
     taken: Counter[int] = Counter()  # rows by column
 
-    def visit(node: NodeState, highest: int, follows: Box | None) -> None:
+    def visit(node: NodeState, highest: int, follows: DrawnStep | None) -> None:
         column = node.index - first
         title = f"step {node.index}" + f", root {node.name}" * (node is root)
         cards = cards_of(state, node)
@@ -193,7 +193,7 @@ def boxes_of(state: State) -> list[Box]:
             role = "rejected" if standing.dropped else card.by
             role = "accepted" if standing is Standing.ALIGNED else role
             place = (column, i, title, card.by, head)
-            box = Box(*place, status, card.words, role, follows)
+            box = DrawnStep(*place, status, card.words, role, follows)
             boxes.append(box)
             if child is not None and child.gone is None:
                 visit(child, i, box)
@@ -203,7 +203,7 @@ def boxes_of(state: State) -> list[Box]:
     return boxes
 
 
-def _draw_box(axes: Any, box: Box) -> None:
+def _draw_box(axes: Any, box: DrawnStep) -> None:
     """A step in the colours of its author and of its status; what was dropped is
     hatched. A line leads to it from the step that it follows."""
     x = box.column * (COLUMN + BETWEEN) + BETWEEN / 2
