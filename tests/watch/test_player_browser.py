@@ -153,13 +153,14 @@ def test_the_first_sight_is_a_rejection_and_play_begins_at_the_beginning(
     page = window.open("scripted", "")
     assert event(page) == rejections(scripted())[0]
     assert page.locator("#tree .card.rejected").count() >= 1
-    page.select_option("#speed", "8")
+    page.select_option("#speed", "0.1")
     page.click("#play")
     page.wait_for_function("document.body.dataset.event < 5")
     page.click("#play")
     paused = event(page)
     page.wait_for_timeout(120)
     assert event(page) == paused
+    page.select_option("#speed", "8")
     page.evaluate("player.go(player.count - 2)")
     page.click("#play")
     page.wait_for_function("!player.playing")
