@@ -41,7 +41,6 @@ from lr.spec.protocol import (
     WorkKind,
 )
 from lr.spec.scheduler import LookaheadScheduler
-from lr.theory.simulate import record_event
 from lr.trace import Ended, Trace
 from lr.types import EmittedStep, Finish, Step, Verdict
 from lr.watch.trace.file import Header, Record, TraceFile, records_of
@@ -245,7 +244,7 @@ def scripted_trace(run: ScriptedRun) -> TraceFile:
     for number, turn in enumerate(run.turns):
         trace.start = -float(number)
         if turn.event is not None:
-            record_event(trace.record, turn.event)
+            trace.record(turn.event)
         for command in turn.commands:
             trace.record(command)
     if run.done:

@@ -60,7 +60,6 @@ const KINDS = {
   forward: [null, "▪", 0, "All rows pass through the model together."],
   verifier: ["verifier", "▪", 0, "One call for all pairs that wait."],
   note: ["verifier", "*", 1, "A part of the variant reports what it saw or decided."],
-  warn: ["rejected", "!", 2, "The answer is right, and slower than it should be."],
   end: ["accepted", "■", 2, ""],
   cache: ["cache", "▫", 0,
     "Blocks are shared until a branch writes into one; then that one is copied first."],
