@@ -6,8 +6,8 @@ and as clock and tree.
 
 The answer is the same every time; its times are those of this machine. Wants
 matplotlib, playwright and an installed Chromium (the extra `dev` has the first two).
-The page that is photographed is that of `lr play`, just before the first correction, as
-in the drawn tree; the moving picture is its guided tour.
+The page that is photographed is that of `lr play`, at the first rejection, as in the
+drawn tree; the moving picture is its guided tour.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from playwright.sync_api import sync_playwright
 
 from lr.commands.cli import main
 from lr.lookahead import QUESTION
-from lr.types import Origin
 from lr.watch.figures.clock import timeline_figure
 from lr.watch.figures.style import write
 from lr.watch.figures.tree import tree_figure
 from lr.watch.player.story import tour_of
 from lr.watch.trace.file import read_trace
 from lr.watch.trace.state import state_at
-from lr.watch.words import is_emitted
+from lr.watch.words import is_rejection
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 SECONDS_PER_STOP = 4
@@ -95,8 +94,7 @@ def draw() -> None:
         run(["generate", QUESTION, "--trace", str(file)])
         run(["play", str(file), "-o", str(file.with_suffix(".html"))])
         trace = read_trace(file)
-        corrections = (r for r in trace.records if is_emitted(r, Origin.CORRECTION))
-        event = next(corrections).number
+        event = next(filter(is_rejection, trace.records)).number + 1
         write(timeline_figure(trace), FIGURES / "answer-timeline.png")
         write(tree_figure(state_at(trace, event)), FIGURES / "answer-tree.png")
         stops = range(1, 1 + len(tour_of(trace)))
