@@ -12,7 +12,7 @@ from lr.errors import SettingError
 from lr.types import SamplingParams, require, require_whole
 
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
-TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]
+TokenDrafter = Literal["ngram", "draft", "tree", "step"]
 AcceptanceName = Literal["reject", "block", "match"]
 CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
@@ -43,20 +43,17 @@ class GenerateOptions:
     """
 
     drafter: TokenDrafter = "draft"
-    """What proposes the next tokens in sd and lr+sd. ngram: prompt lookup. suffix:
-    longest repeated ending. draft: the draft model. tree: a token tree of the draft
-    model. step (lr+sd only): the draft's version of the same step, as far as it is
-    written. With step, unless acceptance is match or schedule is sync, the answer
-    depends on timing; its distribution does not."""
+    """What proposes the next tokens in sd and lr+sd. ngram: prompt lookup. draft: the
+    draft model. tree: a token tree of the draft model. step (lr+sd only): the draft's
+    version of the same step, as far as it is written. With step, unless acceptance is
+    match or schedule is sync, the answer depends on timing; its distribution does
+    not."""
     num_speculative_tokens: int = 6
     """The most tokens drafted ahead."""
     prompt_lookup_max: int = 2
     """Longest n-gram that drafter ngram looks up."""
     prompt_lookup_min: int = 1
     """Shortest n-gram that drafter ngram looks up."""
-    min_confidence: float = 0.0
-    """Drafter draft stops after a token where no probability was as high as this; 0:
-    never."""
     branching: tuple[int, ...] = (3, 2, 1, 1)
     """Drafter tree: the number of candidates at each level."""
     acceptance: AcceptanceName = "reject"
@@ -99,8 +96,6 @@ class GenerateOptions:
     all."""
     top_k: int | None = None
     """Keep this many of the likeliest tokens; 0 keeps all."""
-    min_p: float | None = None
-    """Keep tokens at least this many times as likely as the likeliest; 0 keeps all."""
     seed: int = 0
     """Same seed, same question, same models: same answer."""
     sample: int = 0
@@ -136,8 +131,6 @@ class GenerateOptions:
                 require_whole(name, value, LEAST.get(name, 1), MOST.get(name))
         name = "prompt_lookup_max (not below prompt_lookup_min)"
         require_whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
-        likely = self.min_confidence
-        require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
         require(
             len(self.branching) > 0, "branching", self.branching, "one number per level"
         )
@@ -193,10 +186,7 @@ class GenerateOptions:
     def sampling(self, default: SamplingParams) -> SamplingParams:
         """The sampling parameters; those that are not set here are taken from
         `default`."""
-        stated = {
-            name: getattr(self, name)
-            for name in ("temperature", "top_p", "top_k", "min_p")
-        }
+        stated = {n: getattr(self, n) for n in ("temperature", "top_p", "top_k")}
         return dataclasses.replace(
             default, **{k: v for k, v in stated.items() if v is not None}
         )

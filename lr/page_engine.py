@@ -80,13 +80,13 @@ def require_simple(answer: Answer) -> Verifier:
     )
     if timed or replaced:
         raise SettingError(
-            'engine "page" allows no controller, corrector, step source or draft of a variant, no '
+            'engine "page" allows no controller, corrector or draft of a variant, no '
             'driver "overlapped" and no late_drafts "reject"; use engine "scheduler".'
         )
     assert isinstance(verifier, Verifier), "it is loaded with the draft"
     compares = verifier.requires == Requires.TARGET_STEP
     chooses = type(verifier).choose is not Verifier.choose
-    if not compares or verifier.early_requires is not None or chooses:
+    if not compares or chooses:
         raise SettingError(
             f'engine "page" needs a verifier that only compares two steps, and {verifier.name!r} '
             'does something else; use engine "scheduler".'

@@ -13,11 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from itertools import zip_longest
-from math import isfinite
 from typing import Any
 
-from lr.errors import SettingError
-from lr.spec.protocol import Emit, Message, NodeId, Note
+from lr.spec.protocol import Emit, Message, NodeId
 from lr.types import Origin, Role, Step
 
 
@@ -72,21 +70,14 @@ class TokenRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundDetail:
-    """A round in full. `offset`: tokens of the step before the round. `uniform`: the
-    uniform sample that decided, drawn with `uniform_key` (None: not needed). `token`
-    follows the accepted draft tokens. It was drawn with `key` from the residual
-    distribution or, if `residual` is False, from the target's own with the key of plain
-    decoding. `p` is its probability under the target.
+    """A round in full. `offset`: tokens of the step before the round. `token` follows
+    the accepted draft tokens. `p` is its probability under the target.
     """
 
     offset: int
     draft_tokens: tuple[DraftToken, ...]
-    uniform: float | None
-    uniform_key: int | None
     token: int
     p: float
-    residual: bool
-    key: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +85,7 @@ class DraftToken:
     """A draft token and its fate. `p`, `q`: its probability under target and draft (q
     is 1 for a certain draft). `parent`: the draft token before it, -1 at the end of the
     branch. `accept`: the probability that it is kept once it is tried (None: it cannot
-    be). `uniform`: where one number decides a chain, its share at this token, which is
-    kept if that is below `accept`. `kept` None: it was not tried.
+    be). `kept` None: it was not tried.
     """
 
     token: int
@@ -103,35 +93,7 @@ class DraftToken:
     p: float
     q: float
     accept: float | None
-    uniform: float | None
     kept: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """An event that a variant defines, at `node`: reported by one of its parts
-    (`Note`), or recorded for a decision of a part that no other event shows. `fields`:
-    see `plain`.
-    """
-
-    name: str
-    node: NodeId | None
-    fields: dict[str, Any]
-
-
-def plain(note: str, key: str, value: object) -> object:
-    """A note's field in a form that a file can hold. Raises `SettingError` if it has
-    none."""
-    if isinstance(value, (list, tuple)):
-        return [plain(note, key, member) for member in value]
-    if isinstance(value, float):  # NumPy's floats too
-        return float(value) if isfinite(value) else str(value)
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    raise SettingError(
-        f"the variant's note {note!r} has {key} = {value!r}, expected a number, a text, True, "
-        "False, None, or a list of them (of a tensor: .item(), .tolist())."
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +107,6 @@ class TokenWritten:
     offset: int
     token: int
     p: float
-    key: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +126,7 @@ STATISTICS = (
     Emit,
 )  # always recorded
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
-RunEvent = Message | Statistic | Noted | TokenWritten | Ended
+RunEvent = Message | Statistic | TokenWritten | Ended
 
 
 @dataclass
@@ -185,18 +146,6 @@ class Trace:
 
     def record(self, event: object) -> None:
         self.events.append((self.clock() - self.start, event))
-
-    def tell(self, name: str, node: NodeId | None, fields: dict[str, object]) -> None:
-        """Record an event that a variant defines, as a detail. Raises what `plain`
-        raises."""
-        values = {key: plain(name, key, value) for key, value in fields.items()}
-        if self.detailed:
-            self.record(Noted(name, node, values))
-
-    def at(self, node: NodeId | None) -> Note:
-        """A function that lets a part of a variant record events at `node` (None: at
-        none)."""
-        return lambda name, **fields: self.tell(name, node, fields)
 
 
 @dataclass(frozen=True)

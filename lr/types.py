@@ -41,19 +41,15 @@ def _number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How logits become a distribution: temperature (0: greedy), then top-k, top-p,
-    min-p.
+    """How logits become a distribution: temperature (0: greedy), then top-k, top-p.
 
     `top_k` keeps the k likeliest tokens (0: all). `top_p` keeps the smallest set of
-    likeliest tokens whose probabilities sum to at least `top_p` (1: all). `min_p` keeps
-    the tokens whose probability is at least `min_p` times that of the likeliest token
-    (0: all).
+    likeliest tokens whose probabilities sum to at least `top_p` (1: all).
     """
 
     temperature: float = 0.6
     top_p: float = 1.0
     top_k: int = 0
-    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         t = self.temperature
@@ -62,8 +58,6 @@ class SamplingParams:
         require_whole("top_k (0 keeps every token)", self.top_k, 0)
         fits = _number(self.top_p) and 0 < self.top_p <= 1
         require(fits, "top_p (1 keeps every token)", self.top_p, "a number in (0, 1]")
-        fits = _number(self.min_p) and 0 <= self.min_p <= 1
-        require(fits, "min_p (0 keeps every token)", self.min_p, "a number in [0, 1]")
 
     @property
     def greedy(self) -> bool:

@@ -443,7 +443,7 @@ def test_an_answer_that_ends_early_releases_everything(loop: Any) -> None:
 
 # Through `Reasoner`
 
-DRAFTERS = (None, "ngram", "suffix", "draft", "tree", "step")
+DRAFTERS = (None, "ngram", "draft", "tree", "step")
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def random_question(rng: Random, longest: int) -> str:
 
 def random_options(rng: Random) -> GenerateOptions:
     mode = rng.choice(["ar", "sd", "lr", "lr", "lr+sd", "lr+sd"])
-    drafters = ["ngram", "suffix", "draft", "tree"] + ["step"] * (mode == "lr+sd")
+    drafters = ["ngram", "draft", "tree"] + ["step"] * (mode == "lr+sd")
     width = rng.choice([1, 1, 2, 3])
     settings: dict[str, Any] = {
         "mode": mode,

@@ -16,7 +16,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Coupling, Origin, Role, Verdict
 
-DRAFTERS = ("ngram", "suffix", "draft", "tree", "step")
+DRAFTERS = ("ngram", "draft", "tree", "step")
 QUESTION = "How many coins does Ann have?"
 LR = {"mode": "lr"}
 
@@ -249,7 +249,6 @@ def test_the_coupling_is_that_of_a_variants_drafter(exact: Reasoner) -> None:
         ({"num_speculative_tokens": 10**9}, "num_speculative_tokens"),
         ({"draft_forwards": 10**12}, "draft_forwards"),
         ({"prompt_lookup_min": 3}, "prompt_lookup_max"),
-        ({"min_confidence": "a"}, "min_confidence"),
         ({"branching": ()}, "branching"),
         ({"branching": 3}, "branching"),
         ({"branching": (99, 99, 99, 99)}, "branching"),

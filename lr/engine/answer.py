@@ -15,8 +15,7 @@ engine's loop (`engine.py`); by `Engine.serve` many answers share one. Read next
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,18 +28,13 @@ from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
 from lr.spec import protocol as messages
 from lr.spec.acceptance import MatchRule
-from lr.spec.drafters import SourcedSteps, StepDrafter
-from lr.spec.protocol import (
-    Choice,
-    NodeId,
-    Place,
-    WorkKind,
-)
+from lr.spec.drafters import StepDrafter
+from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.variant import Correction, Variant
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.trace import StepWritten, Trace
+from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
@@ -96,12 +90,8 @@ class Answer(Question):
         self.pairs: dict[NodeId, Pair] = {}
         self.judged: dict[NodeId, Pair] = {}
         self.emitted: list[EmittedStep] = []
-        self._sourced: dict[NodeId, Step] = {}  # by no model, not reported yet
         self._correcting: CorrectedStep | None = None
-        config = self.scheduler_config()
-        if type(self.verifier).choose is not Verifier.choose:
-            config = replace(config, choose=self._choose)
-        self.scheduler = LookaheadScheduler(config)
+        self.scheduler = LookaheadScheduler(self.scheduler_config())
         self.steering: Steering | None = None
         controller = self.variant.make("controller")
         if controller is not None:
@@ -183,10 +173,8 @@ class Answer(Question):
     def take(self) -> bool:
         """Report finished steps to the scheduler, which ignores cancelled ones. Whether
         there were any."""
-        sourced = [Written(node, step, ()) for node, step in self._sourced.items()]
-        self._sourced.clear()
         drafted = self.sides[Role.DRAFT].take() if Role.DRAFT in self.sides else []
-        for written in (*sourced, *drafted):
+        for written in drafted:
             node = self.nodes.get(written.node)
             if node is not None:
                 node.tokens += written.step.tokens
@@ -198,9 +186,9 @@ class Answer(Question):
         for written in targeted:
             if self._keeps(written):
                 self._report(messages.Targeted(written.node, written.step))
-        return bool(sourced or drafted or targeted)
+        return bool(drafted or targeted)
 
-    def take_verdict(self, node: NodeId, verdict: Verdict | None) -> None:
+    def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         pair = self.pairs.pop(node, None)
         if pair is not None:
@@ -210,7 +198,6 @@ class Answer(Question):
     def end(self) -> None:
         """Stop all work and close all branches, in any state of the answer."""
         self.pairs.clear()
-        self._sourced.clear()
         self.nodes.clear()
         for side in self.sides.values():
             side.end()
@@ -248,8 +235,7 @@ class Answer(Question):
                 case messages.Judge():
                     self.pairs[command.node] = self._pair(command)
                 case messages.Cancel((WorkKind.DRAFT, node)):
-                    if self._sourced.pop(node, None) is None:
-                        self.sides[Role.DRAFT].cancel(node)
+                    self.sides[Role.DRAFT].cancel(node)
                 case messages.Cancel((WorkKind.TARGET, node)):
                     self.target.cancel(node)
                 case messages.Cancel((WorkKind.JUDGE, node)):
@@ -262,58 +248,27 @@ class Answer(Question):
                         side.close(node)
 
     def _begin_drafts(self, command: messages.Draft) -> None:
-        """Begin the alternatives after a node. Those of a step source are put on the
-        draft's branches; the draft writes the others."""
+        """Begin the alternatives after a node."""
         parent = command.node
         tokens = self.nodes[parent].tokens
-        sourced = self._sourced_steps(command)
-        side = self.sides[Role.DRAFT]
         for sibling, child in enumerate(command.children):
             self.nodes[child] = AnswerNode(tokens)
-            step = sourced[sibling] if sibling < len(sourced) else None
-            if step is None:
-                stream = self.stream(Role.DRAFT, parent.index, sibling)
-                side.draft(parent, child, len(tokens), command.limit, stream)
-            else:
-                side.fork(parent, child, len(tokens), step.tokens)
-                self.trace.record(StepWritten(Role.DRAFT, parent.index, step, child))
-                self._sourced[child] = step
-
-    def _sourced_steps(self, command: messages.Draft) -> list[Step | None]:
-        """The step source's alternatives; None where the draft is to write."""
-        if self.variant.step_source is None:
-            return []
-        codec = self.engine.codec
-        source = SourcedSteps(
-            source=self.variant.step_source,
-            segmenter=partial(self.segmenter(), codec.token_bytes),
-            eos_ids=codec.eos_ids,
-            vocab_size=codec.vocab_size,
-            prompt=len(self.prompt),
-        )
-        prefix = self.nodes[command.node].tokens
-        steps = source.after(prefix, self.scheduler.config.width, command.limit)
-        lengths = [None if step is None else len(step.tokens) for step in steps]
-        self.trace.tell("step_source", command.node, {"tokens": lengths})
-        return steps
+            stream = self.stream(Role.DRAFT, parent.index, sibling)
+            self.sides[Role.DRAFT].draft(
+                parent, child, len(tokens), command.limit, stream
+            )
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         self.fork_target(node)
         stream = self.stream(Role.TARGET, node.index)
         self._correcting = self._corrected_step(node, limit, stream)
-        begun = () if self._correcting is None else self._correcting.begin()
-        self._write_target(node, limit, stream, begun)
+        self._write_target(node, limit, stream)
         for child in [child for child in self.nodes if self._leads_from(node, child)]:
             self._offer(child)
 
-    def _write_target(
-        self, node: NodeId, limit: int, stream: Stream, begun: Sequence[int]
-    ) -> None:
-        side = self.target
-        longest = None if self.steering is None else self.steering.max_draft_tokens
-        side.write(
-            node, node.index, limit, stream, begun=begun, max_draft_tokens=longest
-        )
+    def _write_target(self, node: NodeId, limit: int, stream: Stream) -> None:
+        most = None if self.steering is None else self.steering.max_draft_tokens
+        self.target.write(node, node.index, limit, stream, max_draft_tokens=most)
 
     def _corrected_step(
         self, node: NodeId, limit: int, stream: Stream
@@ -330,7 +285,6 @@ class Answer(Question):
             rejected=tuple(pair for pair in rejected if pair is not None),
             sampling=self.sampling,
             prompt=len(self.prompt),
-            note=self.trace.at(node),
         )
         return CorrectedStep(self.variant.corrector, correction, limit, stream)
 
@@ -344,14 +298,8 @@ class Answer(Question):
             self._correcting = None
             return True
         self.target.rewind(written.node, len(corrected.correction.prefix))
-        self._write_target(
-            written.node, corrected.limit, corrected.draws(), corrected.begin()
-        )
+        self._write_target(written.node, corrected.limit, corrected.draws())
         return False
-
-    def _choose(self, place: Place) -> Choice:
-        """The verifier's choice among alternatives; its notes go into the trace."""
-        return self.verifier.choose(replace(place, note=self.trace.at(place.node)))
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
@@ -362,7 +310,6 @@ class Answer(Question):
             target=judge.target,
             draft_sampling=self.nodes[judge.node].logprobs,
             stream=stream.fold_in("verdict", judge.node.number),
-            note=self.trace.at(judge.node),
             index=judge.parent.index,
             prompt=len(self.prompt),
         )

@@ -47,7 +47,7 @@ from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.spec.checks import refuse
 from lr.spec.variant import DraftModel
-from lr.spec.verifiers.base import Requires, Verifier, all_verdicts_of
+from lr.spec.verifiers.base import Requires, Verifier, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, require
@@ -409,7 +409,7 @@ class Loop:
         seconds_before = self.forward_seconds
         passes_before = verifier.passes
         pairs = [answer.pairs[node] for answer, node in waiting]
-        verdicts = all_verdicts_of(verifier, pairs)
+        verdicts = verdicts_of(verifier, pairs)
         # Forwards of target and draft that the verifier asked for are counted already.
         forwards = self.forward_seconds - seconds_before
         seconds = (time.perf_counter() - started - forwards) / len(waiting)

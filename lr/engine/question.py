@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lr.engine.engine import Engine
 
 LONGEST_ANSWER = 32768  # tokens, if `max_tokens` is not given
-READS_DRAFTS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
+READS_DRAFTS = Requires.TARGET_LOGPROBS | Requires.SAMPLING_LOGPROBS
 """What a verifier may require that makes the target read draft steps."""
 
 
@@ -91,10 +91,10 @@ class Question:
         return root.fold_in(self.question, self.options.sample, role.value)
 
     def steps_ahead(self) -> StepsAhead | None:
-        """What the draft's worker needs to write steps before they are asked for. None:
-        it must not, since others write some of them."""
+        """What the draft's worker needs to write steps before they are asked for; None
+        for alternatives, which it must not write so."""
         options = self.options
-        if self.variant.step_source is not None or options.width > 1:
+        if options.width > 1:
             return None
         role = Role.TARGET if options.coupling == "shared" else Role.DRAFT
         stream = self.role_stream(role)
@@ -147,7 +147,7 @@ class Question:
     def segmenter(self) -> Callable[[TokenBytes], Segmenter]:
         options = self.options
         if self.variant.segmenter is not None:
-            return self.variant.segmenter
+            return partial(self.variant.make, "segmenter")
         if options.segmenter == "blank_line":
             return BlankLineSegmenter
         return partial(
@@ -159,14 +159,11 @@ class Question:
         verifier = self.verifier
         if not options.looks_ahead:
             return SchedulerConfig(self.limits, depth=0)
-        needs_target_step = (
-            bool(verifier.requires & Requires.TARGET_STEP)
-            and verifier.early_requires is None
-        )
-        if self.variant.corrector and (needs_target_step or verifier.parallel):
+        needs_target_step = bool(verifier.requires & Requires.TARGET_STEP)
+        if self.variant.corrector and needs_target_step:
             raise SettingError(
                 "the variant has a corrector, so it needs a verifier that needs no target step "
-                '(requires without Requires.TARGET_STEP, not parallel), such as "likelihood".'
+                '(requires without Requires.TARGET_STEP), such as "likelihood".'
             )
         return SchedulerConfig(
             limits=self.limits,
@@ -176,7 +173,7 @@ class Question:
             max_target_rows=options.max_target_rows,
             reject_late=options.late_drafts == "reject",
             needs_target_step=needs_target_step,
-            parallel_target=verifier.parallel,
+            choose=verifier.choose,
         )
 
     def _limits(self) -> Limits:
@@ -210,7 +207,7 @@ def recommended_sampling(codec: Codec) -> SamplingParams:
     stated = codec.generation_config
     if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)
-    names = ("temperature", "top_p", "top_k", "min_p")
+    names = ("temperature", "top_p", "top_k")
     settings = {n: stated[n] for n in names if stated.get(n) is not None}
     try:
         return SamplingParams(**settings)

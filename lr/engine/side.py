@@ -98,15 +98,12 @@ class Side:
         limit: int,
         stream: Stream,
         *,
-        begun: Sequence[int] = (),
         max_draft_tokens: int | None = None,
     ) -> None:
         """Begin step number `index` at the end of the branch of `node`, at most `limit`
-        tokens long and drawn from `stream`. It begins with the tokens `begun`."""
+        tokens long and drawn from `stream`."""
         branch = self.branches[node]
-        branch.extend(begun)
         job = StepJob(branch, index, limit, stream, self.trace, node)
-        job.tokens += begun
         job.max_draft_tokens = max_draft_tokens
         self.jobs[node] = job
         self.writer.begin([job])

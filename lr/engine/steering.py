@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lr.rng import Stream, uniform
-from lr.spec.checks import VariantError, check_begun, check_bool, check_number
+from lr.spec.checks import VariantError, check_bool, check_number
 from lr.spec.protocol import Schedule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import (
@@ -32,12 +32,6 @@ class CorrectedStep:
     limit: int
     stream: Stream
 
-    def begin(self) -> tuple[int, ...]:
-        """The first tokens of the step, from a rejected draft step."""
-        begun = self.corrector.begin(self.correction)
-        check_begun(self.corrector, begun, self.correction.rejected, self.limit)
-        return tuple(begun)
-
     def draws(self) -> Stream:
         """The randomness of the present attempt."""
         attempt = self.correction.attempt
@@ -58,9 +52,6 @@ class CorrectedStep:
                 f"the variant's corrector {type(self.corrector).__qualname__} kept none of "
                 f"{MOST_ATTEMPTS} steps of the target; expected `keep` to be True in the end."
             )
-        correction.note(
-            "corrector", keeps=False, attempt=correction.attempt, number=number
-        )
         self.correction = replace(correction, attempt=correction.attempt + 1)
         return False
 
@@ -86,7 +77,7 @@ class Steering:
         news = self.trace.events[self.num_events :]
         self.num_events += len(news)
         self.stats += stats_of(news)
-        progress = Progress.of(self.stats, self.trace.at(None))
+        progress = Progress.of(self.stats)
         depth = controller.depth(progress)
         check_number("controller", controller.depth, depth, 0)
         tokens = controller.tokens(progress)
@@ -95,6 +86,4 @@ class Steering:
         shallowest = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
         depth = max(shallowest, min(depth, self.deepest))
         self.max_draft_tokens = tokens
-        chosen: dict[str, object] = {"depth": depth, "tokens": tokens}
-        self.trace.tell("controller", self.scheduler.root.id, chosen)
         self.scheduler.set_depth(depth)

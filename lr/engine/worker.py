@@ -420,11 +420,6 @@ class RemoteSide:
         if self.ahead is not None:
             self._post(DraftSide.may_go_on, self.ahead)
 
-    def fork(
-        self, parent: NodeId, node: NodeId, length: int, tokens: Sequence[int] = ()
-    ) -> None:
-        self._post(DraftSide.fork, parent, node, length, tokens)
-
     def draft(
         self, parent: NodeId, node: NodeId, length: int, limit: int, stream: Stream
     ) -> None:

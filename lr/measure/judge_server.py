@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lr.errors import LRError, SettingError
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import JUDGE_PROMPT, Decode
+from lr.spec.verifiers.judge import JUDGE_PROMPT, Decode, unless_equal
 from lr.types import Verdict, require
 
 if TYPE_CHECKING:
@@ -80,7 +80,11 @@ class ServedJudge(Verifier):
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Judge all pairs at once. Raises `JudgeError` if that ends the run."""
-        return self._wait(self._judge_all(pairs))
+        return unless_equal(pairs, self.decode, self._judge_others)
+
+    def _judge_others(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        verdicts: list[Verdict] = self._wait(self._judge_all(pairs))
+        return verdicts
 
     async def _judge_all(self, pairs: Sequence[Pair]) -> list[Verdict]:
         return list(await asyncio.gather(*map(self._judge_pair, pairs)))
@@ -88,8 +92,6 @@ class ServedJudge(Verifier):
     async def _judge_pair(self, pair: Pair) -> Verdict:
         first = self.decode(pair.target_step.tokens).strip()
         second = self.decode(pair.draft.tokens).strip()
-        if first.casefold() == second.casefold():
-            return Verdict(aligned=True, why="equal text")
         if self.given_up is not None:
             return Verdict(aligned=False, why=self.given_up, failed=True)
         question = JUDGE_PROMPT.format(first=first, second=second)

@@ -34,7 +34,6 @@ SAME = [
     "temperature",
     "top_p",
     "top_k",
-    "min_p",
     "max_tokens_len",
     "model",
 ]

@@ -22,8 +22,7 @@ from msgspec import ValidationError, convert, to_builtins
 from lr.errors import SettingError
 from lr.measure.datasets import Item
 from lr.measure.store import AnswerKey, Store
-from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.named import Around
+from lr.spec.verifiers.base import Around, Pair, Requires, Verifier, verdicts_of
 from lr.types import Step, Verdict
 
 

@@ -11,7 +11,7 @@ from lr.model.codec import Codec
 
 HARMLESS = frozenset(
     """
-do_sample temperature top_p top_k min_p eos_token_id bos_token_id pad_token_id
+do_sample temperature top_p top_k eos_token_id bos_token_id pad_token_id
 decoder_start_token_id transformers_version _from_model_config _commit_hash use_cache
 cache_implementation cache_config return_legacy_cache compile_config disable_compile
 low_memory num_return_sequences is_assistant output_attentions output_hidden_states

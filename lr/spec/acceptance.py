@@ -14,8 +14,8 @@ checks the program itself, not a copy.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -25,19 +25,16 @@ from torch import Tensor
 from lr.kvcache.cache import integers
 from lr.rng import uniform
 from lr.spec.checks import check_outcomes
-from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens, read_probs, rows_of
-from lr.spec.sampling import distribution, draw, narrowed, sample
-from lr.types import SamplingParams
+from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens, with_probs
+from lr.spec.sampling import sample
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The accepted nodes from the root down, the token that follows, and a note for the
-    trace."""
+    """The accepted nodes from the root down, and the token that follows."""
 
     nodes: tuple[int, ...]
     token: int
-    note: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,15 +43,13 @@ class Outcome:
     and the distribution [v] of the token after them.
 
     `untouched`: no draft was tried at that token's position, so it is drawn from the
-    target's own row with the key of plain decoding. `note`: fields for the trace if
-    this outcome occurs.
+    target's own row with the key of plain decoding.
     """
 
     probability: float
     nodes: tuple[int, ...]
     next_probs: Callable[[], Tensor]
     untouched: bool
-    note: Mapping[str, object] = field(default_factory=dict)
 
 
 class AcceptanceRule(ABC):
@@ -64,16 +59,12 @@ class AcceptanceRule(ABC):
     rule's docstring has the proof. `trees`: it can verify trees, not only chains.
     `needs_fresh_noise`: its decision depends on drafts *after* the position where it
     stops, so the next round must not draw with the same noise (`BlockRule` explains).
-    `draws_uniform`: a number selects the outcome. `narrow`: `verify` may be given the
-    columns of a few tokens instead of all, with their `ids`.
     """
 
     name: str
     lossless: bool = False
     trees: bool = False
     needs_fresh_noise: bool = False
-    draws_uniform: bool = True
-    narrow: bool = False
 
     @abstractmethod
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
@@ -84,26 +75,22 @@ class AcceptanceRule(ABC):
         """
 
     def verify(
-        self,
-        probs: Tensor,
-        proposals: Sequence[Proposal],
-        draws: Sequence[Draws],
-        ids: Tensor | None = None,
+        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
     ) -> list[Decision]:
         """Decide for each branch, independently of the others.
 
         `probs` [sum of (n + 1), v] holds for each branch the target's row at its end,
-        then one row after each node, in order. `ids` [v]: the token of each column, if
-        not its number.
+        then one row after each node, in order.
         """
-        tables = rows_of(probs, proposals, draws, trees=self.trees)
-        proposals = read_probs(tables, proposals)
+        if not proposals:
+            return []
+        tables = probs.split([len(proposal) + 1 for proposal in proposals])
         outcomes = [
             self.select(p_rows, proposal, keys) if proposal.tokens else untried(p_rows)
-            for p_rows, proposal, keys in zip(tables, proposals, draws, strict=True)
+            for p_rows, proposal, keys in zip(
+                tables, with_probs(tables, proposals), draws, strict=True
+            )
         ]
-        if not outcomes:
-            return []
         last_keys = [
             keys.sample_key(len(outcome.nodes))
             if outcome.untouched
@@ -111,10 +98,9 @@ class AcceptanceRule(ABC):
             for outcome, keys in zip(outcomes, draws, strict=True)
         ]
         rows = torch.stack([outcome.next_probs() for outcome in outcomes])  # [b, v]
-        tokens = sample(rows, last_keys, ids)
         return [
-            Decision(outcome.nodes, token, outcome.note)
-            for outcome, token in zip(outcomes, tokens, strict=True)
+            Decision(outcome.nodes, token)
+            for outcome, token in zip(outcomes, sample(rows, last_keys), strict=True)
         ]
 
     def select(self, p_rows: Tensor, proposal: Proposal, draws: Draws) -> Outcome:
@@ -122,35 +108,6 @@ class AcceptanceRule(ABC):
         outcomes = self.outcomes(p_rows, proposal)
         check_outcomes(self, outcomes)
         return pick(outcomes, uniform(draws.uniform_key))
-
-    def decide(
-        self,
-        logits: Tensor,
-        sampling: SamplingParams,
-        proposals: Sequence[Proposal],
-        draws: Sequence[Draws],
-    ) -> list[Decision]:
-        """`verify`, from logits [sum of (n + 1), v]. If top-k leaves few tokens of a
-        large vocabulary, a `narrow` rule sees only their columns and those of the
-        drafts; the others are zero.
-        """
-        tokens = [token for proposal in proposals for token in proposal.tokens]
-        few = None
-        if vars(type(self)).get("narrow"):  # not if it is only inherited
-            few = narrowed(logits, sampling, tokens)
-        if few is None:
-            return self.verify(distribution(logits, sampling), proposals, draws)
-        logits, ids, columns = few
-        left = iter(columns)
-        in_columns = [
-            replace(
-                proposal,
-                tokens=tuple(islice(left, len(proposal))),
-                q=None if proposal.q is None else proposal.q[:, ids],
-            )
-            for proposal in proposals
-        ]
-        return self.verify(distribution(logits, sampling), in_columns, draws, ids)
 
 
 def untried(p_rows: Tensor) -> Outcome:
@@ -193,7 +150,6 @@ class RejectRule(AcceptanceRule):
     name = "reject"
     lossless = True
     trees = True
-    narrow = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """One outcome per node, including the root: the walk ends there, all children
@@ -302,7 +258,6 @@ class MatchRule(AcceptanceRule):
     name = "match"
     lossless = True
     trees = True
-    draws_uniform = False
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """As for certain drafts, if the drafts' noise is independent of the target's:
@@ -312,44 +267,19 @@ class MatchRule(AcceptanceRule):
         return RejectRule().outcomes(p_rows, replace(proposal, q=None))
 
     def verify(
-        self,
-        probs: Tensor,
-        proposals: Sequence[Proposal],
-        draws: Sequence[Draws],
-        ids: Tensor | None = None,
+        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
     ) -> list[Decision]:
-        assert ids is None  # not `narrow`: tokens are compared, not columns
-        rows_of(probs, proposals, draws)  # refuses tokens outside the vocabulary
-        return follow_all(proposals, sample(probs, draw_keys(proposals, draws)))
-
-    def decide(
-        self,
-        logits: Tensor,
-        sampling: SamplingParams,
-        proposals: Sequence[Proposal],
-        draws: Sequence[Draws],
-    ) -> list[Decision]:
-        # It needs the target's own tokens, not the probabilities.
-        tokens = draw(logits, sampling, draw_keys(proposals, draws))
-        return follow_all(proposals, tokens)
-
-
-def draw_keys(proposals: Sequence[Proposal], draws: Sequence[Draws]) -> list[int]:
-    """The keys with which plain decoding draws the token at each row."""
-    return [
-        keys.sample_key(depth)
-        for proposal, keys in zip(proposals, draws, strict=True)
-        for depth in proposal.depths()
-    ]
-
-
-def follow_all(proposals: Sequence[Proposal], tokens: list[int]) -> list[Decision]:
-    """`follow` each proposal; `tokens` [sum of (n + 1)]."""
-    left = iter(tokens)
-    return [
-        follow(proposal, list(islice(left, len(proposal) + 1)))
-        for proposal in proposals
-    ]
+        """Draw a token at every row with the key of plain decoding, and compare."""
+        keys = [
+            keys.sample_key(depth)
+            for proposal, keys in zip(proposals, draws, strict=True)
+            for depth in proposal.depths()
+        ]
+        drawn = iter(sample(probs, keys))
+        return [
+            follow(proposal, list(islice(drawn, len(proposal) + 1)))
+            for proposal in proposals
+        ]
 
 
 def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
@@ -403,7 +333,6 @@ class BlockRule(AcceptanceRule):
     lossless = True
     trees = False
     needs_fresh_noise = True
-    narrow = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """One outcome per place where the block can be cut. The end is first."""

@@ -9,7 +9,6 @@ exception that a part raises is not touched and keeps its traceback.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -48,12 +47,6 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def are_tokens(value: Any, vocab_size: float = math.inf) -> bool:
-    """Whether this is a sequence of token ids, not text."""
-    listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    return listed and all(is_int(token) and 0 <= token < vocab_size for token in value)
-
-
 def make_part(
     named: str, make: Callable[..., Any], *arguments: Any, **more: Any
 ) -> Any:
@@ -87,9 +80,9 @@ def check_names(part: str, value: object, base: type) -> None:
             refuse(part, value, f"the name {name!r}", f"{meant!r}, or a name with _")
 
 
-def check_verdicts(verifier: Any, verdicts: Any, count: int, *, early: bool) -> None:
-    """One `Verdict` of plain Python values per pair; None only for an early one."""
-    method = verifier.judge_early if early else verifier.judge
+def check_verdicts(verifier: Any, verdicts: Any, count: int) -> None:
+    """One `Verdict` of plain Python values per pair."""
+    method = verifier.judge
     expected = (
         f"a list of {count} lr.types.Verdict, one per pair, in order: aligned is True or "
         "False, why a text, score a number or None (of a tensor: .item())"
@@ -97,8 +90,6 @@ def check_verdicts(verifier: Any, verdicts: Any, count: int, *, early: bool) -> 
     if not isinstance(verdicts, list) or len(verdicts) != count:
         refuse("verifier", method, verdicts, expected)
     for verdict in verdicts:
-        if verdict is None and early:
-            continue
         if not isinstance(verdict, Verdict):
             refuse("verifier", method, verdict, expected)
         score = verdict.score
@@ -132,33 +123,6 @@ def check_bool(part: str, method: object, value: object) -> None:
     """True or False, not 0, 1 or a tensor."""
     if value is not True and value is not False:
         refuse(part, method, value, "True or False")
-
-
-def check_steps(source: Any, steps: Any, width: int, vocab_size: int) -> None:
-    """At most `width` alternatives, each the token ids of a step, or None."""
-    listed = isinstance(steps, Sequence) and not isinstance(steps, (str, bytes))
-    fits = listed and len(steps) <= width
-    if not fits or not all(s is None or are_tokens(s, vocab_size) for s in steps):
-        refuse(
-            "step source",
-            source.steps_after,
-            steps,
-            f"at most {width} alternatives, each None or a list of token ids from 0 to "
-            f"{vocab_size - 1}",
-        )
-
-
-def check_begun(
-    corrector: Any, begun: Any, rejected: Sequence[Any], limit: int
-) -> None:
-    """The beginning of a rejected draft step, or nothing."""
-    fits = are_tokens(begun) and len(begun) < limit
-    beginnings = [pair.draft.tokens[: len(begun)] for pair in rejected] if fits else []
-    if not fits or (len(begun) > 0 and tuple(begun) not in beginnings):
-        expected = (
-            f"the first tokens of a rejected draft step, fewer than {limit}, or ()"
-        )
-        refuse("corrector", corrector.begin, begun, expected)
 
 
 def check_list(

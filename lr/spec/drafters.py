@@ -1,14 +1,12 @@
 """The drafters: chains and trees of a draft model, lookup in the text, the draft's own
 step.
 
-Also the steps of a `StepProposer`. `lr/spec/token_sd.py` defines drafters. This file is
-loaded when an option asks for one."""
+`lr/spec/token_sd.py` defines drafters."""
 
 from __future__ import annotations
 
-import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,14 +15,11 @@ from torch import Tensor
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.options import GenerateOptions
-from lr.spec.checks import check_steps
 from lr.spec.proposal import EMPTY, ROOT, Proposal
 from lr.spec.runner import Runner, fork_longest, read_up_to
 from lr.spec.sampling import distribution, perturbed, sample
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
-from lr.spec.variant import StepSource
-from lr.spec.write import Segmenter
-from lr.types import Coupling, Finish, SamplingParams, Step, require, require_whole
+from lr.types import Coupling, SamplingParams
 
 
 def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
@@ -33,8 +28,6 @@ def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
     coupling = Coupling(options.coupling)
     if name == "ngram":
         return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
-    if name == "suffix":
-        return SuffixDrafter()
     if name == "step":
         return StepDrafter()
     if setup.runner is None:
@@ -43,13 +36,7 @@ def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
         return TreeDrafter(
             setup.runner, setup.sampling, options.branching, coupling, setup.eos_ids
         )
-    return ModelDrafter(
-        setup.runner,
-        setup.sampling,
-        coupling,
-        options.min_confidence,
-        setup.eos_ids,
-    )
+    return ModelDrafter(setup.runner, setup.sampling, coupling, setup.eos_ids)
 
 
 class LookupDrafter(Drafter):
@@ -65,8 +52,7 @@ class LookupDrafter(Drafter):
     name = "ngram"
 
     def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
-        require_whole("prompt_lookup_min", prompt_lookup_min, 1)
-        require_whole("prompt_lookup_max", prompt_lookup_max, prompt_lookup_min)
+        assert 1 <= prompt_lookup_min <= prompt_lookup_max
         self.longest = prompt_lookup_max
         self.shortest = prompt_lookup_min
 
@@ -77,18 +63,13 @@ class LookupDrafter(Drafter):
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
         text = array("q", tokens).tobytes()
-        # If the last n tokens occurred before, so did the last n - 1: search by halves.
-        # The last `low` tokens occurred before; the last `high + 1` did not.
-        low = 0
-        high = min(self.longest, len(tokens) - 1)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if earlier_end(text, middle) is None:
-                high = middle - 1
-            else:
-                low = middle
-        end = earlier_end(text, low) if low >= self.shortest else None
-        return EMPTY if end is None or k < 1 else Proposal.chain(tokens[end : end + k])
+        if k < 1:
+            return EMPTY
+        for n in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
+            end = earlier_end(text, n)
+            if end is not None:
+                return Proposal.chain(tokens[end : end + k])
+        return EMPTY
 
 
 def earlier_end(text: bytes, n: int) -> int | None:
@@ -101,18 +82,6 @@ def earlier_end(text: bytes, n: int) -> int | None:
             return position // 8 + n
         stop = position + len(pattern) - 1
     return None
-
-
-class SuffixDrafter(LookupDrafter):
-    """Lookup of the longest suffix that occurred before (after SuffixDecoding, arXiv
-    2411.04975).
-
-    Example: in 1 2 3 9 1 2 3 the longest suffix is "1 2 3", so 9 1 2 3 is proposed."""
-
-    name = "suffix"
-
-    def __init__(self) -> None:
-        super().__init__(sys.maxsize, 1)
 
 
 class StepDrafter(Drafter):
@@ -202,22 +171,14 @@ def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
 class ModelDrafter(OwnBranches):
     """Chains of tokens, with the distributions that they are drawn from (`Proposal.q`).
 
-    Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`,
-    or after a token whose distribution gives every token less than `min_confidence`.
-    That token itself is kept and judged, since dropping it unseen would bias the
-    output. A subclass may stop before a draw instead: `goes_on`."""
+    Sampling parameters are the target's. Nothing is drafted after a token of
+    `eos_ids`."""
 
     name = "draft"
 
     sampling: SamplingParams
     coupling: Coupling = Coupling.INDEPENDENT
-    min_confidence: float = 0.0
     eos_ids: frozenset[int] = frozenset()
-
-    def __post_init__(self) -> None:
-        expected = "a probability in [0, 1] (0 never stops early)"
-        likely = self.min_confidence
-        require(0 <= likely <= 1, "min_confidence", likely, expected)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         depths = [min(k, context.limit) for context in contexts]
@@ -227,31 +188,18 @@ class ModelDrafter(OwnBranches):
         live = [i for i, depth in enumerate(depths) if depth > 0]
         twins = {i: self.follow(contexts[i].branch) for i in live}
         while live:
-            branches = [twins[i] for i in live]
-            logits = torch.stack(self.runner.forward(branches))  # [b, v]
-            # 1. Stop before the draw where a subclass says so.
-            staying = [n for n, stays in enumerate(self.goes_on(logits)) if stays]
-            if len(staying) < len(live):
-                live = [live[n] for n in staying]
-                logits = logits[staying]
-            if not live:
-                break
-            # 2. Draw one token on each branch.
+            logits = torch.stack(
+                self.runner.forward([twins[i] for i in live])
+            )  # [b, v]
             probs = distribution(logits, self.sampling)  # [b, v]
             keys = [draft_key(contexts[i], len(tokens[i]), self.coupling) for i in live]
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
                 tokens[i].append(token)
                 rows[i].append(row)
-            # 3. Stop after a token that ends the text, or that was unsure.
-            sure = [True] * len(live)
-            if self.min_confidence:
-                sure = (probs.amax(-1) >= self.min_confidence).tolist()
             live = [
                 i
-                for i, goes_on in zip(live, sure, strict=True)
-                if goes_on
-                and len(tokens[i]) < depths[i]
-                and tokens[i][-1] not in self.eos_ids
+                for i in live
+                if len(tokens[i]) < depths[i] and tokens[i][-1] not in self.eos_ids
             ]
             for i in live:
                 twins[i].append(tokens[i][-1])
@@ -261,11 +209,6 @@ class ModelDrafter(OwnBranches):
             Proposal.chain(chain, torch.stack(qs) if qs else None)  # q [n, v]
             for chain, qs in zip(tokens, rows, strict=True)
         ]
-
-    def goes_on(self, logits: Tensor) -> list[bool]:
-        """Whether to draw from each row of logits [b, v]; asked before every draw. What
-        decides is the next distribution, not a token, so this biases nothing."""
-        return [True] * len(logits)
 
 
 @dataclass(eq=False)
@@ -289,9 +232,7 @@ class TreeDrafter(OwnBranches):
     eos_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        fits = all(isinstance(width, int) and width >= 1 for width in self.branching)
-        expected = "one whole number >= 1 per level, such as (3, 2, 1)"
-        require(fits and len(self.branching) > 0, "branching", self.branching, expected)
+        assert self.branching and min(self.branching) >= 1
         # Without top-k and top-p, which could leave too few candidates.
         self.sampling = SamplingParams(self.sampling.temperature or 1.0)
 
@@ -299,9 +240,8 @@ class TreeDrafter(OwnBranches):
         depths = [min(k, len(self.branching), context.limit) for context in contexts]
         tokens: list[list[int]] = [[] for _ in contexts]
         parents: list[list[int]] = [[] for _ in contexts]
-        leaves: list[
-            tuple[int, int, Branch]
-        ] = []  # (tree, node, branch that ends there)
+        # (tree, node, branch that ends there)
+        leaves: list[tuple[int, int, Branch]] = []
         for i, context in enumerate(contexts):
             if depths[i] > 0:
                 twin = self.follow(context.branch)
@@ -332,30 +272,3 @@ class TreeDrafter(OwnBranches):
         return [
             Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)
         ]
-
-
-@dataclass(frozen=True)
-class SourcedSteps:
-    """The proposals of a `StepSource` as steps. `segmenter` and `eos_ids` find their
-    ends; the first `prompt` tokens of every prefix are the prompt."""
-
-    source: StepSource
-    segmenter: Callable[[], Segmenter]
-    eos_ids: frozenset[int]
-    vocab_size: int
-    prompt: int
-
-    def after(self, prefix: Sequence[int], width: int, limit: int) -> list[Step | None]:
-        """Up to `width` steps after a prefix; None if a step does not end within
-        `limit` tokens."""
-        steps = self.source.steps_after(prefix, self.prompt, width)
-        check_steps(self.source, steps, width, self.vocab_size)
-        return [self._step(tokens, limit) for tokens in steps]
-
-    def _step(self, tokens: Sequence[int] | None, limit: int) -> Step | None:
-        segmenter = self.segmenter()
-        for length, token in enumerate((tokens or ())[:limit], start=1):
-            if token in self.eos_ids or segmenter.feed(token):
-                finish = Finish.EOS if token in self.eos_ids else Finish.BOUNDARY
-                return Step(tuple((tokens or ())[:length]), finish)
-        return None

@@ -8,10 +8,8 @@ the branch's end, row i + 1 after node i. Read next: `acceptance.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,16 +23,6 @@ ROOT = -1
 """The parent of the first tokens of a proposal: the end of the branch."""
 
 
-class TokenProbs(NamedTuple):
-    """p and q of every token of a proposal, read from these tables and valid only for
-    them."""
-
-    p_rows: Tensor
-    q: Tensor | None
-    ps: list[float]
-    qs: list[float]
-
-
 @dataclass(frozen=True, eq=False)
 class Proposal:
     """Draft tokens for one branch: a tree whose siblings are tried in order, often just
@@ -45,8 +33,8 @@ class Proposal:
     distribution from which token i was drawn, given its path and its earlier siblings.
     (For siblings drawn without replacement, each row lacks the earlier ones and still
     sums to one.) `q` None: nothing was drawn and the tokens were certain (n-gram
-    lookup, greedy or top-k drafts), which is equivalent to one-hot rows. `probs`:
-    values already read from the tables, for many branches at once.
+    lookup, greedy or top-k drafts), which is equivalent to one-hot rows. `probs`: p and
+    q of the tokens, once `with_probs` has read them; a changed copy has none.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2" with 4 as the second
     choice for the first position. Raises `ProtocolError` if the parts do not fit
@@ -56,7 +44,7 @@ class Proposal:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     q: Tensor | None = None
-    probs: TokenProbs | None = None
+    probs: tuple[list[float], list[float]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         earlier = all(ROOT <= parent < node for node, parent in enumerate(self.parents))
@@ -137,74 +125,42 @@ class Draws:
         return self.stream.fold_in("residual").key(self.offset + depth)
 
 
-def rows_of(
-    probs: Tensor,
-    proposals: Sequence[Proposal],
-    draws: Sequence[Draws],
-    *,
-    trees: bool = True,
-) -> Sequence[Tensor]:
-    """The rows [n + 1, v] of each proposal in `probs`."""
-    sizes = [len(proposal) + 1 for proposal in proposals]
-    assert (
-        len(draws) == len(proposals) and probs.dim() == 2 and len(probs) == sum(sizes)
-    )
-    vocabulary = probs.shape[1]
-    for proposal in proposals:
-        tokens = proposal.tokens
-        q = proposal.q
-        assert q is None or q.shape[1] == vocabulary, "of draft and target"
-        if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
-            raise ProtocolError(
-                f"draft tokens {tokens} are not all within the target's {vocabulary}."
-            )
-        assert trees or proposal.is_chain, "the rule verifies chains only"
-    return torch.split(probs, sizes)
-
-
 def probs_of_tokens(
     p_rows: Tensor, proposal: Proposal
 ) -> tuple[list[float], list[float]]:
     """p and q of every draft token, which is all that a chain needs of the [n, v]
     tables. Raises `NumericalError` if one is not a finite number.
     """
-    probs = proposal.probs
-    if probs is None or probs.p_rows is not p_rows or probs.q is not proposal.q:
-        probs = read_probs([p_rows], [proposal])[0].probs
-        assert probs is not None
-    return probs.ps, probs.qs
+    if proposal.probs is None:
+        [proposal] = with_probs([p_rows], [proposal])
+    assert proposal.probs is not None
+    return proposal.probs
 
 
-def read_probs(rows: Sequence[Tensor], proposals: Sequence[Proposal]) -> list[Proposal]:
+def with_probs(
+    tables: Sequence[Tensor], proposals: Sequence[Proposal]
+) -> list[Proposal]:
     """The proposals with p and q of their tokens, read by a single transfer from the
-    device."""
-    sizes = [len(proposal) for proposal in proposals]
-    if not any(sizes):
-        return [
-            replace(proposal, probs=TokenProbs(p_rows, proposal.q, [], []))
-            for p_rows, proposal in zip(rows, proposals, strict=True)
-        ]
-    # Row i + 1 follows node i, so a token's own row is that of its parent plus 1.
-    rows_before = [parent + 1 for p in proposals for parent in p.parents]
-    tokens = [token for proposal in proposals for token in proposal.tokens]
-    tables = integers((rows_before, tokens), rows[0].device)
-    before_of, tokens_of = (table.split(sizes) for table in tables)
-    values = [
-        p_rows[places, ids]
-        for p_rows, places, ids in zip(rows, before_of, tokens_of, strict=True)
-    ]
-    for proposal, ids in zip(proposals, tokens_of, strict=True):
+    device. `tables`: the target's rows [n + 1, v] of each proposal."""
+    values = []
+    for p_rows, proposal in zip(tables, proposals, strict=True):
+        # Row i + 1 follows node i, so a token's own row is that of its parent plus 1.
+        rows_before = [parent + 1 for parent in proposal.parents]
+        rows, tokens = integers((rows_before, proposal.tokens), p_rows.device)
+        p = p_rows[rows, tokens]  # [n]
+        q = torch.ones_like(p)  # a certain draft
         if proposal.q is not None:
-            values.append(proposal.q.gather(1, ids[:, None])[:, 0])  # [n]
-    numbers = torch.cat(values).tolist()
-    if not all(map(isfinite, numbers)):
+            q = proposal.q.gather(1, tokens[:, None])[:, 0]
+        values.append(torch.stack((p, q)))
+    ps, qs = torch.cat(values, dim=1).tolist()
+    if not all(map(isfinite, (*ps, *qs))):
         raise not_finite()
-    ps = iter(numbers)
-    qs = iter(numbers[len(tokens) :])
-    with_probs = []
-    for p_rows, proposal in zip(rows, proposals, strict=True):
-        n = len(proposal)
-        drawn = [1.0] * n if proposal.q is None else list(islice(qs, n))
-        probs = TokenProbs(p_rows, proposal.q, list(islice(ps, n)), drawn)
-        with_probs.append(replace(proposal, probs=probs))
-    return with_probs
+    read = []
+    start = 0
+    for proposal in proposals:
+        end = start + len(proposal)
+        copy = replace(proposal)
+        object.__setattr__(copy, "probs", (ps[start:end], qs[start:end]))
+        read.append(copy)
+        start = end
+    return read

@@ -19,9 +19,9 @@ Plain data without torch; a trace records these very objects. Read next: `schedu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from lr.types import EmittedStep, Finish, Step, Verdict, require, require_whole
 
@@ -100,8 +100,7 @@ class Target:
 class Judge:
     """Compare `draft`, the step from `parent` to `node`, with `target`, the target's
     step after `parent`. Answer: `Judged`. Without `target` the draft step is judged
-    alone, from the target's prefill of it; if the verifier is unsure, the target writes
-    its step and a second `Judge` comes.
+    alone, from the target's prefill of it.
     """
 
     node: NodeId
@@ -168,11 +167,10 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on the draft step to `node`; None: it cannot be judged without the
-    target's."""
+    """The verdict on the draft step to `node`."""
 
     node: NodeId
-    verdict: Verdict | None
+    verdict: Verdict
 
 
 Event = Drafted | Targeted | Judged
@@ -223,26 +221,6 @@ class Schedule(Enum):
     DEPTH = "depth"
 
 
-class Note(Protocol):
-    """Records a variant's own event in the trace; stepper and player show it with its
-    fields.
-
-    `Pair`, `Place`, `Correction`, `Progress` and a drafter's `Context` have one; an
-    `Outcome` has its fields.
-    """
-
-    def __call__(self, name: str, **fields: object) -> None:
-        """`fields`: numbers, strings, booleans, None, and lists of these. Without a
-        detailed trace it does nothing. Do not call it after the method that received it
-        has returned.
-        """
-        ...
-
-
-def silent(name: str, **fields: object) -> None:
-    """The `Note` that records nothing, for scripts and simulations."""
-
-
 class Wait(Enum):
     """The answer of `Verifier.choose` if it cannot decide yet."""
 
@@ -258,14 +236,13 @@ Choice = int | Literal[Wait.WAIT] | None
 class Place:
     """The alternatives of one step, in the order of the siblings, up to the first one
     without a verdict; `more` follow. Later verdicts are hidden, so their order of
-    arrival cannot matter. `note` records in the trace.
+    arrival cannot matter.
     """
 
     node: NodeId
     drafts: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
     more: int = 0  # alternatives without a verdict yet
-    note: Note = field(default=silent, compare=False, repr=False)
 
 
 def first_aligned(place: Place) -> Choice:
@@ -282,9 +259,7 @@ class SchedulerConfig:
     `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding.
     `max_target_rows` also counts draft steps that are judged alone; nodes near the root
     come first. `needs_target_step`: False if the verifier judges draft steps alone;
-    then the target writes only where none is accepted or the verifier is unsure.
-    `parallel_target`: it writes at once all the same, so a rejection need not wait for
-    it. `choose`: `Verifier.choose`.
+    then the target writes only where none is accepted. `choose`: `Verifier.choose`.
     """
 
     limits: Limits
@@ -294,7 +269,6 @@ class SchedulerConfig:
     max_target_rows: int | None = None
     reject_late: bool = False
     needs_target_step: bool = True
-    parallel_target: bool = False
     choose: Callable[[Place], Choice] = first_aligned
 
     def __post_init__(self) -> None:
@@ -314,8 +288,3 @@ class SchedulerConfig:
         """Whether drafts, target steps and verdicts are separate stages, one after
         another."""
         return self.schedule is Schedule.SYNC
-
-    @property
-    def writes_at_once(self) -> bool:
-        """Whether the target writes its steps without waiting for a verdict."""
-        return self.needs_target_step or self.parallel_target

@@ -1,7 +1,7 @@
 """From logits to *the* distribution, and from a distribution and a key to a token.
 
-Temperature, top-k, top-p and min-p act only in `distribution`; sampling and acceptance
-both start from its result. `sample` draws with keyed noise: every token gets an
+Temperature, top-k and top-p act only in `distribution`; sampling and acceptance both
+start from its result. `sample` draws with keyed noise: every token gets an
 exponential number E, computed from (key, token id) alone. argmin E / p has distribution
 p: of several exponential clocks with rates p, clock i rings first with probability p_i.
 With g = -log E this is the Gumbel trick argmax(log p + g) (Maddison et al., arXiv
@@ -35,14 +35,19 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     """Probabilities [b, v], at least fp32, of logits [b, v] (unchanged). One-hot at
     temperature 0.
 
-    The filters are those of Hugging Face, in the same order: temperature, top-k, top-p,
-    min-p. Ties at the edge of top-k are all kept. Raises NumericalError if the largest
+    The filters are those of Hugging Face, in the same order: temperature, top-k, top-p.
+    Ties at the edge of top-k are all kept. Raises NumericalError if the largest
     logit of a row is not finite. On CUDA that check would make the host wait: the
     probabilities become NaN instead, and `sample` raises.
     """
     if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
         raise not_finite()
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
+    if logits.is_cpu and 0 < params.top_k < HEAD and logits.shape[-1] > SMALL:
+        top, ids = logits.topk(HEAD, dim=-1)  # far cheaper than the whole vocabulary
+        if bool((top[:, -1] < top[:, params.top_k - 1]).all()):  # no tie is left out
+            head = distribution(top, params)
+            return head.new_zeros(logits.shape).scatter_(-1, ids, head)
     if params.greedy:
         likeliest = logits.argmax(-1, keepdim=True)
         probs = torch.zeros_like(logits, dtype=dtype).scatter_(-1, likeliest, 1.0)
@@ -56,10 +61,6 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.top_p < 1:
         ordered = None if best is None else probs.gather(-1, best)
         probs = _keep_top_p(probs, params.top_p, ordered)
-    if params.min_p > 0:
-        edge = params.min_p * probs.amax(-1, keepdim=True)
-        probs = probs.masked_fill(probs < edge, 0.0)
-        probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
 
@@ -89,18 +90,15 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     return probs / probs.sum(-1, keepdim=True)
 
 
-def sample(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> list[int]:
+def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """One token id per row of probs [b, v], drawn with its key: the largest `perturbed`
-    score. `ids` [v] or [b, v]: the token of each column, if not its number."""
-    tokens = tokens_at(perturbed(probs, keys, ids).argmax(-1), ids)
-    return tokens.tolist() if probs.is_cpu else read_checked(tokens, probs)
-
-
-def tokens_at(columns: Tensor, ids: Tensor | None) -> Tensor:
-    """The tokens [b] in these columns [b], one per row; see `sample`."""
-    if ids is None:
-        return columns
-    return ids.expand(len(columns), -1).gather(1, columns[:, None])[:, 0]
+    score."""
+    if not probs.is_cpu:
+        return read_checked(perturbed(probs, keys).argmax(-1), probs)
+    if probs.shape[-1] <= SMALL:
+        return perturbed(probs, keys).argmax(-1).tolist()
+    ids = probs.any(0).nonzero()[:, 0]  # the tokens that some row can give
+    return ids[perturbed(probs[:, ids], keys, ids).argmax(-1)].tolist()
 
 
 def read_checked(tokens: Tensor, probs: Tensor) -> list[int]:
@@ -114,53 +112,20 @@ def read_checked(tokens: Tensor, probs: Tensor) -> list[int]:
 
 
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
-    """`sample(distribution(logits, params), keys)`, of a large vocabulary only the
-    likeliest tokens if top-k leaves no others."""
-    head = likeliest(logits, params)
-    if head is not None:
-        top, ids, complete = head
-        probs = distribution(top, params)  # [b, HEAD], a vocabulary of its own per row
-        tokens = tokens_at(perturbed(probs, keys, ids).argmax(-1), ids)
+    """`sample(distribution(logits, params), keys)`. If top-k leaves few tokens of a
+    large vocabulary, only the likeliest `HEAD` are looked at."""
+    k = params.top_k
+    if not params.greedy and 0 < k < HEAD and logits.shape[-1] > SMALL:
+        top, ids = logits.topk(HEAD, dim=-1)  # [b, HEAD], each row its own vocabulary
+        probs = distribution(top, params)
+        columns = perturbed(probs, keys, ids).argmax(-1, keepdim=True)
+        tokens = ids.gather(1, columns)[:, 0]
+        complete = top[:, -1] < top[:, k - 1]  # ties of the last one may go on
         complete = complete & probs.sum(-1).isfinite()
         drawn, sure = torch.stack((tokens, complete.to(torch.int64))).tolist()
         if all(sure):
             return drawn
     return sample(distribution(logits, params), keys)
-
-
-def likeliest(
-    logits: Tensor, params: SamplingParams
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The logits and the ids of the HEAD likeliest tokens of each row, both [b, HEAD],
-    and whether top-k leaves no other token [b]: ties of the last one may go on. None
-    where this does not pay, or without top-k."""
-    k = params.top_k
-    if params.greedy or not 0 < k < HEAD or logits.shape[-1] <= SMALL:
-        return None
-    top, ids = logits.topk(HEAD, dim=-1)
-    return top, ids, top[:, -1] < top[:, k - 1]
-
-
-def narrowed(
-    logits: Tensor, params: SamplingParams, tokens: Sequence[int]
-) -> tuple[Tensor, Tensor, list[int]] | None:
-    """The columns of logits [b, v] that matter: `tokens`, and all that top-k leaves in
-    some row. Returns their logits [b, c], their ids [c], and the columns of `tokens`.
-    The distribution of these logits is that of all, without the zeros. None as in
-    `likeliest`.
-
-    Example: top-k leaves tokens 7 and 9 in one row, 9 and 12 in the other, and token 8
-    was drafted: ids (7, 8, 9, 12), and 8 is column 1.
-    """
-    head = likeliest(logits, params)
-    if head is None:
-        return None
-    _, ids, complete = head
-    drafted = integers(tokens, logits.device)
-    ids = torch.cat((ids.flatten(), drafted)).unique()  # sorted
-    places = torch.searchsorted(ids, drafted)
-    *columns, sure = torch.cat((places, complete.all().view(1))).tolist()
-    return (logits[:, ids], ids, columns) if sure else None
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -188,7 +153,8 @@ def not_finite() -> NumericalError:
 
 
 def perturbed(probs: Tensor, keys: Sequence[int], ids: Tensor | None = None) -> Tensor:
-    """The scores -E / p, fp64 [b, v]; -inf where p is 0. `sample` takes the largest."""
+    """The scores -E / p, fp64 [b, v]; -inf where p is 0. `sample` takes the largest.
+    `ids` [v] or [b, v]: the token of each column, if not its number."""
     size = probs.shape[-1]
     if not probs.is_cpu:
         if ids is None:

@@ -72,8 +72,6 @@ class Node:
     limit: int  # the longest step that may follow, in tokens; 0: none
     step: Step | None = None  # the last one; None: the prompt, or not written yet
     verdict: Verdict | None = None  # on that step, which is the draft's
-    # The verifier could not judge the step alone: compare it with the target's.
-    unsure: bool = False
     target: Step | None = None  # the target's own step from here
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     # Steps may follow: the last one is written, not rejected, and leaves room.
@@ -110,15 +108,15 @@ class LookaheadScheduler:
         belongs to a step before the root's.
 
         An impossible event raises `ProtocolError` and changes nothing: its work was
-        never commanded or is finished, its step is empty or too long, it has no verdict
-        although both steps exist.
+        never commanded or is finished, or its step is empty or too long.
         """
         work = Work(_COMPLETES[type(event)], event.node)
         node = self.work.get(work)
         if node is None:
             self._require_stale(work)
             return []
-        self._require_possible(event, node)
+        if not isinstance(event, Judged) and event.step is not None:
+            self._require_fit(event.step, node)
         del self.work[work]
         match event:
             case Drafted(_, None):
@@ -130,9 +128,7 @@ class LookaheadScheduler:
                 node.open = step.finish is Finish.BOUNDARY and node.limit > 0
             case Targeted(_, step):
                 node.target = step
-            case Judged(_, None):
-                node.unsure = True
-            case Judged(_, Verdict() as verdict):
+            case Judged(_, verdict):
                 self._settle(node, verdict)
         return self._advance()
 
@@ -145,24 +141,15 @@ class LookaheadScheduler:
         if work in self._cancelled:
             self._cancelled.remove(work)  # a stale event comes only once
         elif work.node.index >= self.root.id.index:
-            unfinished = ", ".join(f"{w.kind.value} {w.node}" for w in self.work)
             raise ProtocolError(
-                f"an event reports the {work.kind.value} work for node {work.node}, which was "
-                f"never commanded or is already done. Unfinished work: {unfinished}."
+                f"{work.kind.value} {work.node} was never commanded or is already done."
             )
 
-    def _require_possible(self, event: Event, node: Node) -> None:
-        problem = ""
-        match event:
-            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if (
-                not 0 < len(t) <= node.limit
-            ):
-                problem = f"its step has {len(t)} tokens, expected 1 to {node.limit}"
-            case Judged(_, None) if not self._judged_alone(node):
-                problem = "the verifier had both steps, so it must decide"
-        if problem:
+    def _require_fit(self, step: Step, node: Node) -> None:
+        length = len(step.tokens)
+        if not 0 < length <= node.limit:
             raise ProtocolError(
-                f"{type(event).__name__} for {event.node} is impossible: {problem}."
+                f"a step of {length} tokens at node {node.id}; expected 1 to {node.limit}."
             )
 
     # After every event: judge, decide and start whatever is possible
@@ -194,16 +181,15 @@ class LookaheadScheduler:
                     break
                 if child.step is None or not self._unjudged(child):
                     continue
-                alone = self._judged_alone(child)
-                # Alone, only a cut step fails by its form: compare the step with
-                # itself.
-                target = child.step if alone else node.target
+                # Alone, only a cut step fails by its form: compare it with itself.
+                compares = self.config.needs_target_step
+                target = node.target if compares else child.step
                 if target is None:
                     continue
                 verdict = verdict_by_form(child.step, target)
                 if verdict is not None:
                     self._settle(child, verdict)
-                elif not alone:
+                elif compares:
                     command = Judge(child.id, node.id, child.step, target)
                     self._begin(WorkKind.JUDGE, child, command)
 
@@ -310,7 +296,7 @@ class LookaheadScheduler:
             self.root = new
             # A cycle ends at a target step, or at its last draft step if no target step
             # is due.
-            if new is not node or not (self.config.writes_at_once or new.children):
+            if new is not node or not (self.config.needs_target_step or new.children):
                 self._cycle = new.id.index
         for child in old.children:
             if child is not new:
@@ -347,9 +333,10 @@ class LookaheadScheduler:
             if free > 0 and self._target_is_due(node):
                 free -= 1
                 self._begin(WorkKind.TARGET, node, Target(node.id, node.limit))
+            if self.config.needs_target_step:
+                continue
             for child in node.children:
-                alone = self._judged_alone(child) and self._unjudged(child)
-                if free > 0 and alone and child.step is not None:
+                if free > 0 and child.step is not None and self._unjudged(child):
                     free -= 1
                     command = Judge(child.id, node.id, child.step, None)
                     self._begin(WorkKind.JUDGE, child, command)
@@ -368,21 +355,13 @@ class LookaheadScheduler:
 
     def _target_is_due(self, node: Node) -> bool:
         """Whether the target's step after `node` may start and has not started yet. If
-        the verifier needs none, it starts where the verifier is unsure, and at a root
-        without draft steps left.
-        """
+        the verifier needs none, it starts at a root without draft steps left."""
         if node.target is not None or Work(WorkKind.TARGET, node.id) in self.work:
             return False
-        if self.config.writes_at_once:
+        if self.config.needs_target_step:
             paper = self.config.schedule is Schedule.PAPER
             return not paper or self._level(node) < self.config.depth
-        unsure = any(child.unsure for child in node.children)
-        return unsure or (
-            node is self.root and all(child.released for child in node.children)
-        )
-
-    def _judged_alone(self, child: Node) -> bool:
-        return not self.config.needs_target_step and not child.unsure
+        return node is self.root and all(child.released for child in node.children)
 
     def _unjudged(self, child: Node) -> bool:
         """Whether the verifier has yet to be asked about the draft step that leads
@@ -392,10 +371,10 @@ class LookaheadScheduler:
 
     def _rows_in_work(self) -> int:
         """Rows of the target: target steps, and draft steps that are judged alone."""
+        alone = not self.config.needs_target_step
         return sum(
-            kind is WorkKind.TARGET
-            or (kind is WorkKind.JUDGE and self._judged_alone(node))
-            for (kind, _), node in self.work.items()
+            kind is WorkKind.TARGET or (alone and kind is WorkKind.JUDGE)
+            for kind, _ in self.work
         )
 
     # Changes to the tree and to the work

@@ -9,7 +9,6 @@ import re
 
 from lr.options import SegmenterName
 from lr.spec.write import WHITE_SPACE, BlankLineSegmenter, Segmenter, TokenBytes
-from lr.types import require
 
 
 def make_segmenter(
@@ -29,7 +28,7 @@ class FixedSegmenter:
     thought, so draft and target steps rarely mean the same."""
 
     def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
-        require(tokens >= 1, "segment_tokens", tokens, "a whole number >= 1")
+        assert tokens >= 1
         self.token_bytes = token_bytes
         self.left = tokens
         self.visible = False

@@ -17,7 +17,7 @@ Read next: `acceptance.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,27 +25,24 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.spec.acceptance import AcceptanceRule
+from lr.spec.acceptance import AcceptanceRule, Decision
 from lr.spec.checks import check_list, check_proposal, refuse
-from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal
-from lr.spec.protocol import Note, silent
-from lr.spec.rounds import round_detail
+from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal, probs_of_tokens
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
-from lr.trace import RoundDetail
-from lr.types import Coupling, SamplingParams, require_whole
+from lr.trace import DraftToken, RoundDetail
+from lr.types import Coupling, SamplingParams
 
 
 @dataclass(frozen=True)
 class Context:
     """A branch that needs a proposal at most `limit` deep, and the target's draws in
-    this round. `length`: of the branch before the round. `note` records in the trace.
+    this round. `length`: of the branch before the round.
     """
 
     branch: Branch
     limit: int
     draws: Draws
-    note: Note = field(default=silent, compare=False, repr=False)
     length: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +115,7 @@ class Speculation:
     def __post_init__(self) -> None:
         rule = self.rule
         drafter = self.drafter
-        require_whole("num_speculative_tokens", self.num_speculative_tokens, 1)
+        assert self.num_speculative_tokens >= 1
         if drafter.trees and not rule.trees:
             raise SettingError(
                 f"rule {rule.name!r} verifies chains only, but drafter {drafter.name!r} proposes "
@@ -135,8 +132,7 @@ class Speculation:
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of
-    `proposed` draft tokens and one more. `depth`: of the proposal. `note`: the rule's
-    fields for the trace.
+    `proposed` draft tokens and one more. `depth`: of the proposal.
     """
 
     tokens: tuple[int, ...]
@@ -144,7 +140,6 @@ class RoundEnd:
     proposed: int
     depth: int
     detail: RoundDetail | None = None
-    note: Mapping[str, object] = field(default_factory=dict)
 
 
 def speculate(
@@ -175,17 +170,14 @@ def speculate(
 
     # 3. Decide.
     draws = [context.draws for context in contexts]
-    if detailed:
-        rows = distribution(rows, sampling)  # the same shape: probabilities
-        decisions = rule.verify(rows, proposals, draws)
-    else:
-        decisions = rule.decide(rows, sampling, proposals, draws)
+    probs = distribution(rows, sampling)
+    decisions = rule.verify(probs, proposals, draws)
 
     # 4. Keep the cache of a path that begins with the accepted nodes.
-    p_rows = rows.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v]
+    tables = probs.split([len(proposal) + 1 for proposal in proposals])  # [n + 1, v]
     ends = []
-    for context, proposal, (logits, forks), decision, p in zip(
-        contexts, proposals, runs, decisions, p_rows, strict=True
+    for context, proposal, (logits, forks), decision, p_rows in zip(
+        contexts, proposals, runs, decisions, tables, strict=True
     ):
         branch = context.branch
         accepted = len(decision.nodes)
@@ -201,7 +193,7 @@ def speculate(
         drafter.learn(context, proposal, logits)
         detail = None
         if detailed:
-            detail = round_detail(rule, p, proposal, context.draws, decision)
+            detail = round_detail(rule, p_rows, proposal, context.draws, decision)
         ends.append(
             RoundEnd(
                 tokens=tuple(context.tokens[context.length :]),
@@ -209,7 +201,6 @@ def speculate(
                 proposed=len(proposal),
                 depth=max(proposal.depths()),
                 detail=detail,
-                note=decision.note,
             )
         )
     return ends
@@ -281,3 +272,56 @@ def _by_node(rows: Sequence[tuple[Tensor, tuple[int, ...]]]) -> Tensor:
         for row, node in zip(logits, (ROOT, *path), strict=True):
             by_node.setdefault(node, row)
     return torch.stack([by_node[node] for node in sorted(by_node)])
+
+
+def round_detail(
+    rule: AcceptanceRule,
+    p_rows: Tensor,
+    proposal: Proposal,
+    draws: Draws,
+    decision: Decision,
+) -> RoundDetail:
+    """A round in full, as a detailed trace shows it. `p_rows` [n + 1, v]: the target's
+    rows.
+
+    How likely a token was to stay follows from the rule's list of outcomes. Let S be
+    the probability of the outcomes in which it stays. Once it is tried (its parent
+    stayed, its earlier siblings did not), it stays with probability S / (S of the
+    parent - S of those siblings).
+
+    Example: rule reject, a chain of two tokens whose min(1, p/q) are 0.8 and 0.5. The
+    outcomes "none", "the first" and "both" have probabilities 0.2, 0.4 and 0.4. The
+    first token stays with probability 0.8, the second with 0.4 / 0.8 = 0.5."""
+    nodes = decision.nodes
+    stay = [0.0] * len(proposal)
+    for outcome in rule.outcomes(p_rows, proposal) if proposal.tokens else ():
+        for node in outcome.nodes:
+            stay[node] += outcome.probability
+    # For the root and every node: what is left for its next child, and whether that is
+    # tried.
+    left = [1.0, *stay]
+    tries = [True, *(node in nodes for node in range(len(proposal)))]
+    ps, qs = probs_of_tokens(p_rows, proposal)
+    draft_tokens = []
+    for node, parent in enumerate(proposal.parents):
+        above = left[parent + 1]
+        tried = tries[parent + 1]
+        draft_tokens.append(
+            DraftToken(
+                token=proposal.tokens[node],
+                parent=parent,
+                p=ps[node],
+                q=qs[node],
+                accept=min(1.0, stay[node] / above) if above > 0 else None,
+                kept=node in nodes if tried else None,
+            )
+        )
+        left[parent + 1] -= stay[node]
+        tries[parent + 1] = tried and node not in nodes
+    last_row = nodes[-1] + 1 if nodes else 0
+    return RoundDetail(
+        offset=draws.offset,
+        draft_tokens=tuple(draft_tokens),
+        token=decision.token,
+        p=p_rows[last_row, decision.token].item(),
+    )

@@ -1,4 +1,4 @@
-"""A variant of the method: at most eight parts that replace the usual ones.
+"""A variant of the method: at most seven parts that replace the usual ones.
 
 `PARTS` is the one list of them; loading, `lr check`, headings and `docs/variants.md`
 read it. The base classes of three parts are defined here, the others beside the code
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,15 +19,14 @@ from typing import Any, NamedTuple
 import torch
 
 from lr.errors import SettingError
-from lr.options import GenerateOptions, Mode
+from lr.options import GenerateOptions, Mode, make_options
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.checks import VariantError, check_names, refuse
-from lr.spec.protocol import Note, silent
 from lr.spec.token_sd import Drafter, DrafterSetup
 from lr.spec.verifiers.base import Pair, Verifier, check_verifier
 from lr.spec.write import Segmenter, TokenBytes
 from lr.trace import Stats, TokenRounds
-from lr.types import SamplingParams, Step, require
+from lr.types import SamplingParams, Step
 
 DraftModel = torch.nn.Module | str | Path | Callable[[Any], torch.nn.Module]
 """The draft of a variant: a model, the name or folder of a checkpoint, or a function
@@ -41,7 +39,7 @@ class Progress:
     an answer depends on no clock.
 
     Of `drafted` draft steps `judged` have a verdict, and `accepted` are emitted.
-    `rounds`: of token-level speculation. `note` records in the trace.
+    `rounds`: of token-level speculation.
     """
 
     steps: int = 0
@@ -52,13 +50,11 @@ class Progress:
     target_passes: int = 0
     draft_passes: int = 0
     rounds: TokenRounds = field(default_factory=TokenRounds)
-    note: Note = field(default=silent, compare=False, repr=False)
 
     @classmethod
-    def of(cls, stats: Stats, note: Note = silent) -> Progress:
+    def of(cls, stats: Stats) -> Progress:
         """The counts among these statistics."""
-        counts = [f.name for f in fields(cls) if f.name != "note"]
-        return cls(**{name: getattr(stats, name) for name in counts}, note=note)
+        return cls(**{f.name: getattr(stats, f.name) for f in fields(cls)})
 
 
 class Controller(ABC):
@@ -77,21 +73,6 @@ class Controller(ABC):
         return None
 
 
-class StepSource(ABC):
-    """Writes draft steps without a model: retrieval, an n-gram of steps, a recorded
-    answer. (A `Drafter` proposes tokens.)"""
-
-    @abstractmethod
-    def steps_after(
-        self, tokens: Sequence[int], prompt: int, width: int
-    ) -> Sequence[Sequence[int] | None]:
-        """Up to `width` alternatives for the step after `tokens`, of which the first
-        `prompt` are the prompt. Each is the token ids of a step, with its boundary. For
-        None, or tokens that do not end a step, the draft model writes that alternative.
-        Must be a pure function.
-        """
-
-
 @dataclass(frozen=True)
 class Correction:
     """What a `Corrector` is told about the target's step that replaces rejected draft
@@ -99,8 +80,8 @@ class Correction:
 
     `prefix`: the tokens before them, of which the first `prompt` are the prompt.
     `rejected`: what the verifier saw of them (nothing of a cut step). `attempt`: how
-    many steps of the target were discarded before. `logprobs` (only in `keep`): of the
-    target's step under its sampling distribution. `note` records in the trace.
+    many steps of the target were discarded before. `logprobs`: of the target's step
+    under its sampling distribution.
     """
 
     prefix: tuple[int, ...]
@@ -109,7 +90,6 @@ class Correction:
     attempt: int = 0
     logprobs: tuple[float, ...] = ()
     prompt: int = 0
-    note: Note = field(default=silent, compare=False, repr=False)
 
 
 MOST_ATTEMPTS = 1000
@@ -117,14 +97,9 @@ MOST_ATTEMPTS = 1000
 
 
 class Corrector:
-    """How the target writes the step that replaces rejected ones. It needs a verifier
-    that needs no target step: only then is the step written after the rejection.
+    """Says which step of the target replaces rejected ones. It needs a verifier that
+    needs no target step: only then is the step written after the rejection.
     """
-
-    def begin(self, correction: Correction) -> Sequence[int]:
-        """The first tokens of a rejected draft step to keep; the target continues after
-        them."""
-        return ()
 
     def keep(self, correction: Correction, step: Step, number: float) -> bool:
         """Whether to keep the target's step; if not, the target draws another. `number`
@@ -158,7 +133,6 @@ PARTS = (
     Part("controller", Controller, Given.PER_ANSWER, "steps"),
     Part("corrector", Corrector, Given.OBJECT, "steps"),
     Part("segmenter", Segmenter, Given.PER_STEP, "both"),
-    Part("step_source", StepSource, Given.OBJECT, "steps"),
     Part("drafter", Drafter, Given.PER_ANSWER, "tokens"),
     Part("rule", AcceptanceRule, Given.PER_ANSWER, "tokens"),
     Part("draft", torch.nn.Module, Given.MODEL, "draft"),
@@ -180,7 +154,6 @@ class Variant:
     controller: Callable[[], Controller] | None = None
     corrector: Corrector | None = None
     segmenter: Callable[[TokenBytes], Segmenter] | None = None
-    step_source: StepSource | None = None
     drafter: Callable[[DrafterSetup], Drafter] | None = None
     rule: Callable[[], AcceptanceRule] | None = None
     draft: DraftModel | None = None
@@ -194,7 +167,7 @@ class Variant:
         levels = {part.level for part in self.replaced}
         if "tokens" in levels and "steps" not in levels:
             object.__setattr__(self, "settings", {"mode": "sd", **self.settings})
-        check_settings(self.settings)
+        make_options(**self.settings)  # refuses names and values that no option has
 
     @property
     def replaced(self) -> list[Part]:
@@ -229,24 +202,14 @@ def _check_given(part: Part, value: Any) -> None:
             f"the variant's {part.field} is {value!r}; expected {part.given.value}{hint} "
             f"(of a class derived from {_name(part)})."
         )
-    if part.given is Given.OBJECT:
-        check_names(part.field, value, part.base)
     if isinstance(value, Verifier):
         check_verifier(value)
+    elif part.given is Given.OBJECT:
+        check_names(part.field, value, part.base)
 
 
 def _name(part: Part) -> str:
     return f"{part.base.__module__}.{part.base.__qualname__}"
-
-
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise `SettingError` for a name or a value that no option has."""
-    options = [option.name for option in fields(GenerateOptions)]
-    for name in settings:
-        near = ", ".join(get_close_matches(name, options)) or "temperature"
-        expected = f"an option of generate, such as {near}"
-        require(name in options, "a name in Variant.settings", name, expected)
-    replace(GenerateOptions(), **settings)
 
 
 def apply_settings(

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.checks import check_bool, refuse
+from lr.spec.checks import check_bool
 from lr.spec.proposal import Draws
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
-from lr.spec.sampling import distribution, draw, sample
+from lr.spec.sampling import distribution, draw
 from lr.spec.token_sd import Context, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
@@ -76,9 +76,8 @@ class StepJob:
     long.
 
     `stream` is the step's randomness: token t is drawn with the key (stream, t).
-    `trace` records the step under the name `node`. `tokens`: those written so far; the
-    first ones may be on the branch already. `finish` is None until the step is
-    finished. `logprobs`: of the drawn tokens, if the writer keeps them.
+    `trace` records the step under the name `node`. `tokens`: those written so far.
+    `finish` is None until the step is finished. `logprobs`: of the drawn tokens, if the writer keeps them.
     `max_draft_tokens`: per round (None: the run's number). `segmenter` finds the
     boundary; the writer sets it.
     """
@@ -146,25 +145,14 @@ class StepWriter:
             while self.live:
                 self.poll()
         finally:
-            self.end()  # a failed forward leaves no unfinished job
+            self.live = []  # a failed forward leaves no unfinished job
         return [job.step for job in jobs]
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
-        """Add jobs for the next `poll`. The tokens that a job begins with may already
-        finish it."""
+        """Add jobs for the next `poll`."""
         for job in jobs:
             job.segmenter = self.config.segmenter(self.token_bytes)
-            if not isinstance(job.segmenter, Segmenter):
-                refuse(
-                    "segmenter",
-                    self.config.segmenter,
-                    job.segmenter,
-                    "an object with feed(token) -> bool",
-                )
-            begun, job.tokens = job.tokens, []
-            self._take(job, begun)
             self.live.append(job)
-        self._part_with_finished()
 
     def cancel(self, job: StepJob) -> None:
         """Stop writing a step; its branch stays as it is."""
@@ -183,17 +171,16 @@ class StepWriter:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
             self._speculate(self.config.speculation)
-        self._part_with_finished()
+        for job in [job for job in self.live if job.finish is not None]:
+            self.live.remove(job)
+            job.trace.record(
+                StepWritten(self.config.role, job.index, job.step, job.node)
+            )
 
     def _speculate(self, speculation: Speculation) -> None:
         """Run one round of token-level speculation for all jobs."""
         contexts = [
-            Context(
-                job.branch,
-                job.room,
-                Draws(job.stream, len(job.tokens)),
-                note=job.trace.at(job.node),
-            )
+            Context(job.branch, job.room, Draws(job.stream, len(job.tokens)))
             for job in self.live
         ]
         ends = speculate(
@@ -220,14 +207,7 @@ class StepWriter:
                     )
                 )
             elif end.detail is not None:
-                token = end.tokens[0]
-                self._report(job, offset, token, end.detail.p, end.detail.key)
-            if end.note:
-                job.trace.tell("rule", job.node, dict(end.note))
-
-    def end(self) -> None:
-        """Stop writing everything; branches stay as they are."""
-        self.live = []
+                self._report(job, offset, end.tokens[0], end.detail.p)
 
     def close(self, branch: Branch) -> None:
         """Close a branch of this writer's runner, and free what a drafter keeps for
@@ -241,36 +221,23 @@ class StepWriter:
         config = self.config
         rows = torch.stack(tuple(logits))  # [b, v]
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
+        tokens = draw(rows, config.sampling, keys)
         if config.keeps_logprobs or any(job.trace.detailed for job in self.live):
             probs = distribution(rows, config.sampling)
-            tokens = sample(probs, keys)
-            drawn = torch.tensor(tokens, device=probs.device)[:, None]  # [b, 1]
-            likely = probs.gather(1, drawn)[:, 0].tolist()
-            for job, token, p, key in zip(self.live, tokens, likely, keys, strict=True):
-                self._report(job, len(job.tokens), token, p, key)
+            likely = probs[list(range(len(tokens))), tokens].tolist()
+            for job, token, p in zip(self.live, tokens, likely, strict=True):
+                self._report(job, len(job.tokens), token, p)
                 if config.keeps_logprobs:
                     job.logprobs.append(log(p))
-        else:
-            tokens = draw(rows, config.sampling, keys)
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)
             self._take(job, (token,))
 
-    def _part_with_finished(self) -> None:
-        for job in [job for job in self.live if job.finish is not None]:
-            self.live.remove(job)
-            job.trace.record(
-                StepWritten(self.config.role, job.index, job.step, job.node)
-            )
-
-    def _report(
-        self, job: StepJob, offset: int, token: int, p: float, key: int
-    ) -> None:
-        """Record a token, its probability and its key in a detailed trace."""
+    def _report(self, job: StepJob, offset: int, token: int, p: float) -> None:
+        """Record a token and its probability in a detailed trace."""
         if job.trace.detailed:
             role = self.config.role
-            event = TokenWritten(role, job.node, job.index, offset, token, p, key)
-            job.trace.record(event)
+            job.trace.record(TokenWritten(role, job.node, job.index, offset, token, p))
 
     def _take(self, job: StepJob, tokens: Sequence[int]) -> int:
         """Add `tokens`, the last ones of its branch, to a step until it ends: at end of

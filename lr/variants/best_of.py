@@ -48,4 +48,4 @@ def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Varia
     token."""
     runner = asked_model(reasoner.engine.target, reasoner.codec).runner
     settings = {"width": width, "depth": 1, "schedule": "sync"}
-    return Variant(LikeliestVerifier(floor, runner), settings=settings)
+    return Variant(LikeliestVerifier(runner, floor), settings=settings)

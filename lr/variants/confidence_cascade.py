@@ -5,7 +5,8 @@
 The draft scores its own step, which is cheap. If the score is in the band (low, high),
 the draft is unsure, and an expensive scorer (`scorers.py`) decides. Faithful: who
 decides when. Different: the measure of confidence, for which the paper gives no
-numbers; here the draft's mean log-probability per token."""
+numbers; here the draft's mean log-probability per token. With scorer "judge" the target
+writes its step for every pair, also where the draft is sure."""
 
 from __future__ import annotations
 
@@ -31,8 +32,6 @@ class Cascade(Verifier):
         require(low <= high, "(low, high)", (low, high), "low <= high")
         self.name = f"{cheap.name}>{expensive.name}"
         self.requires = cheap.requires | expensive.requires
-        compares = Requires.TARGET_STEP in cheap.requires
-        self.early_requires = None if compares else cheap.requires
         self.cheap = cheap
         self.expensive = expensive
         self.low = low
@@ -42,19 +41,18 @@ class Cascade(Verifier):
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         return self.cheap.passes + self.expensive.passes
 
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        return [
-            None
-            if verdict.score is None or self.low < verdict.score < self.high
-            else replace(verdict, aligned=verdict.score > self.low)
-            for verdict in verdicts_of(self.cheap, pairs)
-        ]
+    def sure(self, verdict: Verdict) -> Verdict | None:
+        """The verdict of `cheap`, if its score is outside the band."""
+        score = verdict.score
+        if score is None or self.low < score < self.high:
+            return None
+        return replace(verdict, aligned=score > self.low)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        early = self.judge_early(pairs)
-        unsure = [pair for pair, sure in zip(pairs, early, strict=True) if sure is None]
-        late = iter(verdicts_of(self.expensive, unsure))
-        return [verdict or next(late) for verdict in early]
+        cheap = [self.sure(verdict) for verdict in verdicts_of(self.cheap, pairs)]
+        unsure = [pair for pair, sure in zip(pairs, cheap, strict=True) if sure is None]
+        expensive = iter(verdicts_of(self.expensive, unsure))
+        return [verdict or next(expensive) for verdict in cheap]
 
 
 class Confidence(LikelihoodVerifier):
@@ -76,7 +74,7 @@ def confidence_cascade(
     scorer: str | None = None,
 ) -> Variant:
     """Accept from `high` nats on, reject up to `low`, else ask the scorer."""
-    cheap = Confidence(high, asked_draft(reasoner).runner)
+    cheap = Confidence(asked_draft(reasoner).runner, high)
     expensive = make_scorer(reasoner, scorer, threshold)
     cascade = Cascade(cheap, expensive, low=low, high=high)
     return Variant(cascade, settings={"depth": 1, "schedule": "sync"})

@@ -18,11 +18,7 @@ from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
-from lr.spec.verifiers.named import (
-    NormalisedMatch,
-    ScoreReading,
-    ScoreVerifier,
-)
+from lr.spec.verifiers.named import ScoreReading, ScoreVerifier
 from lr.types import require
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0}
@@ -50,16 +46,14 @@ def make_scorer(
 def judge_of(reasoner: Reasoner) -> JudgeVerifier:
     """The reasoner's judge; if its verifier is another, the one that the target
     names."""
-    match reasoner.verifier:
-        case NormalisedMatch(verifier=JudgeVerifier() as judge):
-            return judge
+    if isinstance(reasoner.verifier, JudgeVerifier):
+        return reasoner.verifier
     target = reasoner.engine.target
     loader = Loader(target.dtype)
     choice = VerifierChoice("judge", reasoner.codec, None, target.device, loader)
-    named = choice.build(target)
-    assert isinstance(named, NormalisedMatch)
-    assert isinstance(named.verifier, JudgeVerifier)
-    return named.verifier
+    judge = choice.build(target)
+    assert isinstance(judge, JudgeVerifier)
+    return judge
 
 
 def asked_draft(reasoner: Reasoner) -> PromptedModel:

@@ -62,9 +62,8 @@ class Script(Protocol):
     def target(self, prefix: Prefix) -> Step:
         """The target's next step."""
 
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
-        """The verdict on a pair. `target` None: on the draft step alone; then None
-        means unsure."""
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
+        """The verdict on a pair. `target` None: on the draft step alone."""
 
 
 def oldest(work: Sequence[Work]) -> int:
@@ -142,10 +141,7 @@ class ScriptedRun:
             case Target(node, limit):
                 return Targeted(node, cut(self.script.target(prefix), limit))
             case Judge(node, _, draft, target):
-                verdict = self.script.judge(prefix, draft, target)
-                if verdict is None and target is not None:
-                    verdict = Verdict(aligned=False, why="the script gives no verdict")
-                return Judged(node, verdict)
+                return Judged(node, self.script.judge(prefix, draft, target))
 
     def lines(self) -> list[str]:
         return lines_of(self.turns)
@@ -193,8 +189,7 @@ def cut(step: Step, limit: int) -> Step:
 class TextScript:
     """Texts by the number of the step, independent of earlier steps. After the last one
     the target ends the text ("$"). Draft alternatives are separated by "|"; without a
-    text no draft is possible. The verdict on a draft step alone, without the target's
-    step, is unsure if the step contains "?".
+    text no draft is possible.
 
     Example: targets ["a.", "b$"] and drafts ["A.", "C.|B$"] emit "A." and, with width
     2, "B$"; with width 1, "b$"."""
@@ -213,9 +208,7 @@ class TextScript:
         ended = len(prefix) >= len(self.targets)
         return step_of("$" if ended else self.targets[len(prefix)])
 
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
-        if target is None and "?" in text_of(draft):
-            return None
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
         rival = target or self.target(prefix)
         aligned = text_of(draft).lower() == text_of(rival).lower()
         return Verdict(aligned, "the same" if aligned else "not the same")

@@ -24,7 +24,6 @@ from lr.spec.protocol import (
 from lr.trace import (
     Ended,
     ForwardPass,
-    Noted,
     Stats,
     StepWritten,
     TokenRound,
@@ -114,8 +113,6 @@ def say(record: Record) -> str:
             )
         case Targeted(node, step):
             return f"the target wrote {words(step)} (its own step after {node})"
-        case Judged(node, None):
-            return f"the verifier is not sure about {node} without the target's step"
         case Judged(node, Verdict(aligned, why)):
             return (
                 f"verdict on {node}: {'aligned' if aligned else 'not aligned'} ({why})"
@@ -134,10 +131,6 @@ def say(record: Record) -> str:
             return f"the {role.value} finished step {index}: {words(step)}"
         case VerifierCall(pairs):
             return f"the verifier answered about {counted(pairs, 'pair')}"
-        case Noted(name, node, fields):
-            at = "" if node is None else f" at {node}"
-            values = ", ".join(f"{field} {value}" for field, value in fields.items())
-            return f"the variant's {name}{at}" + (f": {values}" if values else "")
         case Ended(done, why):
             return "the end of the answer" if done else f"the run ended early: {why}"
         case cache.BranchesGrew() | cache.CacheEvent() as event:
@@ -174,9 +167,7 @@ def _change_of(event: cache.BranchesGrew | cache.CacheEvent) -> str:
 def is_rejection(record: Record) -> bool:
     """Whether a verdict rejects a draft step here."""
     event = record.event
-    if not isinstance(event, Judged) or event.verdict is None:
-        return False
-    return not event.verdict.aligned
+    return isinstance(event, Judged) and not event.verdict.aligned
 
 
 def is_emitted(record: Record, origin: Origin) -> bool:

@@ -32,7 +32,7 @@ def reasoner() -> Iterator[Reasoner]:
         {"mode": "sd", "drafter": "draft"},
         {"mode": "lr"},
         {"mode": "lr", "schedule": "sync", "width": 2},
-        {"mode": "lr+sd", "drafter": "suffix"},
+        {"mode": "lr+sd", "drafter": "ngram"},
         {"mode": "lr", "driver": "overlapped"},
     ],
 )

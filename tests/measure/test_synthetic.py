@@ -108,8 +108,10 @@ def test_the_judge_reads_and_decides_nothing(reasoner: Reasoner) -> None:
         model, num_blocks=64, observer=lambda b, n, _: passes.append((b, n))
     )
     result = answer(reasoner, FIXED, SyntheticVerifier(FIXED, runner))
-    assert passes[0] == (1, len(INSTRUCTIONS))
-    assert sum(branches for branches, _ in passes[1:]) >= result.stats.judged > 0
+    assert sum(branches for branches, _ in passes) >= result.stats.judged > 0
+    # The instructions are read with the first pairs and stay.
+    assert passes[0][1] > passes[0][0] * len(INSTRUCTIONS)
+    assert all(tokens < rows * len(INSTRUCTIONS) for rows, tokens in passes[1:])
     assert result.tokens == answer(reasoner, FIXED).tokens
 
 

@@ -19,7 +19,6 @@ from model_kit import randomised
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lr.engine.readings import read
 from lr.engine.runner import ModelRunner, Runners
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
@@ -73,10 +72,7 @@ class Pair:
         results = []
         for side, runner in enumerate(self.runners):
             branches = [self.branches[i][side] for i in chosen]
-            reads = wanted == "read"
-            results.append(
-                read(runner, branches) if reads else runner.forward(branches, wanted)
-            )
+            results.append(runner.forward(branches, wanted))
         for plain, replayed in zip(*results, strict=True):
             torch.testing.assert_close(replayed, plain, rtol=0, atol=1e-11)
 
@@ -111,7 +107,7 @@ def test_replayed_forwards_are_the_ordinary_ones(seed: int) -> None:
             new = tokens(chance.choice([1, 1, 1, 3]))
             for branch in branches[i]:
                 branch.extend(new)
-        pair.forward(chosen, chance.choice(["last", "all", "read", [1] * len(chosen)]))
+        pair.forward(chosen, chance.choice(["last", "all", [1] * len(chosen)]))
     assert len(pair.graphs.recorded) > 2
     for i in range(len(branches)):
         pair.each(ModelRunner.close, i)

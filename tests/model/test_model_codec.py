@@ -182,7 +182,7 @@ def test_end_ids_that_are_none(saved: Save, wrong: Any) -> None:
 
 
 def test_sampling_is_recommended_and_what_is_unsupported_is_named(saved: Save) -> None:
-    stated = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": None}
+    stated = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
     codec = Codec.load(saved(byte_level(), {}, {"do_sample": True, **stated}))
     assert recommended_sampling(codec) == SamplingParams(0.6, top_p=0.95, top_k=20)
     assert not unsupported(codec)

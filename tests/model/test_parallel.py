@@ -20,7 +20,6 @@ from model_kit import hf_model
 from torch import Tensor
 
 from lr.commands.cli import main
-from lr.engine.readings import read
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE
@@ -34,7 +33,7 @@ LIMIT = 30.0
 
 def compute(model: CausalLM) -> Tensor:
     """All that a model computes in a scenario with a prompt in pieces, forks, copy on
-    write, cut branches and hidden states, in a row."""
+    write and cut branches, in a row."""
     runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8)
     noise = torch.Generator().manual_seed(5)
 
@@ -54,8 +53,7 @@ def compute(model: CausalLM) -> Tensor:
         results += runner.forward([trunk, fork, second])
     runner.rewind(fork, 9)
     fork.extend(tokens(2))
-    for reading in read(runner, [fork]):
-        results += reading
+    results += runner.forward([fork], "all")
     runner.close(trunk)
     second.extend(tokens(5))
     results += runner.forward([second], "all")  # into blocks that another branch had

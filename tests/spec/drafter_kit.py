@@ -15,7 +15,6 @@ from lr.spec.drafters import (
     LookupDrafter,
     ModelDrafter,
     StepDrafter,
-    SuffixDrafter,
     TreeDrafter,
 )
 from lr.spec.proposal import EMPTY, Proposal
@@ -49,12 +48,10 @@ class Stubborn(Drafter):
 
 DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
     "ngram": lambda s: LookupDrafter(3, 1),
-    "suffix": lambda s: SuffixDrafter(),
     "draft": lambda s: ModelDrafter(runner_of(DRAFT), s, eos_ids=END),
     "draft shared": lambda s: ModelDrafter(
         runner_of(DRAFT), s, coupling=Coupling.SHARED
     ),
-    "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, min_confidence=0.5),
     "tree": lambda s: TreeDrafter(
         runner_of(DRAFT), s, branching=(3, 2, 1), eos_ids=END
     ),

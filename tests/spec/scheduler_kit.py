@@ -45,7 +45,6 @@ class RandomScript:
     eos: float = 0.1
     cut: float = 0.1
     fails: float = 0.05
-    unsure: float = 0.3
 
     def _chance(self, *key: object) -> random.Random:
         return random.Random(repr((self.seed, *key)))
@@ -65,10 +64,8 @@ class RandomScript:
     def target(self, prefix: Prefix) -> Step:
         return self._step("target", prefix)
 
-    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
         chance = self._chance("judge", prefix, draft, target)
-        if target is None and chance.random() < self.unsure:
-            return None
         return Verdict(chance.random() < self.aligned, f"a coin, {chance.random():.3f}")
 
 
@@ -130,12 +127,8 @@ def _verdict(
     script: Script, config: SchedulerConfig, prefix: Prefix, draft: Step, target: Step
 ) -> Verdict:
     if not config.needs_target_step:
-        alone = verdict_by_form(draft, draft) or script.judge(prefix, draft, None)
-        if alone is not None:
-            return alone
-    verdict = verdict_by_form(draft, target) or script.judge(prefix, draft, target)
-    assert verdict is not None
-    return verdict
+        return verdict_by_form(draft, draft) or script.judge(prefix, draft, None)
+    return verdict_by_form(draft, target) or script.judge(prefix, draft, target)
 
 
 class Clerk:
@@ -180,11 +173,7 @@ class Clerk:
                 self._begin(Work(WorkKind.JUDGE, node), parent)
                 self.alone.add(Work(WorkKind.JUDGE, node))
             case Judge(node, parent):
-                work = Work(WorkKind.JUDGE, node)
-                if work in self.alone:  # it was unsure: now with both steps
-                    self.alone.remove(work)
-                    self.ended.remove(work)
-                self._begin(work, parent)
+                self._begin(Work(WorkKind.JUDGE, node), parent)
             case Cancel(work):
                 self._end(work)
             case Emit(emitted, _, node, root):

@@ -92,28 +92,6 @@ def test_nothing_proposed_is_plain_sampling(rule: AcceptanceRule) -> None:
     assert rule.verify(rows[:0], [], []) == []
 
 
-def test_a_batch_of_any_proposals_decides_as_each_branch_alone(
-    rule: AcceptanceRule,
-) -> None:
-    """And emits a path, then a token, that the target can write."""
-    for seed in range(20):
-        rng = random.Random(seed)
-        proposals = [random_proposal(rng, V, trees=rule.trees) for _ in range(7)]
-        rows = [random_rows(rng, len(proposal) + 1, V) for proposal in proposals]
-        chances = [draws(seed, i, offset=rng.randrange(50)) for i in range(7)]
-        together = rule.verify(torch.cat(rows), proposals, chances)
-        parts = zip(rows, proposals, chances, strict=True)
-        alone = [rule.verify(p_rows, [p], [draw])[0] for p_rows, p, draw in parts]
-        assert together == alone
-        for p_rows, proposal, decision in zip(rows, proposals, together, strict=True):
-            last = decision.nodes[-1] if decision.nodes else ROOT
-            assert proposal.path(last) == decision.nodes
-            assert float(p_rows[last + 1, decision.token]) > 0
-            for node in decision.nodes:
-                token, parent = proposal.tokens[node], proposal.parents[node]
-                assert float(p_rows[parent + 1, token]) > 0
-
-
 def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(
     rule: AcceptanceRule,
 ) -> None:
@@ -130,12 +108,6 @@ def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(
     )
     counts = [firsts[token] for token in range(V)]
     assert stats.chisquare(counts, (n * p).tolist()).pvalue > FALSE_ALARM
-
-
-def test_a_token_outside_the_vocabulary_is_refused(rule: AcceptanceRule) -> None:
-    rows = torch.full((3, V), 1 / V, dtype=torch.float64)
-    with pytest.raises(ProtocolError, match="tokens"):
-        rule.verify(rows, [Proposal.chain((1, V))], [draws()])
 
 
 # The law

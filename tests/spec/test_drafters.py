@@ -20,7 +20,6 @@ from lr.spec.drafters import (
     ModelDrafter,
     OwnBranches,
     StepDrafter,
-    SuffixDrafter,
     TreeDrafter,
     draft_key,
 )
@@ -41,10 +40,7 @@ def context(tokens: list[int], limit: int = 9, offset: int = 0) -> Context:
 
 
 def chain(
-    drafter: LookupDrafter | SuffixDrafter,
-    tokens: list[int],
-    k: int = 4,
-    limit: int = 9,
+    drafter: LookupDrafter, tokens: list[int], k: int = 4, limit: int = 9
 ) -> tuple[int, ...]:
     [proposal] = drafter.propose([context(tokens, limit)], k)
     return proposal.tokens
@@ -81,7 +77,6 @@ def test_lookups_against_their_definition(
     tokens: list[int], longest: int, k: int
 ) -> None:
     assert chain(LookupDrafter(longest, 1), tokens, k) == looked_up(tokens, longest, k)
-    assert chain(SuffixDrafter(), tokens, k) == looked_up(tokens, len(tokens), k)
 
 
 def runner() -> ModelRunner:
@@ -120,19 +115,6 @@ def test_a_draft_model_proposes_what_it_would_write(coupling: Coupling) -> None:
             assert shared == (coupling is Coupling.SHARED)
             assert sample(law, [key]) == [token]
             text.append(token)
-
-
-def test_an_unsure_draft_stops_and_keeps_what_it_drew() -> None:
-    sampling = SamplingParams(1.0)
-    question = context([5, 6, 7])
-    [full] = ModelDrafter(runner(), sampling).propose([question], 8)
-    assert full.q is not None
-    confidences = full.q.amax(-1).tolist()
-    limit = sorted(confidences)[3] + 1e-9
-    drafter = ModelDrafter(runner(), sampling, min_confidence=limit)
-    [short] = drafter.propose([question], 8)
-    unsure = next(i for i, p in enumerate(confidences) if p < limit)
-    assert short.tokens == full.tokens[: unsure + 1]
 
 
 def test_a_tree_has_the_likeliest_tokens_at_every_node() -> None:

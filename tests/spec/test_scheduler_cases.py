@@ -218,11 +218,6 @@ CASES = [
         gives="A. accepted, b. correction, C$ accepted",
     ),
     Case(
-        "where the verifier is unsure the target writes one and the pair is judged",
-        targets="a?. b?. c$", drafts="A?. X?. C$", needs_target_step=False,
-        gives="A?. accepted, b?. correction, C$ accepted",
-    ),
-    Case(
         "an end of sequence that is accepted by itself ends the chain",
         targets="a$", drafts="A$", needs_target_step=False,
         gives="A$ accepted",

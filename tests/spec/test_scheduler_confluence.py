@@ -24,7 +24,6 @@ scripts = st.builds(
     eos=chances,
     cut=chances,
     fails=chances,
-    unsure=st.sampled_from([0.0, 0.3, 1.0]),
 )
 limits = st.builds(
     Limits,

@@ -100,11 +100,6 @@ def test_cancelled_work_is_forgotten_in_time() -> None:
     assert scheduler.handle(Targeted(NodeId(0, 1), A_STEP)) == []
 
 
-def test_a_driver_that_forgets_a_piece_of_work_sees_it_listed() -> None:
-    names = [f"{work.kind.value} {work.node}" for work in some_run().scheduler.work]
-    assert names == ["target 0:0", "draft 0:2", "target 0:1"]
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

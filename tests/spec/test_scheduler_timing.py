@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from lr.spec.protocol import (
-    Cancel,
-    Limits,
-    NodeId,
-    Schedule,
-    SchedulerConfig,
-    Work,
-    WorkKind,
-)
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, TextScript, text_of
 
 SYNC, PAPER, DEPTH = Schedule
@@ -172,15 +164,6 @@ CASES = [
         "A.", {"needs_target_step": False},
     ),
     Case(
-        "a doubt that no longer matters costs the target nothing more",
-        "a. b$", "A.|A?. B$|X$", DEPTH, 1,
-        """draft 0:1.1 -> draft 0:1, judge 0:1.1
-        judge 0:1.1 -> draft 0:1, target 0:0
-        draft 0:1 -> judge 0:1, target 0:0
-        judge 0:1 -> draft 0:2, draft 0:2.1""",
-        "A.", {"width": 2, "needs_target_step": False},
-    ),
-    Case(
         "a pair that needs no verifier is decided at once: the target's step was cut",
         "aaaaa b. c$", "A. B. C$", SYNC, 2,
         """draft 0:1 -> draft 0:2
@@ -208,13 +191,6 @@ def test_a_late_draft_leaves_a_correction_of_no_step() -> None:
     [emitted] = run.emitted
     assert (emitted.origin.value, emitted.rejected) == ("correction", None)
     assert emitted.verdict and "late" in emitted.verdict.why
-
-
-def test_a_doubt_that_no_longer_matters_is_cancelled() -> None:
-    run = run_of("a. b$", "A.|A?. B$|X$", DEPTH, 1, width=2, needs_target_step=False)
-    for name in ("draft 0:1.1", "judge 0:1.1", "draft 0:1", "judge 0:1"):
-        complete(run, name)
-    assert Cancel(Work(WorkKind.TARGET, NodeId(0, 0))) in run.turns[-1].commands
 
 
 def test_rows_are_given_out_breadth_first() -> None:

@@ -23,11 +23,10 @@ from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import WAIT
 from lr.spec.sampling import distribution, sample
-from lr.spec.variant import Controller, Corrector, StepSource, Variant
+from lr.spec.variant import Controller, Corrector, Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Verdict
 
-THEN = "Then Ben has 10 coins.\n\n"
 NAN = float("nan")
 LOGPROBS = Requires.TARGET_LOGPROBS
 BOTH = Requires.TARGET_STEP | LOGPROBS
@@ -82,11 +81,6 @@ def accepts(rule, requires=LOGPROBS):
 
 def scores(score, requires=LOGPROBS):
     return verdicts(lambda pair: Verdict(True, "x", score(pair)), requires)
-
-
-def change_hidden_states(pair):
-    pair.hidden.zero_()
-    return Like().verdict(pair)
 
 
 def keep_the_pair(pair):
@@ -150,19 +144,6 @@ def segmenter(ends):
             return ends(self.tokens)
 
     return Variant(segmenter=Part)
-
-
-def source(propose):
-    part = derived(
-        StepSource, steps_after=lambda self, tokens, prompt, width: propose(tokens)
-    )
-    return Variant(step_source=part())
-
-
-def change_the_prefix(tokens):
-    if isinstance(tokens, list):
-        tokens[-1] = 5
-    return [None]
 
 
 # Drafters
@@ -289,15 +270,6 @@ REFUSED = {
     "a_short_list": verifier(judge=lambda self, pairs: Like.judge(self, pairs)[:-1]),
     "a_score_that_is_not_a_number": scores(lambda pair: NAN),
     "a_tensor_for_a_bool": accepts(lambda pair: torch.tensor(1.0) > 0),
-    "a_misspelt_early_pass": lambda reasoner: verifier(
-        requires=BOTH, early_requires=LOGPROBS, judge_erly=Like.judge
-    ),
-    "an_early_pass_that_requires_nothing": lambda reasoner: verifier(
-        requires=BOTH, judge_early=Like.judge
-    ),
-    "an_early_pass_that_needs_the_target_step": lambda reasoner: verifier(
-        requires=BOTH, early_requires=Requires.TARGET_STEP, judge_early=Like.judge
-    ),
     # choices
     "a_choice_that_is_not_aligned": chooser(
         lambda place: 0, lambda pair: Verdict(False, "x", 1.0)
@@ -312,22 +284,11 @@ REFUSED = {
     "a_misspelt_number_of_tokens": controller(token=lambda self, progress: 1),
     "tokens_below_zero": controller(tokens=lambda self, progress: -1),
     # correctors
-    "a_beginning_that_is_not_the_drafts": lambda reasoner: corrector(
-        begin=lambda self, correction: reasoner.codec.encode("bananas ")
-    ),
     "a_misspelt_keep": lambda reasoner: corrector(keeps=Corrector.keep),
     "keeping_by_a_number": corrector(keep=lambda self, correction, step, number: 1),
     "a_corrector_beside_a_verifier_that_compares": Variant(corrector=Corrector()),
-    # segmenters and step sources
+    # segmenters
     "the_number_of_boundaries": segmenter(lambda tokens: len(tokens) // 12),
-    "text_for_tokens": source(lambda tokens: [THEN]),
-    "a_flat_list": lambda reasoner: source(lambda tokens: reasoner.codec.encode(THEN)),
-    "a_negative_token_in_a_step": lambda reasoner: source(
-        lambda tokens: [[-3, *reasoner.codec.encode("\n\n")]]
-    ),
-    "a_step_outside_the_vocabulary": lambda reasoner: source(
-        lambda tokens: [[99999, *reasoner.codec.encode("\n\n")]]
-    ),
     # drafters
     "a_q_that_sums_to_less": drawn(lambda p: replace(p, q=p.q * 0.9)),
     "a_q_without_numbers": drawn(lambda p: replace(p, q=p.q * NAN)),
@@ -384,18 +345,14 @@ BROKEN = {
     ),
     "the_wall_clock": accepts(lambda pair: ticks(1000) % 2 == 0),
     "a_global_generator": accepts(lambda pair: random.random() < 0.5),
-    "hidden_states_are_changed": verdicts(
-        change_hidden_states, Requires.HIDDEN | LOGPROBS
-    ),
     "the_pairs_are_kept": verdicts(keep_the_pair),
     "a_choice_by_the_clock": chooser(by_the_clock),
-    # controllers, correctors, segmenters and step sources
+    # controllers, correctors and segmenters
     "a_depth_by_the_clock": controller(lambda progress: 1 + ticks(1000) % 4),
     "one_controller_made_again_and_again": shared_controller(),
     "no_step_is_kept": corrector(keep=lambda self, correction, step, number: False),
     "steps_that_never_end": segmenter(lambda tokens: False),
     "steps_that_share_a_counter": segmenter(lambda tokens: next(NUMBERS) % 11 == 0),
-    "the_prefix_is_changed": source(change_the_prefix),
     # drafters
     "the_rows_of_q_shifted_by_one": drawn(lambda p: replace(p, q=p.q.roll(1, 0))),
     "a_q_at_another_temperature": Variant(
@@ -436,15 +393,6 @@ SHOWN = {
     "the_same_key_for_every_pair": accepts(lambda pair: uniform(12345) < 0.7),
     "a_choice_that_never_waits": chooser(
         lambda place: max(aligned_of(place), default=None)
-    ),
-    "a_depth_above_the_runs": replace(
-        controller(lambda progress: 50), settings={"depth": 2}
-    ),
-    "a_step_without_its_boundary": lambda reasoner: source(
-        lambda tokens: [reasoner.codec.encode(THEN.strip())]
-    ),
-    "the_last_token_again": lambda reasoner: source(
-        lambda tokens: [[tokens[-1], *reasoner.codec.encode(THEN)]]
     ),
     "a_lookup_off_by_one": looked_up(last_token_again),
 }

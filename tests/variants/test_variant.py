@@ -20,16 +20,14 @@ from lr.model.quantize import Int8Linear
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule
 from lr.spec.checks import VariantError
-from lr.spec.drafters import ModelDrafter
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import FixedSegmenter
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
-from lr.spec.variant import PARTS, Controller, Progress, StepSource, Variant
-from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.variant import PARTS, Controller, Progress, Variant
 from lr.spec.verifiers.named import RandomVerifier
 from lr.spec.write import Segmenter
-from lr.types import Origin, Verdict
+from lr.types import Origin
 from lr.variants.self_draft import first_layers, quantised_draft, self_draft
 from lr.watch.scripted import ScriptedRun, shuffled
 
@@ -58,8 +56,8 @@ def answer(reasoner: Reasoner) -> Callable[..., Any]:
     return lambda **options: reasoner.generate(QUESTION, **{**OPTIONS, **options})
 
 
-def test_there_are_eight_parts() -> None:
-    assert len(PARTS) == 8
+def test_there_are_seven_parts() -> None:
+    assert len(PARTS) == 7
     fields = set(Variant.__dataclass_fields__)
     assert {part.field for part in PARTS} == fields - {"settings", "name", "file"}
 
@@ -110,59 +108,6 @@ def test_a_segmenter_of_ones_own(answer: Any) -> None:
     assert result.tokens == answer(mode="ar", segment_tokens=4).tokens
 
 
-class Recorded(StepSource):
-    """Knows the answer, a list of steps of six tokens."""
-
-    def __init__(self, prompt: int, steps: Sequence[Sequence[int]]) -> None:
-        self.prompt = prompt
-        self.steps = steps
-
-    def steps_after(
-        self, tokens: Sequence[int], prompt: int, width: int
-    ) -> Sequence[Sequence[int]]:
-        assert prompt == self.prompt
-        number = (len(tokens) - prompt) // 6
-        return self.steps[number : number + 1]
-
-
-def test_a_step_source_writes_drafts_without_a_model(answer: Any) -> None:
-    plain = answer(mode="ar")
-    steps = [step.tokens for step in plain.steps]
-    variant = Variant(step_source=Recorded(len(plain.prompt), steps))
-    result = answer(variant=variant)
-    assert result.tokens == plain.tokens
-    assert result.stats.accepted >= len(steps) - 2
-
-
-class Sure(Verifier):
-    """Accepts or rejects early by the sum of the tokens; else compares later."""
-
-    name = "sure"
-    early_requires = Requires.NOTHING
-
-    def __init__(self, parallel: bool) -> None:
-        self.parallel = parallel
-
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        kinds = [sum(pair.draft.tokens) % 4 for pair in pairs]
-        return [None if kind == 0 else Verdict(kind > 1, "early") for kind in kinds]
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [Verdict(sum(pair.draft.tokens) % 8 == 0, "late") for pair in pairs]
-
-
-@pytest.mark.parametrize("schedule", ["paper", "depth"])  # "sync" has a bonus
-def test_early_verdicts_can_keep_the_parallel_target_step(
-    answer: Any, schedule: str
-) -> None:
-    """The same answer, for which the target has written more."""
-    options = {"schedule": schedule, "depth": 3}
-    waits = answer(variant=Variant(Sure(False)), **options)
-    writes = answer(variant=Variant(Sure(True)), **options)
-    assert writes.tokens == waits.tokens
-    assert writes.stats.target_tokens > waits.stats.target_tokens
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     script=st.builds(RandomScript, seed=st.integers(0, 2**32)),
@@ -175,7 +120,6 @@ def test_early_verdicts_can_keep_the_parallel_target_step(
         depth=st.integers(1, 4),
         width=st.sampled_from([1, 2]),
         needs_target_step=st.booleans(),
-        parallel_target=st.booleans(),
     ),
     seed=st.integers(0, 2**32),
 )
@@ -235,25 +179,6 @@ def test_a_drafter_learns_from_every_verification(answer: Any) -> None:
         assert result.tokens == plain.tokens
         assert result.stats.rounds.accepted > 0
     assert Table.count == before + 2, "one for each answer"
-
-
-class Stops(ModelDrafter):
-    """Never draws where no token has 2 % of the probability."""
-
-    def goes_on(self, logits: torch.Tensor) -> list[bool]:
-        sure: list[bool] = (logits.softmax(-1).amax(-1) > 0.02).tolist()
-        return sure
-
-
-def test_a_drafter_can_stop_before_a_draw(answer: Any) -> None:
-    def make(setup: DrafterSetup) -> Drafter:
-        assert setup.runner is not None and setup.eos_ids
-        return Stops(setup.runner, setup.sampling, eos_ids=setup.eos_ids)
-
-    result = answer(variant=Variant(drafter=make), acceptance="match")
-    usual = answer(mode="sd", acceptance="match")
-    assert result.tokens == usual.tokens
-    assert 0 < result.stats.rounds.drafted < usual.stats.rounds.drafted
 
 
 def test_a_rule_is_used_as_if_it_were_named(answer: Any) -> None:

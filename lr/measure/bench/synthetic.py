@@ -174,8 +174,6 @@ class SyntheticRule(AcceptanceRule):
     name = "synthetic"
     lossless = False
     trees = False
-    draws_uniform = False
-    narrow = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -233,8 +231,8 @@ class SyntheticVerifier(Verifier):
         rows = []
         for pair in pairs:
             steps = (*pair.target_step.tokens, *pair.draft.tokens)
-            rows.append(PromptRow([*INSTRUCTIONS, *(t % size for t in steps), *FRAME]))
-        prefixes.warm(INSTRUCTIONS)
+            tokens = [*INSTRUCTIONS, *(token % size for token in steps), *FRAME]
+            rows.append(PromptRow(tokens, keep=len(INSTRUCTIONS)))
         for logits in prefixes.logits(rows):
             if isinstance(logits, LRError):
                 raise logits

@@ -17,17 +17,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
-from lr.spec.checks import check_verdicts, refuse
-from lr.spec.protocol import Choice, Note, Place, first_aligned, silent
+from lr.spec.checks import check_names, check_verdicts, refuse
+from lr.spec.protocol import Choice, Place, first_aligned
 from lr.types import Finish, Step, Verdict
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from lr.rng import Stream
 
 
@@ -41,8 +39,6 @@ class Requires(Flag):
     TARGET_LOGPROBS = auto()
     """The target's log-probabilities of the draft step's tokens, from a prefill of that
     step."""
-    HIDDEN = auto()
-    """The target's last hidden states at the draft step's tokens."""
     SAMPLING_LOGPROBS = auto()
     """The log-probabilities of the draft step's tokens under the distributions from
     which target and draft sample (temperature and filters applied), not under the raw
@@ -54,13 +50,12 @@ class Pair:
     """Two versions of one step. `prefix` holds the token ids before it, including the
     prompt.
 
-    Four fields are set if the verifier requires them. `logprobs[i]`: the natural
+    Three fields are set if the verifier requires them. `logprobs[i]`: the natural
     log-probability of the draft's token i given all tokens before it, under the
-    target's raw logits. `hidden` [t, e]: the target's last hidden states at these
-    tokens. `target_sampling`, `draft_sampling`: log p and log q under the sampling
-    distributions; `draft_sampling` is empty for a step that no model drew. `stream`:
-    the randomness of this pair, for random decisions: `uniform(pair.stream.key(0))`;
-    None if no models run. `note` records in the trace. `index`: the step's number in
+    target's raw logits. `target_sampling`, `draft_sampling`: log p and log q under the
+    sampling distributions; `draft_sampling` is empty for a step that no model drew.
+    `stream`: the randomness of this pair, for random decisions:
+    `uniform(pair.stream.key(0))`; None if no models run. `index`: the step's number in
     the answer, or 0. `prompt`: how many tokens of `prefix` are the prompt.
     """
 
@@ -68,11 +63,9 @@ class Pair:
     draft: Step
     target: Step | None = None
     logprobs: tuple[float, ...] | None = None
-    hidden: Tensor | None = None
     target_sampling: tuple[float, ...] | None = None
     draft_sampling: tuple[float, ...] | None = None
     stream: Stream | None = field(default=None, compare=False)
-    note: Note = field(default=silent, compare=False, repr=False)
     index: int = field(default=0, compare=False)
     prompt: int = 0
 
@@ -92,25 +85,17 @@ class Verifier(ABC):
     `judge`; the rest has defaults.
 
     `requires`: what pairs given to `judge` must hold; without TARGET_STEP the target
-    writes a step only after a rejection. `early_requires`: the same for `judge_early`.
-    `parallel`: the target writes its step at once all the same, so a rejection, or an
-    unsure early verdict, costs no time. `passes`: forwards of its own models, or
+    writes a step only after a rejection. `passes`: forwards of its own models, or
     requests, so far.
     """
 
     name: str  # in reports
     requires: Requires = Requires.TARGET_STEP
-    early_requires: Requires | None = None
-    parallel: bool = False
     passes: int = 0
 
     @abstractmethod
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict per pair, in order, each independent of the other pairs."""
-
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """A cheap first pass, before the target's step is written; None: not sure."""
-        return [None] * len(pairs)
 
     def choose(self, place: Place) -> Choice:
         """The index in `place.drafts` of the alternative to accept; None: emit the
@@ -142,32 +127,33 @@ class ExactVerifier(Verifier):
         return verdicts
 
 
+class Around(Verifier):
+    """A wrapper that does what `verifier` does, unless a subclass changes it."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.name = verifier.name
+        self.requires = verifier.requires
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return self.verifier.judge(pairs)
+
+    def choose(self, place: Place) -> Choice:
+        return self.verifier.choose(place)
+
+
 def check_verifier(verifier: object) -> Verifier:
     """`verifier`, with the attributes that decide when the target writes."""
     if not isinstance(verifier, Verifier):
         expected = "an object of a class derived from lr.spec.verifiers.base.Verifier"
         refuse("verifier", verifier, verifier, expected)
-    name = getattr(verifier, "name", None)
-    if not isinstance(name, str):
-        refuse("verifier", verifier, f"name = {name!r}", "a text: the class's `name`")
+    check_names("verifier", verifier, Verifier)
     if not isinstance(verifier.requires, Requires):
         refuse("verifier", verifier, f"requires = {verifier.requires!r}", "Requires")
-    early = verifier.early_requires
-    value = f"early_requires = {early!r}"
-    if early is not None and (
-        not isinstance(early, Requires) or Requires.TARGET_STEP in early
-    ):
-        expected = "None, or Requires without TARGET_STEP, which is not there yet"
-        refuse("verifier", verifier, value, expected)
-    # The two belong together: one alone is forgotten or misspelt.
-    writes_early = type(verifier).judge_early is not Verifier.judge_early
-    classes = type(verifier).__mro__[: type(verifier).__mro__.index(Verifier)]
-    states_early = any("early_requires" in vars(v) for v in (verifier, *classes))
-    unstated = writes_early and not states_early
-    unwritten = early is not None and not writes_early
-    if unstated or unwritten:
-        value += f", judge_early {'' if writes_early else 'not '}defined"
-        refuse("verifier", verifier, value, "both of them, or neither")
     return verifier
 
 
@@ -189,25 +175,10 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
     return None
 
 
-def verdicts_of(
-    verifier: Verifier, pairs: Sequence[Pair], *, early: bool = False
-) -> list[Verdict]:
-    """The verifier's verdicts, checked; with `early`, those of its first pass, which
-    may be None."""
+def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
+    """The verifier's verdicts, checked."""
     if not pairs:
         return []
-    judge = verifier.judge_early if early else verifier.judge
-    verdicts: list[Any] = judge(pairs)
-    check_verdicts(verifier, verdicts, len(pairs), early=early)
+    verdicts: list[Verdict] = verifier.judge(pairs)
+    check_verdicts(verifier, verdicts, len(pairs))
     return verdicts
-
-
-def all_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """As `verdicts_of`, but pairs may lack the target step; None: the verdict needs
-    it."""
-    early = bool(verifier.requires & Requires.TARGET_STEP)
-    alone = [pair for pair in pairs if pair.target is None]
-    compared = [pair for pair in pairs if pair.target is not None]
-    verdicts_alone = iter(verdicts_of(verifier, alone, early=early))
-    verdicts = iter(verdicts_of(verifier, compared))
-    return [next(verdicts_alone if pair.target is None else verdicts) for pair in pairs]

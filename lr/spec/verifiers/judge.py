@@ -28,7 +28,7 @@ from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.cache import integers
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.types import Verdict, require
+from lr.types import Step, Verdict, require
 
 JUDGE_TOKENS = 8192
 """Room for the prompts of one batch of pairs. A batch that does not fit is judged in
@@ -97,27 +97,27 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class PromptRow:
-    """Token ids to run. Returns logits after the last `wanted` of them; caches the
-    first `keep`."""
+    """Token ids to run, for the logits after the last `wanted` of them. The first
+    `keep` stay cached."""
 
     tokens: list[int]
+    keep: int
     wanted: int = 1
-    keep: int = 0
 
 
 class PrefixCache:
-    """Keeps up to `slots` branches of earlier calls and drops the least recently used.
+    """Keeps the last `slots` branches of earlier calls.
 
-    A new row starts as a fork of the branch with the longest common prefix, so only the
-    rest is computed. Example: the 40 tokens of a prompt's instructions are kept. Two
-    rows of 95 and 90 tokens that begin with them need two forks and one forward of 55 +
-    50 tokens."""
+    A new row starts as a fork of the kept branch with the longest common prefix, so
+    only the rest is computed. Example: the 40 tokens of a prompt's instructions are
+    kept. Two rows of 95 and 90 tokens that begin with them need two forks and one
+    forward of 55 + 50 tokens."""
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
         self.runner = runner
         self.slots = slots
         self.passes = 0
-        self.branches: list[Branch] = []  # the most recently used last
+        self.branches: list[Branch] = []  # the latest last
 
     def logits(self, rows: Sequence[PromptRow]) -> list[Tensor | LRError]:
         """The logits [wanted, v] after the last tokens of each row, by one ragged
@@ -131,7 +131,9 @@ class PrefixCache:
         branches: list[Branch] = []
         try:
             for row in rows:
-                branches.append(self._fork(row, branches, rows))
+                branches.append(
+                    fork_longest(self.runner, self.branches, row.tokens, row.wanted)
+                )
             self.passes += 1
             logits = self.runner.forward(branches, [row.wanted for row in rows])
         except BaseException as error:
@@ -147,14 +149,11 @@ class PrefixCache:
             self.close()  # kept branches may occupy the room that this row needs
             return self.logits(rows)
         for row, branch in zip(rows, branches, strict=True):
-            self._keep(row, branch)
+            self.runner.rewind(branch, row.keep)
+        self.branches += branches
+        while len(self.branches) > self.slots:
+            self.runner.close(self.branches.pop(0))
         return list(logits)
-
-    def warm(self, tokens: list[int]) -> None:
-        """Cache `tokens` (at least one) for rows that begin with them."""
-        lengths = [common_length(branch.tokens, tokens) for branch in self.branches]
-        if len(tokens) not in lengths:
-            self.logits([PromptRow(tokens, keep=len(tokens))])
 
     def close(self) -> None:
         """Release all kept branches. The next call computes them again."""
@@ -162,57 +161,18 @@ class PrefixCache:
             self.runner.close(branch)
         self.branches = []
 
-    def _fork(
-        self, row: PromptRow, branches: Sequence[Branch], rows: Sequence[PromptRow]
-    ) -> Branch:
-        """A branch for a row. Branches of this batch that want one row of logits can be
-        shared, too."""
-        origins = list(self.branches)
-        if row.keep:
-            pairs = zip(branches, rows, strict=False)
-            origins += [branch for branch, earlier in pairs if earlier.wanted == 1]
-        return fork_longest(self.runner, origins, row.tokens, row.wanted)
-
-    def _keep(self, row: PromptRow, branch: Branch) -> None:
-        """Keep the first tokens of a finished row. They replace kept branches that they
-        extend."""
-        if row.keep == 0:
-            self.runner.close(branch)
-            return
-        self.runner.rewind(branch, min(row.keep, len(branch)))
-        staying: list[Branch] = []
-        for earlier in self.branches:
-            shared = common_length(earlier.tokens, branch.tokens)
-            if shared == len(branch):  # it holds these tokens already
-                self.runner.close(branch)
-                branch = earlier
-            elif shared == len(earlier):  # these tokens extend it
-                self.runner.close(earlier)
-            else:
-                staying.append(earlier)
-        staying.append(branch)
-        for unused in staying[: -self.slots]:
-            self.runner.close(unused)
-        self.branches = staying[-self.slots :]
-
 
 class AskingVerifier(Verifier):
     """Runs one row per pair and reads the verdict from the logits of the `answers`.
 
-    `head`: the common first tokens of all rows. A pair is rejected if the answers
-    together have less than `least_mass` of the probability: the model would say
-    something else."""
+    A pair is rejected if the answers together have less than `least_mass` of the
+    probability: the model would say something else."""
 
     prefixes: PrefixCache
     answers: AnswerTokens
-    head: Sequence[int] = ()
     least_mass: float = 0.01
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if not pairs:
-            return []
-        if self.head:
-            self.prefixes.warm(list(self.head))
         results = self.prefixes.logits([self.row_of(pair) for pair in pairs])
         judged = [
             (pair, logits)
@@ -282,8 +242,28 @@ ANSWER_BEGUN = "["
 ANSWERS = ("aligned]", "unaligned]")
 
 
+def unless_equal(
+    pairs: Sequence[Pair],
+    decode: Decode,
+    judge: Callable[[Sequence[Pair]], list[Verdict]],
+) -> list[Verdict]:
+    """Accepts steps with equal texts, ignoring case and outer white space, and lets
+    `judge` decide about the other pairs.
+
+    A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1"
+    is not "x = 11", unlike in the official code, which deletes all white space."""
+
+    def text(step: Step) -> str:
+        return decode(step.tokens).strip().casefold()
+
+    same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
+    others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
+    verdicts = iter(judge(others) if others else ())
+    return [Verdict(True, "equal text", 1.0) if e else next(verdicts) for e in same]
+
+
 class JudgeVerifier(AskingVerifier):
-    """Accepts if the judge's score is at least `threshold`.
+    """Accepts equal texts, and if the judge's score is at least `threshold`.
 
     In the prompt the target's step is `{first}`, the draft's `{second}`. `prompt` None:
     the one that the judge was trained for, "judge_prompt" in its
@@ -295,7 +275,6 @@ class JudgeVerifier(AskingVerifier):
         self,
         judge: PromptedModel,
         decode: Decode,
-        *,
         threshold: float = 0.5,
         prompt: str | None = None,
     ) -> None:
@@ -309,9 +288,11 @@ class JudgeVerifier(AskingVerifier):
         self.answers = AnswerTokens.of([codec.encode(answer) for answer in ANSWERS])
         self.begun = [*codec.encode(ANSWER_BEGUN), *self.answers.common]
         self.prefixes = PrefixCache(judge.runner)
-        # The instructions are what two prompts about different texts share.
-        first, second = self.row("0", "0"), self.row("Then", "Then")
-        self.head = first[: common_length(first, second)]
+        # The instructions, which stay cached: what prompts about different texts share.
+        self.head = common_length(self.row("0", "0"), self.row("Then", "Then"))
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return unless_equal(pairs, self.decode, super().judge)
 
     def row(self, first: str, second: str) -> list[int]:
         """The token ids of the prompt about two texts, without thinking, with the
@@ -322,7 +303,7 @@ class JudgeVerifier(AskingVerifier):
     def row_of(self, pair: Pair) -> PromptRow:
         target = self.decode(pair.target_step.tokens).strip()
         draft = self.decode(pair.draft.tokens).strip()
-        return PromptRow(self.row(target, draft))
+        return PromptRow(self.row(target, draft), keep=self.head)
 
     def verdict(self, p: Sequence[float]) -> Verdict:
         return at_least(self.threshold, p[0], f"judge: P(aligned) = {p[0]:.3f}")

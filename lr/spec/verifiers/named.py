@@ -15,9 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lr.errors import ProtocolError
 from lr.rng import Stream, uniform
-from lr.spec.protocol import Choice, Place
 from lr.spec.runner import Runner
 from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
@@ -31,8 +29,9 @@ from lr.spec.verifiers.judge import (
     PromptRow,
     TextCodec,
     at_least,
+    unless_equal,
 )
-from lr.types import Step, Verdict, require
+from lr.types import Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]  # b texts to [b, e], each of length 1
 SCORE_QUESTION = """\
@@ -97,35 +96,24 @@ class LikelihoodVerifier(AskingVerifier):
     A mean of -1 nat is a geometric mean probability of 0.37. The prefill of the draft
     step gives it for free. It measures wording as well as meaning, so each pair of
     models needs its own threshold. `runner` computes log-probabilities for pairs
-    without them; if it is None, such a pair raises `ProtocolError`."""
+    without them."""
 
     name = "likelihood"
     requires = Requires.TARGET_LOGPROBS
 
-    def __init__(self, threshold: float = -1.0, runner: Runner | None = None) -> None:
+    def __init__(self, runner: Runner, threshold: float = -1.0) -> None:
         expected = "a mean log-probability in nats, at most 0"
         require(threshold <= 0, "threshold", threshold, expected)
         self.threshold = threshold
-        self.asks = runner is not None
-        if runner is not None:
-            self.prefixes = PrefixCache(runner)
+        self.prefixes = PrefixCache(runner)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         bare = [pair for pair in pairs if pair.logprobs is None]
-        if bare and not self.asks:
-            raise ProtocolError(
-                "a pair has no log-probabilities of the target, and this verifier has no runner to "
-                "compute them: fill in what `requires` names, or give it a runner."
-            )
         computed = iter(super().judge(bare))
         return [
             next(computed) if p.logprobs is None else self.mean(p.logprobs)
             for p in pairs
         ]
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.prefixes.passes if self.asks else 0
 
     def row_of(self, pair: Pair) -> PromptRow:
         """The prefix and the draft step without its last token. Example: 10 tokens of
@@ -174,7 +162,8 @@ class RandomVerifier(Verifier):
 
 
 class EmbeddingVerifier(Verifier):
-    """Accepts if the cosine of the two steps' embeddings is at least `threshold`.
+    """Accepts equal texts, and if the cosine of the two steps' embeddings is at least
+    `threshold`.
 
     The paper uses 0.85 and 0.95. It is cheap, but a wrong digit hardly changes an
     embedding."""
@@ -188,63 +177,16 @@ class EmbeddingVerifier(Verifier):
         self.threshold = threshold
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if not pairs:
-            return []
+        return unless_equal(pairs, self.decode, self.compare)
+
+    def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """The verdicts by the cosines alone."""
         steps = [step for pair in pairs for step in (pair.target_step, pair.draft)]
         self.passes += 1
         texts = [self.decode(step.tokens).strip() for step in steps]
         rows = self.embed(texts).double()  # [2 b, e]: target and draft in turn
         cosines: list[float] = (rows[0::2] * rows[1::2]).sum(-1).tolist()
         return [at_least(self.threshold, c, f"cosine {c:.3f}") for c in cosines]
-
-
-class Around(Verifier):
-    """A wrapper that does what `verifier` does, unless a subclass changes it."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self.verifier = verifier
-        self.name = verifier.name
-        self.requires = verifier.requires
-        self.early_requires = verifier.early_requires
-        self.parallel = verifier.parallel
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.verifier.passes
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return self.verifier.judge(pairs)
-
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        return self.verifier.judge_early(pairs)
-
-    def choose(self, place: Place) -> Choice:
-        return self.verifier.choose(place)
-
-
-class NormalisedMatch(Around):
-    """Accepts equal texts, ignoring case and outer white space; asks `verifier` about
-    other pairs.
-
-    A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1"
-    is not "x = 11", unlike in the official code, which deletes all white space."""
-
-    def __init__(self, verifier: Verifier, decode: Decode) -> None:
-        super().__init__(verifier)
-        self.requires = verifier.requires | Requires.TARGET_STEP
-        self.decode = decode
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        def text(step: Step) -> str:
-            return self.decode(step.tokens).strip().casefold()
-
-        same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
-        others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
-        verdicts = iter(self.verifier.judge(others) if others else [])
-        return [
-            Verdict(aligned=True, why="equal text") if equal else next(verdicts)
-            for equal in same
-        ]
 
 
 # By name
@@ -272,28 +214,16 @@ class Named:
     checkpoint: str | None = None
 
 
-def _judge(models: VerifierModels, threshold: float) -> Verifier:
-    decode = models.codec.decode
-    return NormalisedMatch(
-        JudgeVerifier(models.judge(), decode, threshold=threshold), decode
-    )
-
-
-def _embedding(models: VerifierModels, threshold: float) -> Verifier:
-    decode = models.codec.decode
-    return NormalisedMatch(
-        EmbeddingVerifier(models.encoder(), decode, threshold), decode
-    )
-
-
 VERIFIERS: dict[str, Named] = {
     "exact": Named(lambda models, at: ExactVerifier()),
     "oracle": Named(lambda models, at: models.oracle()),
     "judge": Named(
-        _judge, 0.5, "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct"
+        lambda models, at: JudgeVerifier(models.judge(), models.codec.decode, at),
+        0.5,
+        "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
     ),
     "embedding": Named(
-        _embedding,
+        lambda models, at: EmbeddingVerifier(models.encoder(), models.codec.decode, at),
         0.95,
         "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
     ),
@@ -301,7 +231,7 @@ VERIFIERS: dict[str, Named] = {
         lambda models, at: ScoreVerifier(models.target(), threshold=at), 7.0
     ),
     "likelihood": Named(
-        lambda models, at: LikelihoodVerifier(at, models.target().runner), -1.0
+        lambda models, at: LikelihoodVerifier(models.target().runner, at), -1.0
     ),
     "random": Named(lambda models, at: RandomVerifier(at), 0.5),
     "always": Named(lambda models, at: RandomVerifier(1.0)),

@@ -13,7 +13,6 @@ import torch
 # Random questions are made for the tiny models, on which whole answers run.
 VOCAB_SIZE = 461
 EOS = 458
-HIDDEN_SIZE = 128
 
 Part = TypeVar("Part")
 Question = TypeVar("Question")

@@ -1,7 +1,7 @@
 """The contracts of the parts that decide about steps.
 
 `anew` is a function that returns the part of a new variant: the object of a verifier,
-corrector or step source; what makes a controller or a segmenter.
+or corrector; what makes a controller or a segmenter.
 """
 
 from __future__ import annotations
@@ -18,25 +18,22 @@ import torch
 
 from lr.rng import Stream
 from lr.spec.checks import (
-    check_begun,
     check_bool,
     check_choice,
     check_number,
-    check_steps,
 )
 from lr.spec.protocol import WAIT, Choice, NodeId, Place
-from lr.spec.variant import Controller, Correction, Corrector, Progress, StepSource
+from lr.spec.variant import Controller, Correction, Corrector, Progress
 from lr.spec.verifiers.base import (
     Pair,
     Requires,
     Verifier,
-    all_verdicts_of,
+    verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
 from lr.types import Finish, SamplingParams, Step, Verdict
 from lr.variants.kit.findings import (
     EOS,
-    HIDDEN_SIZE,
     VOCAB_SIZE,
     Findings,
     same_everywhere,
@@ -81,7 +78,6 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
             draft=draft,
             target=target,
             logprobs=tuple(raw),
-            hidden=torch.randn(n, HIDDEN_SIZE, generator=noise),
             target_sampling=tuple(p),
             draft_sampling=() if number % 7 == 4 else tuple(q),
             stream=Stream.root(seed).fold_in(number),
@@ -97,7 +93,6 @@ def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
     fields = {
         "target": Requires.TARGET_STEP,
         "logprobs": Requires.TARGET_LOGPROBS,
-        "hidden": Requires.HIDDEN,
         "target_sampling": Requires.SAMPLING_LOGPROBS,
         "draft_sampling": Requires.SAMPLING_LOGPROBS,
     }
@@ -107,10 +102,8 @@ def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
     return [replace(pair, **dropped) for pair in pairs]
 
 
-def alike(a: Verdict | None, b: Verdict | None) -> bool:
+def alike(a: Verdict, b: Verdict) -> bool:
     """Whether two verdicts are the same, with scores equal up to rounding."""
-    if a is None or b is None:
-        return a is b
     close = math.isclose(a.score or 0, b.score or 0, rel_tol=1e-5, abs_tol=1e-6)
     return close and a.aligned == b.aligned
 
@@ -119,10 +112,10 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     """One verdict per pair, by this pair alone; `requires` is enough; no pair is kept
     or changed."""
 
-    def judge(verifier: Verifier, pair: Pair) -> Verdict | None:
-        return all_verdicts_of(verifier, [pair])[0]
+    def judge(verifier: Verifier, pair: Pair) -> Verdict:
+        return verdicts_of(verifier, [pair])[0]
 
-    def compare(verdicts: Sequence[Verdict | None], statement: str) -> None:
+    def compare(verdicts: Sequence[Verdict], statement: str) -> None:
         for first, verdict in zip(alone, verdicts, strict=True):
             findings.must(alike(first, verdict), statement, f"{verdict} and {first}")
 
@@ -133,7 +126,7 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     if len({verdict.aligned for verdict in alone}) == 1:
         findings.remarks.append(f"all random pairs: aligned is {alone[0].aligned}")
     compare(
-        all_verdicts_of(anew(), pairs[::-1])[::-1],
+        verdicts_of(anew(), pairs[::-1])[::-1],
         "a verdict depends on its own pair alone, not on its batch",
     )
     findings.equal(verifier.judge([]), [], "no pairs give no verdicts")
@@ -141,14 +134,6 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
         [judge(anew(), pair) for pair in full],
         "a pair that holds more than `requires` names gets the same verdict",
     )
-    versions = {pair.hidden._version for pair in full if pair.hidden is not None}
-    findings.equal(versions, {0}, "the hidden states are left as they are")
-
-    if verifier.early_requires is not None:
-        bare = reduced(full, verifier.early_requires)
-        early = same_everywhere(findings, anew, judge, bare, equal=alike)
-        sure = len(early) - early.count(None)
-        findings.remarks.append(f"sure early about {sure} of {len(early)} random pairs")
     if type(verifier).choose is not Verifier.choose:
         choices = same_everywhere(findings, anew, choose, random_places())
         if WAIT not in choices:
@@ -211,35 +196,13 @@ def check_controller(
     same_everywhere(findings, anew, choose_depths, histories)
 
 
-def check_step_source(findings: Findings, anew: Callable[[], StepSource]) -> None:
-    """A pure function of the tokens, which it does not change."""
-
-    def write_steps(source: StepSource, text: tuple[int, ...]) -> list[Any]:
-        width = 1 + len(text) % 3
-        tokens = list(text)
-        steps = source.steps_after(tokens, 2, width)
-        check_steps(source, steps, width, VOCAB_SIZE)
-        findings.equal(tokens, list(text), "the tokens are left as they are")
-        return [None if step is None else tuple(step) for step in steps]
-
-    chance = random.Random(5)
-    texts = [2 * random_tokens(chance, n) for n in range(2, 30)]
-    same_everywhere(findings, anew, write_steps, texts)
-
-
 def check_corrector(findings: Findings, anew: Callable[[], Corrector]) -> None:
-    """Pure functions; a correction begins like a rejected step; some step is kept."""
+    """A pure function; some step is kept."""
 
-    def correct(
-        corrector: Corrector, question: tuple[Correction, Step, float]
-    ) -> tuple[tuple[int, ...], bool]:
-        correction, step, number = question
-        begun = corrector.begin(correction)
-        longest = len(correction.rejected[0].draft.tokens)
-        check_begun(corrector, begun, correction.rejected, longest + 1)
-        keeps = corrector.keep(correction, step, number)
+    def correct(corrector: Corrector, question: tuple[Correction, Step, float]) -> bool:
+        keeps = corrector.keep(*question)
         check_bool("corrector", corrector.keep, keeps)
-        return tuple(begun), keeps
+        return keeps
 
     chance = random.Random(6)
     questions = []
@@ -252,7 +215,7 @@ def check_corrector(findings: Findings, anew: Callable[[], Corrector]) -> None:
         questions.append((correction, step, chance.random() if number % 4 else 0.0))
     answers = same_everywhere(findings, anew, correct, questions)
     findings.must(
-        any(keeps for _, keeps in answers),
+        any(answers),
         "some step of the target is kept",
         "none of 24: no end",
     )

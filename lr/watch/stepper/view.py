@@ -17,7 +17,6 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from lr.trace import Noted
 from lr.watch.figures.tree import Card, cards_of, words_of
 from lr.watch.stepper.session import Session, StepperSide, is_forced
 from lr.watch.stepper.sources import FORCED, StepperError
@@ -156,10 +155,6 @@ def node_view(side: StepperSide, name: str) -> RenderableType:
         parts += [_verdict(node), tokens_view("draft", node.draft)]
     # The target's own step of the same place is the one after the parent.
     parts.append(tokens_view("target", state.nodes[node.parent or name].target))
-    for record in side.records[: side.place]:
-        event = record.event
-        if isinstance(event, Noted) and str(event.node) == name:
-            parts.append(Text(say(record), style="magenta"))
     return Group(*parts)
 
 

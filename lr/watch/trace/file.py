@@ -40,7 +40,6 @@ KINDS: dict[str, type] = {
     "verifier": events.VerifierCall,
     "round": events.TokenRound,
     "token": events.TokenWritten,
-    "note": events.Noted,
     "open": cache.BranchOpened,
     "fork": cache.BranchForked,
     "grow": cache.BranchesGrew,

@@ -29,7 +29,6 @@ from lr.spec.protocol import (
 from lr.trace import (
     Ended,
     ForwardPass,
-    Noted,
     RoundDetail,
     StepWritten,
     TokenRound,
@@ -274,8 +273,6 @@ def apply_event(state: State, record: Record) -> None:
             _emit(state, event, token_bytes)
         case Release(node):
             state.node(node).gone = state.time
-        case Noted(_, NodeId() as node):
-            state.node(node)
         case StepWritten(role, index, step, node):
             state.writing(role, node, index).complete(step, token_bytes)
         case TokenWritten(role, node, index, offset, token, p):
@@ -350,7 +347,7 @@ def _round(detail: RoundDetail, emitted: int, record: Record) -> list[TokenState
             tokens.append(
                 TokenState(draft.token, piece, source, draft.p, draft.q, draft.accept)
             )
-    rejected = detail.residual or any(token.source == "refused" for token in tokens)
+    rejected = any(token.source == "refused" for token in tokens)
     source = "residual" if rejected else "after"
     piece = record.text_of([detail.token])
     tokens.append(TokenState(detail.token, piece, source, detail.p))
