@@ -196,9 +196,9 @@ class Reasoner:
         self._drafting = None
 
     def close(self) -> None:
-        """End the draft's process, if any, and free all CUDA graphs. Another question
-        starts a new process and new graphs, except that what verifiers ask then runs
-        without graphs. A target that is split over several ranks is ended for good."""
+        """End the draft's process, if any, and free the answers' caches and CUDA graphs.
+        Another question starts a new process and new graphs. A target that is split
+        over several ranks is ended for good."""
         self._forget_draft()
         self.engine.close()
 

@@ -232,7 +232,7 @@ class Engine:
             runners.end()
 
     def close(self) -> None:
-        """End the draft's worker, if any, and free all CUDA graphs."""
+        """End the draft's worker, if any, and free the caches with their CUDA graphs."""
         if self.worker is not None:
             self.worker.close()
             if self.worker.as_thread:
@@ -240,8 +240,6 @@ class Engine:
         self.forget_caches()
         for model in (self.draft, self.judge, self.target):
             if model is not None:
-                for runner in model.asked:
-                    runner.end()
                 model.close()
 
 
@@ -266,7 +264,6 @@ class Loop:
         self.stack = stack  # gives back what was borrowed
         self.live: list[Answer] = []
         self.borrowed: dict[str, ModelRunner] = {}
-        self.forward_seconds = 0.0  # of all forwards
         self.verifier = answer.verifier
         self.draft: StepWriter | DraftWorker | None = None
         self.draft_forwards = options.draft_forwards
@@ -282,13 +279,6 @@ class Loop:
             drafter_runner = self._borrow("drafter", Role.DRAFT)
         config = answer.writer_config(Role.TARGET, drafter_runner)
         self.target = self._writer(config)
-        # Verifiers and other parts may ask target and draft with runners of their own.
-        self.asked: list[tuple[Role, ModelRunner]] = []
-        for role, model in engine.models.items():
-            for runner in model.asked:
-                self.asked.append((role, runner))
-                runner.observer = partial(self.passed, role)
-                stack.callback(setattr, runner, "observer", None)
         stack.callback(self.close)
 
     def _draft_writer(self, answer: Answer) -> StepWriter | DraftWorker:
@@ -406,13 +396,10 @@ class Loop:
             sampling = bool(verifier.requires & Requires.SAMPLING_LOGPROBS)
             read_drafts(waiting, sampling=sampling)
         started = time.perf_counter()
-        seconds_before = self.forward_seconds
         passes_before = verifier.passes
         pairs = [answer.pairs[node] for answer, node in waiting]
         verdicts = verdicts_of(verifier, pairs)
-        # Forwards of target and draft that the verifier asked for are counted already.
-        forwards = self.forward_seconds - seconds_before
-        seconds = (time.perf_counter() - started - forwards) / len(waiting)
+        seconds = (time.perf_counter() - started) / len(waiting)
         passes = {answer: verifier.passes - passes_before for answer, _ in waiting}
         for (answer, node), verdict in zip(waiting, verdicts, strict=True):
             call = VerifierCall(1, seconds, passes.pop(answer, 0))
@@ -423,7 +410,6 @@ class Loop:
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
         """Record a forward that served all live answers: each trace gets its share of
         the time."""
-        self.forward_seconds += seconds
         for answer in self.live:
             share = seconds / len(self.live)
             answer.trace.record(ForwardPass(role, branches, tokens, share))

@@ -43,7 +43,6 @@ def asked_model(
         longest = model.config.max_position_embeddings + JUDGE_TOKENS
         num_blocks = -(-longest // BLOCK_SIZE)
     runner = ModelRunner(model, num_blocks=num_blocks, vocab_size=codec.vocab_size)
-    model.asked.add(runner)  # counts its forwards
     return PromptedModel(runner, codec)
 
 

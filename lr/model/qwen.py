@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -35,14 +34,6 @@ Network = TypeVar("Network", bound="CausalLM")
 Replay = Callable[[RaggedBatch], Tensor | None]
 
 
-class Askers(WeakSet[Any]):
-    """The runners that verifiers and other parts use on a model. A copy of the model
-    has none."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Askers, ()
-
-
 class CausalLM(Module):
     """A dense Qwen decoder, all weights in one dtype on one device, random or from a
     checkpoint (`lr.load_model`). `attention`: its kind (`attention_choice.py`);
@@ -57,7 +48,6 @@ class CausalLM(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = self.part = config
-        self.asked = Askers()
         v, e = config.vocab_size, config.hidden_size
         self.embedding = Embedding(v, e)
         self.layers = nn.ModuleList(
@@ -111,10 +101,8 @@ class CausalLM(Module):
         )
 
     def twin(self) -> Self:
-        """Another model that shares all weights, with runners of its own."""
-        twin = copy.copy(self)
-        twin.asked = Askers()
-        return twin
+        """Another model that shares all weights."""
+        return copy.copy(self)
 
     def close(self) -> None:
         """End the processes of the other ranks (`ranks.py`); here there are none."""

@@ -125,7 +125,6 @@ class LiveSource(Source):
         answer = self.answer
         shared = [answer.engine, answer.engine.codec, answer.variant, answer.verifier]
         shared += [self._stack, *self.runners.values(), *answer.pairs.values()]
-        shared += [runner for _, runner in self.loop.asked]
         copies |= {id(thing): thing for thing in shared}
         twin = copy.copy(self)
         twin.loop, twin.answer = copy.deepcopy((self.loop, answer), copies)
@@ -158,8 +157,6 @@ class LiveSource(Source):
         for name, runner in self.runners.items():
             runner.cache.observer = self.recorders[name]
             role = Role.TARGET if name == "target" else Role.DRAFT
-            runner.observer = partial(self.loop.passed, role)
-        for role, runner in self.loop.asked:
             runner.observer = partial(self.loop.passed, role)
 
     def _read_trace(self) -> None:
