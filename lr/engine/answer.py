@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from lr.engine.question import Question
-from lr.engine.side import Side, Written
+from lr.engine.side import DraftSide, Side, Written
 from lr.engine.steering import CorrectedStep, Steering
 from lr.engine.worker import RemoteSide
 from lr.options import GenerateOptions
@@ -84,7 +84,8 @@ class Answer(Question):
         self._served: Steps | None = None
         self._held = b""  # the beginning of a character that is not complete yet
 
-        self.sides: dict[Role, Side | RemoteSide] = {}
+        self.target: Side  # and `draft`: set by `begin`
+        self.draft: DraftSide | RemoteSide | None = None
         self.speculation: Speculation | None = None  # the target's
         self.nodes: dict[NodeId, AnswerNode] = {}
         self.pairs: dict[NodeId, Pair] = {}
@@ -152,28 +153,20 @@ class Answer(Question):
 
     # Carrying out the scheduler's commands
 
-    @property
-    def target(self) -> Side:
-        side = self.sides[Role.TARGET]
-        assert isinstance(side, Side), "the target is always in this process"
-        return side
-
-    def begin(self, target: Side, draft: Side | RemoteSide | None) -> None:
-        """Open the prompt on both sides and carry out the first commands."""
+    def begin(self, target: Side, draft: DraftSide | RemoteSide | None) -> None:
+        """Open the prompt and carry out the first commands."""
         root = self.scheduler.root.id
         self.nodes[root] = AnswerNode(tuple(self.prompt))
-        self.sides[Role.TARGET] = target
+        self.target = target
+        self.draft = draft
+        target.open(root, self.prompt)
         self.speculation = target.writer.config.speculation
-        if draft is not None:
-            self.sides[Role.DRAFT] = draft
-        for side in self.sides.values():
-            side.open(root, self.prompt)
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
         """Report finished steps to the scheduler, which ignores cancelled ones. Whether
         there were any."""
-        drafted = self.sides[Role.DRAFT].take() if Role.DRAFT in self.sides else []
+        drafted = [] if self.draft is None else self.draft.take()
         for written in drafted:
             node = self.nodes.get(written.node)
             if node is not None:
@@ -199,8 +192,9 @@ class Answer(Question):
         """Stop all work and close all branches, in any state of the answer."""
         self.pairs.clear()
         self.nodes.clear()
-        for side in self.sides.values():
-            side.end()
+        self.target.end()
+        if self.draft is not None:
+            self.draft.end()
         self.trace.events.sort(key=itemgetter(0))
 
     def parent(self, node: NodeId) -> NodeId:
@@ -227,15 +221,17 @@ class Answer(Question):
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
+            if self.draft is not None:
+                self.draft.carry_out(command)
             match command:
-                case messages.Draft():
-                    self._begin_drafts(command)
+                case messages.Draft(node, children):
+                    tokens = self.nodes[node].tokens
+                    for child in children:
+                        self.nodes[child] = AnswerNode(tokens)
                 case messages.Target(node, limit):
                     self._begin_target(node, limit)
                 case messages.Judge():
                     self.pairs[command.node] = self._pair(command)
-                case messages.Cancel((WorkKind.DRAFT, node)):
-                    self.sides[Role.DRAFT].cancel(node)
                 case messages.Cancel((WorkKind.TARGET, node)):
                     self.target.cancel(node)
                 case messages.Cancel((WorkKind.JUDGE, node)):
@@ -244,23 +240,11 @@ class Answer(Question):
                     self._emit(command)
                 case messages.Release(node):
                     self.nodes.pop(node, None)
-                    for side in self.sides.values():
-                        side.close(node)
-
-    def _begin_drafts(self, command: messages.Draft) -> None:
-        """Begin the alternatives after a node."""
-        parent = command.node
-        tokens = self.nodes[parent].tokens
-        for sibling, child in enumerate(command.children):
-            self.nodes[child] = AnswerNode(tokens)
-            stream = self.stream(Role.DRAFT, parent.index, sibling)
-            self.sides[Role.DRAFT].draft(
-                parent, child, len(tokens), command.limit, stream
-            )
+                    self.target.close(node)
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         self.fork_target(node)
-        stream = self.stream(Role.TARGET, node.index)
+        stream = self.role_stream(Role.TARGET).fold_in(node.index)
         self._correcting = self._corrected_step(node, limit, stream)
         self._write_target(node, limit, stream)
         for child in [child for child in self.nodes if self._leads_from(node, child)]:
@@ -303,7 +287,7 @@ class Answer(Question):
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
-        stream = self.stream(Role.TARGET, judge.parent.index)
+        stream = self.role_stream(Role.TARGET).fold_in(judge.parent.index)
         return Pair(
             prefix=self.nodes[judge.parent].tokens,
             draft=judge.draft,
@@ -326,8 +310,6 @@ class Answer(Question):
             tokens = command.emitted.step.tokens
             self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
             self.target.rename(node, root)
-            if Role.DRAFT in self.sides:
-                self.sides[Role.DRAFT].rename(node, root, tokens)
         for judged in list(
             self.judged
         ):  # only those below the new root may still count

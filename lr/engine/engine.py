@@ -38,7 +38,7 @@ from lr.engine.question import READS_DRAFTS
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
-from lr.engine.side import Side
+from lr.engine.side import DraftSide, Side
 from lr.engine.worker import DraftWorker, RemoteSide
 from lr.errors import OutOfBlocks, ProtocolError, SettingError
 from lr.model.codec import Codec, require_same
@@ -317,17 +317,13 @@ class Loop:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
                 runner.cache.observer = CacheRecorder(answer.trace, name)
-        self.live.append(answer)
-        answer.begin(Side(self.target, answer.trace), self._draft_side(answer))
-
-    def _draft_side(self, answer: Answer) -> Side | RemoteSide | None:
-        if self.draft is None:
-            return None
+        draft: DraftSide | RemoteSide | None = None
         if isinstance(self.draft, DraftWorker):
-            # A detailed trace shows only what was asked for.
-            ahead = None if answer.trace.detailed else answer.steps_ahead()
-            return self.draft.side(answer.trace, ahead)
-        return Side(self.draft, answer.trace)
+            draft = self.draft.side(answer.trace, answer.draft_plan())
+        elif self.draft is not None:
+            draft = DraftSide(self.draft, answer.trace, answer.draft_plan())
+        self.live.append(answer)
+        answer.begin(Side(self.target, answer.trace), draft)
 
     def remove(self, answer: Answer) -> None:
         """Stop answering, whether the answer is complete or not."""

@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lr.engine.runner import num_kv_blocks_needed
-from lr.engine.worker import StepsAhead
+from lr.engine.side import DraftPlan
 from lr.errors import CheckpointError, ContextError, SettingError
 from lr.model.codec import Codec
 from lr.options import GenerateOptions, Mode
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
 from lr.spec.drafters import make_drafter
-from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import DrafterSetup, Speculation
@@ -78,27 +78,24 @@ class Question:
         """What the verifier must be shown; nothing if there are no draft steps."""
         return self.verifier.requires if self.options.looks_ahead else Requires.NOTHING
 
-    def stream(self, role: Role, index: int, sibling: int = 0) -> Stream:
-        """The randomness of alternative `sibling` of step `index`, as a role writes it.
-        With coupling shared, the first alternative of each draft step is drawn with the
-        target's noise; the others never are."""
-        shared = self.options.coupling == "shared" and sibling == 0
-        stream = self.role_stream(Role.TARGET if shared else role)
-        return stream.fold_in(index, sibling) if sibling else stream.fold_in(index)
-
     def role_stream(self, role: Role) -> Stream:
+        """The randomness of all steps that a role writes."""
         root = Stream.root(self.options.seed)
         return root.fold_in(self.question, self.options.sample, role.value)
 
-    def steps_ahead(self) -> StepsAhead | None:
-        """What the draft's worker needs to write steps before they are asked for; None
-        for alternatives, which it must not write so."""
+    def draft_plan(self) -> DraftPlan:
+        """How the draft's steps are written. With coupling shared, the first
+        alternative of each is drawn with the target's noise; the others never are."""
         options = self.options
-        if options.width > 1:
-            return None
-        role = Role.TARGET if options.coupling == "shared" else Role.DRAFT
-        stream = self.role_stream(role)
-        return StepsAhead(stream, self.limits, len(self.prompt), options.depth)
+        shared = options.coupling == "shared"
+        return DraftPlan(
+            root=NodeId(0, 0),
+            prompt=tuple(self.prompt),
+            limits=self.limits,
+            first=self.role_stream(Role.TARGET if shared else Role.DRAFT),
+            others=self.role_stream(Role.DRAFT),
+            window=options.depth if options.width == 1 else 0,
+        )
 
     def writer_config(
         self, role: Role, draft_runner: Runner | None = None

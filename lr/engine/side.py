@@ -14,8 +14,9 @@ wrote s after R, and a is rejected. R's target branch holds "... s", cached but 
 last token, and becomes the new root's. R's draft branch gets s as uncomputed tokens. A
 and B are closed.
 
-Answers share the writer, which writes when its `poll` is called. The draft's side may
-be in another process (`worker.py`). Read next: `spec/write.py`.
+The draft's side carries out the scheduler's commands by itself, so it may be in another
+process (`worker.py`). Answers share the writer, which writes when its `poll` is called.
+Read next: `spec/write.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,20 @@ from typing import NamedTuple
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.protocol import NodeId
+from lr.spec.protocol import (
+    Cancel,
+    Command,
+    Draft,
+    Emit,
+    Limits,
+    NodeId,
+    Release,
+    WorkKind,
+)
 from lr.spec.runner import WORTH_A_FORWARD, read_up_to
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
-from lr.types import Step
+from lr.types import Finish, Step
 
 
 class Written(NamedTuple):
@@ -83,13 +93,6 @@ class Side:
         """Make a branch that of `node`."""
         self.branches[node] = branch
         self.writer.runner.tag(branch, node)
-
-    def draft(
-        self, parent: NodeId, node: NodeId, length: int, limit: int, stream: Stream
-    ) -> None:
-        """Begin the draft step from `parent` to `node`, on a branch of its own."""
-        self.fork(parent, node, length)
-        self.write(node, parent.index, limit, stream)
 
     def write(
         self,
@@ -151,3 +154,80 @@ class Side:
             self.cancel(node)
         for node in reversed(list(self.branches)):
             self.close(node)
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """How an answer's draft steps are written, as data for another process.
+
+    The first alternative of each step is drawn from `first`, which is the target's
+    randomness with coupling shared; the others from `others`. `window`: with how many
+    open branches the draft may begin another step before it is asked for.
+    """
+
+    root: NodeId
+    prompt: tuple[int, ...]
+    limits: Limits
+    first: Stream
+    others: Stream
+    window: int = 0
+
+    def stream(self, index: int, sibling: int) -> Stream:
+        """The randomness of alternative `sibling` of step `index`."""
+        if sibling == 0:
+            return self.first.fold_in(index)
+        return self.others.fold_in(index, sibling)
+
+
+class DraftSide(Side):
+    """The draft's side. `last`: where the last step leads, if another may follow it."""
+
+    last: NodeId | None = None
+
+    def __init__(self, writer: StepWriter, trace: Trace, plan: DraftPlan) -> None:
+        super().__init__(writer, trace)
+        self.plan = plan
+        self.open(plan.root, plan.prompt)
+
+    def carry_out(self, command: Command) -> None:
+        """Do the draft's part of a command."""
+        match command:
+            case Draft(parent, children, limit):
+                for sibling, node in enumerate(children):
+                    if node not in self.branches:  # else it was begun ahead
+                        self.draft(parent, node, sibling, limit)
+            case Cancel((WorkKind.DRAFT, node)):
+                self.cancel(node)
+            case Emit(emitted, _, node, NodeId() as root) if root != node:
+                for other in [other for other in self.branches if other != node]:
+                    self.cancel(other)
+                    self.close(other)
+                self.rename(node, root, emitted.step.tokens)
+            case Release(node):
+                self.close(node)
+
+    def draft(self, parent: NodeId, node: NodeId, sibling: int, limit: int) -> None:
+        """Begin the draft step from `parent` to `node`, on a branch of its own."""
+        self.fork(parent, node, len(self.branches[parent]))
+        stream = self.plan.stream(parent.index, sibling)
+        self.write(node, parent.index, limit, stream)
+
+    def go_on(self) -> None:
+        """Begin the next step before it is asked for, so the draft need not wait for
+        the target's forward to end. If a draft step is rejected, this was in vain."""
+        plan = self.plan
+        parent = self.last
+        if parent is None or parent not in self.branches:
+            return
+        if len(self.branches) > plan.window:
+            return
+        written = len(self.branches[parent]) - len(plan.prompt)
+        limit = plan.limits.step_limit(written)
+        if limit > 0:
+            self.draft(parent, parent.child(0, 1), 0, limit)
+
+    def take(self) -> list[Written]:
+        finished = super().take()
+        for node, step, _ in finished:
+            self.last = node if step.finish is Finish.BOUNDARY else None
+        return finished

@@ -1,11 +1,11 @@
 """The draft's worker: a process or thread that writes draft steps while the target runs
 here.
 
-There, each answer has a `Side` as it has one here without a worker. Here, `RemoteSide`
-has the same methods and posts the calls. Four messages are all that the two say to each
-other: `Begin`, `Call` and `End` there, `News` here. All calls that one event causes are
-sent together: between two of them the worker might begin a step that the second one
-forbids. No message contains code of a variant.
+There, each answer has a `DraftSide` as it has one here without a worker. Here,
+`RemoteSide` posts the scheduler's commands to it. `Begin` opens a loop and `End` closes
+it; an answer in it begins with its `DraftPlan` and ends with `End`; `News` comes back.
+All commands that one event causes are sent together: between two of them the worker
+might begin a step that the second one forbids. No message contains code of a variant.
 
 An error in the worker is raised here, and a worker that dies raises `DraftWorkerError`;
 the next loop starts a new one. No answer goes on without its draft: it would be a wrong
@@ -26,20 +26,17 @@ from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any
 
 import torch
 
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import Runners
-from lr.engine.side import Side, Written
+from lr.engine.side import DraftPlan, DraftSide, Written
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, start_process
-from lr.rng import Stream
-from lr.spec.protocol import Limits, NodeId
+from lr.spec.protocol import Cancel, Command, Draft, Emit, NodeId, Release, WorkKind
 from lr.spec.write import StepWriter, TokenBytes, WriterConfig
 from lr.trace import ForwardPass, Trace
-from lr.types import Finish
 
 GRACE = 2.0  # seconds that a worker has to end by itself before it is killed
 BEYOND = 2  # steps that a process may write beyond the window of the schedule
@@ -61,17 +58,12 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Call:
-    """To the worker: call a method of `DraftSide` for an answer."""
-
-    answer: int
-    method: Callable[..., None]
-    arguments: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
 class End:
-    """To the worker: the loop is over."""
+    """To the worker: an answer, or the loop, is over."""
+
+
+Posts = list[tuple[int, DraftPlan | Command | End]]
+"""To the worker: what concerns answers, each by its number."""
 
 
 @dataclass(frozen=True)
@@ -88,58 +80,6 @@ class News:
 # In the worker
 
 
-@dataclass(frozen=True)
-class StepsAhead:
-    """The randomness of an answer's draft steps, its limits, the tokens of its prompt,
-    and the most branches with which another step may begin."""
-
-    stream: Stream
-    limits: Limits
-    prompt: int
-    window: int
-
-
-class DraftSide(Side):
-    """A side that goes on to the next step before it is asked for. Name, randomness and
-    limit of that step are known, so the draft need not wait for the target's forward to
-    end. If a draft step is rejected, this was in vain."""
-
-    ahead: StepsAhead | None = None
-    last: NodeId | None = None  # where the last step leads, if another may follow it
-
-    def may_go_on(self, ahead: StepsAhead) -> None:
-        self.ahead = ahead
-
-    def go_on(self) -> None:
-        ahead = self.ahead
-        parent = self.last
-        if ahead is None or parent is None or parent not in self.branches:
-            return
-        length = len(self.branches[parent])
-        limit = ahead.limits.step_limit(length - ahead.prompt)
-        if limit > 0 and len(self.branches) <= ahead.window:
-            stream = ahead.stream.fold_in(parent.index)
-            self.draft(parent, parent.child(0, 1), length, limit, stream)
-
-    def draft(
-        self, parent: NodeId, node: NodeId, length: int, limit: int, stream: Stream
-    ) -> None:
-        if node not in self.branches:  # else it is being written, or finished
-            super().draft(parent, node, length, limit, stream)
-
-    def take(self) -> list[Written]:
-        finished = super().take()
-        for node, step, _ in finished:
-            self.last = node if step.finish is Finish.BOUNDARY else None
-        return finished
-
-    def rename(self, old: NodeId, new: NodeId, tokens: Sequence[int] = ()) -> None:
-        for node in [node for node in self.branches if node != old]:
-            self.cancel(node)
-            self.close(node)
-        super().rename(old, new, tokens)
-
-
 class Drafting:
     """One loop in the worker: its writer, and a side per answer."""
 
@@ -152,7 +92,7 @@ class Drafting:
         self.sides: dict[int, DraftSide] = {}
 
     def work(self, connection: Connection) -> None:
-        """Obey calls and, in between, write, until the loop is over."""
+        """Carry out commands and, in between, write, until the loop is over."""
         connection.send(News(self.begin.loop))
         while True:
             if not self.writer.busy:
@@ -162,22 +102,24 @@ class Drafting:
                 self.writer.poll()
                 self.report(connection)
             else:
-                for message in connection.recv():
-                    if isinstance(message, End):
-                        return
-                    self.carry_out(message)
+                posts: Posts | End = connection.recv()
+                if isinstance(posts, End):
+                    return
+                for number, post in posts:
+                    if isinstance(post, DraftPlan):
+                        self.sides[number] = self.side(post)
+                    elif isinstance(post, End):
+                        self.sides.pop(number).end()
+                    else:
+                        self.sides[number].carry_out(post)
 
-    def carry_out(self, call: Call) -> None:
-        if call.answer not in self.sides:
-            trace = Trace(detailed=self.begin.detailed)
-            trace.start = 0.0  # both ends read the same clock
-            self.sides[call.answer] = DraftSide(self.writer, trace)
-            if trace.detailed:
-                recorder = CacheRecorder(trace, self.begin.config.role.value)
-                self.runner.cache.observer = recorder
-        call.method(self.sides[call.answer], *call.arguments)
-        if call.method is DraftSide.end:
-            del self.sides[call.answer]
+    def side(self, plan: DraftPlan) -> DraftSide:
+        trace = Trace(detailed=self.begin.detailed)
+        trace.start = 0.0  # both ends read the same clock
+        if trace.detailed:
+            recorder = CacheRecorder(trace, self.begin.config.role.value)
+            self.runner.cache.observer = recorder
+        return DraftSide(self.writer, trace, plan)
 
     def report(self, connection: Connection) -> None:
         """Send the steps that have finished, if any, and all events."""
@@ -261,7 +203,7 @@ class DraftWorker:
         self.in_use = False
         self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
         self.numbers = count()  # of answers
-        self.calls: list[Call] = []  # not sent yet
+        self.posts: Posts = []  # not sent yet
         self._loop = 0
         self._connection: Connection | None = None
         self._stop: weakref.finalize[..., DraftWorker] | None = None
@@ -302,16 +244,20 @@ class DraftWorker:
         self._send(Begin(self._loop, config, blocks, detailed))
         self._receive(None)  # two must not record CUDA graphs at once
         self.sides = {}
-        self.calls = []
+        self.posts = []
         self.in_use = True
 
-    def side(self, trace: Trace, ahead: StepsAhead | None) -> RemoteSide:
+    def side(self, trace: Trace, plan: DraftPlan) -> RemoteSide:
         """The draft's side of one answer. Two processes do not slow each other down, so
-        there the draft may write beyond the window."""
-        if ahead is not None and not self.as_thread:
-            ahead = replace(ahead, window=ahead.window + BEYOND)
+        there the draft may write beyond the window. A detailed trace shows only what
+        was asked for."""
+        if trace.detailed:
+            plan = replace(plan, window=0)
+        elif plan.window and not self.as_thread:
+            plan = replace(plan, window=plan.window + BEYOND)
         number = next(self.numbers)
-        self.sides[number] = RemoteSide(self, number, trace, ahead)
+        self.posts.append((number, plan))
+        self.sides[number] = RemoteSide(self, number, trace)
         return self.sides[number]
 
     @property
@@ -320,10 +266,10 @@ class DraftWorker:
         return any(side.awaited - side.arrived.keys() for side in self.sides.values())
 
     def flush(self) -> None:
-        """Send the calls that were not sent yet."""
-        if self.calls:
-            self._send(self.calls)
-            self.calls = []
+        """Send what was not sent yet."""
+        if self.posts:
+            self._send(self.posts)
+            self.posts = []
 
     def poll(self, *, wait: bool) -> None:
         """Take in what has arrived. `wait`: something must. Raises the worker's
@@ -344,7 +290,8 @@ class DraftWorker:
         """The loop is over. Raises nothing."""
         self.in_use = False
         with suppress(DraftWorkerError):
-            self._send([*self.calls, End()])
+            self.flush()
+            self._send(End())
 
     def close(self) -> None:
         """End the worker. The next loop starts another."""
@@ -353,7 +300,7 @@ class DraftWorker:
         if self._stop is not None:
             self._stop()
 
-    def _send(self, message: Begin | Sequence[Call | End]) -> None:
+    def _send(self, message: Begin | Posts | End) -> None:
         with self._connected() as connection:
             connection.send(message)
 
@@ -402,46 +349,35 @@ def stop(connection: Connection, worker: threading.Thread | SpawnProcess) -> Non
 
 @dataclass(eq=False)
 class RemoteSide:
-    """As `Side`, but calls go to the worker. `awaited`: nodes whose steps were asked
-    for and not taken; `arrived`: steps that were not taken, nor perhaps asked for."""
+    """A `DraftSide` in the worker, seen from here. `awaited`: nodes whose steps were
+    asked for and not taken; `arrived`: steps that were not taken, nor perhaps asked
+    for."""
 
     worker: DraftWorker
     number: int
     trace: Trace
-    ahead: StepsAhead | None
     awaited: set[NodeId] = field(default_factory=set)
     arrived: dict[NodeId, Written] = field(default_factory=dict)
 
-    def _post(self, method: Callable[..., None], *arguments: Any) -> None:
-        self.worker.calls.append(Call(self.number, method, arguments))
-
-    def open(self, node: NodeId, prompt: Sequence[int]) -> None:
-        self._post(DraftSide.open, node, prompt)
-        if self.ahead is not None:
-            self._post(DraftSide.may_go_on, self.ahead)
-
-    def draft(
-        self, parent: NodeId, node: NodeId, length: int, limit: int, stream: Stream
-    ) -> None:
-        self.awaited.add(node)
-        self._post(DraftSide.draft, parent, node, length, limit, stream)
+    def carry_out(self, command: Command) -> None:
+        match command:
+            case Draft():
+                self.awaited.update(command.children)
+            case Cancel((WorkKind.DRAFT, node)):
+                self.awaited.discard(node)
+            case Emit() if command.root != command.node:
+                self.arrived.clear()  # a new tree begins
+            case Release():
+                pass
+            case _:
+                return  # nothing that the draft does
+        self.worker.posts.append((self.number, command))
 
     def take(self) -> list[Written]:
         ready = [node for node in self.arrived if node in self.awaited]
         self.awaited.difference_update(ready)
         return [self.arrived.pop(node) for node in ready]
 
-    def cancel(self, node: NodeId) -> None:
-        self.awaited.discard(node)
-        self._post(DraftSide.cancel, node)
-
-    def rename(self, old: NodeId, new: NodeId, tokens: Sequence[int] = ()) -> None:
-        self.arrived.clear()  # a new tree begins
-        self._post(DraftSide.rename, old, new, tokens)
-
-    def close(self, node: NodeId) -> None:
-        self._post(DraftSide.close, node)
-
     def end(self) -> None:
-        self._post(DraftSide.end)
+        self.worker.posts.append((self.number, End()))
         del self.worker.sides[self.number]

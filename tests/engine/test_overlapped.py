@@ -23,13 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lr.engine.engine import Engine
-from lr.engine.side import Side
-from lr.engine.worker import DraftSide, DraftWorker, StepsAhead
-from lr.spec.protocol import Limits, NodeId
+from lr.engine.side import DraftSide
+from lr.engine.worker import DraftWorker
+from lr.spec.protocol import Draft, Emit, NodeId
 from lr.spec.verifiers.base import ExactVerifier
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, StepWritten, Trace
-from lr.types import Finish, Role, Step
+from lr.types import EmittedStep, Finish, Origin, Role, Step
 
 SCHEDULES = ("sync", "paper", "depth")
 MATCH = {"mode": "lr+sd", "drafter": "ngram", "acceptance": "match"}
@@ -130,35 +130,29 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
     """It is the very step that would have been written, it is not written twice, there
     are never more branches than the window allows, and a correction drops it."""
     engine = toy_engine(endless=True)
-    answer = ask(engine)
-    stream = answer.role_stream(Role.DRAFT)
-    prompt = answer.prompt
+    answer = ask(engine, depth=3)
+    plan = answer.draft_plan()
     nodes = [NodeId(0, index) for index in range(5)]
     runner = engine.runners[Role.DRAFT].lend(200)
     config = answer.writer_config(Role.DRAFT)
     writer = StepWriter(config, runner, engine.codec.token_bytes)
 
-    def written(side: Side) -> Step:
+    def written(side: DraftSide) -> Step:
         while side.writer.busy:
             side.writer.poll()
         [finished] = side.take()
         return finished.step
 
-    def ask_for(side: Side, index: int) -> None:
-        parent = nodes[index]
-        length = len(side.branches[parent])
-        side.draft(parent, nodes[index + 1], length, 12, stream.fold_in(index))
+    def ask_for(side: DraftSide, index: int) -> None:
+        side.carry_out(Draft(nodes[index], (nodes[index + 1],), 14))
 
-    asked = Side(writer, Trace())
-    asked.open(nodes[0], prompt)
+    asked = DraftSide(writer, Trace(), plan)
     expected = []
     for index in range(3):
         ask_for(asked, index)
         expected.append(written(asked))
     assert all(step.finish is Finish.BOUNDARY for step in expected)
-    early = DraftSide(writer, Trace())
-    early.open(nodes[0], prompt)
-    early.may_go_on(StepsAhead(stream, Limits(200, 12), len(prompt), window=3))
+    early = DraftSide(writer, Trace(), plan)
     ask_for(early, 0)
     assert written(early) == expected[0]
     for index in (1, 2):
@@ -167,7 +161,8 @@ def test_the_next_step_is_written_before_it_is_asked_for() -> None:
         assert written(early) == expected[index]
     early.go_on()
     assert not writer.busy  # the window is full
-    early.rename(nodes[0], NodeId(1, 1), (5,))
+    correction = EmittedStep(0, Step((5,), Finish.BOUNDARY), Origin.CORRECTION)
+    early.carry_out(Emit(correction, (), nodes[0], NodeId(1, 1)))
     assert list(early.branches) == [NodeId(1, 1)]
     for side in (asked, early):
         side.end()
