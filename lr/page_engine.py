@@ -47,7 +47,6 @@ def serve_page(answer: Answer) -> Steps:
         draft_runner = lend(Role.DRAFT) if options.drafts_tokens else None
         draft = writer(Role.DRAFT)
         target = writer(Role.TARGET, draft_runner)
-        answer.speculation = target.speculation
         page = Lookahead(
             prompt=answer.prompt,
             draft=draft,

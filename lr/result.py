@@ -50,10 +50,6 @@ class Result:
     prompt: tuple[int, ...]
     steps: tuple[AnswerStep, ...]
     trace: Trace
-    coupling: str = "independent"
-    """How the draft's and the target's versions of a step are related. "independent"
-    and "shared" describe the noise. "proposal": the draft step was also proposed to the
-    target token by token, so the target's step depends on it."""
 
     @property
     def tokens(self) -> tuple[int, ...]:

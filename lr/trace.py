@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field, fields
-from itertools import zip_longest
 from typing import Any
 
 from lr.spec.protocol import Emit, Message, NodeId
@@ -150,12 +149,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class TokenRounds:
-    """Counts over the rounds that had a proposal, with vLLM's names. `histogram[n]`:
-    rounds that accepted n tokens. `tried`: positions up to and including the first
-    rejection of each round.
+    """Counts over the `count` rounds that had a proposal. `tried`: positions up to and
+    including the first rejection of each round.
     """
 
-    histogram: tuple[int, ...] = ()
+    count: int = 0
     drafted: int = 0
     tried: int = 0
     accepted: int = 0
@@ -164,11 +162,8 @@ class TokenRounds:
     @classmethod
     def of(cls, rounds: Iterable[TokenRound]) -> TokenRounds:
         drafted = [r for r in rounds if r.proposed]
-        deepest = max((r.depth for r in drafted), default=-1)
         return cls(
-            histogram=tuple(
-                sum(r.accepted == n for r in drafted) for n in range(deepest + 1)
-            ),
+            count=len(drafted),
             drafted=sum(r.proposed for r in drafted),
             tried=sum(min(r.accepted + 1, r.depth) for r in drafted),
             accepted=sum(r.accepted for r in drafted),
@@ -176,19 +171,7 @@ class TokenRounds:
         )
 
     def __add__(self, rounds: TokenRounds) -> TokenRounds:
-        histograms = zip_longest(self.histogram, rounds.histogram, fillvalue=0)
-        sums = map(sum, zip(astuple(self)[1:], astuple(rounds)[1:], strict=True))
-        return TokenRounds(tuple(map(sum, histograms)), *sums)
-
-    @property
-    def count(self) -> int:
-        """Rounds that had a proposal (vLLM: drafts)."""
-        return sum(self.histogram)
-
-    @property
-    def mean_acceptance_length(self) -> float | None:
-        """1 + accepted / rounds: the mean number of tokens per round."""
-        return 1 + self.accepted / self.count if self.count else None
+        return TokenRounds(*map(sum, zip(astuple(self), astuple(rounds), strict=True)))
 
     @property
     def conditional_acceptance(self) -> float | None:

@@ -12,9 +12,8 @@ from reasoner_kit import write_checkpoint, write_foreign_checkpoint
 import lr
 from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
 from lr.reasoner import Reasoner
-from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.types import Coupling, Origin, Role, Verdict
+from lr.types import Origin, Role, Verdict
 
 DRAFTERS = ("ngram", "draft", "tree", "step")
 QUESTION = "How many coins does Ann have?"
@@ -194,43 +193,6 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
     assert result.finished or length == 512
     with pytest.raises(ContextError, match="512"):
         reasoner.generate(words * 2)
-
-
-# What a result says was used
-
-
-@pytest.mark.parametrize(
-    ("mode", "drafter", "acceptance", "coupling", "named"),
-    [
-        ("lr", "draft", "reject", "independent", "independent"),
-        ("lr", "draft", "reject", "shared", "shared"),
-        ("sd", "ngram", "reject", "shared", "independent"),
-        ("sd", "draft", "reject", "shared", "shared"),
-        ("lr+sd", "step", "reject", "independent", "proposal"),
-        ("lr+sd", "step", "match", "shared", "shared"),
-    ],
-)
-def test_results_name_the_coupling(
-    exact: Reasoner,
-    mode: str,
-    drafter: str,
-    acceptance: str,
-    coupling: str,
-    named: str,
-) -> None:
-    options = {"drafter": drafter, "acceptance": acceptance, "coupling": coupling}
-    assert exact.generate("?", mode=mode, max_tokens=9, **options).coupling == named
-
-
-def test_the_coupling_is_that_of_a_variants_drafter(exact: Reasoner) -> None:
-    from lr.spec.drafters import LookupDrafter
-
-    class Shared(LookupDrafter):
-        coupling = Coupling.SHARED
-
-    variant = Variant(drafter=lambda setup: Shared(2, 1))
-    result = exact.generate("?", variant=variant, mode="sd", max_tokens=9)
-    assert result.coupling == "shared"
 
 
 # Refusals

@@ -27,15 +27,12 @@ from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
 from lr.spec import protocol as messages
-from lr.spec.acceptance import MatchRule
-from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.token_sd import Speculation
 from lr.spec.variant import Correction, Variant
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.trace import Trace
-from lr.types import Coupling, EmittedStep, Role, Step, Verdict
+from lr.types import EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
     from lr.engine.engine import Engine
@@ -78,7 +75,6 @@ class Answer(Question):
         super().__init__(engine, question, options, verifier, variant)
         self.trace = Trace(detailed=detailed)
         self.steps: list[AnswerStep] = []
-        self.alone = True  # no other answer shares the forwards and caches
         self.stopped = False
         self._serve = serve
         self._served: Steps | None = None
@@ -86,7 +82,6 @@ class Answer(Question):
 
         self.target: Side  # and `draft`: set by `begin`
         self.draft: DraftSide | RemoteSide | None = None
-        self.speculation: Speculation | None = None  # the target's
         self.nodes: dict[NodeId, AnswerNode] = {}
         self.pairs: dict[NodeId, Pair] = {}
         self.judged: dict[NodeId, Pair] = {}
@@ -126,7 +121,6 @@ class Answer(Question):
             prompt=tuple(self.prompt),
             steps=tuple(self.steps),
             trace=self.trace,
-            coupling=self._coupling(),
         )
 
     def hand_over(self, emitted: EmittedStep, *, last: bool) -> AnswerStep:
@@ -160,7 +154,6 @@ class Answer(Question):
         self.target = target
         self.draft = draft
         target.open(root, self.prompt)
-        self.speculation = target.writer.config.speculation
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
@@ -326,24 +319,11 @@ class Answer(Question):
     def _offer(self, node: NodeId) -> None:
         """Offer the draft step to `node`, if it is a first alternative, to the target's
         drafter, which may propose its tokens in the target's version of the step."""
+        speculation = self.target.writer.config.speculation
         first = node.number % self.scheduler.config.width == 0
         parent = self.parent(node)
-        if self.speculation is None or not first:
-            return
-        if parent in self.target.branches:
+        if speculation is not None and first and parent in self.target.branches:
             start = len(self.nodes[parent].tokens)
             branch = self.target.branches[parent]
             tokens = self.nodes[node].tokens[start:]
-            self.speculation.drafter.offer(branch, start, tokens)
-
-    def _coupling(self) -> str:
-        """See `Result.coupling`; of what was used, which a variant may have replaced."""
-        speculation = self.speculation
-        if speculation is None:
-            return self.options.coupling
-        matches = type(speculation.rule) is MatchRule  # it emits the target's own draws
-        if isinstance(speculation.drafter, StepDrafter) and not matches:
-            return "proposal"
-        shares_steps = self.options.looks_ahead and self.options.coupling == "shared"
-        shares_tokens = speculation.drafter.coupling is Coupling.SHARED
-        return "shared" if shares_steps or shares_tokens else "independent"
+            speculation.drafter.offer(branch, start, tokens)

@@ -40,7 +40,7 @@ from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import DraftSide, Side
 from lr.engine.worker import DraftWorker, RemoteSide
-from lr.errors import OutOfBlocks, ProtocolError, SettingError
+from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
@@ -312,7 +312,6 @@ class Loop:
     def add(self, answer: Answer) -> None:
         """Begin an answer. Its clock starts now."""
         answer.trace.start = answer.trace.clock()
-        answer.alone = self.alone
         if answer.trace.detailed and self.alone:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
@@ -336,9 +335,7 @@ class Loop:
             self.remove(answer)
 
     def step(self) -> None:
-        """Do one piece of work: judge the complete pairs, or run a model. Raises
-        `ProtocolError` if nothing can ever happen again.
-        """
+        """Do one piece of work: judge the complete pairs, or run a model."""
         took = self._take()
         if isinstance(self.draft, DraftWorker):
             self.draft.flush()
@@ -356,12 +353,8 @@ class Loop:
         if self.target.busy:
             self.target.poll()
             self._take()
-        elif draft is None and not took and not self._all_done():
-            work = [str(work) for answer in self.live for work in answer.scheduler.work]
-            raise ProtocolError(
-                f"no model is writing and no verdict is awaited, but this work is not done: "
-                f"{', '.join(work)}."
-            )
+        elif draft is None and not took:
+            assert all(answer.scheduler.done for answer in self.live), "nothing goes on"
 
     def _run_draft(self, draft: StepWriter | DraftWorker) -> None:
         """Run a draft in this thread once, or take in what a worker has written. While
@@ -376,9 +369,6 @@ class Loop:
         """Report finished steps. Whether there were any."""
         took = [answer.take() for answer in self.live]
         return any(took)
-
-    def _all_done(self) -> bool:
-        return all(answer.scheduler.done for answer in self.live)
 
     def _judge(self) -> bool:
         """Judge all complete pairs of all answers in one batch, and report the verdicts
