@@ -1,18 +1,16 @@
 """Verifiers by name, with the models that they ask.
 
-    exact · judge · judge:0.8 · score:9 · random:0.3 · FILE.py:NAME
+    exact · judge · judge:0.8 · score:9 · random:0.3
 
-`lr/spec/verifiers/named.py` lists them. Your own NAME is a class without arguments, or
-a function of the `VerifierModels`.
+`lr/spec/verifiers/named.py` lists them. Your own is given as a variant.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +23,10 @@ from lr.model.attention import flash_or_plain
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import checkpoint_id, stored_dtype
-from lr.registry import load_file, verifiers
-from lr.spec.checks import make_part
-from lr.spec.variant import Variant
+from lr.registry import verifiers
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
-from lr.spec.verifiers.named import VERIFIERS, Embed, Named, VerifierModels
+from lr.spec.verifiers.named import VERIFIERS, Embed, Named
 
 
 def asked_model(
@@ -50,7 +46,8 @@ def asked_model(
 class VerifierChoice:
     """The verifier for a target with `codec`, checked but not loaded yet.
 
-    `wanted`: a verifier, its name, or None for the usual one. `checkpoint` is the
+    `wanted`: a verifier, its name, or None for the usual one: the judge if one is
+    given, else the one that the target names, else exact. `checkpoint` is the
     verifier's own: a language model for "judge" (None: the one that the target names),
     an encoder for "embedding". `loader` loads it on `device`. `num_blocks`: cache blocks
     of 16 tokens for the model that the verifier asks (None: as many as it needs).
@@ -67,36 +64,28 @@ class VerifierChoice:
     model: CausalLM | None = field(init=False, default=None)
     _target: CausalLM | None = field(init=False, default=None)
     _draft: CausalLM | None = field(init=False, default=None)
-    _make: Callable[[VerifierModels], Verifier] = field(init=False)
 
     def __post_init__(self) -> None:
-        wanted = self.wanted
-        if wanted is None:
-            wanted = usual_verifier(self.codec, self.checkpoint)
-        if not isinstance(wanted, str):
-            verifier = check_verifier(wanted)
-            self.name = verifier.name
-            self._make = lambda models: verifier
+        if self.wanted is None:
+            stated = self.codec.generation_config.get("verifier", "exact")
+            self.wanted = stated if self.checkpoint is None else "judge"
+        if not isinstance(self.wanted, str):
+            self.name = check_verifier(self.wanted).name
             return
-        self.name = wanted
-        kind, _, member = wanted.partition(":")
-        if kind.endswith(".py"):
-            self._make = _own(kind, member)
-            return
-        named, threshold = _named(wanted)
-        self._make = lambda models: named.make(models, threshold)
-        if kind == "oracle":
+        self.name = self.wanted
+        named, _ = _named(self.name)
+        if named is VERIFIERS["oracle"]:
             self.oracle()  # refuses a target of another language
+        if named is VERIFIERS["judge"]:
+            self.checkpoint = self.checkpoint or own_judge(self.codec)
         if self.checkpoint is not None and named.checkpoint is None:
             raise SettingError(
-                f"judge is {str(self.checkpoint)!r}, but verifier {wanted!r} uses no judge "
+                f"judge is {str(self.checkpoint)!r}, but verifier {self.name!r} uses no judge "
                 "model; omit judge, or use verifier judge."
             )
-        if self.checkpoint is None and kind == "judge":
-            self.checkpoint = own_judge(self.codec)
         if self.checkpoint is None and named.checkpoint is not None:
             raise SettingError(
-                f"verifier {wanted!r} needs its own checkpoint: give judge (on the command "
+                f"verifier {self.name!r} needs its own checkpoint: give judge (on the command "
                 f"line --judge_model), {named.checkpoint}."
             )
 
@@ -104,9 +93,12 @@ class VerifierChoice:
         """Load the verifier; some ask the `target`. A judge that is the same checkpoint
         as target or draft shares its weights. Raises `SettingError` for an impossible
         threshold."""
+        if isinstance(self.wanted, Verifier):
+            return self.wanted
         self._target = target
         self._draft = draft
-        return self._make(self)
+        named, threshold = _named(self.name)
+        return named.make(self, threshold)
 
     # What a verifier may be made of
 
@@ -143,55 +135,14 @@ class VerifierChoice:
 def _named(name: str) -> tuple[Named, float]:
     """The entry of `VERIFIERS` that `name` begins with, and its threshold."""
     kind, colon, number = name.partition(":")
-    if kind not in VERIFIERS:
-        raise SettingError(
-            f"there is no verifier {name!r}; choose one of {', '.join(VERIFIERS)}, or give "
-            "FILE.py:NAME."
-        )
-    named = VERIFIERS[kind]
-    if not colon:
+    named = VERIFIERS.get(kind)
+    expected = f"one of {', '.join(VERIFIERS)}, or one with a number, such as judge:0.8"
+    if named is not None and not colon:
         return named, named.threshold or 0.0
-    if named.threshold is None:
-        raise SettingError(f"verifier {name!r}: {kind} takes no number.")
-    try:
-        return named, float(number)
-    except ValueError:
-        example = f"{kind}:{named.threshold:g}"
-        raise SettingError(
-            f"verifier {name!r}: {number!r} is not a number; say for example {example}."
-        ) from None
-
-
-def _own(file: str, name: str) -> Callable[[VerifierModels], Verifier]:
-    """A verifier of your own: a class without arguments, or a function of what it may
-    be made of."""
-    if not Path(file).is_file():
-        raise SettingError(f"verifier {file}:{name}: there is no file {file}.")
-    member: Any = vars(load_file(file)).get(name)
-    named = f"verifier {file}:{name}"
-    if inspect.isclass(member):
-        return lambda models: check_verifier(make_part(named, member))
-    if not inspect.isfunction(member):
-        raise SettingError(
-            f"verifier {file}:{name} is {member!r}, expected a class without arguments or a "
-            "function of the VerifierModels (lr/spec/verifiers/named.py)."
-        )
-
-    def build(models: VerifierModels) -> Verifier:
-        verifier = make_part(named, member, models)
-        if isinstance(verifier, Variant):
-            raise SettingError(f"{named} makes a variant. Give it as --variant.")
-        return check_verifier(verifier)
-
-    return build
-
-
-def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
-    """The default verifier: the judge if one is given, else the one that the target
-    names, else exact."""
-    if judge is not None:
-        return "judge"
-    return str(codec.generation_config.get("verifier", "exact"))
+    if named is not None and named.threshold is not None:
+        with suppress(ValueError):
+            return named, float(number)
+    raise SettingError(f"verifier is {name!r}, expected {expected}.")
 
 
 def own_judge(codec: Codec) -> str | None:
@@ -207,19 +158,14 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
     loaded."""
     try:
         from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise CheckpointError(
-            "verifier 'embedding' needs the package sentence-transformers: "
-            'install it with pip install "lookahead-reasoning[encoder]".'
-        ) from error
-    try:
+
         encoder = SentenceTransformer(str(name_or_path), device=device)
     except Exception as error:  # each version raises something different
-        reason = (str(error).splitlines() or ["no message"])[0]
         raise CheckpointError(
             f"{name_or_path} cannot be loaded as a sentence encoder ({type(error).__name__}: "
-            f"{reason}). Give the directory or the hub id of one, such as "
-            "sentence-transformers/all-mpnet-base-v2."
+            f"{error}). Verifier 'embedding' needs the package sentence-transformers (pip "
+            'install "lookahead-reasoning[encoder]") and the directory or the hub id of '
+            "an encoder, such as sentence-transformers/all-mpnet-base-v2."
         ) from error
 
     def embed(texts: Sequence[str]) -> Tensor:

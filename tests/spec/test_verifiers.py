@@ -25,7 +25,7 @@ from verifier_kit import (
     step,
 )
 
-from lr.engine.verifiers import VerifierChoice, load_encoder, usual_verifier
+from lr.engine.verifiers import VerifierChoice, load_encoder
 from lr.errors import CheckpointError, ProtocolError, SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
@@ -228,30 +228,12 @@ def test_what_does_not_derive_from_verifier_is_refused(wrong: object) -> None:
 
 # By name
 
-PLUGIN = """
-from lr.spec.verifiers.base import ExactVerifier
-
-
-class Mine(ExactVerifier):
-    name = "mine"
-
-
-def made(models):
-    assert models.codec.encode("x") and models.target().runner
-    return Mine()
-
-
-def none(models):
-    return 7
-"""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")
     write_checkpoint(folder / "tiny", seed=1)
     write_foreign_checkpoint(folder / "foreign")
-    (folder / "plugin.py").write_text(PLUGIN, encoding="utf-8")
     return folder
 
 
@@ -272,28 +254,18 @@ def test_every_named_verifier_can_be_made(
     [
         *("", "guess", "Judge", "exact:1", "judge:", "score:high"),
         *("score:10", "likelihood:1", "random:-1", "random:nan"),
-        *("FOLDER/nothing.py:Mine", "FOLDER/plugin.py:Nobody"),
+        "file.py:Mine",
     ],
 )
-def test_names_and_thresholds_that_are_refused(folder: Path, text: str) -> None:
+def test_names_and_thresholds_that_are_refused(text: str) -> None:
     with pytest.raises(SettingError):
-        VerifierChoice(text.replace("FOLDER", str(folder)), codec()).build(model(1))
-
-
-def test_a_verifier_of_ones_own(folder: Path) -> None:
-    for name in ("Mine", "made"):
-        verifier = f"{folder}/plugin.py:{name}"
-        with Reasoner(folder / "tiny", folder / "tiny", verifier) as reasoner:
-            assert reasoner.verifier.name == "mine"  # type: ignore[union-attr]
-            assert reasoner.generate("How many?", max_tokens=20).tokens
-    with pytest.raises(TypeError, match="verifier"):
-        VerifierChoice(f"{folder}/plugin.py:none", codec()).build(model(1))
+        VerifierChoice(text, codec()).build(model(1))
 
 
 def test_checkpoints_are_asked_for_and_named(folder: Path) -> None:
     foreign, tiny = Codec.load(folder / "foreign"), Codec.load("tiny-target")
-    assert usual_verifier(tiny, None) == "oracle", "the tiny target names it"
-    assert usual_verifier(foreign, None) == "exact"
+    assert VerifierChoice(None, tiny).name == "oracle", "the tiny target names it"
+    assert VerifierChoice(None, foreign).name == "exact"
     for name in ("judge", "embedding"):
         with pytest.raises(SettingError, match="checkpoint"):
             VerifierChoice(name, foreign)

@@ -237,4 +237,4 @@ VERIFIERS: dict[str, Named] = {
     "always": Named(lambda models, at: RandomVerifier(1.0)),
     "never": Named(lambda models, at: RandomVerifier(0.0)),
 }
-"""The verifiers by name. Your own: FILE.py:NAME."""
+"""The verifiers by name."""
