@@ -22,6 +22,7 @@ from lr.engine.answer import Answer
 from lr.engine.engine import Engine
 from lr.engine.loading import DraftCheckpoint, Loader
 from lr.engine.verifiers import VerifierChoice
+from lr.engine.worker import DraftWorker
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported
@@ -29,9 +30,9 @@ from lr.model.weights import Progress, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.page_engine import serve_page
 from lr.result import Result
-from lr.spec.variant import DraftModel, Variant
+from lr.spec.variant import MakeDraft, Variant
 from lr.spec.verifiers.base import Verifier
-from lr.types import Role, require
+from lr.types import require
 
 MOST_BLOCKS = 1 << 24  # in one cache: 268 million tokens
 
@@ -65,7 +66,7 @@ class Reasoner:
     warns of settings in the target's generation_config.json that have no effect.
     """
 
-    _drafting: tuple[DraftModel, Engine] | None = None  # of the last variant with one
+    _drafting: tuple[MakeDraft, Engine] | None = None  # of the last variant with one
 
     def __init__(
         self,
@@ -107,6 +108,19 @@ class Reasoner:
         except BaseException:
             target_model.close()  # ends its ranks, if it has several
             raise
+
+        # 3. The draft's worker: a process that loads it too, unless one GPU has both
+        worker = None
+        if draft is not None and not devices.shares_gpu:
+            checkpoint = DraftCheckpoint(
+                replace(loader, progress=None),
+                draft,
+                devices.draft,
+                pieces=tuple(map(codec.token_bytes, range(codec.vocab_size))),
+                known_tokens=draft_codec.vocab_size,
+                num_blocks=num_blocks,
+            )
+            worker = DraftWorker(checkpoint)
         self.codec = codec
         self.engine = Engine(
             codec=codec,
@@ -115,12 +129,9 @@ class Reasoner:
             judge=choice.model,
             known_tokens=draft_codec.vocab_size,
             num_blocks=num_blocks,
+            worker=worker,
             names=names | {"verifier": choice.name},
         )
-        if draft is not None and devices.shares_gpu:
-            self.engine.add_thread()
-        elif draft is not None:
-            self.engine.add_process(DraftCheckpoint(loader, draft, devices.draft))
         warn_unsupported(codec)
 
     def generate(
@@ -189,10 +200,7 @@ class Reasoner:
 
     def _forget_draft(self) -> None:
         if self._drafting is not None:
-            engine = self._drafting[1]
-            if engine.worker is not None:
-                engine.worker.close()
-            engine.runners[Role.DRAFT].end()
+            self._drafting[1].end_draft()
         self._drafting = None
 
     def close(self) -> None:

@@ -30,10 +30,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lr.engine.answer import Answer, Steps
-from lr.engine.loading import DraftCheckpoint, Loader
 from lr.engine.question import READS_DRAFTS
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
@@ -41,12 +39,12 @@ from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import DraftSide, Side
 from lr.engine.worker import DraftWorker, RemoteSide
 from lr.errors import OutOfBlocks, SettingError
-from lr.model.codec import Codec, require_same
+from lr.model.codec import Codec
 from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.spec.checks import refuse
-from lr.spec.variant import DraftModel
+from lr.spec.variant import MakeDraft
 from lr.spec.verifiers.base import Requires, Verifier, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall
@@ -60,9 +58,9 @@ class Engine:
     """The models of a `Reasoner` and what runs them; answers questions.
 
     The draft's tokenizer knows only ids below `known_tokens`. `judge`: the verifier's
-    own model, if it has one. `worker` writes the drafts of driver "overlapped".
-    `num_blocks`: as in `Reasoner`. `names`: those by which target, draft, judge and
-    verifier were loaded.
+    own model, if it has one. `worker` writes the drafts of driver "overlapped"; None: a
+    thread that shares the draft's weights, with the caches `beside`. `num_blocks`: as in
+    `Reasoner`. `names`: those by which target, draft, judge and verifier were loaded.
     """
 
     codec: Codec
@@ -74,16 +72,21 @@ class Engine:
     worker: DraftWorker | None = None
     names: Mapping[str, str | Path | None] = field(default_factory=dict)
     runners: dict[Role, Runners] = field(init=False)
+    beside: Runners | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.runners = {}
-        for role, model in self.models.items():
-            self.runners[role] = Runners(
-                model,
-                vocab_size=self.codec.vocab_size,
-                known_tokens=self.known_tokens if role is Role.DRAFT else None,
-                num_blocks=self.num_blocks,
-            )
+        vocab_size = self.codec.vocab_size
+        target = Runners(self.target, vocab_size, None, self.num_blocks)
+        self.runners = {Role.TARGET: target}
+        if self.draft is None:
+            return
+        drafts = Runners(self.draft, vocab_size, self.known_tokens, self.num_blocks)
+        self.runners[Role.DRAFT] = drafts
+        if self.worker is None:
+            beside = replace(drafts, idle=[])
+            parts = (beside, self.codec.token_bytes)
+            self.beside = beside
+            self.worker = DraftWorker(lambda: parts, as_thread=True)
 
     @property
     def usual_mode(self) -> Mode:
@@ -94,24 +97,14 @@ class Engine:
         stated: Mode | None = self.codec.generation_config.get("mode")
         return stated or "lr+sd"
 
-    @property
-    def models(self) -> dict[Role, CausalLM]:
-        """Target and draft, without a draft that is not there."""
-        models = {Role.TARGET: self.target}
-        if self.draft is not None:
-            models[Role.DRAFT] = self.draft
-        return models
-
     def prepare(self, options: GenerateOptions) -> None:
         """Start the draft's worker, if an answer with these options uses it."""
-        if self.overlaps(options):
-            assert self.worker is not None
+        if self.worker is not None and self.overlaps(options):
             self.worker.start()
 
     def overlaps(self, options: GenerateOptions) -> bool:
         """Whether the draft writes in the worker."""
-        overlapped = options.driver == "overlapped" and options.looks_ahead
-        return overlapped and self.worker is not None
+        return options.driver == "overlapped" and options.looks_ahead
 
     def serve(self, answers: Sequence[Answer], concurrency: int = 1) -> Steps:
         """Answer questions, at most `concurrency` at a time, and yield each step once
@@ -170,74 +163,38 @@ class Engine:
     def _caches(self, options: GenerateOptions) -> list[Runners]:
         """The caches in this process that an answer with these options uses."""
         caches = [self.runners[Role.TARGET]]
-        if self.draft is not None:
-            drafts = self.runners[Role.DRAFT]
-            shared = self.worker is not None and self.worker.as_thread
-            if options.looks_ahead and shared and self.overlaps(options):
-                assert self.worker is not None
-                caches.append(self.worker.load()[0])
-            elif options.looks_ahead:
-                caches.append(drafts)
-            if options.drafts_tokens:
-                caches.append(drafts)
+        if options.looks_ahead and not self.overlaps(options):
+            caches.append(self.runners[Role.DRAFT])
+        elif options.looks_ahead and self.beside is not None:
+            caches.append(self.beside)
+        if options.drafts_tokens:
+            caches.append(self.runners[Role.DRAFT])
         return caches
 
-    def add_process(self, checkpoint: DraftCheckpoint) -> None:
-        """Let a process write the drafts of driver "overlapped"; it loads the
-        checkpoint."""
-        codec = self.codec
-        self.worker = DraftWorker(
-            replace(
-                checkpoint,
-                loader=replace(checkpoint.loader, progress=None),
-                pieces=tuple(map(codec.token_bytes, range(codec.vocab_size))),
-                known_tokens=self.known_tokens,
-                num_blocks=self.num_blocks,
-            )
-        )
-
-    def add_thread(self) -> None:
-        """Let a thread write them; it shares the draft's weights."""
-        assert self.draft is not None
-        sizes = self.codec.vocab_size, self.known_tokens, self.num_blocks
-        parts = Runners(self.draft, *sizes), self.codec.token_bytes
-        self.worker = DraftWorker(lambda: parts, as_thread=True)
-
-    def with_draft(self, draft: DraftModel) -> Engine:
-        """An engine with the same target and a variant's own draft: a model, a
-        checkpoint, or a function of the target. Nobody else drafts with it."""
-        codec = self.codec
-        known_tokens = codec.vocab_size
-        model: Any = draft
-        if isinstance(draft, (str, Path)):
-            draft_codec = Codec.load(draft)
-            require_same(codec, draft_codec)
-            known_tokens = draft_codec.vocab_size
-            loader = Loader(self.target.dtype)
-            model = loader.load_draft(draft, self.target.device, codec)
-        elif not isinstance(draft, CausalLM):
-            model = draft(self.target)
-        fits = isinstance(model, CausalLM)
-        if not fits or model.config.vocab_size < codec.vocab_size:
-            expected = f"a lr.model.qwen.CausalLM with {codec.vocab_size} embeddings"
-            refuse("draft", draft, model, expected)
-        engine = replace(self, draft=model, known_tokens=known_tokens, worker=None)
+    def with_draft(self, make: MakeDraft) -> Engine:
+        """An engine with the same target and a draft that a variant makes from it."""
+        draft = make(self.target)
+        vocab_size = self.codec.vocab_size
+        fits = isinstance(draft, CausalLM)
+        if not fits or draft.config.vocab_size < vocab_size:
+            expected = f"a lr.model.qwen.CausalLM with {vocab_size} embeddings"
+            refuse("draft", make, draft, expected)
+        engine = replace(self, draft=draft, known_tokens=vocab_size, worker=None)
         engine.runners[Role.TARGET] = self.runners[Role.TARGET]
-        engine.add_thread()
         return engine
 
-    def forget_caches(self) -> None:
-        """Free the idle caches and CUDA graphs; the next answer makes new ones."""
-        for runners in self.runners.values():
-            runners.end()
+    def end_draft(self) -> None:
+        """End the draft's worker, if any, and free the draft's caches."""
+        if self.worker is not None:
+            self.worker.close()
+        for runners in (self.runners.get(Role.DRAFT), self.beside):
+            if runners is not None:
+                runners.end()
 
     def close(self) -> None:
         """End the draft's worker, if any, and free the caches with their CUDA graphs."""
-        if self.worker is not None:
-            self.worker.close()
-            if self.worker.as_thread:
-                self.worker.load()[0].end()
-        self.forget_caches()
+        self.end_draft()
+        self.runners[Role.TARGET].end()
         for model in (self.draft, self.judge, self.target):
             if model is not None:
                 model.close()
@@ -284,7 +241,8 @@ class Loop:
     def _draft_writer(self, answer: Answer) -> StepWriter | DraftWorker:
         config = answer.writer_config(Role.DRAFT)
         worker = self.engine.worker
-        if worker is None or not self.engine.overlaps(answer.options):
+        assert worker is not None, "there is a draft"
+        if not self.engine.overlaps(answer.options):
             return self._writer(config)
         variant = answer.variant
         if variant.segmenter is not None or (variant.rule and config.speculation):

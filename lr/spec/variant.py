@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -28,9 +27,8 @@ from lr.spec.write import Segmenter, TokenBytes
 from lr.trace import Stats, TokenRounds
 from lr.types import SamplingParams, Step
 
-DraftModel = torch.nn.Module | str | Path | Callable[[Any], torch.nn.Module]
-"""The draft of a variant: a model, the name or folder of a checkpoint, or a function
-that makes one from the target (its first layers, a quantised copy)."""
+MakeDraft = Callable[[Any], Any]
+"""Makes a variant's draft from the target: its first layers, a quantised copy."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class Given(Enum):
     OBJECT = "an object"
     PER_ANSWER = "a class or a function that makes one for each answer"
     PER_STEP = "a class or a function that makes one for each step"
-    MODEL = "a model, the name of a checkpoint, or a function of the target"
+    MODEL = "a function that makes a model from the target"
 
 
 class Part(NamedTuple):
@@ -156,7 +154,7 @@ class Variant:
     segmenter: Callable[[TokenBytes], Segmenter] | None = None
     drafter: Callable[[DrafterSetup], Drafter] | None = None
     rule: Callable[[], AcceptanceRule] | None = None
-    draft: DraftModel | None = None
+    draft: MakeDraft | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
     file: str | None = None
@@ -189,9 +187,7 @@ class Variant:
 
 
 def _check_given(part: Part, value: Any) -> None:
-    if part.given is Given.MODEL:
-        fits = isinstance(value, (torch.nn.Module, str, Path)) or callable(value)
-    elif part.given is Given.OBJECT:
+    if part.given is Given.OBJECT:
         fits = isinstance(value, part.base)
     else:
         is_object = isinstance(value, part.base) and not inspect.isclass(value)

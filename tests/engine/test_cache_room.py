@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lr.engine import runner as runners
 from lr.engine.runner import RESERVE, ModelRunner, Runners, room
 from lr.errors import OutOfBlocks
 from lr.kvcache.cache import bytes_per_block
@@ -68,10 +67,11 @@ def test_answers_wait_for_the_room_there_is(monkeypatch: pytest.MonkeyPatch) -> 
         need = runs[0].blocks
         sizes: list[int] = []
         monkeypatch.setattr("lr.engine.engine.room", lambda caches: 2 * need + 1)
-        reasoner.engine.forget_caches()
-        lend = runners.Runners.lend
+        for runners in reasoner.engine.runners.values():
+            runners.end()
+        lend = Runners.lend
         monkeypatch.setattr(
-            runners.Runners,
+            Runners,
             "lend",
             lambda self, blocks: sizes.append(blocks) or lend(self, blocks),
         )

@@ -67,7 +67,8 @@ def test_nothing_is_recorded_while_a_model_runs(
     ahead = {"mode": "lr+sd", "drafter": drafter, "driver": "overlapped", "depth": 1}
     with small_reasoner() as reasoner:
         plain = reasoner.generate(QUESTION, mode="ar", **short)  # type: ignore[arg-type]
-        reasoner.engine.forget_caches()
+        for runners in reasoner.engine.runners.values():
+            runners.end()
         for recordings in (2 + (drafter == "draft"), 0):
             events.clear()
             answer = reasoner.generate(QUESTION, **short, **ahead)  # type: ignore[arg-type]
