@@ -1,5 +1,5 @@
-"""The events of a cache in a trace: branches are opened, forked, grown and closed, and
-hold blocks.
+"""The events of a cache in a trace: branches are forked, grown, cut and closed, and hold
+blocks.
 
 An answer with a detailed trace has one recorder per cache."""
 
@@ -15,32 +15,25 @@ from lr.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class CacheEvent:
-    """An event of a branch. `cache`: the cache's name; `branch`: a number that is used
-    once."""
+    """An event of the cache of that name. A branch has a number that is used once."""
 
     cache: str
-    branch: int
-
-
-@dataclass(frozen=True, slots=True)
-class BranchOpened(CacheEvent):
-    """An empty branch was opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchForked(CacheEvent):
     """`branch` shares all blocks of `source`; nothing is copied."""
 
+    branch: int
     source: int
 
 
 @dataclass(frozen=True, slots=True)
-class BranchesGrew:
-    """One forward appends to branches. `rows`: (branch, new length in tokens).
+class BranchesGrew(CacheEvent):
+    """One forward has appended to branches. `rows`: (branch, new length in tokens).
     `copies`: (branch, shared block, its copy), copy on write. `fresh`: (branch, new
     block at its end)."""
 
-    cache: str
     rows: tuple[tuple[int, int], ...]
     copies: tuple[tuple[int, int, int], ...]
     fresh: tuple[tuple[int, int], ...]
@@ -48,42 +41,25 @@ class BranchesGrew:
 
 @dataclass(frozen=True, slots=True)
 class BranchCut(CacheEvent):
-    """`branch` keeps its first `length` tokens and gives up the blocks `dropped`; those
-    in `freed` had no other owner."""
+    """`branch` keeps its first `length` tokens, and the blocks that they need."""
 
+    branch: int
     length: int
-    dropped: tuple[int, ...]
-    freed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BranchClosed(CacheEvent):
-    """`branch` is closed; `dropped` and `freed` as in `BranchCut`."""
+    """`branch` gives up all its blocks."""
 
-    dropped: tuple[int, ...]
-    freed: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BranchRestored(CacheEvent):
-    """A forward failed, and `branch` got its old length and blocks back."""
-
-    length: int
-    blocks: tuple[int, ...]
+    branch: int
 
 
 @dataclass(frozen=True, slots=True)
 class BranchHolds(CacheEvent):
     """`branch` holds the prefix of `node` from now on."""
 
+    branch: int
     node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class BranchReplaced(CacheEvent):
-    """`successor` takes over the node of `branch`, which is about to be closed."""
-
-    successor: int
 
 
 class CacheRecorder(CacheObserver):
@@ -104,18 +80,14 @@ class CacheRecorder(CacheObserver):
         self.count = 0  # of all branches so far
 
     def opened(self, table: BlockTable) -> None:
-        self._number(table)
-        self.trace.record(BranchOpened(self.cache, self.numbers[table]))
-
-    def forked(self, table: BlockTable, source: BlockTable) -> None:
-        self._number(table)
-        number = self.numbers[table]
-        self.trace.record(BranchForked(self.cache, number, self.numbers[source]))
-
-    def _number(self, table: BlockTable) -> None:
         self.numbers[table] = self.count
         self.sizes[table] = len(table.blocks)
         self.count += 1
+
+    def forked(self, table: BlockTable, source: BlockTable) -> None:
+        self.opened(table)
+        number = self.numbers[table]
+        self.trace.record(BranchForked(self.cache, number, self.numbers[source]))
 
     def grew(
         self,
@@ -139,37 +111,18 @@ class CacheRecorder(CacheObserver):
             BranchesGrew(self.cache, tuple(rows), tuple(copied), tuple(fresh))
         )
 
-    def restored(self, tables: Sequence[BlockTable]) -> None:
-        for table in tables:
-            self.sizes[table] = len(table.blocks)
-            number = self.numbers[table]
-            blocks = tuple(table.blocks)
-            event = BranchRestored(self.cache, number, table.length, blocks)
-            self.trace.record(event)
-
-    def cut(
-        self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
-    ) -> None:
+    def cut(self, table: BlockTable) -> None:
         self.sizes[table] = len(table.blocks)
-        number = self.numbers[table]
-        self.trace.record(
-            BranchCut(self.cache, number, table.length, tuple(dropped), tuple(freed))
-        )
+        self.trace.record(BranchCut(self.cache, self.numbers[table], table.length))
 
-    def closed(
-        self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
-    ) -> None:
-        number = self.numbers.pop(table)
+    def closed(self, table: BlockTable) -> None:
         del self.sizes[table]
         self.nodes.pop(table, None)
-        event = BranchClosed(self.cache, number, tuple(dropped), tuple(freed))
-        self.trace.record(event)
+        self.trace.record(BranchClosed(self.cache, self.numbers.pop(table)))
 
     def replaced(self, table: BlockTable, successor: BlockTable) -> None:
-        number = self.numbers[table]
-        self.trace.record(BranchReplaced(self.cache, number, self.numbers[successor]))
         if table in self.nodes:
-            self.nodes[successor] = self.nodes.pop(table)
+            self.tag(successor, self.nodes.pop(table))
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
         self.nodes[table] = node

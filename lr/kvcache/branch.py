@@ -141,8 +141,7 @@ class CacheObserver:
     which block.
 
     `moved`: the tables that left a shared block; `copies`: for each, (that block, its
-    copy). `dropped`: blocks that a table gave up; `freed`: those among them that no
-    table holds any more.
+    copy).
     """
 
     def opened(self, table: BlockTable) -> None: ...
@@ -150,15 +149,8 @@ class CacheObserver:
     def grew(
         self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]
     ) -> None: ...
-    def cut(
-        self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
-    ) -> None: ...
-    def closed(
-        self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]
-    ) -> None: ...
-
-    def restored(self, tables: Tables) -> None:
-        """The batch that grew has failed; its tables are as they were before it."""
+    def cut(self, table: BlockTable) -> None: ...
+    def closed(self, table: BlockTable) -> None: ...
 
     def replaced(self, table: BlockTable, by: BlockTable) -> None:
         """The branch of `table` continues on `by`; `table` is about to be closed."""

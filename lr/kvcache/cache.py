@@ -159,15 +159,15 @@ class PagedKVCache:
             raise ProtocolError(
                 f"a branch of {table.length} tokens cannot be cut back to {length}."
             )
-        dropped, freed = self._shorten(table, length)
-        self.observer.cut(table, dropped, freed)
+        self._shorten(table, length)
+        self.observer.cut(table)
 
     def release(self, table: BlockTable) -> None:
         """Close `table` for good; blocks that no other branch holds become free."""
         self._require_changeable(table)
-        dropped, freed = self._shorten(table, 0)
+        self._shorten(table, 0)
         self.live_tables.remove(table)
-        self.observer.closed(table, dropped, freed)
+        self.observer.closed(table)
 
     @contextmanager
     def append(self, tables: Tables, counts: Sequence[int]) -> Iterator[list[int]]:
@@ -219,11 +219,11 @@ class PagedKVCache:
             table.length += count
             slots += table.slots(table.length - count, table.length)
         self.open_append = copies
-        self.observer.grew(tables, moved, copies)
         try:
             if allocated:
                 self.prepare(fresh, copies)
             yield slots
+            self.observer.grew(tables, moved, copies)
         except BaseException:
             # 3. Shorten the tables, return shared blocks to the tables that left, free
             # new blocks.
@@ -234,7 +234,6 @@ class PagedKVCache:
                 table.blocks[-1] = source
                 self.pool.share(source)
             self._drop(allocated[::-1])
-            self.observer.restored(tables)
             raise
         finally:
             self.open_append = None
@@ -315,23 +314,20 @@ class PagedKVCache:
                 moved.append(table)
         return moved
 
-    def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
-        """Keep `length` tokens. Returns the dropped blocks, last first, and the freed
-        ones."""
+    def _shorten(self, table: BlockTable, length: int) -> None:
+        """Keep `length` tokens; give up the last block first."""
         keep = blocks_for(length, self.block_size)
         dropped = table.blocks[keep:][::-1]
         del table.blocks[keep:]
         table.length = length
-        return dropped, self._drop(dropped)
+        self._drop(dropped)
 
-    def _drop(self, blocks: Sequence[int]) -> list[int]:
-        """Remove one owner of each block, in this order; returns the blocks that became
-        free."""
+    def _drop(self, blocks: Sequence[int]) -> None:
+        """Remove one owner of each block, in this order."""
         freed = [block for block in blocks if self.pool.drop(block)]
         self._clean.difference_update(freed)
         if self.poison_freed and freed:
             self._fill(freed, torch.nan)
-        return freed
 
     def _fill(self, blocks: Sequence[int], number: float) -> None:
         ids = integers(blocks, self.keys.device)

@@ -133,12 +133,12 @@ def say(record: Record) -> str:
             return f"the verifier answered about {counted(pairs, 'pair')}"
         case Ended(done, why):
             return "the end of the answer" if done else f"the run ended early: {why}"
-        case cache.BranchesGrew() | cache.CacheEvent() as event:
+        case cache.CacheEvent() as event:
             return f"{event.cache} cache: {_change_of(event)}"
     raise AssertionError(record.kind)
 
 
-def _change_of(event: cache.BranchesGrew | cache.CacheEvent) -> str:
+def _change_of(event: cache.CacheEvent) -> str:
     """What happens to the branches of a cache."""
     match event:
         case cache.BranchesGrew(_, rows, copies, fresh):
@@ -149,19 +149,15 @@ def _change_of(event: cache.BranchesGrew | cache.CacheEvent) -> str:
             changes += [f"block {block} to branch {branch}" for branch, block in fresh]
             end = f" ({'; '.join(changes)})" if changes else ""
             return f"one forward for {counted(len(rows), 'branch', 'es')}{end}"
-        case cache.BranchOpened(_, branch):
-            return f"branch {branch} is opened"
         case cache.BranchForked(_, branch, source):
             return f"branch {branch} is forked from {source}; all blocks are shared"
         case cache.BranchCut(_, branch, length):
             return f"branch {branch} is cut back to {length} tokens"
-        case cache.BranchRestored(_, branch):
-            return f"branch {branch} is as it was before a failed forward"
         case cache.BranchHolds(_, branch, node):
             return f"branch {branch} belongs to {node}"
-        case cache.BranchReplaced(_, branch, successor):
-            return f"branch {successor} goes on in place of {branch}"
-    return f"branch {event.branch} is closed"
+        case cache.BranchClosed(_, branch):
+            return f"branch {branch} is closed"
+    raise AssertionError(event)
 
 
 def is_rejection(record: Record) -> bool:

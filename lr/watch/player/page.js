@@ -59,7 +59,6 @@ const KINDS = {
   written: [null, "■", 1, "A step ends at a blank line, at the end, or at its limit."],
   forward: [null, "▪", 0, "All rows pass through the model together."],
   verifier: ["verifier", "▪", 0, "One call for all pairs that wait."],
-  note: ["verifier", "*", 1, "A part of the variant reports what it saw or decided."],
   end: ["accepted", "■", 2, ""],
   cache: ["cache", "▫", 0,
     "Blocks are shared until a branch writes into one; then that one is copied first."],

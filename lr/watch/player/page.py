@@ -129,7 +129,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     for record in trace.records:
         apply_event(state, record)
         event = record.event
-        if isinstance(event, BranchesGrew | CacheEvent):
+        if isinstance(event, CacheEvent):
             _look_at_cache(state, caches[event.cache], event)
             continue
         parents = {state.nodes[name].parent or name for name in state.touched}
@@ -181,9 +181,7 @@ def _look_at_node(state: State, nodes: dict[str, dict[str, Any]], name: str) -> 
         life.setdefault("gone", [state.number, node.gone])
 
 
-def _look_at_cache(
-    state: State, life: dict[str, Any], event: BranchesGrew | CacheEvent
-) -> None:
+def _look_at_cache(state: State, life: dict[str, Any], event: CacheEvent) -> None:
     branches = state.caches[event.cache].branches
     rows: dict[int, dict[str, Any]] = life["branches"]
     source = event.source if isinstance(event, BranchForked) else None

@@ -185,5 +185,5 @@ def fork_tables(
     for table, node in recorder.nodes.items():
         twin.tag(forks[table], node)
     for table in forks:
-        twin.closed(table, tuple(table.blocks), ())
+        twin.closed(table)
     return twin, forks

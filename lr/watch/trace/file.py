@@ -31,7 +31,7 @@ from lr.spec import protocol as messages
 from lr.trace import RunEvent, Stats, stats_of
 from lr.types import Step
 
-FORMAT, VERSION = "lr trace", 4
+FORMAT, VERSION = "lr trace", 5
 KINDS: dict[str, type] = {
     message.__name__.lower(): message for message in get_args(messages.Message)
 } | {
@@ -40,18 +40,15 @@ KINDS: dict[str, type] = {
     "verifier": events.VerifierCall,
     "round": events.TokenRound,
     "token": events.TokenWritten,
-    "open": cache.BranchOpened,
     "fork": cache.BranchForked,
     "grow": cache.BranchesGrew,
     "cut": cache.BranchCut,
     "close": cache.BranchClosed,
-    "restore": cache.BranchRestored,
     "hold": cache.BranchHolds,
-    "replace": cache.BranchReplaced,
     "end": events.Ended,
 }
 KIND_OF = {event_class: name for name, event_class in KINDS.items()}
-TraceEvent = RunEvent | cache.CacheEvent | cache.BranchesGrew
+TraceEvent = RunEvent | cache.CacheEvent
 Bytes = Callable[[int], bytes]  # Maps a token to its exact bytes.
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from lr.engine import recorder as cache
+from lr.kvcache.branch import blocks_for
 from lr.spec.protocol import (
     Cancel,
     Draft,
@@ -150,12 +151,10 @@ class CacheState:
         """By block in use, how many branches hold it."""
         return Counter(b for branch in self.branches.values() for b in branch.blocks)
 
-    def take(self, event: cache.CacheEvent | cache.BranchesGrew) -> None:
+    def take(self, event: cache.CacheEvent) -> None:
         """Apply one event of this cache."""
         branches = self.branches
         match event:
-            case cache.BranchOpened(_, number):
-                branches[number] = BranchState(number)
             case cache.BranchForked(_, number, source):
                 origin = branches[source]
                 blocks = list(origin.blocks)
@@ -164,24 +163,25 @@ class CacheState:
                 for number, old, new in copies:
                     blocks = branches[number].blocks
                     blocks[blocks.index(old)] = new
+                for number, length in rows:
+                    self.branch(number).length = length
                 for number, block in fresh:
                     branches[number].blocks.append(block)
-                for number, length in rows:
-                    branches[number].length = length
-            case cache.BranchCut(_, number, length, dropped):
-                branch = branches[number]
+            case cache.BranchCut(_, number, length):
+                branch = self.branch(number)
                 branch.length = length
-                del branch.blocks[len(branch.blocks) - len(dropped) :]
+                del branch.blocks[blocks_for(length, self.block_size) :]
             case cache.BranchClosed(_, number):
-                del branches[number]
-            case cache.BranchRestored(_, number, length, held):
-                branches[number].length = length
-                branches[number].blocks = list(held)
+                branches.pop(number, None)
             case cache.BranchHolds(_, number, node):
-                branches[number].node = str(node)
-            case cache.BranchReplaced(_, number, successor):
-                branches[successor].node = branches[number].node
-                branches[number].node = None
+                for branch in branches.values():
+                    if branch.node == str(node):
+                        branch.node = None
+                self.branch(number).node = str(node)
+
+    def branch(self, number: int) -> BranchState:
+        """The branch of that number, empty if it is new."""
+        return self.branches.setdefault(number, BranchState(number))
 
 
 ENDS = {"drafted": "draft", "targeted": "target", "judged": "judge"}
@@ -288,7 +288,7 @@ def apply_event(state: State, record: Record) -> None:
             state.forwards[role.value] = state.forwards.get(role.value, 0) + 1
         case Ended(done):
             state.done = done
-        case cache.CacheEvent() | cache.BranchesGrew() as event:
+        case cache.CacheEvent() as event:
             state.caches[event.cache].take(event)
 
 
