@@ -15,7 +15,6 @@ from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Origin, Role, Verdict
 
-DRAFTERS = ("ngram", "draft", "tree", "step")
 QUESTION = "How many coins does Ann have?"
 LR = {"mode": "lr"}
 
@@ -77,35 +76,6 @@ def test_options_are_given_as_one_object_or_as_changes(exact: Reasoner) -> None:
 
 
 # Answers
-
-
-@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
-@pytest.mark.parametrize(("depth", "width"), [(4, 1), (2, 2)])
-def test_exact_lookahead_is_plain_decoding(
-    exact: Reasoner, schedule: str, depth: int, width: int
-) -> None:
-    """Draft and target differ in the padding of their vocabularies, which changes
-    nothing."""
-    length = {"max_tokens": 60, "max_step_tokens": 20}
-    tree = {"schedule": schedule, "depth": depth, "width": width}
-    plain = exact.generate(QUESTION, mode="ar", **length)
-    assert exact.generate(QUESTION, **LR, **tree, **length).tokens == plain.tokens
-
-
-@pytest.mark.parametrize(
-    ("mode", "drafter"),
-    [(m, d) for m in ("sd", "lr+sd") for d in DRAFTERS if (m, d) != ("sd", "step")],
-)
-def test_matching_at_both_levels_is_plain_decoding(
-    exact: Reasoner, mode: str, drafter: str
-) -> None:
-    length = {"temperature": 1.0, "max_tokens": 40, "max_step_tokens": 20}
-    token_level = {"drafter": drafter, "acceptance": "match", "branching": (2, 1)}
-    plain = exact.generate(QUESTION, mode="ar", **length)
-    matched = exact.generate(
-        QUESTION, mode=mode, coupling="shared", **length, **token_level
-    )
-    assert matched.tokens == plain.tokens
 
 
 class Coin(Verifier):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,10 +148,12 @@ class ToyDraft:
 
 
 def alive(pid: int | None) -> bool:
-    """Whether a process exists, also one that has ended but was not waited for."""
+    """Whether a process runs, and not only waits for its parent to read its exit
+    code."""
     assert pid is not None
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] != "Z"

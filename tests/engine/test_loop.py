@@ -1,5 +1,5 @@
-"""The scheduler on real (random) models: the end-to-end oracle, many answers at once,
-and nothing is left behind.
+"""The scheduler on real (random) models: the end-to-end oracle, and nothing is left
+behind.
 """
 
 from __future__ import annotations
@@ -61,46 +61,6 @@ def test_exact_verification_emits_plain_decoding(
     steps = emitted(answer)
     assert [step.step for step in steps] == plain(ENGINE, **changes)
     assert [step.index for step in steps] == list(range(len(steps)))
-
-
-@pytest.mark.parametrize("width", [1, 2])
-@pytest.mark.parametrize("seed", range(3))
-def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(
-    width: int, seed: int
-) -> None:
-    outputs = [
-        emitted(
-            ask(
-                ENGINE,
-                schedule=schedule,
-                depth=depth,
-                width=width,
-                draft_forwards=forwards,
-                seed=seed,
-            )
-        )
-        for schedule in ("paper", "depth")
-        for depth, forwards in ((1, 8), (2, 1), (4, 3))
-    ]
-    steps = [[step.step for step in output] for output in outputs]
-    assert all(each == steps[0] for each in steps)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("token_level", [{}, MATCH], ids=["lr", "lr+sd"])
-def test_answers_do_not_influence_each_other(
-    schedule: str, token_level: dict[str, Any]
-) -> None:
-    """Three answers in the same forwards: each is what it is alone, in any order."""
-    changes = {"schedule": schedule, "depth": 3, "seed": 4} | token_level
-    alone = [emitted(ask(ENGINE, question, **changes)) for question in QUESTIONS]
-    for order in (QUESTIONS, QUESTIONS[::-1]):
-        answers = [ask(ENGINE, question, **changes) for question in order]
-        for _ in ENGINE.serve(answers, concurrency=3):
-            pass
-        steps = {answer.question: answer.emitted for answer in answers}
-        assert [steps[question] for question in QUESTIONS] == alone
-        require_clean(ENGINE)
 
 
 @pytest.mark.parametrize("mode", ["ar", "lr"])

@@ -15,7 +15,6 @@ from engine_kit import (
     Trouble,
     ask,
     emitted,
-    plain,
     require_clean,
     toy_engine,
 )
@@ -28,7 +27,7 @@ from lr.engine.worker import DraftWorker
 from lr.spec.protocol import Draft, Emit, NodeId
 from lr.spec.verifiers.base import ExactVerifier
 from lr.spec.write import StepWriter
-from lr.trace import ForwardPass, StepWritten, Trace
+from lr.trace import ForwardPass, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, Step
 
 SCHEDULES = ("sync", "paper", "depth")
@@ -72,24 +71,6 @@ def test_the_output_is_that_of_lockstep(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_exact_verification_emits_plain_decoding(
-    process: Engine, schedule: str, temperature: float
-) -> None:
-    changes: dict[str, Any] = {"temperature": temperature, "seed": 5}
-    answer = ask(
-        process,
-        verifier=ExactVerifier(),
-        schedule=schedule,
-        width=2,
-        **OVERLAPPED,
-        **changes,
-        **MATCH,
-    )
-    assert [step.step for step in emitted(answer)] == plain(process, **changes)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_slow_draft_changes_nothing(schedule: str) -> None:
     """The worker sleeps at random before every forward: more than the target's forward
     takes, and much more."""
@@ -99,16 +80,6 @@ def test_a_slow_draft_changes_nothing(schedule: str) -> None:
         worker = DraftWorker(ToyDraft(Trouble(delay)), as_thread=True)
         with closing(toy_engine(worker=worker)) as slow:
             assert emitted(ask(slow, **OVERLAPPED, **changes)) == expected
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_answers_do_not_influence_each_other(thread: Engine, schedule: str) -> None:
-    changes: dict[str, Any] = {"schedule": schedule, "depth": 3, "seed": 4}
-    alone = [emitted(ask(thread, question, **changes)) for question in QUESTIONS]
-    answers = [ask(thread, question, **OVERLAPPED, **changes) for question in QUESTIONS]
-    for _ in thread.serve(answers, concurrency=3):
-        pass
-    assert [answer.emitted for answer in answers] == alone
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 3])
@@ -198,23 +169,14 @@ def test_the_trace_shows_both_at_work_at_the_same_time(process: Engine) -> None:
     for seed in range(20):
         answer = ask(process, seed=seed, max_tokens=60, **OVERLAPPED)
         emitted(answer)
-        events = answer.trace.events
-        assert [when for when, _ in events] == sorted(when for when, _ in events)
-        authors = {e.role for _, e in events if isinstance(e, StepWritten)}
-        assert authors == set(Role)
-        if overlap(events):
-            return
+        times = [time for time, _ in answer.trace.events]
+        assert times == sorted(times)
+        spans: dict[Role, list[tuple[float, float]]] = {role: [] for role in Role}
+        for time, event in answer.trace.events:
+            if isinstance(event, ForwardPass):
+                spans[event.role].append((time - event.seconds, time))
+        for draft_start, draft_end in spans[Role.DRAFT]:
+            for start, end in spans[Role.TARGET]:
+                if max(draft_start, start) < min(draft_end, end):
+                    return
     pytest.fail("in 20 answers no forward of the draft overlapped one of the target")
-
-
-def overlap(events: list[tuple[float, Any]]) -> bool:
-    """Whether a forward of the draft and one of the target went on at the same time."""
-    spans: dict[Role, list[tuple[float, float]]] = {role: [] for role in Role}
-    for when, event in events:
-        if isinstance(event, ForwardPass):
-            spans[event.role].append((when - event.seconds, when))
-    return any(
-        min(draft[1], target[1]) > max(draft[0], target[0])
-        for draft in spans[Role.DRAFT]
-        for target in spans[Role.TARGET]
-    )

@@ -106,17 +106,6 @@ def test_a_worker_without_an_answer_ends_with_its_owner() -> None:
     assert not alive(dropped)
 
 
-def test_closing_while_an_answer_is_written() -> None:
-    worker = DraftWorker(ToyDraft(), as_thread=True)
-    engine = toy_engine(endless=True, worker=worker)
-    steps = iter(ask(engine, max_tokens=200, **OVERLAPPED))
-    next(steps)
-    worker.close()
-    with pytest.raises(DraftWorkerError, match="closed"):
-        list(steps)
-    require_clean(engine, [Role.TARGET])
-
-
 def test_two_loops_do_not_share_a_worker() -> None:
     worker = DraftWorker(ToyDraft(), as_thread=True)
     with closing(toy_engine(endless=True, worker=worker)) as engine:
@@ -172,18 +161,12 @@ def test_no_orphans_however_the_program_ends(tmp_path: Path, name: str) -> None:
         program.kill()
     _, errors = program.communicate(timeout=60)
     deadline = time.monotonic() + 30
-    while alive(pid) and not is_zombie(pid) and time.monotonic() < deadline:
+    while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not alive(pid) or is_zombie(pid)
+    assert not alive(pid)
     if name == "SIGINT":
         assert errors.count("Traceback") == 1  # the program's own
         assert "KeyboardInterrupt" in errors
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended and only waits for whoever inherited it."""
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:

@@ -57,8 +57,6 @@ def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
 
 SPECULATING: list[dict] = [
     {"mode": "sd", "drafter": "draft", "acceptance": "block"},
-    {"mode": "sd", "drafter": "ngram", "acceptance": "reject"},
-    {"mode": "sd", "drafter": "ngram", "acceptance": "match"},
     {"mode": "lr+sd", "drafter": "step", "acceptance": "block", "schedule": "sync"},
     {"mode": "lr+sd", "drafter": "tree", "acceptance": "reject"},
 ]

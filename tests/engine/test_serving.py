@@ -28,9 +28,7 @@ def reasoner() -> Iterator[Reasoner]:
     "options",
     [
         {"mode": "ar"},
-        {"mode": "sd", "drafter": "ngram"},
         {"mode": "sd", "drafter": "draft"},
-        {"mode": "lr"},
         {"mode": "lr", "schedule": "sync", "width": 2},
         {"mode": "lr+sd", "drafter": "ngram"},
         {"mode": "lr", "driver": "overlapped"},
