@@ -13,7 +13,7 @@ from lr.lookahead import Lookahead, Writer
 from lr.spec.protocol import Emit, NodeId, Schedule
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.trace import ForwardPass
-from lr.types import EmittedStep, Role, Verdict, require
+from lr.types import EmittedStep, Role, Verdict
 
 
 def serve_page(answer: Answer) -> Steps:
@@ -69,26 +69,20 @@ def serve_page(answer: Answer) -> Steps:
 def require_simple(answer: Answer) -> Verifier:
     """The answer's verifier. Raises `SettingError` for an answer that the page cannot
     give."""
-    options, verifier = answer.options, answer.verifier
-    expected = 'lr or lr+sd with engine "page"'
-    require(options.looks_ahead, "mode", options.mode, expected)
+    options = answer.options
+    verifier = answer.verifier
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
     replaced = any(
         part.level in ("steps", "draft") and part.field != "verifier"
         for part in answer.variant.replaced
     )
-    if timed or replaced:
-        raise SettingError(
-            'engine "page" allows no controller, corrector or draft of a variant, no '
-            'driver "overlapped" and no late_drafts "reject"; use engine "scheduler".'
-        )
-    assert isinstance(verifier, Verifier), "it is loaded with the draft"
     compares = verifier.requires == Requires.TARGET_STEP
     chooses = type(verifier).choose is not Verifier.choose
-    if not compares or chooses:
+    if not options.looks_ahead or timed or replaced or not compares or chooses:
         raise SettingError(
-            f'engine "page" needs a verifier that only compares two steps, and {verifier.name!r} '
-            'does something else; use engine "scheduler".'
+            'engine "page" has mode lr or lr+sd, driver "lockstep", late_drafts "wait" and '
+            "a verifier that only compares two steps; of a variant it takes verifier, "
+            'segmenter, drafter and rule. For anything else use engine "scheduler".'
         )
     return verifier
 

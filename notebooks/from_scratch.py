@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from lr import ModelRunner, load_model
+from lr import load_model
+from lr.engine.runner import ModelRunner
 from lr.lookahead import QUESTION
 from lr.model.codec import Codec
 from lr.tiny.oracle import same_meaning
