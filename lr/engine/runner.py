@@ -65,6 +65,7 @@ class ModelRunner:
         assert self.vocab_size <= model.config.vocab_size
         self.known_tokens = min(known_tokens or self.vocab_size, self.vocab_size)
         self.kind = model.attention  # stays the same if the model's changes
+        self.num_blocks = num_blocks
         padding = int(model.replayable)  # a block for the padding of CUDA graphs
         self.cache = model.make_cache(num_blocks + padding, block_size)
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
@@ -253,10 +254,10 @@ class Runners:
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least `blocks` blocks of 16 tokens."""
         blocks = self.num_blocks or blocks
-        fitting = [runner for runner in self.idle if self._fits(runner, blocks)]
-        if fitting:
-            self.idle.remove(fitting[0])
-            return fitting[0]
+        for runner in self.idle:
+            if runner.num_blocks >= blocks:
+                self.idle.remove(runner)
+                return runner
         self.end()  # free their memory before allocating more
         return ModelRunner(
             self.model,
@@ -264,11 +265,6 @@ class Runners:
             vocab_size=self.vocab_size,
             known_tokens=self.known_tokens,
         )
-
-    def _fits(self, runner: ModelRunner, blocks: int) -> bool:
-        padding = runner.graphs is not None  # of the CUDA graphs, one block
-        usual = runner.kind is self.model.attention and padding == self.model.replayable
-        return usual and runner.cache.pool.num_blocks - padding >= blocks
 
     def end(self) -> None:
         """Free the idle runners."""
@@ -281,8 +277,8 @@ class Runners:
         reused."""
         runner.observer = None
         runner.cache.observer = CacheObserver()
-        padding = runner.graphs is not None  # holds one block
-        # a draft that writes steps and proposes tokens has two runners
+        # A draft that writes steps and proposes tokens has two runners.
+        padding = runner.cache.num_blocks - runner.num_blocks
         if runner.cache.pool.num_used == padding and len(self.idle) < 2:
             runner.cache.pool.restart()
             self.idle.append(runner)

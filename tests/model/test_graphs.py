@@ -23,7 +23,6 @@ from lr.engine.runner import ModelRunner, Runners
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import integers
-from lr.model.attention import SDPA
 from lr.model.config import ModelConfig
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
@@ -209,17 +208,6 @@ def test_what_cannot_be_recorded_is_said() -> None:
 
     with pytest.raises(SettingError, match="out of memory"):
         replaying(record)
-
-
-def test_a_runner_keeps_the_attention_it_was_made_with() -> None:
-    """Its graphs contain that one; an idle runner with another is not lent again."""
-    model = random_model(1)
-    runners = Runners(model)
-    runner = runners.lend(4)
-    model.attention = SDPA
-    assert runner.kind is TILES
-    runners.take_back(runner)
-    assert runners.idle == [runner] and runners.lend(4) is not runner
 
 
 def test_the_block_for_padding_rows_is_not_lent(
