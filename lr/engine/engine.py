@@ -161,12 +161,12 @@ class Engine:
         return min(rounded if 16 * rounded <= fitting else needed, fitting)
 
     def _caches(self, options: GenerateOptions) -> list[Runners]:
-        """The caches in this process that an answer with these options uses."""
+        """The caches that an answer with these options uses. A worker's process has one
+        like the draft's here."""
         caches = [self.runners[Role.TARGET]]
-        if options.looks_ahead and not self.overlaps(options):
-            caches.append(self.runners[Role.DRAFT])
-        elif options.looks_ahead and self.beside is not None:
-            caches.append(self.beside)
+        if options.looks_ahead:
+            beside = self.beside if self.overlaps(options) else None
+            caches.append(beside or self.runners[Role.DRAFT])
         if options.drafts_tokens:
             caches.append(self.runners[Role.DRAFT])
         return caches
@@ -293,35 +293,30 @@ class Loop:
             self.remove(answer)
 
     def step(self) -> None:
-        """Do one piece of work: judge the complete pairs, or run a model."""
+        """Do one piece of work: judge the complete pairs, or run a model once. While the
+        target has nothing to do, a worker is waited for."""
+        draft = self.draft
         took = self._take()
-        if isinstance(self.draft, DraftWorker):
-            self.draft.flush()
-        draft = self.draft if self.draft is not None and self.draft.busy else None
-        may_draft = draft is not None and self.forwards_left > 0
-        if (
-            self.forwards_left == self.draft_forwards or not may_draft
-        ) and self._judge():
+        if isinstance(draft, DraftWorker):
+            draft.flush()
+        drafting = draft is not None and draft.busy and self.forwards_left > 0
+        begins = self.forwards_left == self.draft_forwards
+        if (begins or not drafting) and self._judge():
             return
-        if draft is not None and may_draft:
+        if drafting and draft is not None:
             self.forwards_left -= 1
-            self._run_draft(draft)
+            if isinstance(draft, DraftWorker):
+                draft.poll(wait=not self.target.busy)
+            else:
+                draft.poll()
+            self._take()
             return
         self.forwards_left = self.draft_forwards
         if self.target.busy:
             self.target.poll()
             self._take()
-        elif draft is None and not took:
+        elif not took and (draft is None or not draft.busy):
             assert all(answer.scheduler.done for answer in self.live), "nothing goes on"
-
-    def _run_draft(self, draft: StepWriter | DraftWorker) -> None:
-        """Run a draft in this thread once, or take in what a worker has written. While
-        the target has nothing to do, wait for the worker."""
-        if isinstance(draft, DraftWorker):
-            draft.poll(wait=not self.target.busy)
-        else:
-            draft.poll()
-        self._take()
 
     def _take(self) -> bool:
         """Report finished steps. Whether there were any."""
