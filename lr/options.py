@@ -25,12 +25,6 @@ LEAST = {
     "sample": 0,
     "top_k": 0,
 }  # every other whole number is at least 1
-MOST = {
-    "depth": 64,
-    "width": 16,
-    "num_speculative_tokens": 1024,
-    "draft_forwards": 4096,
-}
 MAX_NODES = MAX_PATHS = 1024  # nodes of the tree of steps, paths of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
@@ -128,7 +122,7 @@ class GenerateOptions:
                 fits = value in choices or (name == "mode" and value is None)
                 require(fits, name, value, f"one of {', '.join(choices)}")
             elif hint is int or (hint == int | None and value is not None):
-                require_whole(name, value, LEAST.get(name, 1), MOST.get(name))
+                require_whole(name, value, LEAST.get(name, 1))
         name = "prompt_lookup_max (not below prompt_lookup_min)"
         require_whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
         require(
@@ -138,12 +132,9 @@ class GenerateOptions:
             require_whole("a number in branching", width, 1)
         fewer = f"numbers whose product, the paths of the tree, is at most {MAX_PATHS}"
         require(prod(self.branching) <= MAX_PATHS, "branching", self.branching, fewer)
-        fewer = (
-            f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
-        )
-        require(
-            self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer
-        )
+        fewer = f"fewer: the tree of steps may have {MAX_NODES} nodes"
+        fits = self.depth < MAX_NODES and self.nodes <= MAX_NODES
+        require(fits, "depth and width", (self.depth, self.width), fewer)
         fits = self.late_drafts == "wait" or self.schedule == "depth"
         expected = f"'wait' with schedule {self.schedule!r}; only 'depth' can reject"
         require(fits, "late_drafts", self.late_drafts, expected)

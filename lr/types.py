@@ -19,17 +19,11 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
         raise SettingError(f"{name} is {value!r}, expected {expected}.")
 
 
-def require_whole(
-    name: str, value: Any, lowest: int | None = None, highest: int | None = None
-) -> None:
-    """Raise `SettingError` unless the value is a whole number within these bounds,
-    inclusive."""
+def require_whole(name: str, value: Any, lowest: int | None = None) -> None:
+    """Raise `SettingError` unless the value is a whole number, at least `lowest`."""
     fits = isinstance(value, int) and not isinstance(value, bool)
     expected = "a whole number"
-    if lowest is not None and highest is not None:
-        expected += f" from {lowest} to {highest}"
-        fits = fits and lowest <= value <= highest
-    elif lowest is not None:
+    if lowest is not None:
         expected += f" >= {lowest}"
         fits = fits and lowest <= value
     require(fits, name, value, expected)
