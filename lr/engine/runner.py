@@ -26,7 +26,6 @@ from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
-from lr.spec.runner import fork_longest
 from lr.types import require
 
 RESERVE = 2 << 30  # bytes of a GPU that caches leave for activations and CUDA graphs
@@ -69,7 +68,6 @@ class ModelRunner:
         padding = int(model.replayable)  # a block for the padding of CUDA graphs
         self.cache = model.make_cache(num_blocks + padding, block_size)
         self.graphs = StepGraphs(model, self.cache) if model.replayable else None
-        self.live: dict[Branch, None] = {}  # the open branches, in the order of opening
 
     def end(self) -> None:
         """Free the CUDA graphs."""
@@ -77,29 +75,17 @@ class ModelRunner:
             self.graphs.close()
             self.graphs = None
 
-    def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch:
+    def open(self, tokens: Sequence[int]) -> Branch:
         """A new branch of these tokens (at least one), all uncomputed. Raises
-        `ContextError`. `shared`: fork an open branch that begins with them, if any; the
-        last stays uncomputed.
-        """
+        `ContextError`."""
         assert len(tokens) > 0
         self._require_fit(tokens, len(tokens))
-        tokens = list(tokens)
-        if shared:
-            equal = [b for b in self.live if b.tokens[: len(tokens)] == tokens]
-            if equal:  # the one with the most computed tokens, of several the latest
-                longest = max(reversed(equal), key=lambda b: b.num_computed_tokens)
-                return fork_longest(self, [longest], tokens)
-        return self._opened(Branch(tokens, self.cache.new()))
+        return Branch(list(tokens), self.cache.new())
 
     def fork(self, branch: Branch) -> Branch:
         """A second branch with the same tokens and the same cached blocks; copies no
         K/V."""
-        return self._opened(Branch(list(branch.tokens), self.cache.fork(branch.table)))
-
-    def _opened(self, branch: Branch) -> Branch:
-        self.live[branch] = None
-        return branch
+        return Branch(list(branch.tokens), self.cache.fork(branch.table))
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Cut a branch to its first `length` tokens, in the cache too."""
@@ -111,7 +97,6 @@ class ModelRunner:
     def close(self, branch: Branch) -> None:
         """Free the blocks of a branch, which must not be used again."""
         self.cache.release(branch.table)
-        self.live.pop(branch, None)
 
     def swap(self, branch: Branch, successor: Branch) -> None:
         """Replace the tokens and cache of `branch` by those of `successor`, and
@@ -119,7 +104,6 @@ class ModelRunner:
         assert branch is not successor
         self.cache.observer.replaced(branch.table, successor.table)
         self.cache.release(branch.table)
-        self.live.pop(successor, None)
         branch.tokens = successor.tokens
         branch.table = successor.table
 

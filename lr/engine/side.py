@@ -64,8 +64,8 @@ class Side:
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
 
     def open(self, node: NodeId, prompt: Sequence[int]) -> None:
-        """Open the first branch. An equal prompt of another answer is read once."""
-        self.adopt(node, self.writer.runner.open(prompt, shared=True))
+        """Open the first branch."""
+        self.adopt(node, self.writer.runner.open(prompt))
 
     def fork(
         self, parent: NodeId, node: NodeId, length: int, tokens: Sequence[int] = ()

@@ -108,7 +108,6 @@ class Evaluation:
     def __post_init__(self) -> None:
         self.session = RunSession()
         self.item_of = {item.number: item for item in self.items}
-        # problem by problem: its samples share the prompt
         self.keys = [
             AnswerKey(number, sample)
             for number in self.item_of

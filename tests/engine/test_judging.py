@@ -15,6 +15,7 @@ from lr.engine.runner import ModelRunner
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.named import RandomVerifier
 from lr.trace import ForwardPass, StepWritten
 from lr.types import Role, Verdict
 
@@ -91,6 +92,17 @@ def test_the_prefill_costs_no_token_twice(reasoner: Reasoner) -> None:
             computed += event.tokens
     twice = len(witness.pairs) + len(result.steps)
     assert computed <= len(result.prompt) + drafted + written + twice
+
+
+def test_reading_draft_steps_takes_no_pass_of_its_own(reasoner: Reasoner) -> None:
+    """Four rows of a synchronous cycle, each of 4 tokens. The first pass reads the
+    prompt; then every pass serves all rows."""
+    tree = {"depth": 3, "schedule": "sync", "segment_tokens": 4, "max_tokens": 16}
+    variant = Variant(RandomVerifier(1.0))
+    result = reasoner.generate(QUESTION * 9, variant=variant, **(OPTIONS | tree))
+    passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
+    rows = [e.branches for e in passes if e.role is Role.TARGET]
+    assert rows == [1, 4, 4, 4, 3]
 
 
 def test_a_failing_prefill_leaves_nothing_behind(
