@@ -126,7 +126,6 @@ class Reasoner:
             codec=codec,
             target=target_model,
             draft=draft_model,
-            judge=choice.model,
             known_tokens=draft_codec.vocab_size,
             num_blocks=num_blocks,
             worker=worker,

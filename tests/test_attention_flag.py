@@ -56,7 +56,7 @@ def test_the_attention_is_chosen_for_both_models() -> None:
     tokens = set()
     for name, kind in (("reference", REFERENCE), ("sdpa", SDPA)):
         with Reasoner(attention=name) as reasoner:
-            for model in reasoner.engine.models.values():
+            for model in (reasoner.engine.target, reasoner.engine.draft):
                 assert model.attention is kind
             tokens.add(reasoner.generate(QUESTION, seed=3).tokens)
     assert len(tokens) == 1

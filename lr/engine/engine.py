@@ -57,16 +57,15 @@ ROUND = 256  # blocks; CUDA caches are rounded up, so a longer question can use 
 class Engine:
     """The models of a `Reasoner` and what runs them; answers questions.
 
-    The draft's tokenizer knows only ids below `known_tokens`. `judge`: the verifier's
-    own model, if it has one. `worker` writes the drafts of driver "overlapped"; None: a
-    thread that shares the draft's weights, with the caches `beside`. `num_blocks`: as in
-    `Reasoner`. `names`: those by which target, draft, judge and verifier were loaded.
+    The draft's tokenizer knows only ids below `known_tokens`. `worker` writes the
+    drafts of driver "overlapped"; None: a thread that shares the draft's weights, with
+    the caches `beside`. `num_blocks`: as in `Reasoner`. `names`: those by which target,
+    draft, judge and verifier were loaded.
     """
 
     codec: Codec
     target: CausalLM
     draft: CausalLM | None = None
-    judge: CausalLM | None = None
     known_tokens: int | None = None
     num_blocks: int | None = None
     worker: DraftWorker | None = None
@@ -195,9 +194,7 @@ class Engine:
         """End the draft's worker, if any, and free the caches with their CUDA graphs."""
         self.end_draft()
         self.runners[Role.TARGET].end()
-        for model in (self.draft, self.judge, self.target):
-            if model is not None:
-                model.close()
+        self.target.close()
 
 
 class Loop:

@@ -22,7 +22,7 @@ from lr.kvcache.branch import BLOCK_SIZE
 from lr.model.attention import flash_or_plain
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.model.weights import checkpoint_id, stored_dtype
+from lr.model.weights import checkpoint_id
 from lr.registry import verifiers
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
@@ -51,8 +51,7 @@ class VerifierChoice:
     verifier's own: a language model for "judge" (None: the one that the target names),
     an encoder for "embedding". `loader` loads it on `device`. `num_blocks`: cache blocks
     of 16 tokens for the model that the verifier asks (None: as many as it needs).
-    `model`: the judge, once loaded. Raises `SettingError` if the verifier does not fit
-    the target or the checkpoint."""
+    Raises `SettingError` if the verifier does not fit the target or the checkpoint."""
 
     wanted: str | Verifier | None
     codec: Codec
@@ -61,7 +60,6 @@ class VerifierChoice:
     loader: Loader = field(default_factory=Loader)
     num_blocks: int | None = None
     name: str = field(init=False)
-    model: CausalLM | None = field(init=False, default=None)
     _target: CausalLM | None = field(init=False, default=None)
     _draft: CausalLM | None = field(init=False, default=None)
 
@@ -91,7 +89,7 @@ class VerifierChoice:
 
     def build(self, target: CausalLM, draft: CausalLM | None = None) -> Verifier:
         """Load the verifier; some ask the `target`. A judge that is the same checkpoint
-        as target or draft shares its weights. Raises `SettingError` for an impossible
+        as target or draft is the same model. Raises `SettingError` for an impossible
         threshold."""
         if isinstance(self.wanted, Verifier):
             return self.wanted
@@ -108,21 +106,18 @@ class VerifierChoice:
 
     def judge(self) -> PromptedModel:
         assert self.checkpoint is not None
-        self.model = self._loaded(self.checkpoint)
+        model = self._loaded(self.checkpoint)
         blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-        return asked_model(self.model, Codec.load(self.checkpoint), blocks)
+        return asked_model(model, Codec.load(self.checkpoint), blocks)
 
     def _loaded(self, checkpoint: str | Path) -> CausalLM:
-        loader = self.loader
         device = torch.device(self.device)
-        dtype = loader.dtype or stored_dtype(checkpoint)
+        source = checkpoint_id(checkpoint)
         for model in (self._target, self._draft):
-            if model is None or type(model) is not CausalLM:  # spread over processes
-                continue
-            same = (model.source, model.dtype) == (checkpoint_id(checkpoint), dtype)
-            if same and model.device == device:
-                return loader.equipped(model.twin())
-        return loader.load(checkpoint, device)
+            whole = type(model) is CausalLM  # not spread over processes
+            if model and whole and (model.source, model.device) == (source, device):
+                return model
+        return self.loader.load(checkpoint, device)
 
     def encoder(self) -> Embed:
         assert self.checkpoint is not None

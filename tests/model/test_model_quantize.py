@@ -14,6 +14,7 @@ from lr.errors import SettingError
 from lr.model.layers import Linear
 from lr.model.quantize import GROUP, Int4Linear, Int8Linear, quantize
 from lr.model.weights import load_model
+from lr.spec.verifiers.judge import JudgeVerifier
 
 LARGER = {
     "vocab_size": 80,
@@ -75,10 +76,11 @@ def test_a_judge_shares_the_weights_of_the_same_checkpoint() -> None:
         models = ("tiny-target", "int4:tiny-target", "judge")
         with Reasoner(*models, judge=judge) as reasoner:
             engine = reasoner.engine
-            assert engine.judge is not None and engine.draft is not None
+            verifier = reasoner.verifier
+            assert isinstance(verifier, JudgeVerifier)
+            asked = verifier.model.runner.model  # type: ignore[attr-defined]
             for role, model in (("target", engine.target), ("draft", engine.draft)):
-                shared = engine.judge.layers is model.layers
-                assert shared == (role == owner)
+                assert (asked is model) == (role == owner)
 
 
 def test_other_devices_are_refused() -> None:
