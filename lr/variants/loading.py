@@ -28,7 +28,9 @@ from lr.variants.adaptive import adaptive
 from lr.variants.best_of import best_of
 from lr.variants.confidence_cascade import confidence_cascade
 from lr.variants.lossless import lossless
+from lr.variants.rsd import rsd
 from lr.variants.self_draft import quantised_draft, self_draft
+from lr.variants.specguard import specguard
 from lr.variants.specreason import specreason
 from lr.variants.token_recycling import token_recycling
 
@@ -38,6 +40,8 @@ VARIANTS: dict[str, Callable[..., Variant]] = {
         specreason,
         best_of,
         confidence_cascade,
+        rsd,
+        specguard,
         lossless,
         adaptive,
         token_recycling,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 import torch
 from attention_kit import (
     LARGE,
+    TILES,
     Scene,
     compare,
     new_cache,
@@ -33,6 +35,7 @@ from torch import Tensor
 from lr.kvcache.branch import BlockTable
 from lr.model.attention import (
     LONG,
+    REFERENCE,
     SDPA,
     RaggedBatch,
     Tiles,
@@ -96,6 +99,11 @@ def test_tiles_cut_sequences() -> None:
     assert cut_tiles((1, 20), 16) == ([0, 1, 17, 21], [0, 1, 1])
 
 
+def test_a_kind_can_be_sent_to_another_process() -> None:
+    for kind in (SDPA, REFERENCE, TILES):
+        assert pickle.loads(pickle.dumps(kind)) == kind
+
+
 @needs_triton
 def test_our_kernels_are_right() -> None:
     """In Triton's interpreter, which is chosen when a kernel is defined: a process of
@@ -113,53 +121,76 @@ def test_our_kernels_are_right() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+# FlashAttention's two signatures, computed plainly
+
+
+def plainly(
+    q: Tensor, keys: Tensor, values: Tensor, borders: Tensor, lengths: Tensor,
+    blocks: Tensor, longest: int,
+) -> Tensor:  # fmt: skip
+    """Sequence i has the rows borders[i] .. borders[i + 1] - 1, the last of its
+    lengths[i] places."""
+    assert borders.dtype == lengths.dtype == blocks.dtype == torch.int32
+    assert len(borders) - 1 == len(lengths) == len(blocks)
+    mixed = torch.full_like(q, 7.0)
+    group = q.shape[1] // keys.shape[2]
+    for i, length in enumerate(lengths.tolist()):
+        first, end = borders[i : i + 2].tolist()
+        count = end - first
+        assert count <= longest
+        pages = blocks[i, : -(-length // keys.shape[1])].long()
+        k, v = (
+            memory[pages].flatten(0, 1)[:length].repeat_interleave(group, 1).double()
+            for memory in (keys, values)
+        )
+        scores = torch.einsum("thd,shd->hts", q[first:end].double(), k)
+        later = torch.ones(count, length).tril(length - count) == 0
+        scores = scores.masked_fill(later, -math.inf) / math.sqrt(q.shape[-1])
+        mixed[first:end] = torch.einsum("hts,shd->thd", scores.softmax(-1), v).to(q)
+    return mixed
+
+
+def with_kvcache(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, *, cache_seqlens: Tensor,
+    page_table: Tensor, cu_seqlens_q: Tensor, max_seqlen_q: int, causal: bool,
+) -> Tensor:  # fmt: skip
+    """`flash_attn_with_kvcache` of FlashAttention 3."""
+    assert causal
+    return plainly(
+        q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, page_table, max_seqlen_q
+    )
+
+
 def varlen_func(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
     max_seqlen_q: int, max_seqlen_k: int, *, causal: bool, block_table: Tensor,
 ) -> Tensor:  # fmt: skip
-    """`flash_attn_varlen_func` of FlashAttention 2, computed plainly. Sequence i has the
-    rows cu_seqlens_q[i] .. cu_seqlens_q[i + 1] - 1, its last places."""
+    """`flash_attn_varlen_func` of FlashAttention 2."""
     assert causal
     assert k.shape[1] % 256 == 0, "a page of FlashAttention 2 has 256 tokens"
-    borders, lengths = cu_seqlens_q.tolist(), cu_seqlens_k.diff().tolist()
-    assert max(lengths) <= max_seqlen_k
-    assert {each.dtype for each in (cu_seqlens_q, cu_seqlens_k, block_table)} == {
-        torch.int32
-    }
-    mixed = torch.full_like(q, 7.0)
-    group = q.shape[1] // k.shape[2]
-    for i, length in enumerate(lengths):
-        rows = q[borders[i] : borders[i + 1]].double()
-        count = len(rows)
-        assert count <= max_seqlen_q
-        pages = block_table[i, : -(-length // k.shape[1])].long()
-        keys, values = (
-            memory[pages].flatten(0, 1)[:length].repeat_interleave(group, 1).double()
-            for memory in (k, v)
-        )
-        scores = torch.einsum("thd,shd->hts", rows, keys)
-        later = torch.ones(count, length).tril(length - count) == 0
-        weights = (
-            scores.masked_fill(later, -math.inf) / math.sqrt(q.shape[-1])
-        ).softmax(-1)
-        mixed[borders[i] : borders[i + 1]] = torch.einsum(
-            "hts,shd->thd", weights, values
-        ).to(q)
-    return mixed
+    lengths = cu_seqlens_k.diff()
+    assert lengths.max() <= max_seqlen_k
+    return plainly(q, k, v, cu_seqlens_q, lengths, block_table, max_seqlen_q)
 
 
 @needs_triton
+@pytest.mark.parametrize("version", [2, 3])
 def test_flash_attention_is_called_as_it_expects(
-    monkeypatch: pytest.MonkeyPatch,
+    version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own store is a Triton kernel, which cannot run here; our own kernel decodes."""
+    """Its own store is a Triton kernel, which cannot run here."""
     from lr.kernels import flash
 
     module: Any = ModuleType("emulation")
+    module.flash_attn_with_kvcache = with_kvcache
     module.flash_attn_varlen_func = varlen_func
+    three = module if version == 3 else None
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", three)
     monkeypatch.setitem(sys.modules, "flash_attn", module)
     monkeypatch.setattr(flash, "store", store)
-    kind = replace(flash.find(), tiles=None)
+    kind = flash.find()
+    if version == 2:  # our own kernel decodes
+        kind = replace(kind, tiles=None)
     for seed, heads in enumerate(((4, 2, 16), (6, 6, 24), (8, 1, 64))):
         scene = random_scene(seed, heads, 16)
         compare(kind, scene, torch.float16)

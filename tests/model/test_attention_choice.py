@@ -64,7 +64,7 @@ def test_what_cannot_run_is_refused_without_a_trial(
         assert "device of type cuda" in str(find_attention(name, BF16))
         exact = replace(on_gpu, dtype=torch.float64)
         assert "float64" in str(find_attention(name, exact))
-    for module in ("triton", "flash_attn"):
+    for module in ("triton", "flash_attn", "flash_attn_interface"):
         monkeypatch.setitem(sys.modules, module, None)
     for module in [name for name in sys.modules if name.startswith("lr.kernels.")]:
         monkeypatch.delitem(sys.modules, module)

@@ -25,7 +25,7 @@ def attention_is_right() -> None:
     for seed, heads in enumerate((*HEADS, *HEADS[:2], LARGE[1])):
         dtype = torch.float16 if seed % 3 == 2 else torch.float32
         compare(TRITON, random_scene(seed, heads, (4, 16)[seed // 4]), dtype)
-    prompt = Scene(HEADS[1], 16, (5,), (67,))  # after what is cached
+    prompt = Scene(HEADS[1], 16, (5,), (67,))  # alone, after what is cached
     compare(TRITON, prompt, torch.float16)
 
 
@@ -90,6 +90,7 @@ def a_trial_finds_wrong_kernels() -> None:
 
 if __name__ == "__main__":
     attention.PROGRAMS = 16  # the interpreter runs them one by one
+    attention.ALONE = 64
     attention_is_right()
     keys_may_be_divided()
     for block in (16, 1024):  # rows of 16 numbers and longer ones, no multiple of it

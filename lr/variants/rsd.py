@@ -1,0 +1,57 @@
+"""RSD, reward-guided speculative decoding (Liao et al., arXiv 2501.19324).
+
+    lr generate --variant "rsd(threshold=0.7)"
+    lr generate --variant "rsd(weight='clip')"
+
+A reward scores every step of the draft; the target rewrites bad steps. One part: a
+verifier. `weight` is the paper's weighting function: "step" accepts from the
+threshold on, "clip" accepts with probability min(1, max(0, reward)).
+
+Faithful: both functions, on scores from 0 to 1. Different: there is no process reward
+model here; `scorers.py` gives the score. The tiny judge's P(aligned) compares with the
+target's own step, so it sees only mistakes that the target does not make, and it saves
+no target step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lr.reasoner import Reasoner
+from lr.rng import uniform
+from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.named import Around
+from lr.types import Verdict, require
+from lr.variants.scorers import make_scorer
+
+
+class Clipped(Around):
+    """Accepts with the reward as probability, drawn from the pair's own stream."""
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        rewards = self.verifier.judge(pairs)
+        return [self.draw(p, reward) for p, reward in zip(pairs, rewards, strict=True)]
+
+    def draw(self, pair: Pair, reward: Verdict) -> Verdict:
+        """Accept below the reward; without one, reject."""
+        assert pair.stream is not None
+        number = uniform(pair.stream.key(0))
+        pair.note("acceptance", reward=reward.score, uniform=number)
+        aligned = number < (reward.score or 0)
+        return replace(reward, aligned=aligned, why=f"{reward.why}; drew {number:.3f}")
+
+
+def rsd(
+    reasoner: Reasoner,
+    *,
+    threshold: float | None = 0.7,
+    weight: str = "step",
+    scorer: str | None = None,
+) -> Variant:
+    """Accept a draft step by its reward: from `threshold` on, or with the reward as
+    probability."""
+    require(weight in ("step", "clip"), "weight", weight, "'step' or 'clip'")
+    reward = make_scorer(reasoner, scorer, threshold)
+    settings = {"depth": 1, "schedule": "sync"}
+    return Variant(Clipped(reward) if weight == "clip" else reward, settings=settings)
