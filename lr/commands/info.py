@@ -116,7 +116,7 @@ def machine_lines() -> Iterator[str]:
     """What this machine has, and what models get on it."""
     import torch
 
-    from lr.model.weights import multiplies_bfloat16
+    from lr.model.weights import bfloat16_unit
 
     yield f"lr {__version__}, Python {platform.python_version()}"
     for package in PACKAGES:
@@ -130,7 +130,8 @@ def machine_lines() -> Iterator[str]:
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
         yield f"  cuda:{index} {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
-    large = "bfloat16" if multiplies_bfloat16() else "float32"
+    unit = bfloat16_unit()
+    large = f"bfloat16 (it has {unit})" if unit else "float32 (no bfloat16 unit)"
     yield f"dtype of large models on the CPU, where none is asked for: {large}"
     yield from attention_lines(device)
 

@@ -23,31 +23,43 @@ from lr.model.layers import (
     RMSNorm,
 )
 
-PASSED = (RMSNorm, HeadNorm, MLP, Attention)  # parts that the kernels go past
-
 
 def install(layers: nn.ModuleList, norm: RMSNorm) -> None:
     """Run these layers, and the norm after them, on the kernels."""
-    for layer in layers:
+    for layer, following in zip(layers, [*layers[1:], norm], strict=True):
         assert isinstance(layer, DecoderLayer)
-        layer.forward = partial(layer_forward, layer)  # type: ignore[method-assign]
+        layer.forward = partial(layer_forward, layer, following)  # type: ignore
     norm.forward = partial(norm_forward, norm)  # type: ignore[method-assign]
 
 
-def norm_forward(norm: RMSNorm, x: Tensor) -> Tensor:
-    """`RMSNorm.forward` of x [n, e]."""
-    return fused.add_norm(x, None, norm.weight, norm.eps)[1]
+PASSED = (RMSNorm, HeadNorm, MLP, Attention)  # parts that the kernels go past
+Stream = Tensor | tuple[Tensor, Tensor]
+"""The residual stream x [n, e] between two layers, or two addends of it: the next
+kernel adds them where it norms them."""
+
+
+def norm_forward(norm: RMSNorm, stream: Stream) -> Tensor:
+    """`RMSNorm.forward` of the residual stream."""
+    x, addend = stream if isinstance(stream, tuple) else (stream, None)
+    return fused.add_norm(x, addend, norm.weight, norm.eps)[1]
 
 
 def layer_forward(
-    layer: DecoderLayer, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend
-) -> Tensor:
-    """`DecoderLayer.forward` of x [n, e]."""
+    layer: DecoderLayer,
+    following: nn.Module,
+    stream: Stream,
+    cos: Tensor,
+    signed_sin: Tensor,
+    attend: Attend,
+) -> Stream:
+    """`DecoderLayer.forward` of the residual stream."""
+    x, addend = stream if isinstance(stream, tuple) else (stream, None)
     if not standard(layer):
+        x = x if addend is None else x + addend
         return DecoderLayer.forward(layer, x, cos, signed_sin, attend)
     attention, mlp = layer.attention, layer.mlp
     first, second = layer.attention_norm, layer.mlp_norm
-    if len(x) == 1 and readable(layer):
+    if len(x) == 1 and addend is None and readable(layer):
         # One kernel per matrix: it norms before, and adds the residual after.
         norms = (first.weight, first.eps), (second.weight, second.eps)
         qkv = fused.linear(x, attention.qkv.weight, attention.qkv.bias, norms[0])
@@ -55,10 +67,14 @@ def layer_forward(
         x = fused.linear(mixed, attention.out.weight, x)
         gated = fused.linear(x, mlp.gate_up.weight, None, norms[1], gated=True)
         return fused.linear(gated, mlp.down.weight, x)
-    qkv = attention.qkv(norm_forward(first, x))
+    x, normed = fused.add_norm(x, addend, first.weight, first.eps)
+    qkv = attention.qkv(normed)
     mixed = attention.out(mix(attention, qkv, cos, signed_sin, attend))
     x, normed = fused.add_norm(x, mixed, second.weight, second.eps)
-    return x + mlp.down(fused.silu_mul(mlp.gate_up(normed)))
+    addend = mlp.down(fused.silu_mul(mlp.gate_up(normed)))
+    if len(x) == 1 or hooked(layer) or hooked(following):  # others want the sum
+        return x + addend
+    return x, addend
 
 
 def mix(

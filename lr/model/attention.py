@@ -251,8 +251,12 @@ def _call(
     # 2. The mask. A single row sees all that it reads; so do the rows of a prompt with
     # nothing before it, up to themselves.
     causal = long and count == span
-    mask: Tensor | None = None
-    if not causal and not (alone and count == 1):
+    mask: Any = None
+    if long and not causal and device.type == "cuda":
+        from torch.nn.attention.bias import causal_lower_right  # takes a second
+
+        mask = causal_lower_right(count, span)  # FlashAttention takes no other mask
+    elif not causal and not (alone and count == 1):
         mask = _mask(batch, cache, members, blocks)[:, :span]
 
     # 3. Where keys and values are: blocks in a row are read in place, others gathered.

@@ -46,11 +46,14 @@ class Codec:
         self.generation_config = generation_config or {}
         self.vocab_size: int = max(tokenizer.get_vocab().values()) + 1
         ids = {*eos_ids, tokenizer.eos_token_id} - {None}
-        if not ids or not all(token in range(self.vocab_size) for token in ids):
+        if not ids or not all(
+            type(token) is int and 0 <= token < self.vocab_size for token in ids
+        ):
             raise CheckpointError(
                 f"the end-of-sequence ids of {name} are {ids or 'not given'}; expected "
                 f"ids from 0 to {self.vocab_size - 1} in eos_token_id of "
-                "generation_config.json, config.json or the tokenizer."
+                "generation_config.json, config.json or the tokenizer. Without one no "
+                "answer would end."
             )
         self.eos_ids = frozenset(ids)
 
@@ -70,17 +73,40 @@ class Codec:
         for stated in (config, generation_config):
             ids = stated.get("eos_token_id")
             eos_ids += ids if isinstance(ids, list) else [ids]
-        return cls(
+        codec = cls(
             _load_tokenizer(directory),
             name=name,
             eos_ids=eos_ids,
             generation_config=generation_config,
         )
+        rows = config.get("vocab_size", codec.vocab_size)
+        if isinstance(rows, int) and rows < codec.vocab_size:
+            raise CheckpointError(
+                f"the tokenizer of {name} has {codec.vocab_size} tokens, but "
+                f"{directory / 'config.json'} says vocab_size {rows}, the rows of the "
+                "embedding. Use the tokenizer that came with the weights, or remove the "
+                "tokens that were added to it."
+            )
+        return codec
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with nothing added."""
         ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return list(ids)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The ids of a text in which nothing is a special or added token: "<|im_end|>"
+        is ten characters."""
+        return list(self._plain_tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _plain_tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        described = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        return Tokenizer.from_str(
+            json.dumps({**described, "added_tokens": [], "post_processor": None})
+        )
 
     @cached_property
     def _bytes(self) -> list[bytes]:
@@ -88,8 +114,15 @@ class Codec:
 
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes of one token; none for special tokens, such as end of
-        sequence."""
-        assert 0 <= token < self.vocab_size, "no padding row of the embedding"
+        sequence. Raises SettingError for an id that is not a token (a padding row of
+        the embedding).
+        """
+        if not 0 <= token < self.vocab_size:
+            raise SettingError(
+                f"token id {token} is not in the vocabulary of {self.name} (0 to "
+                f"{self.vocab_size - 1}). Give the runner vocab_size=codec.vocab_size, "
+                "so that padding is never sampled."
+            )
         return self._bytes[token]
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -108,20 +141,37 @@ class Codec:
         assistant's first token. `enable_thinking` is passed to the template unless it
         is None. Raises CheckpointError if there is no chat template, SettingError if it
         refuses.
+
+        Only the template can write role and thinking marks: in the messages they are
+        plain text, whatever the tokenizer says about them.
         """
         messages = [{"role": "user", "content": question}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
         for message in messages:
-            name, text = message["role"].replace("user", "question"), message["content"]
-            is_text = isinstance(text, str) and not re.search("[\ud800-\udfff]", text)
-            require(is_text, name, ascii(text), "Unicode text: give it in UTF-8")
+            name = message["role"].replace("user", "question")
+            text = message["content"]
+            require(isinstance(text, str), name, text, "a string")
+            expected = "Unicode text: give it in UTF-8"
+            require(not re.search("[\ud800-\udfff]", text), name, ascii(text), expected)
         if not self.tokenizer.chat_template:
             raise CheckpointError(
                 f"{self.name} has no chat template (chat_template in "
                 "tokenizer_config.json, or chat_template.jinja). Give the prompt as "
                 "plain text, or use an instruction-tuned checkpoint."
             )
+
+        # 1. Put a message that holds an added token between two marks, characters that
+        #    no message has.
+        texts = "".join(message["content"] for message in messages)
+        private = map(chr, range(0xE000, 0xF900))
+        mark = next(character for character in private if character not in texts)
+        added = set(self.tokenizer.added_tokens_decoder)
+        for message in messages:
+            if added.intersection(self.encode(message["content"])):
+                message["content"] = f"{mark}{message['content']}{mark}"
+
+        # 2. Let the template write.
         options = {}
         if enable_thinking is not None:
             options["enable_thinking"] = enable_thinking
@@ -136,7 +186,12 @@ class Codec:
                 f"({type(error).__name__}: {reason}). Leave out what it does not "
                 "support, often the system message, or use another template."
             ) from error
-        return self.encode(prompt)
+
+        # 3. Read what stands between marks as plain text.
+        ids: list[int] = []
+        for i, piece in enumerate(prompt.split(mark)):
+            ids += self.encode_plain(piece) if i % 2 == 1 else self.encode(piece)
+        return ids
 
 
 def require_same(target: Codec, draft: Codec) -> None:
@@ -209,6 +264,8 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     for text, token in vocabulary.items():
         if all(character in byte_of for character in text):
             table[token] = bytes(byte_of[character] for character in text)
+        else:  # the token is its own text, as in the tokenizers library
+            table[token] = text.encode()
     for token, added in tokenizer.added_tokens_decoder.items():
         table[token] = b"" if added.special else added.content.encode()
     for token in tokenizer.all_special_ids:

@@ -27,28 +27,34 @@ SIZES = {
     "max_position_embeddings": "max_position_embeddings",
 }
 """Our name of each size, and its key, which is required."""
-OTHER_NETWORKS = (
-    "quantization_config",
-    "dual_chunk_attention_config",
-    "use_mrope",
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-)
+OTHER_NETWORKS = {
+    "quantization_config": "quantised weights",
+    "dual_chunk_attention_config": "dual chunk attention",
+    "use_mrope": "positions in three dimensions",
+    "num_experts": "experts",
+    "num_local_experts": "experts",
+    "n_routed_experts": "experts",
+    "num_experts_per_tok": "experts",
+    "moe_intermediate_size": "experts",
+}
 """Keys of networks that are not computed here: each must be absent, null or false."""
+MOST = 1 << 27
+"""The largest accepted size, checked before any loop counts that far."""
 
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (Peng et al., arXiv 2309.00071), with keys of `rope_parameters` of type
-    "yarn"; other keys, which Qwen does not have, are refused."""
+    """YaRN (Peng et al., arXiv 2309.00071), with the keys of `rope_parameters` of type
+    "yarn"."""
 
     factor: float
     original_max_position_embeddings: int
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,7 @@ def _read(raw: dict[str, Any]) -> ModelConfig:
     head_dim = _count("head_dim", head_dim)
     expected = "an even number (rotary embeddings turn pairs)"
     _expect(head_dim % 2 == 0, "head_dim", head_dim, expected)
-    tied = raw.get("tie_word_embeddings", False)
-    _expect(type(tied) is bool, "tie_word_embeddings", tied, "true or false")
+    tied = _flag("tie_word_embeddings", raw.get("tie_word_embeddings", False))
     return ModelConfig(
         **sizes,
         head_dim=head_dim,
@@ -154,20 +159,26 @@ def _architecture(raw: Mapping[str, Any]) -> str:
 
 
 def _refuse_other_networks(raw: Mapping[str, Any], kind: str) -> None:
-    for key in OTHER_NETWORKS:
-        expected = "none (this network is not computed here)"
-        _expect(raw.get(key) in (None, False), key, raw.get(key), expected)
+    for key, network in OTHER_NETWORKS.items():
+        absent = raw.get(key) in (None, False)
+        _expect(absent, key, raw.get(key), f"none ({network} is not computed here)")
     activation = raw.get("hidden_act")
     _expect(activation in (None, "silu"), "hidden_act", activation, "'silu'")
     if kind == "qwen3":  # there it would also put a bias on o_proj
         bias = raw.get("attention_bias")
         _expect(not bias, "attention_bias", bias, "false")
-    types = {*(raw.get("layer_types") or ())}
-    full = types == {"full_attention"}
-    expected = "'full_attention' everywhere"
-    _expect(full or not types, "layer_types", sorted(types), expected)
-    windowed = raw.get("use_sliding_window") and not full
-    _expect(not windowed, "use_sliding_window", True, "false, or full layer_types")
+
+    # A window that no layer has is no window: transformers' rule.
+    others = sorted({*(raw.get("layer_types") or ())} - {"full_attention"})
+    _expect(not others, "layer_types", others, "'full_attention' everywhere")
+    windowed = (
+        not raw.get("layer_types")
+        and raw.get("use_sliding_window")
+        and raw.get("sliding_window", 4096) is not None
+        and raw.get("max_window_layers", 28) < raw["num_hidden_layers"]
+    )
+    expected = "no layer from max_window_layers on (a sliding window is not computed)"
+    _expect(not windowed, "use_sliding_window", True, expected)
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
@@ -204,19 +215,26 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     # Defaults: original context = max_position_embeddings, factor = their ratio.
     context = raw["max_position_embeddings"]
     trained = _count(original, rope.pop(original, context))
+    truncate = _flag("truncate", rope.pop("truncate", True))
     numbers = {name: _positive(name, value) for name, value in rope.items()}
     factor = numbers.pop("factor", context / trained)
-    return theta, YarnScaling(factor, trained, **numbers)
+    return theta, YarnScaling(factor, trained, truncate=truncate, **numbers)
 
 
 def _count(key: str, value: Any) -> int:
-    _expect(type(value) is int and value > 0, key, value, "a positive whole number")
+    possible = type(value) is int and 1 <= value <= MOST
+    _expect(possible, key, value, f"a positive whole number, at most {MOST}")
     return int(value)
 
 
 def _positive(key: str, value: Any) -> float:
     _expect(type(value) in (int, float) and value > 0, key, value, "a positive number")
     return float(value)
+
+
+def _flag(key: str, value: Any) -> bool:
+    _expect(type(value) is bool, key, value, "true or false")
+    return bool(value)
 
 
 def _expect(holds: bool, key: str, value: object, expected: str) -> None:

@@ -20,17 +20,28 @@ renormalize_logits mode draft judge judge_prompt verifier""".split()
 )
 """Entries that are supported or do not affect the output. The last five are ours: what
 a target is used with unless the user says otherwise, and the prompt of a judge."""
-NEUTRAL: tuple[Any, ...] = (None, 0, 1, "", [], {})
-"""Values without an effect: false and 0 switch off, penalties and beams are off at 1."""
+NEUTRAL_AT_ONE = frozenset(
+    """
+repetition_penalty encoder_repetition_penalty typical_p length_penalty guidance_scale
+num_beams num_beam_groups""".split()
+)
+"""Other entries without an effect at 1. All have none at null, 0, false and empty."""
 
 
 def unsupported(codec: Codec) -> str:
     """A sentence about the entries that are not supported, unknown ones included; "" if
     there are none."""
+
+    def has_effect(name: str, value: Any) -> bool:
+        neutral = name in NEUTRAL_AT_ONE and value == 1
+        return (
+            name not in HARMLESS and value not in (None, 0, "", [], {}) and not neutral
+        )
+
     asked_for = [
         f"{name} = {json.dumps(value):.60}"
         for name, value in codec.generation_config.items()
-        if name not in HARMLESS and value not in NEUTRAL
+        if has_effect(name, value)
     ]
     if not asked_for:
         return ""

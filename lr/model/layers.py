@@ -190,7 +190,8 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     that of slow ones is divided by `factor`, with a ramp between. A plane turns r times
     over the original context if its index is d/2 * log(context / (2 pi r)) /
     log(theta); the ramp runs from the index for `beta_fast` to that for `beta_slow`
-    turns. The factor on cos and sin (section 3.4) scales attention logits by its square.
+    turns. The factor on cos and sin (section 3.4: 0.1 ln(factor) + 1) scales attention
+    logits by its square.
     """
     d, theta, yarn = config.head_dim, config.rope_theta, config.yarn
     powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d).repeat(2)
@@ -201,8 +202,13 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
         original = yarn.original_max_position_embeddings
         return d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(plane_of(yarn.beta_fast)), 0)
-    high = float(min(math.ceil(plane_of(yarn.beta_slow)), d - 1))
+    def scale(weight: float) -> float:
+        return 1.0 if yarn.factor <= 1 else 0.1 * weight * math.log(yarn.factor) + 1.0
+
+    low, high = plane_of(yarn.beta_fast), plane_of(yarn.beta_slow)
+    if yarn.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
     if low == high:
         high += 0.001  # avoids division by zero
     plane = torch.arange(d // 2, dtype=torch.float32).repeat(2)
@@ -212,7 +218,11 @@ def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     frequencies = (
         1.0 / (yarn.factor * powers) * (1 - unscaled) + 1.0 / powers * unscaled
     )
-    return frequencies, 0.1 * math.log(max(yarn.factor, 1.0)) + 1.0
+    if yarn.attention_factor is not None:
+        return frequencies, yarn.attention_factor
+    if yarn.mscale and yarn.mscale_all_dim:
+        return frequencies, scale(yarn.mscale) / scale(yarn.mscale_all_dim)
+    return frequencies, scale(1.0)
 
 
 class Rotary:

@@ -36,6 +36,7 @@ DTYPES = {
 }
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
+BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
 LARGE = 50_000_000
 """With at most so many weights a model stays in the caches of a processor, and float32
 is quicker. Beyond, every pass reads the weights from memory, where bfloat16 is half as
@@ -177,7 +178,7 @@ def fill(
 ) -> None:
     """Copy the wanted pieces of a checkpoint into a model's parameters."""
     tensors = open_tensors(directory)
-    account(model.config, tensors, directory)
+    account(model.config, tensors, directory, wanted[0].slices[0])
     # The files are mapped and copied, a tensor per thread at a time, into memory that is
     # aligned for the processor (a file is not), and in which q, k, v are one matrix.
     parameters = dict(model.named_parameters())
@@ -206,24 +207,25 @@ def fill(
                 report(num_read, total)
 
 
-def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path) -> None:
+def account(
+    config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice
+) -> None:
     """Raise CheckpointError unless a checkpoint holds exactly the tensors that `config`
-    needs, in the right shapes. A head that is tied to the embedding may be stored too
-    and is not read, as in transformers.
+    needs, in the right shapes. A stored head that should equal the embedding is
+    compared with it, in the `rows` that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
-    spare = {HEAD_KEY} if config.tie_word_embeddings else set()
+    spare_head = config.tie_word_embeddings and HEAD_KEY in tensors
+    allowed = {*needed, HEAD_KEY} if spare_head else set(needed)
+    missing = [key for key in needed if key not in tensors]
+    unexpected = sorted(tensors.keys() - allowed)
     others = []
     for key in needed.keys() & tensors.keys():
         shape, dtype = tensors[key].get_shape(), tensors[key].get_dtype()
         if shape != needed[key] or dtype not in DTYPES:
             expected = f"{' or '.join(DTYPES)} {needed[key]}"
             others.append(f"{key} is {dtype} {shape}, not {expected}")
-    faults = {
-        "missing": [key for key in needed if key not in tensors],
-        "unexpected": sorted(tensors.keys() - needed.keys() - spare),
-        "of another kind": others,
-    }
+    faults = {"missing": missing, "unexpected": unexpected, "of another kind": others}
     texts = [
         f"{len(keys)} {fault}: {', '.join(keys[:10])}{', ...' if keys[10:] else ''}."
         for fault, keys in faults.items()
@@ -235,6 +237,14 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path) ->
             f"{' '.join(texts)} Check that config.json belongs to these weights "
             "(tie_word_embeddings, attention_bias, sizes) and that the weights are "
             "neither adapters nor quantised."
+        )
+    if spare_head and not torch.equal(
+        tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]
+    ):
+        raise CheckpointError(
+            f"{directory} says tie_word_embeddings, but {HEAD_KEY} differs from "
+            f"{EMBEDDING_KEY}. If the head has its own weights, set tie_word_embeddings "
+            "to false in config.json."
         )
 
 
@@ -267,11 +277,12 @@ def cpu_dtype(config: ModelConfig, stored: torch.dtype) -> torch.dtype:
     whose weights have 16 bits anyway, else float32."""
     large = sum(math.prod(piece.shape) for piece in pieces(config)) > LARGE
     half = stored in (torch.bfloat16, torch.float16)
-    quick = large and half and multiplies_bfloat16()
-    return torch.bfloat16 if quick else torch.float32
+    return torch.bfloat16 if large and half and bfloat16_unit() else torch.float32
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for it."""
+def bfloat16_unit() -> str:
+    """The instructions by which this processor multiplies bfloat16; "" if it has
+    none."""
     capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(unit) for unit in ("amx_bf16", "avx512_bf16"))
+    units = [unit for unit in BFLOAT16_UNITS if capabilities.get(unit)]
+    return units[0] if units else ""

@@ -1,5 +1,5 @@
-"""The tokenizer wrapper: bytes of tokens, ends, prompts, and whether two tokenizers
-agree."""
+"""The tokenizer wrapper: bytes of tokens, ends, prompts that no message can forge, and
+whether two tokenizers agree."""
 
 from __future__ import annotations
 
@@ -67,8 +67,10 @@ def byte_level(
     more: tuple[str, ...] = (),
     size: int = 320,
     chat_template: Any = None,
+    **flags: bool,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of a family's kind, with few merges. `more`: further added tokens."""
+    """A tokenizer of a family's kind, with few merges. `more`: further added tokens;
+    `flags`: of all added tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     words = Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+")
@@ -82,9 +84,18 @@ def byte_level(
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     template, special, added = FAMILIES[family]
-    for texts, is_special in ((special, True), ((*added, *more), False)):
-        options = {"special": is_special, "normalized": False}
-        tokenizer.add_tokens([AddedToken(text, **options) for text in texts])
+    tokenizer.add_tokens(
+        [
+            AddedToken(t, **{"special": True, "normalized": False, **flags})
+            for t in special
+        ]
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(t, **{"special": False, "normalized": False, **flags})
+            for t in (*added, *more)
+        ]
+    )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=special[0], bos_token=special[1]
     )
@@ -158,6 +169,8 @@ def test_only_byte_level_tokenizers_are_read() -> None:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
     with pytest.raises(CheckpointError, match="byte-level"):
         Codec(fast, name="toy").token_bytes(0)
+    with pytest.raises(SettingError, match="vocabulary"):
+        toy().token_bytes(10_000)
 
 
 # Loading
@@ -201,6 +214,13 @@ def test_no_tokenizer_and_a_broken_one(tmp_path: Path) -> None:
         Codec.load(tmp_path)
 
 
+def test_a_tokenizer_that_is_larger_than_the_embedding(saved: Save) -> None:
+    directory = saved(byte_level(), {"vocab_size": 300})
+    with pytest.raises(CheckpointError, match=r"config\.json says vocab_size 300"):
+        Codec.load(directory)
+    assert Codec.load(saved(byte_level(), {"vocab_size": 999})).vocab_size < 999
+
+
 # Prompts
 
 
@@ -223,6 +243,37 @@ def test_thinking_is_left_to_the_template_unless_it_is_set() -> None:
     without = toy().chat("hi", enable_thinking=False)
     assert without[: len(plain)] == plain
     assert toy().decode(without[len(plain) :]) == "<think>\n\n</think>\n\n"
+
+
+MARKS = sorted({*QWEN_MARKS, *R1_ENDS, "<think>", "</think>", "<tool_call>"})
+FLAGS = [{}, {"special": True}, {"special": False, "normalized": True}]
+
+
+@cache
+def flagged(family: str, number: int) -> Codec:
+    return Codec(byte_level(family, **FLAGS[number]), name=family)
+
+
+@pytest.mark.parametrize("number", range(len(FLAGS)), ids=lambda i: str(FLAGS[i]))
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(deadline=None, max_examples=60)
+@given(
+    parts=st.lists(st.sampled_from([*MARKS, *"a <>|\n", "\ue000", "ok"]), min_size=1)
+)
+def test_no_message_can_write_the_marks_of_a_template(
+    family: str, number: int, parts: list[str]
+) -> None:
+    """The prompt holds the template's marks and no more, and the words arrive
+    unchanged, whatever the tokenizer says about its added tokens."""
+    codec = flagged(family, number)
+    text = "".join(parts)
+
+    def marks(ids: list[int]) -> list[int]:
+        return [token for token in ids if token in codec.tokenizer.added_tokens_decoder]
+
+    ids = codec.chat(text, system=text)
+    assert marks(ids) == marks(codec.chat("2 + 2?", system="Add."))
+    assert codec.decode(ids).count(text) >= 2
 
 
 @pytest.mark.parametrize(

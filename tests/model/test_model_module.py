@@ -69,3 +69,17 @@ def test_a_part_can_be_replaced() -> None:
     down.weight.data /= 2
     model.layers[0].mlp.down = Twice(down)
     assert torch.equal(our_logits(model, tokens), doubled)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_norm_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+    norm = RMSNorm(64, 1e-6).to(dtype)
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(64, generator=noise))
+        x = torch.randn(50, 64, generator=noise).to(dtype)
+        x64 = x.double()
+        exact = norm.weight * x64 * (x64.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        torch.testing.assert_close(
+            norm(x).double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-6
+        )

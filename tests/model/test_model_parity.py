@@ -81,6 +81,10 @@ def test_theta_and_epsilon(tmp_path: Path) -> None:
 
 YARN_VARIANTS: list[dict[str, Any]] = [
     {},
+    {"attention_factor": 1.3},
+    {"mscale": 0.7, "mscale_all_dim": 1.1},
+    {"mscale": 0.7},
+    {"truncate": False},
     {"beta_fast": 8.0, "beta_slow": 2.0},
     {"factor": 1.0},
     {"factor": None, "original_max_position_embeddings": 128},
@@ -109,7 +113,7 @@ def test_yarn_frequencies(variant: dict[str, Any], head_dim: int) -> None:
     assert factor == expected_factor
 
 
-@pytest.mark.parametrize("variant", YARN_VARIANTS[1:3], ids=str)
+@pytest.mark.parametrize("variant", [YARN_VARIANTS[i] for i in (1, 2, 4, 5)], ids=str)
 def test_yarn_variants(tmp_path: Path, variant: dict[str, Any]) -> None:
     model = hf_model("qwen3", rope_parameters={**YARN, **variant})
     model.save_pretrained(tmp_path)
