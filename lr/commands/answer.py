@@ -132,8 +132,9 @@ SHARE = 1 / 8
 @dataclass(frozen=True)
 class Demo:
     """Watch plain decoding and lookahead answer the same question in real time; then
-    all modes in one table. Other models than the tiny ones: --model and --draft_model;
-    the target is its own judge, unless you give another verifier."""
+    one rejection in slow motion, and all modes in one table. Other models than the tiny
+    ones: --model and --draft_model; the target is its own judge, unless you give another
+    verifier."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask. Left out: a long problem for the tiny models, a short one for any
@@ -152,7 +153,7 @@ class Demo:
         return self.models.model in CHECKPOINTS
 
     def run(self) -> None:
-        from lr.watch.race import answer_within, show_race
+        from lr.watch.race import Column, answer_within, race, show_end
 
         show.at_least(self, seconds=1, depth=1)
         out = show.console()
@@ -178,19 +179,16 @@ class Demo:
                 options["max_tokens"] = max_tokens or options["max_tokens"]
                 return reasoner.run(question, detailed=True, **options)
 
-            # 1. The race. If plain decoding had to stop, the others write no more
-            # tokens than it did.
-            results: dict[Mode, Result] = {}
-            with show.progress("answering", len(RACERS)) as advance:
-                plain = begin("ar")
-                results["ar"] = answer_within(plain, SHARE * self.seconds)
-                advance()
-                stats = results["ar"].stats
-                length = None if results["ar"].finished else stats.tokens
-                lookahead = begin("lr", length)
-                results["lr"] = answer_within(lookahead, SHARE * self.seconds)
-                advance()
-            show_race(plain, lookahead, out)
+            # 1. The race, and one rejection in slow motion. If plain decoding had to
+            # stop, the others write no more tokens than it did.
+            share = SHARE * self.seconds
+            plain = Column("plain decoding", begin("ar"))
+            results: dict[Mode, Result] = {"ar": race([plain], share, out)}
+            stats = results["ar"].stats
+            length = None if results["ar"].finished else stats.tokens
+            racers = [plain, Column("lookahead", begin("lr", length))]
+            results["lr"] = race(racers, share, out)
+            show_end(racers, out)
             # 2. The other modes, as far as the time goes.
             with show.progress("comparing", len(OTHERS)) as advance:
                 for number, mode in enumerate(OTHERS):

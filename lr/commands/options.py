@@ -184,7 +184,7 @@ class ModelChoice:
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score,
     likelihood, random, each with :threshold; always; never; oracle (tiny models
-    only). Your own: --variant FILE.py:NAME. None: judge if there is one (--judge_model or
+    only); FILE.py:NAME, your own. None: judge if there is one (--judge_model or
     tiny-target), else exact."""
     tensor_parallel: int | None = None
     """Ranks of the target: GPUs from --device on, or CPU processes. None: one."""

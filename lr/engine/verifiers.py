@@ -1,16 +1,18 @@
 """Verifiers by name, with the models that they ask.
 
-    exact · judge · judge:0.8 · score:9 · random:0.3
+    exact · judge · judge:0.8 · score:9 · random:0.3 · FILE.py:NAME
 
-`lr/spec/verifiers/named.py` lists them. Your own is given as a variant.
+`lr/spec/verifiers/named.py` lists them. Your own NAME is a class without arguments.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +25,12 @@ from lr.model.attention import flash_or_plain
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import checkpoint_id
-from lr.registry import verifiers
+from lr.registry import load_file, verifiers
+from lr.spec.checks import make_part
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
 from lr.spec.verifiers.named import VERIFIERS, Embed, Named
+from lr.types import require
 
 
 def asked_model(
@@ -67,6 +71,8 @@ class VerifierChoice:
         if self.wanted is None:
             stated = self.codec.generation_config.get("verifier", "exact")
             self.wanted = stated if self.checkpoint is None else "judge"
+        if isinstance(self.wanted, str) and ".py:" in self.wanted:
+            self.wanted = _own(self.wanted)
         if not isinstance(self.wanted, str):
             self.name = check_verifier(self.wanted).name
             return
@@ -138,6 +144,15 @@ def _named(name: str) -> tuple[Named, float]:
         with suppress(ValueError):
             return named, float(number)
     raise SettingError(f"verifier is {name!r}, expected {expected}.")
+
+
+def _own(text: str) -> Verifier:
+    """A verifier of your own, FILE.py:NAME."""
+    file, _, name = text.rpartition(":")
+    require(Path(file).is_file(), "verifier", text, f"a file {file}")
+    member: Any = vars(load_file(file)).get(name)
+    require(inspect.isclass(member), "verifier", text, f"a class that {file} defines")
+    return check_verifier(make_part(f"verifier {text!r}", member))
 
 
 def own_judge(codec: Codec) -> str | None:

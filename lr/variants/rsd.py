@@ -20,8 +20,7 @@ from dataclasses import replace
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Pair
-from lr.spec.verifiers.named import Around
+from lr.spec.verifiers.base import Around, Pair
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
@@ -37,7 +36,6 @@ class Clipped(Around):
         """Accept below the reward; without one, reject."""
         assert pair.stream is not None
         number = uniform(pair.stream.key(0))
-        pair.note("acceptance", reward=reward.score, uniform=number)
         aligned = number < (reward.score or 0)
         return replace(reward, aligned=aligned, why=f"{reward.why}; drew {number:.3f}")
 

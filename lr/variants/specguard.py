@@ -57,7 +57,6 @@ class Grounded(Verifier):
             return WAIT
         drafts = alternatives.drafts
         common = [sum(overlap(draft, rival) for rival in drafts) for draft in drafts]
-        alternatives.note("consistency", common=common)
         best = common.index(max(common))
         return best if alternatives.verdicts[best].aligned else None
 

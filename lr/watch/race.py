@@ -1,35 +1,39 @@
 """Plain decoding and lookahead on the same question, side by side and in real time.
 
-    show_race(plain, lookahead, console)     # two complete answers
-
-Each answered alone, with the whole machine. Their columns then show what each had
-written by the same time. Nothing is sped up or slowed down."""
+Plain decoding writes first, then lookahead, so that each has the whole machine. While
+lookahead writes, the left column shows again what plain decoding had written by that
+time. Nothing is sped up or slowed down."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from threading import Timer
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from lr.engine.answer import Answer
 from lr.result import Result
+from lr.tiny.oracle import differing
 from lr.watch.stepper.view import answer_view, tree_lines
-from lr.watch.trace.record import trace_of
-from lr.watch.trace.state import State, apply_event
-from lr.watch.words import counted
+from lr.watch.trace.file import Record
+from lr.watch.trace.record import header_of
+from lr.watch.trace.state import EmittedState, State, apply_event
+from lr.watch.words import counted, quoted
 
 FRAMES = 12  # Per second.
+PAUSE = 1.5  # Seconds between two lines of the slow motion.
 MOVING, ALL = 3, 10_000  # Decided steps in a column that moves, and in the end.
 
 
 def answer_within(answer: Answer, seconds: float) -> Result:
     """Answer; after so many seconds end with the present step, after twice as many at
     once."""
-    answer.engine.prepare(answer.options)  # before the clock starts
     started = time.perf_counter()
     limit = Timer(2 * seconds, setattr, (answer, "stopped", True))
     limit.start()
@@ -40,47 +44,98 @@ def answer_within(answer: Answer, seconds: float) -> Result:
 
 
 class Column:
-    """A complete answer, and how far its column has got."""
+    """An answer, complete or not, and how far its column has got."""
 
     def __init__(self, title: str, answer: Answer) -> None:
         self.title = title
-        self.trace = trace_of(answer)
-        self.state = State.begin(self.trace.header)
+        self.answer = answer
+        self.total: float | None = None  # its seconds, once it is complete
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Show it from its beginning."""
         self.seconds = 0.0
-        self.total = answer.result.stats.seconds
+        self.state = State.begin(header_of(self.answer))
 
     @property
     def done(self) -> bool:
         """Whether the column shows the whole answer."""
-        return self.seconds >= self.total
+        return self.total is not None and self.seconds >= self.total
 
     def follow(self, seconds: float) -> None:
         """Show what had happened by then."""
-        self.seconds = min(seconds, self.total)
-        for record in self.trace.records[self.state.number :]:
-            if record.time > seconds:
+        self.seconds = seconds if self.total is None else min(seconds, self.total)
+        token_bytes = self.answer.engine.codec.token_bytes
+        for when, event in self.answer.trace.events[self.state.number :]:
+            if when > seconds:
                 break
+            record = Record(self.state.number, when, event, token_bytes)
             apply_event(self.state, record)
 
+    def rejection(self) -> EmittedState | None:
+        """The first correction, with the draft step that it replaced."""
+        corrections = (step for step in self.state.emitted if step.rejected is not None)
+        return next(corrections, None)
 
-def show_race(plain: Answer, lookahead: Answer, out: Console) -> None:
-    """Both answers, moving on a terminal; in the end as they are, with the draft steps
-    that were rejected."""
-    racers = [Column("plain decoding", plain), Column("lookahead", lookahead)]
-    if out.is_terminal:
-        started = time.perf_counter()
-        with Live(console=out, auto_refresh=False, transient=True) as live:
-            while not all(racer.done for racer in racers):
-                for racer in racers:
-                    racer.follow(time.perf_counter() - started)
-                live.update(columns(racers, MOVING), refresh=True)
-                time.sleep(1 / FRAMES)
+
+def race(racers: Sequence[Column], seconds: float, out: Console) -> Result:
+    """Answer with the last of the racers, within so many seconds. On a terminal the
+    columns of all move from their beginnings meanwhile, and until each is done."""
+    racer = racers[-1]
+    racer.answer.engine.prepare(racer.answer.options)  # before the clock starts
+    for column in racers:
+        column.rewind()
+    started = time.perf_counter()
+
+    def frame() -> RenderableType:
+        for column in racers:
+            column.follow(time.perf_counter() - started)
+        return columns(racers, MOVING)
+
+    live = Live(
+        get_renderable=frame, console=out, refresh_per_second=FRAMES, transient=True
+    )
+    with live if out.is_terminal else nullcontext():
+        result = answer_within(racer.answer, seconds)
+        racer.total = result.stats.seconds
+        while out.is_terminal and not all(column.done for column in racers):
+            time.sleep(1 / FRAMES)
+    return result
+
+
+def show_end(racers: Sequence[Column], out: Console) -> None:
+    """All complete answers; then the first rejection of the last one in slow motion."""
     for racer in racers:
         racer.follow(math.inf)
     out.print(columns(racers, ALL))
+    rejection = racers[-1].rejection()
+    if rejection is None:
+        return
+    out.print()
+    for line in slow_motion(rejection):
+        out.print(line, soft_wrap=False)
+        if out.is_terminal:
+            time.sleep(PAUSE)
 
 
-def columns(racers: list[Column], limit: int) -> RenderableType:
+def slow_motion(step: EmittedState) -> list[Text]:
+    """A rejection, line by line: the draft's words, the target's, the verdict."""
+    assert step.rejected is not None
+    reason = differing(step.rejected.text, step.step.text)  # in the tiny language
+    if not reason and step.verdict is not None:
+        reason = step.verdict.why
+    return [
+        Text(f"the draft wrote   {quoted(step.rejected.text)}", "bright_blue"),
+        Text(f"the target wrote  {quoted(step.step.text)}", "yellow"),
+        Text(f"the verdict       not aligned: {reason}", "magenta"),
+        Text(
+            "The target had written its own step while the draft ran ahead. So it takes "
+            "the place of the draft's at once, and nothing is computed again."
+        ),
+    ]
+
+
+def columns(racers: Sequence[Column], limit: int) -> RenderableType:
     """The answers beside each other, with their last `limit` steps, and below them what
     is being written."""
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0))

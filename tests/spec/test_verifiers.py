@@ -228,12 +228,24 @@ def test_what_does_not_derive_from_verifier_is_refused(wrong: object) -> None:
 
 # By name
 
+PLUGIN = """
+from lr.spec.verifiers.base import ExactVerifier
+
+
+class Mine(ExactVerifier):
+    name = "mine"
+
+
+seven = 7
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")
     write_checkpoint(folder / "tiny", seed=1)
     write_foreign_checkpoint(folder / "foreign")
+    (folder / "plugin.py").write_text(PLUGIN, encoding="utf-8")
     return folder
 
 
@@ -254,12 +266,23 @@ def test_every_named_verifier_can_be_made(
     [
         *("", "guess", "Judge", "exact:1", "judge:", "score:high"),
         *("score:10", "likelihood:1", "random:-1", "random:nan"),
-        "file.py:Mine",
+        *(
+            "FOLDER/nothing.py:Mine",
+            "FOLDER/plugin.py:Nobody",
+            "FOLDER/plugin.py:seven",
+        ),
     ],
 )
-def test_names_and_thresholds_that_are_refused(text: str) -> None:
+def test_names_and_thresholds_that_are_refused(folder: Path, text: str) -> None:
     with pytest.raises(SettingError):
-        VerifierChoice(text, codec()).build(model(1))
+        VerifierChoice(text.replace("FOLDER", str(folder)), codec()).build(model(1))
+
+
+def test_a_verifier_of_ones_own(folder: Path) -> None:
+    verifier = f"{folder}/plugin.py:Mine"
+    with Reasoner(folder / "tiny", folder / "tiny", verifier) as reasoner:
+        assert reasoner.verifier.name == "mine"
+        assert reasoner.generate("How many?", max_tokens=20).tokens
 
 
 def test_checkpoints_are_asked_for_and_named(folder: Path) -> None:

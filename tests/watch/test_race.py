@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import time
 from collections.abc import Callable
@@ -18,8 +19,8 @@ from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split
 from lr.tiny.stories import story
-from lr.types import Origin
-from lr.watch.race import Column, answer_within, show_race
+from lr.watch import race as race_module
+from lr.watch.race import Column, answer_within, race, show_end, slow_motion
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +49,34 @@ def test_the_demo_in_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None
         assert re.search(rf"^ {re.escape(mode)} ", output.out, re.MULTILINE)
 
 
-def test_the_demos_problem_has_a_rejection(reasoner: Reasoner) -> None:
-    result = beginner(reasoner, 197, depth=6)("lr", None).finish()
-    assert any(step.origin is Origin.CORRECTION for step in result.steps)
+def test_the_demos_problem_has_a_rejection_that_a_reader_can_see(
+    reasoner: Reasoner,
+) -> None:
+    answer = beginner(reasoner, 197, depth=6)("lr", None)
+    answer.finish()
+    column = Column("lookahead", answer)
+    column.follow(math.inf)
+    rejection = column.rejection()
+    assert rejection is not None
+    lines = [line.plain for line in slow_motion(rejection)]
+    assert "takes 3 cards out" in lines[0]
+    assert "puts 22 cards in" in lines[1]
+    assert "22 cards in" in answer.question
+    assert "take" in lines[2]
 
 
-def test_no_line_is_torn_at_80_columns(reasoner: Reasoner) -> None:
+def test_no_line_is_torn_at_80_columns(
+    reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race_module, "PAUSE", 0.0)
     begin = beginner(reasoner, 0)
-    plain, lookahead = begin("ar"), begin("lr")
-    plain.finish()
-    words = lookahead.finish().steps[0].text.split()
     screen = io.StringIO()
-    show_race(plain, lookahead, Console(file=screen, force_terminal=True, width=80))
+    console = Console(file=screen, force_terminal=True, width=80)
+    racers = [Column("plain decoding", begin("ar"))]
+    race(racers, 60, console)
+    racers.append(Column("lookahead", begin("lr")))
+    words = race(racers, 60, console).steps[0].text.split()
+    show_end(racers, console)
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).splitlines()
     assert max(map(len, lines)) <= 80
     last = [line for line in lines if line.startswith("plain decoding")][-1]
@@ -87,6 +104,7 @@ def test_a_column_shows_what_had_happened_by_then(reasoner: Reasoner) -> None:
     answer = beginner(reasoner, 0)("lr")
     result = answer.finish()
     column = Column("lookahead", answer)
+    column.total = result.stats.seconds
     passes = []
     for part in (0.0, 0.3, 0.6, 2.0):
         column.follow(part * column.total)
