@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -100,9 +99,7 @@ def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
 
     def lookahead(depth: int) -> BenchTally:
         """Steps of ten tokens, all of them accepted; no passes of its own."""
-        answers = Answers(
-            Counter([0] * 20), Counter([0] * 20), chain_lengths=[20], emitted=[10] * 20
-        )
+        answers = Answers(judged=20, accepted=20, chain_lengths=[20], emitted=[10] * 20)
         answers.lengths |= {Role.TARGET: [10] * 20, Role.DRAFT: [10] * 20}
         settings = {"driver": "overlapped", "drafter": "ngram", "depth": depth}
         way = BenchWay(f"lr, {depth}", "lr", settings)

@@ -79,7 +79,7 @@ def bushy() -> TraceFile:
 @cache
 def long() -> TraceFile:
     """Some 10,000 events."""
-    steps = [f"step {n} has a few words." for n in range(1010)]
+    steps = [f"step {n} has a few words." for n in range(1300)]
     return run_of([*steps, "end$"], [step.upper() for step in steps], depth=2)
 
 
