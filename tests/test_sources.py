@@ -30,9 +30,9 @@ BELOW_THE_CLI = [
 # The budgets of CONTRIBUTING.md, held with 5 % of slack. The three sizes are not what
 # they should be yet: they are held at what they are, so that they can only shrink.
 SLACK = 1.05
-CORE_TOKENS = 75_000  # goal: 52,000
-PACKAGE_TOKENS = 174_000  # goal: 140,000
-TEST_TOKENS = 140_000  # goal: 125,000
+CORE_TOKENS = 68_000  # goal: 52,000
+PACKAGE_TOKENS = 158_000  # goal: 140,000
+TEST_TOKENS = 130_000  # goal: 125,000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02
 VAGUE_NAMES = 0.015
