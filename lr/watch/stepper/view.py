@@ -60,7 +60,7 @@ def answer_view(emitted: Sequence[EmittedState], limit: int) -> Table:
     table = _grid()
     hidden = max(0, len(emitted) - limit)
     if hidden:
-        table.add_row("", Text(f"… {hidden} earlier steps (t shows all)", style="dim"))
+        table.add_row("", Text(f"… {hidden} earlier steps", style="dim"))
     for step in emitted[hidden:]:
         origin = ORIGINS[step.origin]
         words = Text(words_of(step.step), style=origin.style)
