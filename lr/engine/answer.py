@@ -244,8 +244,14 @@ class Answer(Question):
             self._offer(child)
 
     def _write_target(self, node: NodeId, limit: int, stream: Stream) -> None:
-        most = None if self.steering is None else self.steering.max_draft_tokens
-        self.target.write(node, node.index, limit, stream, max_draft_tokens=most)
+        steering = self.steering
+        self.target.write(
+            node,
+            node.index,
+            limit,
+            stream,
+            max_draft_tokens=None if steering is None else steering.max_draft_tokens,
+        )
 
     def _corrected_step(
         self, node: NodeId, limit: int, stream: Stream

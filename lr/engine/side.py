@@ -199,9 +199,9 @@ class DraftSide(Side):
             case Cancel((WorkKind.DRAFT, node)):
                 self.cancel(node)
             case Emit(emitted, _, node, NodeId() as root) if root != node:
-                for other in [other for other in self.branches if other != node]:
-                    self.cancel(other)
-                    self.close(other)
+                for rejected in [branch for branch in self.branches if branch != node]:
+                    self.cancel(rejected)
+                    self.close(rejected)
                 self.rename(node, root, emitted.step.tokens)
             case Release(node):
                 self.close(node)

@@ -38,12 +38,13 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     The filters are those of Hugging Face, in the same order: temperature, top-k, top-p.
     Ties at the edge of top-k are all kept. Raises NumericalError if the largest
     logit of a row is not finite. On CUDA that check would make the host wait: the
-    probabilities become NaN instead, and `sample` raises.
+    probabilities become NaN instead, and `sample` raises. Top-k of a large vocabulary
+    waits once even there, to see whether a tie is left out.
     """
     if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
         raise not_finite()
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
-    if logits.is_cpu and 0 < params.top_k < HEAD and logits.shape[-1] > SMALL:
+    if 0 < params.top_k < HEAD and logits.shape[-1] > SMALL:
         top, ids = logits.topk(HEAD, dim=-1)  # far cheaper than the whole vocabulary
         if bool((top[:, -1] < top[:, params.top_k - 1]).all()):  # no tie is left out
             head = distribution(top, params)
@@ -93,12 +94,12 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """One token id per row of probs [b, v], drawn with its key: the largest `perturbed`
     score."""
-    if not probs.is_cpu:
-        return read_checked(perturbed(probs, keys).argmax(-1), probs)
     if probs.shape[-1] <= SMALL:
-        return perturbed(probs, keys).argmax(-1).tolist()
-    ids = probs.any(0).nonzero()[:, 0]  # the tokens that some row can give
-    return ids[perturbed(probs[:, ids], keys, ids).argmax(-1)].tolist()
+        tokens = perturbed(probs, keys).argmax(-1)
+    else:
+        ids = probs.any(0).nonzero()[:, 0]  # the tokens that some row can give
+        tokens = ids[perturbed(probs[:, ids], keys, ids).argmax(-1)]
+    return tokens.tolist() if probs.is_cpu else read_checked(tokens, probs)
 
 
 def read_checked(tokens: Tensor, probs: Tensor) -> list[int]:

@@ -26,7 +26,7 @@ from lr.spec.verifiers.named import LikelihoodVerifier
 def best_aligned(alternatives: Place) -> Choice:
     """The aligned alternative with the highest score; of equal scores, the first.
 
-    A verdict without a score (for equal texts, for example) is the best possible."""
+    A verdict without a score is the best possible."""
     if alternatives.more:
         return WAIT
     scores = [math.inf if v.score is None else v.score for v in alternatives.verdicts]

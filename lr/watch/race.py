@@ -28,7 +28,8 @@ from lr.watch.words import counted, quoted
 
 FRAMES = 12  # Per second.
 PAUSE = 1.5  # Seconds between two lines of the slow motion.
-MOVING, ALL = 3, 10_000  # Decided steps in a column that moves, and in the end.
+MOVING = 3  # Decided steps in a column that moves.
+ALL = 10_000  # And in the end.
 
 
 def answer_within(answer: Answer, seconds: float) -> Result:

@@ -253,13 +253,6 @@ def figures(
     ]
 
 
-def dummy(name: str) -> str:
-    """The model of this shape with random weights. Example: "int4:Qwen3-1.7B" becomes
-    "int4:dummy:Qwen3-1.7B"."""
-    weights, colon, shape = name.rpartition(":")
-    return f"{weights}{colon}dummy:{shape}"
-
-
 def bench(
     names: tuple[str, str, str | None],
     layout: DeviceMap,
@@ -268,17 +261,17 @@ def bench(
 ) -> dict[str, Any]:
     """Time the passes of both models and the ways of the plan; one document.
 
-    `names`: shapes or folders of target, draft and judge, quantised as "int4:NAME";
-    without a judge verdicts cost nothing. A target on several devices has the rates of
+    `names`: shapes or folders of target, draft and judge; without a judge
+    verdicts cost nothing. A target on several devices has the rates of
     the first so many times."""
     rates = measure_rates(layout.target[0], dtype)
     spread = Rates(*(layout.ranks * rate for rate in asdict(rates).values()))
     reader = None
     if names[2] is not None:
-        judge = load_model(dummy(names[2]), device=layout.judge, dtype=dtype)
+        judge = load_model(f"dummy:{names[2]}", device=layout.judge, dtype=dtype)
         equip(judge)
         reader = ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // BLOCK_SIZE))
-    target, draft = (dummy(name) for name in names[:2])
+    target, draft = (f"dummy:{name}" for name in names[:2])
     verifier = SyntheticVerifier(plan.synthetic, reader)
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
         engine = reasoner.engine

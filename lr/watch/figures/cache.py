@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from lr.kvcache.branch import BlockTable
     from lr.kvcache.cache import PagedKVCache
 
-LETTER, ROW = 0.14, 0.45  # In inches: room for a letter in a block; height of a row.
+LETTER = 0.14  # Inches for a letter in a block.
+ROW = 0.45  # Inches of a row.
 
 
 def draw_blocks(
