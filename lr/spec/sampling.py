@@ -44,15 +44,15 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
         raise not_finite()
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
+    if params.greedy:
+        likeliest = logits.argmax(-1, keepdim=True)
+        probs = torch.zeros_like(logits, dtype=dtype).scatter_(-1, likeliest, 1.0)
+        return tainted(probs, logits) if logits.is_cuda else probs
     if 0 < params.top_k < HEAD and logits.shape[-1] > SMALL:
         top, ids = logits.topk(HEAD, dim=-1)  # far cheaper than the whole vocabulary
         if bool((top[:, -1] < top[:, params.top_k - 1]).all()):  # no tie is left out
             head = distribution(top, params)
             return head.new_zeros(logits.shape).scatter_(-1, ids, head)
-    if params.greedy:
-        likeliest = logits.argmax(-1, keepdim=True)
-        probs = torch.zeros_like(logits, dtype=dtype).scatter_(-1, likeliest, 1.0)
-        return tainted(probs, logits) if logits.is_cuda else probs
     scores = logits.to(dtype) / _scalar(params.temperature, dtype, logits.device)
     best = None
     if 0 < params.top_k < scores.shape[-1]:

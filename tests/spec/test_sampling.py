@@ -205,6 +205,16 @@ def test_a_probability_that_is_not_finite_accepts_nothing(rule: str) -> None:
         RULES[rule]().verify(probs, [Proposal.chain((1, 2))], draws)
 
 
+def test_a_greedy_tie_has_one_winner_with_and_without_top_k() -> None:
+    """In bfloat16 the largest logits of a large vocabulary often tie."""
+    logits = normal(7, 200, 20_000, dtype=torch.float32).to(torch.bfloat16)
+    winners = logits.argmax(-1)
+    for top_k in (0, 20):
+        params = SamplingParams(temperature=0.0, top_k=top_k)
+        assert torch.equal(distribution(logits, params).argmax(-1), winners)
+        assert draw(logits, params, range(200)) == winners.tolist()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("params", SETTINGS)
