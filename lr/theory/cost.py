@@ -59,7 +59,7 @@ class PassCost:
     def fit(cls, runs: Iterable[Passes]) -> PassCost:
         """Non-negative least squares over all passes; a part that does not vary costs
         0."""
-        from scipy.optimize import nnls  # only here: a GPU machine may lack scipy
+        from scipy.optimize import nnls  # only fits need it
 
         groups = [(*key, *value) for passes in runs for key, value in passes.items()]
         if not groups:
