@@ -137,7 +137,7 @@ def modes(here: Here, draft: str, prompt: int = 512, *, all_ways: bool = False) 
         ),
         chosen[::3] if here.small else chosen,
         Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K"),
-        batches=(1, 8) if all_ways else (1,),
+        batches=(1, 5) if prompt > 1000 else (1, 5, 16),
         prompt=20 if here.small else prompt,
         steps=8 if here.small else 64,
         repeats=2,
@@ -174,14 +174,15 @@ def real(here: Here) -> str:
     return f"lr bench step {' '.join(here.words)}"
 
 
-def rows(here: Here) -> str:
-    """One pass of the large target over 1, 5 and 5 x 5 rows, by length of the context
-    and by attention; plain decoding as a share of the read rate and of the copy rate."""
+def rows(here: Here, target: str | None = None) -> str:
+    """One pass of the target (None: the largest) over 1, 5 and 5 x 5 rows, by length of
+    the context and by attention; plain decoding as a share of the device's limit."""
     rates = measure_rates(here.device, here.dtype, small=here.small)
     here.tell(
         f"copies {rates.copied / 1e9:.0f} GB/s, reads {rates.read / 1e9:.0f} GB/s"
     )
-    name = f"dummy:{layout(here, '')[0]}"
+    name = "tiny-target" if here.small else target or layout(here, "")[0]
+    name = f"dummy:{name}"
     model = load_model(name, device=here.device, dtype=here.dtype)
     needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
     kinds = [name for name, kind in candidates(needs) if not isinstance(kind, str)]
@@ -253,6 +254,7 @@ CHECKS: dict[str, tuple[Callable[[Here], str], int]] = {
     "tests": (partial(gpu_tests, files=()), 200),
     "modes 0.6B": (partial(modes, draft="Qwen3-0.6B", all_ways=True), 300),
     "rows": (rows, 200),
+    "rows 8B": (partial(rows, target="Qwen3-8B"), 100),
     "modes at 16k": (partial(modes, draft="Qwen3-0.6B", prompt=16000), 200),
     "modes 1.7B": (partial(modes, draft="Qwen3-1.7B"), 200),
     "modes at 8k": (partial(modes, draft="Qwen3-0.6B", prompt=8000), 200),

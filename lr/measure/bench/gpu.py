@@ -223,17 +223,23 @@ def figures(
 
     The prediction is that of `lr bench step`, each model by itself, at costs fitted to
     the plain decoding in `passes` and to the ways that run one model only: where two
-    share a GPU, the time of one's pass is found in the other's."""
+    share a GPU, the time of one's pass is found in the other's. The target's line leaves
+    out one row alone, which has kernels that no other pass can use."""
     n = plan.steps
     decoded = {
         role: {
             (row["batch"], 0): (n * len(row["seconds"]), n * sum(row["seconds"]))
             for row in rows
+            if role is Role.DRAFT or row["batch"] > 1 or len(rows) == 1
         }
         for role, rows in passes.items()
     }
     plain = step.BenchTally(BenchWay("decode", "ar"), answers=Answers(passes=[decoded]))
-    alone = [tally for tally in tallies if not tally.stats.draft_passes]
+    alone = [
+        tally
+        for tally in tallies
+        if tally.way.mode != "ar" and not tally.stats.draft_passes
+    ]
     costs = step.fitted_costs([*alone, plain])
     options = plan.options
     return [
