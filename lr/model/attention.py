@@ -209,14 +209,19 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     # 2. What each call reads, the same in every layer.
     calls = [_call(batch, cache, members) for members in groups]
 
+    def read(layer: int, q: Tensor) -> Tensor:
+        if len(calls) == 1:
+            return calls[0](layer, q)
+        parts = zip(calls, q.split(counts), strict=True)
+        return torch.cat([call(layer, rows) for call, rows in parts])
+
     # 3. In a layer: store the new keys and values, then read.
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
+        if q.is_cpu:
+            return read(layer, q)
         with flash_or_plain(q.device):
-            if len(calls) == 1:
-                return calls[0](layer, q)
-            parts = zip(calls, q.split(counts), strict=True)
-            return torch.cat([call(layer, rows) for call, rows in parts])
+            return read(layer, q)
 
     return attend
 
@@ -284,7 +289,11 @@ def _call(
             )
             return mixed[0].transpose(0, 1)
         # With few rows, the query heads of a KV head are rows of one matrix,
-        # [1, k, n * h/k, d].
+        # [1, k, n * h/k, d]. A single row has them in this order already.
+        if n == 1:
+            rows = q.view(1, k, -1, d)
+            mixed = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+            return mixed.reshape(1, h, d)
         rows = q.view(n, k, -1, d).transpose(0, 1).reshape(1, k, -1, d)
         if folded is None and mask is not None:
             folded = mask.repeat_interleave(h // k, dim=0)
