@@ -107,11 +107,11 @@ def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
 
     measured = {
         Role.TARGET: [
-            {"batch": 1, "seconds": [0.005] * 2},
-            {"batch": 2, "seconds": [0.011] * 2},
-            {"batch": 4, "seconds": [0.013] * 2},
+            {"batch": 1, "seconds": [0.005] * 2, "own_kernels": True},
+            {"batch": 2, "seconds": [0.011] * 2, "own_kernels": False},
+            {"batch": 4, "seconds": [0.013] * 2, "own_kernels": False},
         ],
-        Role.DRAFT: [{"batch": 1, "seconds": [1e-4] * 2}],
+        Role.DRAFT: [{"batch": 1, "seconds": [1e-4] * 2, "own_kernels": True}],
     }
     options, synthetic = GenerateOptions(mode="lr"), Synthetic(1.0, 0.0)
     plan = GpuPlan(options, (), synthetic, (1, 4), steps=100, repeats=2)

@@ -168,9 +168,9 @@ def time_passes(
         runner.end()
         length = plan.prompt + plan.steps // 2
         limit = least_seconds(model.config, model.dtype, rates, batch, length)
-        rows.append(
-            {"model": name, "batch": batch, "seconds": seconds[1:], "limit": limit}
-        )
+        row = {"model": name, "batch": batch, "seconds": seconds[1:], "limit": limit}
+        # On CUDA, one row alone has kernels that no other pass can use.
+        rows.append(row | {"own_kernels": batch == 1 and model.device.type == "cuda"})
     return rows
 
 
@@ -224,21 +224,22 @@ def figures(
     The prediction is that of `lr bench step`, each model by itself, at costs fitted to
     the plain decoding in `passes` and to the ways that run one model only: where two
     share a GPU, the time of one's pass is found in the other's. The target's line leaves
-    out one row alone, which has kernels that no other pass can use."""
+    out one row alone where that has kernels of its own."""
     n = plan.steps
     decoded = {
         role: {
             (row["batch"], 0): (n * len(row["seconds"]), n * sum(row["seconds"]))
             for row in rows
-            if role is Role.DRAFT or row["batch"] > 1 or len(rows) == 1
+            if role is Role.DRAFT or not row["own_kernels"]
         }
         for role, rows in passes.items()
     }
     plain = step.BenchTally(BenchWay("decode", "ar"), answers=Answers(passes=[decoded]))
+    own_kernels = any(row["own_kernels"] for row in passes[Role.TARGET])
     alone = [
         tally
         for tally in tallies
-        if tally.way.mode != "ar" and not tally.stats.draft_passes
+        if not tally.stats.draft_passes and not (own_kernels and tally.way.mode == "ar")
     ]
     costs = step.fitted_costs([*alone, plain])
     options = plan.options
