@@ -231,14 +231,17 @@ def one_pass(runner: ModelRunner, branches: Sequence[Branch], tokens: int) -> ob
 
 def ranks(here: Here) -> str:
     """A target over two GPUs: what a pass takes, on one and on two."""
-    from lr.model.ranks import load_parallel, spread_over
+    from lr.model.ranks import load_parallel
 
     if not here.small and torch.cuda.device_count() < 2:
         raise NotHere("one GPU here")
     name = "dummy:tiny-target" if here.small else "dummy:Qwen3-8B"
     alone = load_model(name, device=here.device, dtype=here.dtype)
     equip(alone, graphs=False)
-    spread = load_parallel(name, spread_over(2, here.device), here.dtype)
+    devices = (
+        [here.device] * 2 if here.small else [torch.device("cuda", i) for i in (0, 1)]
+    )
+    spread = load_parallel(name, devices, here.dtype)
     times = []
     for model in (alone, spread):
         runner = ModelRunner(model, num_blocks=200)

@@ -310,7 +310,7 @@ def spread(
     size = len(devices) if ranks is None else ranks
     if size == 1:
         return (devices[0],)
-    from lr.model.ranks import spread_over
+    from lr.model.device import find_device
 
     if devices[0].type == "cpu" and threads is None:
         import torch
@@ -319,4 +319,6 @@ def spread(
         torch.set_num_threads(min(torch.get_num_threads(), share))
     if size <= len(devices):
         return tuple(devices[:size])
-    return spread_over(size, devices[0])
+    if devices[0].type != "cuda":
+        return (devices[0],) * size
+    return tuple(find_device(f"cuda:{devices[0].index + i}") for i in range(size))

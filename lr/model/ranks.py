@@ -11,8 +11,8 @@ again, one after the attention and one after the MLP.
 It sends each pass to the others: the ragged batch with its block tables and the copies
 of blocks. Example: two forks share block 5 and each gets a token. Rank 0's cache copies
 block 5 to 6, and the message says: copies [(5, 6)]; tables with blocks [5] and [6],
-slots 23 and 25. If a rank ends, rank 0 says which, ends all and raises `WorkerError`,
-now and later.
+slots 23 and 25. If a rank ends, rank 0 ends all and raises `WorkerError`, which says which
+rank it was.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import signal
 import time
 import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import AttentionKind, RaggedBatch
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
-from lr.model.device import find_device, start_process
+from lr.model.device import start_process
 from lr.model.qwen import CausalLM, Replay
 from lr.model.weights import Piece, config_of, load_pieces, pieces
 
@@ -98,37 +98,19 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
 # 2. A rank's part of the network
 
 
-def all_sum(x: Tensor) -> Tensor:
-    """Add up the x of all ranks, in place."""
-    dist.all_reduce(x)
-    return x
-
-
 class RankLM(CausalLM):
     """Part number `rank` of a model in `ranks` parts. `config`: of the whole model;
-    `part`: of this rank."""
+    `part`: of this rank; `others`: on rank 0, the other ranks."""
+
+    others: OtherRanks | None = None
 
     def __init__(self, config: ModelConfig, rank: int, ranks: int) -> None:
         super().__init__(part_of(config, ranks))
         self.config, self.rank, self.ranks = config, rank, ranks
         for name, module in self.named_modules():
             if name.endswith(("attention.out", "mlp.down")):
-                # y = sum over the ranks of W_r x_r
-                module.register_forward_hook(lambda _, x, y: all_sum(y))
-
-    @classmethod
-    def load(
-        cls,
-        source: str | Path,
-        devices: Sequence[torch.device],
-        rank: int,
-        dtype: torch.dtype | None = None,
-    ) -> Self:
-        """Read this rank's slices only. Raises as `load_model` and `part_of`."""
-        ranks = len(devices)
-        network = partial(cls, rank=rank, ranks=ranks)
-        take = partial(cuts, rank=rank, ranks=ranks)
-        return load_pieces(source, devices[rank], dtype, network, take)
+                # y = sum over the ranks of W_r x_r, in place
+                module.register_forward_hook(lambda _, x, y: dist.all_reduce(y))
 
     @property
     def replayable(self) -> bool:
@@ -143,7 +125,9 @@ class RankLM(CausalLM):
         rows = tokens - self.rank * self.part.vocab_size
         elsewhere = (rows < 0) | (rows >= self.part.vocab_size)
         x = self.embedding(rows.masked_fill(elsewhere, 0))
-        return all_sum(x.masked_fill(elsewhere[:, None], 0))
+        x = x.masked_fill(elsewhere[:, None], 0)
+        dist.all_reduce(x)
+        return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [m, v] of the whole vocabulary on rank 0; of a part elsewhere."""
@@ -155,24 +139,35 @@ class RankLM(CausalLM):
         dist.gather(part, parts)
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size]
 
+    def forward(
+        self,
+        batch: RaggedBatch,
+        cache: PagedKVCache,
+        attention: AttentionKind | None = None,
+        replay: Replay | None = None,
+    ) -> Tensor:
+        """As in `CausalLM`; on rank 0, with all others. Raises `WorkerError`."""
+        kind = attention or self.attention
+        if self.others is None:
+            return super().forward(batch, cache, kind)
+        with self.others.in_step():
+            self.others.post(batch, cache, kind.name)
+            return super().forward(batch, cache, kind)
+
+    def close(self) -> None:
+        """End the other ranks."""
+        if self.others is not None:
+            self.others.end()
+
 
 # 3. Rank 0 decides
-
-
-def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
-    """A device per rank: consecutive GPUs that begin with `device`, or always the same
-    CPU. Raises `SettingError`."""
-    first = find_device(device)
-    if first.type != "cuda":
-        return (first,) * ranks
-    return tuple(find_device(f"cuda:{first.index + i}") for i in range(ranks))
 
 
 def load_parallel(
     source: str | Path,
     devices: Sequence[torch.device],
     dtype: torch.dtype | None = None,
-) -> LeaderLM:
+) -> RankLM:
     """Load a model over one process per device, of which this is the first. Raises as
     `load_model`; `SettingError` if the model cannot be divided, or if this process has
     another spread model.
@@ -183,56 +178,75 @@ def load_parallel(
             "this process already belongs to a group of torch.distributed. Close the "
             "other model first (Reasoner.close)."
         )
-    group = RankGroup(source, devices, dtype)
-    with group.in_step():
-        model = LeaderLM.load(source, devices, 0, dtype)
-        group.wait_for_all()  # all have loaded
-    model.group = group
+    load = partial(load_part, source, devices, dtype)
+    others = OtherRanks(load, devices)
+    with others.in_step():
+        model = load(0)
+        for connection in others.connections:
+            connection.recv()  # `EOFError` if the rank has ended
+        join(devices, 0, others.store)
+    model.others = others
     return model
 
 
-class RankGroup:
-    """Rank 0's side: the processes of the other ranks, and the caches that they have
-    too. Ends by `close`, by the garbage collector, at exit, or when a rank is lost.
-    """
+def load_part(
+    source: str | Path,
+    devices: Sequence[torch.device],
+    dtype: torch.dtype | None,
+    rank: int,
+) -> RankLM:
+    """A rank's part of a model: only its slices are read."""
+    make = partial(RankLM, rank=rank, ranks=len(devices))
+    take = partial(cuts, rank=rank, ranks=len(devices))
+    return load_pieces(source, devices[rank], dtype, make, take)
+
+
+def join(devices: Sequence[torch.device], rank: int, store: dist.Store) -> None:
+    """Form the group of torch.distributed, with all ranks."""
+    backend = "gloo"
+    if devices[rank].type == "cuda":
+        backend = "nccl"
+        torch.cuda.set_device(devices[rank])
+    dist.init_process_group(backend, store=store, rank=rank, world_size=len(devices))
+
+
+class OtherRanks:
+    """The other ranks' processes, seen from rank 0. They end by `end`, by the garbage
+    collector, at exit, or when one is lost."""
 
     def __init__(
-        self,
-        source: str | Path,
-        devices: Sequence[torch.device],
-        dtype: torch.dtype | None,
+        self, load: Callable[[int], RankLM], devices: Sequence[torch.device]
     ) -> None:
         self.device = devices[0]
-        self.error: WorkerError | None = None
-        self.caches = weakref.WeakSet[PagedKVCache]()
+        self.store = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        )
+        self.numbers = count()  # of rank 0's caches
+        self.caches = weakref.WeakKeyDictionary[PagedKVCache, int]()
         self.processes: list[SpawnProcess] = []
         self.connections: list[Connection] = []
-        self._finalizer = weakref.finalize(self, _end, self.processes)
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.end = weakref.finalize(self, end, self.processes)
         for rank in range(1, len(devices)):
-            ours, theirs = multiprocessing.Pipe()
-            threads = torch.get_num_threads()
-            model = (source, devices, rank, dtype, threads)
-            process = start_process(
-                follow, store.port, theirs, *model, name=f"lr rank {rank}"
-            )
-            theirs.close()
+            connection, far_end = multiprocessing.Pipe()
+            place = (load, devices, rank, self.store.port, torch.get_num_threads())
+            process = start_process(follow, far_end, *place, name=f"lr rank {rank}")
+            far_end.close()
             self.processes.append(process)
-            self.connections.append(ours)
-        with self.in_step():
-            self.wait_for_all()  # all have started
-            _join(0, devices, store)
+            self.connections.append(connection)
 
-    def wait_for_all(self) -> None:
-        """Wait for a word of every other rank."""
+    def post(self, batch: RaggedBatch, cache: PagedKVCache, attention: str) -> None:
+        """Tell them to repeat a pass."""
+        number = self.caches.setdefault(cache, next(self.numbers))
+        sizes = {n: (c.num_blocks, c.block_size) for c, n in self.caches.items()}
+        copies = cache.open_append or []
         for connection in self.connections:
-            connection.recv()  # `EOFError` if the rank has ended
+            connection.send((sizes, number, copies, attention, batch.source))
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """Rank 0's part of something that all ranks do. Any error ends the group."""
-        if self.error is not None:
-            raise self.error
+        """Rank 0's part of something that all ranks do. Any error ends them."""
+        if not self.end.alive:
+            raise WorkerError("the ranks of this model have ended; load it again.")
         try:
             yield
             if self.device.type == "cuda":
@@ -244,40 +258,24 @@ class RankGroup:
                         raise ConnectionError("a rank has ended")
                     time.sleep(5e-5)
         except BaseException as error:
-            ended = []
+            lost = []
             if isinstance(error, (RuntimeError, EOFError, ConnectionError)):
                 for rank, process in enumerate(self.processes, 1):
                     process.join(PATIENCE)
                     if process.exitcode is not None:
-                        ended.append(f"rank {rank} ended with code {process.exitcode}")
-            cause = ", ".join(ended) or f"a pass ended in {type(error).__name__}"
-            self.close(cause)
-            if ended and self.error is not None:
-                raise self.error from error
-            raise
-
-    def close(self, cause: str = "this model was closed") -> None:
-        """End the other ranks and leave the group."""
-        if self.error is None:
-            self.error = WorkerError(
-                f"{cause}. A model that is spread over several ranks needs them all: "
-                "load it again. What a rank that failed has to say is on the standard "
-                "error; code -9 means that it was killed, perhaps for want of memory."
-            )
-        self._finalizer()
+                        lost.append(f"rank {rank} ended with code {process.exitcode}")
+            self.end()
+            if not lost:
+                raise
+            raise WorkerError(
+                f"{', '.join(lost)}. A model that is spread over several ranks needs "
+                "them all: load it again. What a rank that failed has to say is on the "
+                "standard error; code -9 means that it was killed, perhaps for want of "
+                "memory."
+            ) from error
 
 
-def _join(rank: int, devices: Sequence[torch.device], store: dist.Store) -> None:
-    """Form the group of torch.distributed."""
-    backend = "gloo"
-    if devices[rank].type == "cuda":
-        backend = "nccl"
-        torch.cuda.set_device(devices[rank])
-    size = len(devices)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-
-
-def _end(processes: Sequence[SpawnProcess]) -> None:
+def end(processes: Sequence[SpawnProcess]) -> None:
     """Kill the other ranks, which have nothing to save, and leave the group."""
     for process in processes:
         process.kill()
@@ -289,92 +287,46 @@ def _end(processes: Sequence[SpawnProcess]) -> None:
             dist.destroy_process_group()
 
 
-class LeaderLM(RankLM):
-    """Rank 0's part of a spread model: a `CausalLM` for callers."""
-
-    group: RankGroup
-
-    def close(self) -> None:
-        """End the other ranks."""
-        self.group.close()
-
-    def forward(
-        self,
-        batch: RaggedBatch,
-        cache: PagedKVCache,
-        attention: AttentionKind | None = None,
-        replay: Replay | None = None,
-    ) -> Tensor:
-        """As in `CausalLM`, on all ranks. Raises `WorkerError`."""
-        kind = attention or self.attention
-        self.group.caches.add(cache)
-        in_use = {_key(other) for other in self.group.caches}
-        copies = cache.open_append or []
-        with self.group.in_step():
-            for connection in self.group.connections:
-                connection.send((in_use, _key(cache), copies, kind.name, batch.source))
-            return super().forward(batch, cache, kind)
-
-
-Key = tuple[int, int, int]
-"""Which cache of rank 0, and its sizes. A later cache may have the same number."""
-
-
-def _key(cache: PagedKVCache) -> Key:
-    return id(cache), cache.num_blocks, cache.block_size
-
-
 # 4. The other ranks follow
 
 
 def follow(
-    port: int,
     connection: Connection,
-    source: str | Path,
+    load: Callable[[int], RankLM],
     devices: Sequence[torch.device],
     rank: int,
-    dtype: torch.dtype | None,
+    port: int,
     threads: int,
 ) -> None:
     """Repeat rank 0's passes on another rank, until any rank is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 handles Ctrl-C
     torch.set_num_threads(threads)
+    caches: dict[int, PagedKVCache] = {}
     try:
-        connection.send("started")
-        _join(rank, devices, dist.TCPStore("127.0.0.1", port, is_master=False))
-        model = RankLM.load(source, devices, rank, dtype)
+        model = load(rank)
         connection.send("loaded")
-        caches: dict[Key, PagedKVCache] = {}
+        join(devices, rank, dist.TCPStore("127.0.0.1", port, is_master=False))
         while True:
-            repeat(model, caches, *connection.recv())
+            # 1. Have the caches that rank 0 has. It counts who owns a block; here any
+            # block may be read, so none has NaN.
+            sizes, number, copies, attention, source = connection.recv()
+            for dropped in caches.keys() - sizes.keys():
+                del caches[dropped]
+            if number not in caches:
+                cache = caches[number] = model.make_cache(*sizes[number])
+                cache.pool.allocate(cache.num_blocks)
+                cache.keys.zero_()
+                cache.values.zero_()
+
+            # 2. Repeat the pass.
+            with torch.inference_mode():
+                caches[number].prepare([], copies)
+                if model.attention.name != attention:
+                    equip(model, attention, graphs=False)
+                batch = RaggedBatch.build(*source, device=model.device)
+                model(batch, caches[number])
     except EOFError:
         os._exit(0)  # rank 0 has ended
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # the group of torch.distributed may hang when it is left
-
-
-@torch.inference_mode()
-def repeat(
-    model: RankLM,
-    caches: dict[Key, PagedKVCache],
-    in_use: set[Key],
-    key: Key,
-    copies: Sequence[tuple[int, int]],
-    attention: str,
-    source: tuple[Any, ...],
-) -> None:
-    """Repeat a pass of `LeaderLM.forward`. A cache that rank 0 has dropped is dropped
-    here at the next pass."""
-    for dropped in caches.keys() - in_use:
-        del caches[dropped]
-    if key not in caches:
-        cache = caches[key] = model.make_cache(*key[1:])
-        # Rank 0 counts who owns a block; here any block may be read, so none has NaN.
-        cache.pool.allocate(cache.num_blocks)
-        cache.keys.zero_()
-        cache.values.zero_()
-    caches[key].prepare([], copies)
-    if model.attention.name != attention:
-        equip(model, attention, graphs=False)
-    model(RaggedBatch.build(*source, device=model.device), caches[key])

@@ -16,7 +16,7 @@ from lr.errors import SettingError
 from lr.model.config import read_config
 from lr.model.dummy import SHAPES
 from lr.model.files import resolve
-from lr.model.ranks import RankLM, cuts, part_of
+from lr.model.ranks import cuts, load_part, part_of
 from lr.model.weights import load_model, pieces
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
     untied = {"num_hidden_layers": 1, "tie_word_embeddings": False}
     hf_model(kind, **WIDE, **untied).save_pretrained(tmp_path)
     config = read_config(tmp_path)
-    ranks = [RankLM.load(tmp_path, [CPU] * size, rank) for rank in range(size)]
+    ranks = [load_part(tmp_path, [CPU] * size, None, rank) for rank in range(size)]
     for name, parameter in load_model(tmp_path).named_parameters():
         slices = [rank.get_parameter(name) for rank in ranks]
         if name.endswith("norm.weight"):
