@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -115,7 +116,7 @@ class GenerateOptions:
         self.sampling(
             SamplingParams()
         )  # refuses impossible values before the models are loaded
-        for name, hint in get_type_hints(type(self)).items():
+        for name, hint in _type_hints().items():
             value = getattr(self, name)
             if get_origin(hint) is Literal or name == "mode":
                 choices = MODES if name == "mode" else get_args(hint)
@@ -181,6 +182,12 @@ class GenerateOptions:
         return dataclasses.replace(
             default, **{k: v for k, v in stated.items() if v is not None}
         )
+
+
+@cache
+def _type_hints() -> dict[str, Any]:
+    """The type of each option, from the strings that annotations are."""
+    return get_type_hints(GenerateOptions)
 
 
 def make_options(
