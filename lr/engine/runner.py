@@ -21,7 +21,6 @@ from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import BLOCK_SIZE, Branch, CacheObserver
-from lr.kvcache.cache import bytes_per_block
 from lr.model.attention import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
@@ -283,7 +282,7 @@ def room(caches: Sequence[Runners]) -> int | None:
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         idle = {runner.cache for runners in sharing for runner in runners.idle}
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
-        shapes = [runners.model.cache_shape for runners in sharing]
-        block = sum(bytes_per_block(**shape, block_size=BLOCK_SIZE) for shape in shapes)
-        rooms.append(max(0, free) // block)
+        models = [runners.model for runners in sharing]
+        token = sum(m.part.cached_per_token * m.dtype.itemsize for m in models)
+        rooms.append(max(0, free) // (BLOCK_SIZE * token))
     return min(rooms, default=None)

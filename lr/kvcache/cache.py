@@ -38,18 +38,6 @@ from lr.kvcache.pool import BlockPool
 from lr.types import require
 
 
-def bytes_per_block(
-    *,
-    num_layers: int,
-    num_kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    dtype: torch.dtype,
-) -> int:
-    """Bytes of one block, for the keys and values of all layers."""
-    return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
-
-
 def integers(
     values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:

@@ -14,20 +14,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import torch
 
 from lr.engine.runner import RESERVE, num_kv_blocks_needed
-from lr.errors import LRError
+from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE, blocks_for
-from lr.kvcache.cache import bytes_per_block
 from lr.model.config import ModelConfig
 from lr.model.device import DeviceMap
 from lr.model.dummy import published
 from lr.model.ranks import part_of
-from lr.model.weights import config_of, pieces, usual_dtype
+from lr.model.weights import config_of, num_weights, usual_dtype
 from lr.options import GenerateOptions
 from lr.registry import DUMMY, split_weights
 from lr.spec.verifiers.judge import JUDGE_TOKENS
@@ -36,11 +34,6 @@ GIB = 2**30
 OVERHEAD = RESERVE + GIB
 """Bytes of a CUDA device that are no weights and no cache: what the engine leaves free
 for activations and CUDA graphs; contexts, kernels and the workspaces of libraries."""
-ASKS_THE_TARGET = ("score", "likelihood")  # verifiers with a cache of the target
-
-
-class MemoryShortError(LRError):
-    """The models do not fit on their devices."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +41,22 @@ class MemoryPlan:
     """`models`: device, model, and the bytes of its weights and caches there. `free`:
     bytes by device, None if unknown."""
 
-    models: tuple[tuple[str, str, int, int], ...]
+    models: Sequence[tuple[str, str, int, int]]
     free: dict[str, int | None]
 
     def needed(self, device: str) -> int:
         """Bytes on a device."""
         total = OVERHEAD if device.startswith("cuda") else 0
         for place, _, weights, cache in self.models:
-            total += weights + cache if place == device else 0
+            if place == device:
+                total += weights + cache
         return total
 
     def check(self) -> None:
-        """Raise `MemoryShortError` unless all devices have enough."""
+        """Raise `SettingError` unless all devices have enough."""
         for device, free in self.free.items():
             if free is not None and self.needed(device) > free:
-                raise MemoryShortError(
+                raise SettingError(
                     f"the models do not fit on {device}: {gib(self.needed(device))} "
                     f"are needed, {gib(free)} are free. What helps: a smaller "
                     "--max_tokens_len, draft or judge on another device, the target "
@@ -86,57 +80,56 @@ def plan_memory(
     at a time whose prompt and answer together have at most `tokens` tokens.
 
     Only config.json is read; nothing is downloaded for a known shape. `dtype` None: the
-    usual one. `num_blocks`: cache blocks of 16 tokens per model; None: as many
-    as needed. `free_gib`: what every device has free; None: what it has now.
+    usual one. `num_blocks`: as in `Reasoner`. `free_gib`: what every device has free;
+    None: what it has now.
     """
-    on = {"target": places.target, "draft": (places.draft,), "judge": (places.judge,)}
-    asks = verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead
-    overlapped = options.looks_ahead and options.driver == "overlapped"
+    devices = {
+        "target": places.target,
+        "draft": [places.draft],
+        "judge": [places.judge],
+    }
+    asks_target = verifier.partition(":")[0] in ("score", "likelihood")
+    asks = asks_target and options.looks_ahead
     models = []
-    for role, name in zip(on, names, strict=True):
+    for (role, on), name in zip(devices.items(), names, strict=True):
         if name is None or (role == "draft" and not options.needs_draft):
             continue
-        # 1. The blocks of its caches; no chain is longer than the context.
         source = str(split_weights(name)[1])
         if published(source) is not None:
             source = f"{DUMMY}{source}"
         config = config_of(source)
+
+        # 1. The blocks of its caches; no chain is longer than the context.
         context = config.max_position_embeddings
-        chain = share * num_kv_blocks_needed(options, min(tokens, context))
         question = blocks_for(JUDGE_TOKENS + asks * context, BLOCK_SIZE)
+        chain = share * num_kv_blocks_needed(options, min(tokens, context))
         blocks = num_blocks or (question if role == "judge" else chain)
+        copies = 1
         if role == "draft":
             blocks *= options.looks_ahead + options.drafts_tokens
-        if role == "target" and asks:
+            process = options.driver == "overlapped" and not places.shares_gpu
+            copies += options.looks_ahead and process
+        elif role == "target" and asks:
             blocks += num_blocks or question
 
         # 2. Its bytes.
-        kind = dtype or usual_dtype(source, on[role][0])
-        weights, cache = model_bytes(config, kind, blocks, len(on[role]))
-        if role == "draft" and overlapped and not places.shares_gpu:
-            weights *= 2
-        models += [(str(d), f"{role} {name}", weights, cache) for d in on[role]]
-    free = {
-        device: free_bytes(device) if free_gib is None else int(free_gib * GIB)
-        for device, *_ in models
-    }
-    return MemoryPlan(tuple(models), free)
+        kind = dtype or usual_dtype(source, on[0])
+        weights, cache = model_bytes(config, kind, blocks, ranks=len(on))
+        models += [(str(d), f"{role} {name}", copies * weights, cache) for d in on]
+    free = {}
+    for device, *_ in models:
+        free[device] = free_bytes(device) if free_gib is None else int(free_gib * GIB)
+    return MemoryPlan(models, free)
 
 
 def model_bytes(
     config: ModelConfig, dtype: torch.dtype, blocks: int, ranks: int = 1
 ) -> tuple[int, int]:
     """Bytes of a model's weights, and of a cache of `blocks` blocks, on each of `ranks`
-    devices. Raises like `part_of`."""
+    devices. Raises as `part_of`."""
     part = part_of(config, ranks)
-    weights = dtype.itemsize * sum(prod(piece.shape) for piece in pieces(part))
-    return weights, blocks * bytes_per_block(
-        num_layers=part.num_layers,
-        num_kv_heads=part.num_kv_heads,
-        head_dim=part.head_dim,
-        block_size=BLOCK_SIZE,
-        dtype=dtype,
-    )
+    cached = blocks * BLOCK_SIZE * part.cached_per_token
+    return num_weights(part) * dtype.itemsize, cached * dtype.itemsize
 
 
 def free_bytes(device: str) -> int | None:

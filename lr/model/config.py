@@ -82,6 +82,11 @@ class ModelConfig:
     tie_word_embeddings: bool
     yarn: YarnScaling | None = None
 
+    @property
+    def cached_per_token(self) -> int:
+        """Numbers in the cache for each token: the keys and values of all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
 
 def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     """The model of a config.json (its file, directory or content). Raises

@@ -149,15 +149,14 @@ class CausalLM(Module):
         )
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
-        """An empty cache for this model. Raises `SettingError` for a size below 1."""
-        sizes = {"num_blocks": num_blocks, "block_size": block_size, **self.cache_shape}
-        return PagedKVCache(**sizes, device=self.device)
-
-    @property
-    def cache_shape(self) -> dict[str, Any]:
-        """Layers, KV heads (of this rank only), head size and dtype of the model's
-        cache."""
-        names = ("num_layers", "num_kv_heads", "head_dim")
-        return {name: getattr(self.part, name) for name in names} | {
-            "dtype": self.dtype
-        }
+        """An empty cache for this model, or this rank. Raises `SettingError` for a size below 1."""
+        part = self.part
+        return PagedKVCache(
+            num_layers=part.num_layers,
+            num_kv_heads=part.num_kv_heads,
+            head_dim=part.head_dim,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=self.dtype,
+            device=self.device,
+        )

@@ -98,6 +98,11 @@ def pieces(config: ModelConfig) -> list[Piece]:
     return network
 
 
+def num_weights(config: ModelConfig) -> int:
+    """How many numbers such a checkpoint has."""
+    return sum(math.prod(piece.shape) for piece in pieces(config))
+
+
 def load_model(
     name_or_path: str | Path,
     *,
@@ -275,7 +280,7 @@ def usual_dtype(source: str | Path, device: torch.device) -> torch.dtype:
 def cpu_dtype(config: ModelConfig, stored: torch.dtype) -> torch.dtype:
     """bfloat16 on a processor that multiplies it, for a model too large for the caches
     whose weights have 16 bits anyway, else float32."""
-    large = sum(math.prod(piece.shape) for piece in pieces(config)) > LARGE
+    large = num_weights(config) > LARGE
     half = stored in (torch.bfloat16, torch.float16)
     return torch.bfloat16 if large and half and bfloat16_unit() else torch.float32
 

@@ -8,7 +8,6 @@ import torch
 
 from lr.engine.runner import RESERVE, ModelRunner, Runners, room
 from lr.errors import OutOfBlocks
-from lr.kvcache.cache import bytes_per_block
 from lr.measure.memory import GIB
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -40,8 +39,8 @@ def test_what_is_free_less_a_reserve_is_the_cache(
     cuda(monkeypatch, 3 * GIB, reserved=5 << 20, allocated=1 << 20)
     free = 3 * GIB - RESERVE + (4 << 20)
     ours, theirs = (
-        bytes_per_block(**runners.model.cache_shape, block_size=16)
-        for runners in (target, draft)
+        16 * model.dtype.itemsize * model.config.cached_per_token
+        for model in (target.model, draft.model)
     )
     block = ours + theirs
     assert room([target, draft]) == free // block

@@ -33,9 +33,8 @@ SMALL = (
 
 def test_a_pass_reads_what_the_model_has() -> None:
     config, model = shape("tiny-target"), load_model("tiny-target", dtype=torch.float32)
-    norms = sum(p.numel() for name, p in model.named_parameters() if "norm" in name)
-    weights = sum(p.numel() for p in model.parameters()) - norms
-    cache = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    weights = sum(p.numel() for p in model.parameters())
+    cache = config.cached_per_token
     slow_memory = Rates(copied=1.0, read=1.0, flops=1e9)
     least = least_seconds(config, torch.float32, slow_memory, 2, 100)
     assert least == 4 * (weights + cache * 2 * 100)

@@ -18,7 +18,6 @@ from model_kit import KINDS, YARN, hf_logits, hf_model, random_tokens
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
-from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.invariant import check_cache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.weights import load_model
@@ -50,9 +49,9 @@ def runner_for(directory: Path, attention: AttentionKind) -> ModelRunner:
     model = load_model(directory, dtype=torch.float64)
     model.attention = attention
     runner = ModelRunner(model, num_blocks=40)
-    sizes = {"num_blocks": 40, "block_size": runner.cache.block_size}
-    shape = model.cache_shape | sizes
-    runner.cache = PagedKVCache(**shape, device="cpu", poison_freed=True)
+    runner.cache.poison_freed = True
+    runner.cache.keys.fill_(torch.nan)
+    runner.cache.values.fill_(torch.nan)
     return runner
 
 

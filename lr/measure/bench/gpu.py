@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
 from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
-from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
+from lr.model.weights import load_model, num_weights
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.rng import Stream
@@ -111,12 +110,11 @@ def least_seconds(
 ) -> float:
     """The least time of a pass over `rows` sequences of `length` tokens, one new in
     each: all weights and keys are read once, and every row meets every weight."""
-    outside = (EMBEDDING_KEY, HEAD_KEY)
-    inner = [p for p in pieces(config) if len(p.shape) == 2 and p.key not in outside]
-    weights = sum(prod(p.shape) for p in inner)
-    weights += config.vocab_size * config.hidden_size  # the head
-    cached = 2 * config.num_layers * config.num_kv_heads * config.head_dim  # a token
-    moved = (weights + cached * length * rows) * dtype.itemsize
+    weights = num_weights(config)
+    if not config.tie_word_embeddings:  # of the embedding only some rows are read
+        weights -= config.vocab_size * config.hidden_size
+    cached = config.cached_per_token * length * rows
+    moved = (weights + cached) * dtype.itemsize
     return max(moved / max(rates.copied, rates.read), 2 * weights * rows / rates.flops)
 
 
