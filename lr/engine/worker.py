@@ -49,9 +49,8 @@ class DraftWorkerError(LRError):
 
 @dataclass(frozen=True)
 class Begin:
-    """To the worker: loop number `loop` begins, with a cache of so many blocks."""
+    """To the worker: a loop begins, with a cache of so many blocks."""
 
-    loop: int
     config: WriterConfig
     blocks: int
     detailed: bool
@@ -68,108 +67,86 @@ Posts = list[tuple[int, DraftPlan | Command | End]]
 
 @dataclass(frozen=True)
 class News:
-    """From the worker: finished steps, and events with their times, each with its
-    answer. After an `error` the loop is over."""
+    """From the worker: for each answer its finished steps, and events with their times.
+    Without answers: it has begun, or is done with, what it was told to. After an `error`
+    the loop is over."""
 
-    loop: int
-    steps: Sequence[tuple[int, Written]] = ()
-    events: Sequence[tuple[int, float, object]] = ()
+    answers: Sequence[tuple[int, list[Written], list[tuple[float, object]]]] = ()
     error: Exception | None = None
 
 
 # In the worker
 
 
-class Drafting:
-    """One loop in the worker: its writer, and a side per answer."""
+def draft(connection: Connection, parts: Parts, begin: Begin) -> None:
+    """One loop: carry out commands and, in between, write, until it is over."""
+    runners, token_bytes = parts
+    runner = runners.lend(begin.blocks)
+    writer = StepWriter(begin.config, runner, token_bytes)
+    role = begin.config.role
+    sides: dict[int, DraftSide] = {}  # of the answers in progress
 
-    def __init__(self, parts: Parts, begin: Begin) -> None:
-        self.begin = begin
-        self.runners, token_bytes = parts
-        self.runner = self.runners.lend(begin.blocks)
-        self.runner.observer = self.record_forward
-        self.writer = StepWriter(begin.config, self.runner, token_bytes)
-        self.sides: dict[int, DraftSide] = {}
-
-    def work(self, connection: Connection) -> None:
-        """Carry out commands and, in between, write, until the loop is over."""
-        connection.send(News(self.begin.loop))
-        while True:
-            if not self.writer.busy:
-                for side in self.sides.values():
-                    side.go_on()
-            if self.writer.busy and not connection.poll():
-                self.writer.poll()
-                self.report(connection)
-            else:
-                posts: Posts | End = connection.recv()
-                if isinstance(posts, End):
-                    return
-                for number, post in posts:
-                    if isinstance(post, DraftPlan):
-                        self.sides[number] = self.side(post)
-                    elif isinstance(post, End):
-                        self.sides.pop(number).end()
-                    else:
-                        self.sides[number].carry_out(post)
-
-    def side(self, plan: DraftPlan) -> DraftSide:
-        trace = Trace(detailed=self.begin.detailed)
-        trace.start = 0.0  # both ends read the same clock
-        if trace.detailed:
-            recorder = CacheRecorder(trace, self.begin.config.role.value)
-            self.runner.cache.observer = recorder
-        return DraftSide(self.writer, trace, plan)
-
-    def report(self, connection: Connection) -> None:
-        """Send the steps that have finished, if any, and all events."""
-        steps = []
-        for answer, side in self.sides.items():
-            steps += [(answer, written) for written in side.take()]
-        if not steps:
-            return
-        events = []
-        for answer, side in self.sides.items():
-            events += [(answer, time, event) for time, event in side.trace.events]
-            side.trace.events.clear()
-        connection.send(News(self.begin.loop, steps, events))
-
-    def record_forward(self, branches: int, tokens: int, seconds: float) -> None:
-        """Give each answer's trace its share of a forward's time."""
-        role = self.begin.config.role
-        for side in self.sides.values():
-            share = seconds / len(self.sides)
+    def record_forward(branches: int, tokens: int, seconds: float) -> None:
+        for side in sides.values():
+            share = seconds / len(sides)
             side.trace.record(ForwardPass(role, branches, tokens, share))
 
-    def close(self) -> None:
-        for side in self.sides.values():
+    runner.observer = record_forward
+    connection.send(News())
+    try:
+        while True:
+            if not writer.busy:
+                for side in sides.values():
+                    side.go_on()
+            if writer.busy and not connection.poll():
+                # 1. Write a token of every step, and report if one has finished.
+                writer.poll()
+                finished = {answer: side.take() for answer, side in sides.items()}
+                if any(finished.values()):
+                    news = []
+                    for answer, side in sides.items():
+                        news.append((answer, finished[answer], side.trace.events))
+                        side.trace.events = []
+                    connection.send(News(news))
+                continue
+            # 2. Carry out commands.
+            posts: Posts | End = connection.recv()
+            if isinstance(posts, End):
+                break
+            for answer, post in posts:
+                if isinstance(post, DraftPlan):
+                    trace = Trace(detailed=begin.detailed)
+                    trace.start = 0.0  # both ends read the same clock
+                    if trace.detailed:
+                        runner.cache.observer = CacheRecorder(trace, role.value)
+                    sides[answer] = DraftSide(writer, trace, post)
+                elif isinstance(post, End):
+                    sides.pop(answer).end()
+                else:
+                    sides[answer].carry_out(post)
+    finally:
+        for side in sides.values():
             side.end()
-        self.runners.take_back(self.runner)
+        runners.take_back(runner)
+    connection.send(News())
 
 
 def serve(connection: Connection, load: Callable[[], Parts]) -> None:
     """The worker's life: load the model, then one loop after the other, until the other
     end of the connection closes."""
-    with (
-        suppress(EOFError, OSError),
-        closing(connection),
-        reports_errors(connection, 0),
-    ):
+    with suppress(EOFError, OSError), closing(connection), reports_errors(connection):
         parts = load()
-        connection.send(News(0))
+        connection.send(News())
         with own_stream(parts[0].model.device) as stream, stream():
             while True:
                 message = connection.recv()
                 if isinstance(message, Begin):  # other messages are of a failed loop
-                    with (
-                        reports_errors(connection, message.loop),
-                        closing(Drafting(parts, message)) as drafting,
-                    ):
-                        drafting.work(connection)
+                    with reports_errors(connection):
+                        draft(connection, parts, message)
 
 
 @contextmanager
-def reports_errors(connection: Connection, loop: int) -> Iterator[None]:
+def reports_errors(connection: Connection) -> Iterator[None]:
     """Send errors to the other end; one that is not ours, with its traceback."""
     try:
         yield
@@ -177,7 +154,7 @@ def reports_errors(connection: Connection, loop: int) -> Iterator[None]:
         ours = isinstance(error, LRError) and type(error).__module__.startswith("lr.")
         if not ours:
             error = DraftWorkerError("".join(traceback.format_exception(error)))
-        connection.send(News(loop, error=error))  # raises if there is no other end
+        connection.send(News(error=error))  # raises if there is no other end
 
 
 def process_main(connection: Connection, load: Callable[[], Parts]) -> None:
@@ -204,7 +181,6 @@ class DraftWorker:
         self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
         self.numbers = count()  # of answers
         self.posts: Posts = []  # not sent yet
-        self._loop = 0
         self._connection: Connection | None = None
         self._stop: weakref.finalize[..., DraftWorker] | None = None
 
@@ -225,9 +201,8 @@ class DraftWorker:
             self.process = worker
             far_end.close()  # so that each end notices when the other is gone
         self._stop = weakref.finalize(self, stop, self._connection, worker)
-        self._loop = 0
         try:
-            self._receive(None)
+            self._receive()
         except BaseException:
             self.close()
             raise
@@ -240,11 +215,10 @@ class DraftWorker:
                 "or use driver lockstep."
             )
         self.start()
-        self._loop += 1
-        self._send(Begin(self._loop, config, blocks, detailed))
-        self._receive(None)  # two must not record CUDA graphs at once
-        self.sides = {}
-        self.posts = []
+        self.sides.clear()
+        self.posts.clear()
+        self._send(Begin(config, blocks, detailed))
+        self._receive()  # two must not record CUDA graphs at once
         self.in_use = True
 
     def side(self, trace: Trace, plan: DraftPlan) -> RemoteSide:
@@ -275,23 +249,22 @@ class DraftWorker:
         """Take in what has arrived. `wait`: something must. Raises the worker's
         errors."""
         self.flush()
-        news = self._receive(None if wait else 0.0)
-        while news is not None:
-            for answer, written in news.steps:
-                if answer in self.sides:  # else it has ended
-                    self.sides[answer].arrived[written.node] = written
-            for answer, time, event in news.events:
-                if answer in self.sides:
-                    trace = self.sides[answer].trace
-                    trace.events.append((time - trace.start, event))
-            news = self._receive(0.0)
+        with self._connected() as connection:
+            while wait or connection.poll():
+                wait = False
+                for number, steps, events in self._receive().answers:
+                    if number in self.sides:  # else it has ended
+                        self.sides[number].arrive(steps, events)
 
     def end(self) -> None:
         """The loop is over. Raises nothing."""
-        self.in_use = False
-        with suppress(DraftWorkerError):
-            self.flush()
-            self._send(End())
+        if self.in_use:
+            self.in_use = False
+            with suppress(LRError):
+                self.flush()
+                self._send(End())
+                while self._receive().answers:
+                    pass  # what the worker sent before it was done
 
     def close(self) -> None:
         """End the worker. The next loop starts another."""
@@ -304,17 +277,14 @@ class DraftWorker:
         with self._connected() as connection:
             connection.send(message)
 
-    def _receive(self, wait: float | None) -> News | None:
-        """The next message of this loop that arrives within so many seconds (None:
-        however long it takes)."""
+    def _receive(self) -> News:
+        """The next message. Raises the worker's errors."""
         with self._connected() as connection:
-            while connection.poll(wait):
-                news: News = connection.recv()
-                if news.loop in (0, self._loop):  # 0: of no loop
-                    if news.error is not None:
-                        raise news.error
-                    return news
-        return None
+            news: News = connection.recv()
+        if news.error is not None:
+            self.in_use = False
+            raise news.error
+        return news
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -372,6 +342,15 @@ class RemoteSide:
             case _:
                 return  # nothing that the draft does
         self.worker.posts.append((self.number, command))
+
+    def arrive(
+        self, steps: Sequence[Written], events: Sequence[tuple[float, object]]
+    ) -> None:
+        """Keep what the worker has sent."""
+        for written in steps:
+            self.arrived[written.node] = written
+        for time, event in events:
+            self.trace.events.append((time - self.trace.start, event))
 
     def take(self) -> list[Written]:
         ready = [node for node in self.arrived if node in self.awaited]
