@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from lr.result import Box, boxes
+from lr.result import boxes
 
 TAIL = 10_000  # Characters from the end in which an answer without a box is looked for.
 SENTENCE = 400  # Longest sentence in characters.
@@ -117,14 +117,13 @@ _MARKS = re.compile(
 )
 _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
     r"\b(?:answer|result)s?\b[^.\n:=]{0,80}?(?:\b(?:is|are|equals)\b|=|:):?"
-    r"|\bsolutions? (?:is|are)\b:?|^(?-i:A):|^[\s#]*(?:final )?answer\s*$",
+    r"|\bsolutions? (?:is|are)\b:?|^(?-i:A):|^[\s#]*(?:final )?answer\s*$"
+    r"|^\s*####\s*(?!\d+[.)]\s)(?=[-+$\\(*_]*\.?\d)",
     re.IGNORECASE | re.MULTILINE,
 )
-_FINAL = re.compile(r"final answer|^[\s*#]*answer\s*[:=]", re.IGNORECASE | re.MULTILINE)
-_MARK = re.compile(r"^\s*####\s*(?!\d+[.)]\s)(?=[-+$\\(*_]*\.?\d)(.+)", re.MULTILINE)
-_SENTENCE = re.compile(
-    f"(?s:{_MATH})|(?P<end>(?<!\\d\\.\\s)[.!?](?=\\s|$)|\\n|$(?!\\n))"
-)
+_FINAL = re.compile(r"final answer|^[\s*#]*answer\s*[:=]|####", re.I | re.M)
+# a full stop within mathematics or a number ends no sentence
+_SENTENCE = re.compile(rf"(?:(?s:{_MATH})|[^.!?\n]|[.!?](?=\S))++")
 # after these words the answer is explained, or another one denied
 _ASIDE = re.compile(
     r"[,;]?\s*(?:\b(?:because|since|as|when|where|rather than|instead of|(?:and )?not"
@@ -147,11 +146,8 @@ _JOINS = re.compile(  # the text between the boxes of a list
 def final_answer(text: str) -> str | None:
     """The final answer of a mathematical solution, or None. A final answer stated after
     the last box replaces it."""
-    closed = boxes(text)
-    box = _joined(text, closed)
-    tail = as_latex(_MARKS.sub("", _after(closed, text)))
-    if marks := _MARK.findall(tail):
-        return _value(marks[-1]) or str(marks[-1]).strip()
+    box, tail = _split(text)
+    tail = as_latex(_MARKS.sub("", tail))
     for states, sentence in _statements(_STATES, tail):
         before = _ASIDE.split(sentence, maxsplit=1)[0]
         value = _value(before) or _value(sentence)
@@ -162,7 +158,7 @@ def final_answer(text: str) -> str | None:
             return words
     if box is not None:
         return box
-    values = [_value(sentence) for sentence in _sentences(tail)]
+    values = [_value(sentence) for sentence in _SENTENCE.findall(tail)]
     names = re.findall(f"(?s:{_MATH})", tail)
     return next(filter(None, values[::-1]), _bare(names[-1]) if names else None)
 
@@ -170,15 +166,21 @@ def final_answer(text: str) -> str | None:
 def boxed_answer(text: str) -> str | None:
     """The content of the last box, or None. Boxes joined by "and", "or" or a comma are
     a list: "x = \\boxed{1} and y = \\boxed{2}" is "1, 2"."""
-    return _joined(text, boxes(text))
+    return _split(text)[0]
 
 
-def _joined(text: str, closed: Sequence[Box]) -> str | None:
-    first = len(closed) - 1
-    while first > 0 and _joins(text[closed[first - 1].end : closed[first].start]):
-        first -= 1
-    contents = dict.fromkeys(box.content for box in closed[max(first, 0) :])
-    return ", ".join(contents) or None
+def _split(text: str) -> tuple[str | None, str]:
+    """The content of the last boxes, and the end of the text after them."""
+    end = len(text)
+    after = max(0, end - TAIL)
+    contents: list[str] = []
+    for box in reversed(boxes(text)):
+        if contents and not _joins(text[box.end : end]):
+            break
+        after = after if contents else max(after, box.end)
+        contents.append(box.content)
+        end = box.start
+    return ", ".join(dict.fromkeys(contents[::-1])) or None, text[after:]
 
 
 def _joins(gap: str) -> bool:
@@ -188,28 +190,13 @@ def _joins(gap: str) -> bool:
     return len(gap.split()) <= 6 and _JOINS.fullmatch(gap) is not None
 
 
-def _after(closed: Sequence[Box], text: str) -> str:
-    """The text after the last box, or its end."""
-    end = closed[-1].end if closed else 0
-    return text[max(end, len(text) - TAIL) :]
-
-
 def _statements(states: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
     """The sentences that state an answer, from the last: the words that do, and what
     follows them, which may begin on another line."""
-    for words in list(states.finditer(text))[::-1]:
+    for words in reversed(list(states.finditer(text))):
         following = text[words.end() : words.end() + SENTENCE].lstrip(" \n:*_")
-        yield words[0], next(_sentences(following), "")
-
-
-def _sentences(text: str) -> Iterator[str]:
-    """The sentences and lines of a text. None ends within mathematics."""
-    start = 0
-    for part in _SENTENCE.finditer(text):
-        if part["end"] is not None:
-            if sentence := text[start : part.start()].strip():
-                yield sentence
-            start = part.end()
+        sentence = _SENTENCE.search(following)
+        yield words[0], sentence[0].strip() if sentence else ""
 
 
 # --- Letters
@@ -236,19 +223,18 @@ _IS_RIGHT = re.compile(r"\b[A-Z]\b\)?(?= is (?:the )?(?:correct|right|best|answe
 def chosen_letter(text: str, letters: str) -> str | None:
     """The chosen one of these letters, or None. Example: "\\boxed{\\text{(B)}}", "the
     answer is (B), because" and a last line "**B**" give "B"."""
-    closed = boxes(text)
-    tail = _after(closed, text)
+    box, tail = _split(text)
     for _, sentence in _statements(_CHOOSES, tail):
         if letter := _letter(sentence, letters):
             return letter
     right = [match[0] for match in _IS_RIGHT.findall(tail)]
     if right and right[-1] in letters:
         return right[-1]
-    if closed:
-        return _letter(_joined(text, closed[-9:]) or "", letters)
-    lines = tail.strip().splitlines() or [""]
-    is_letter = len(_WRAPPER.sub("", lines[-1]).strip(" .()[]")) == 1
-    return _letter(lines[-1], letters) if is_letter or len(lines) == 1 else None
+    if box is not None:
+        return _letter(box, letters)
+    last = (tail.strip().splitlines() or [""])[-1]
+    is_letter = len(_WRAPPER.sub("", last).strip(" .()[]")) == 1
+    return _letter(last, letters) if is_letter or last == tail.strip() else None
 
 
 def _letter(text: str, letters: str) -> str | None:

@@ -11,8 +11,6 @@ import ast
 import base64
 import hashlib
 import json
-import math
-import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -136,16 +134,18 @@ def load_items(
             Item(n, problem.question, Task.MATH, str(problem.answer))
             for n, problem in enumerate(problems)
         ]
-    path = Path(name).expanduser()
-    if not os.path.isfile(path):  # noqa: PTH113  # Path.is_file fails on long names
+    try:  # with or without a byte order mark
+        text = Path(name).expanduser().read_text("utf-8-sig")
+    except (OSError, ValueError) as error:
         raise SettingError(
-            f"there is no file {str(path.absolute())!r}. Give a JSONL file, tiny:N or "
-            "stories:N."
-        )
+            f"the data set {name!r} cannot be read ({error}). Give tiny:N, stories:N "
+            "or a file in UTF-8 with one JSON object per line."
+        ) from error
     items = []
-    for number, row in enumerate(read_lines(path)):
+    # not splitlines: it also splits at other characters, such as U+2028 in a text
+    for number, line in enumerate(filter(str.strip, text.split("\n"))):
         try:
-            items.append(read_row(row, number, seed))
+            items.append(read_row(line, number, seed))
         except SettingError as error:
             if bad_rows is None:
                 advice = "Mend the row, or leave bad rows out: --skip_bad_rows."
@@ -165,79 +165,58 @@ def between(items: Sequence[Item], start: int | None, end: int | None) -> list[I
     raise SettingError(f"the data set has {len(items)} problems, and none {asked_for}.")
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a file that are not empty. Raises `SettingError`."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # with or without a mark in front
-    except (OSError, ValueError) as error:
-        raise SettingError(
-            f"{path} cannot be read ({error}). A data set is UTF-8, one JSON object "
-            "per line."
-        ) from error
-    # not splitlines: it also splits at other characters, such as U+2028 in a text
-    return [line for line in text.split("\n") if line.strip()]
-
-
-def read_row(row: str | Mapping[str, Any], number: int, seed: int = 0) -> Item:
-    """The item of one row: a line of JSON, or its fields. `seed` shuffles the options
-    of GPQA. Raises `SettingError`, which names the row and the field."""
-    try:
-        fields: Any = row
-        if isinstance(row, str):  # NaN is no JSON; some programs write it for "nothing"
-            fields = json.loads(row, parse_constant=lambda name: None)
-        check(isinstance(fields, Mapping), "is no JSON object.")
-        fields = _Row(fields)
-        ids = (fields[key] for key in IDS if fields.get(key) is not None)
+def read_row(line: str, number: int, seed: int = 0) -> Item:
+    """The item of one row, a line of JSON. `seed` shuffles the options of GPQA. Raises
+    `SettingError`, which names the row and the field."""
+    try:  # NaN is no JSON; some programs write it for "nothing"
+        content = json.loads(line, parse_constant=lambda name: None)
+        check(isinstance(content, dict), "is no JSON object.")
+        row = _Row(content)
+        ids = (row[key] for key in IDS if row.get(key) is not None)
         name = str(next(ids, ""))
-        item = replace(_recognise(fields, seed), number=number, name=name)
-        fields.refuse_unknown()
+        item = replace(_recognise(row, seed), number=number, name=name)
+        row.refuse_unknown()
         # JSON can spell half a character, which no file of results can hold
         json.dumps(asdict(item), ensure_ascii=False).encode()
         return item
-    except SettingError as error:
-        raise SettingError(f"problem {number} {error}") from error
-    except (ValueError, TypeError, SyntaxError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
-        raise SettingError(f"problem {number} cannot be read ({reason}).") from error
+    except (ValueError, TypeError, SyntaxError, RecursionError, zlib.error) as error:
+        reason = str(error)
+        if not isinstance(error, SettingError):
+            reason = f"cannot be read ({type(error).__name__}: {reason[:200]})."
+        raise SettingError(f"problem {number} {reason}") from error
 
 
 class _Row(dict[str, Any]):
     """The fields of a row. What its layout uses is taken out; what is left must be
     known to be irrelevant."""
 
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        for key, value in row.items():
-            name = re.sub(r"[\s-]+", "_", str(key).strip().lower())
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        for key, value in content.items():
+            name = re.sub(r"[\s-]+", "_", key.strip().lower())
             check(name not in self, f"has the field {name!r} twice.")
-            is_nan = isinstance(value, float) and math.isnan(value)
-            self[name] = None if is_nan else value
+            self[name] = value
         self.names = ", ".join(self) or "(none)"
 
-    def has(self, *names: str) -> bool:
-        return self.keys() >= set(names)
-
-    def take(self, name: str) -> str:
-        """A field that must be text, or a number."""
-        value = self.pop(name)
-        if isinstance(value, list) and len(value) == 1:  # as OlympiadBench writes it
-            value = value[0]
-        is_text = isinstance(value, str | int | float) and not isinstance(value, bool)
-        wrong = f"has {value!r} in its field {name!r}, expected text."
-        check(is_text and str(value).strip(), wrong)
-        return str(value)
-
-    def take_any(self, names: Sequence[str]) -> str | None:
-        """The field with one of these names, or None. Several must say the same."""
-        texts = {name: self.take(name) for name in names if name in self}
-        fields = " and ".join(texts)
-        check(len(set(texts.values())) <= 1, f"has {fields}, which differ; keep one.")
-        return next(iter(texts.values()), None)
+    def take(self, *names: str) -> str:
+        """The text or number in the field with one of these names, or "" if there is no
+        such field. Several must say the same."""
+        texts: dict[str, str] = {}
+        for name in [name for name in names if name in self]:
+            value = self.pop(name)
+            if isinstance(value, list) and len(value) == 1:  # as in OlympiadBench
+                value = value[0]
+            is_text = isinstance(value, str | int | float) and type(value) is not bool
+            wrong = f"has {value!r} in its field {name!r}, expected text."
+            check(is_text and str(value).strip(), wrong)
+            texts[str(value)] = name
+        fields = " and ".join(texts.values())
+        check(len(texts) <= 1, f"has {fields}, which differ; keep one.")
+        return next(iter(texts), "")
 
     def refuse_unknown(self) -> None:
         for name, value in self.items():
-            unused = value not in (None, "", [], {})
             check(
-                not unused or _IRRELEVANT.fullmatch(name),
+                value in (None, "", [], {}) or _IRRELEVANT.fullmatch(name),
                 f"has the field {name!r}, which may be a part of the question or the "
                 "answer, and no known layout (docs/evaluation.md). Drop the field if it "
                 f"does not matter. Its fields: {self.names}.",
@@ -252,34 +231,31 @@ def check(holds: object, fault: str) -> None:
 
 def _recognise(row: _Row, seed: int) -> Item:
     """The item without its number and name."""
-    if row.has("prompt", "test", "entry_point"):
+    if row.keys() >= {"prompt", "test", "entry_point"}:
         return _human_eval(row)
-    if row.has("question_content", "public_test_cases"):
+    if row.keys() >= {"question_content", "public_test_cases"}:
         return _live_code_bench(row)
-    if row.has("turns"):  # MT-Bench: the first turn is asked
-        turns = row.pop("turns")
+    if "turns" in row:  # MT-Bench: the first turn is asked
+        check(isinstance(row["turns"], list), "has no list in its field 'turns'.")
+        row["turns"] = row["turns"][:1]
         row.pop("reference", None)
-        is_text = isinstance(turns, list) and turns and isinstance(turns[0], str)
-        check(is_text, "has no text in its field 'turns'.")
-        return Item(0, turns[0], Task.FREE)
-    is_asdiv = row.has("body", "formula")
+        return Item(0, row.take("turns"), Task.FREE)
+    is_asdiv = row.keys() >= {"body", "formula"}
     # SVAMP and ASDiv tell the story apart from the question
     body = f"{row.take('body').strip()} " if row.get("body") else ""
     row.pop("question_concat", None)  # SVAMP: the two together
-    question = row.take_any(QUESTIONS)
-    no_question = f"has no field {', '.join(QUESTIONS)}. Its fields: {row.names}."
-    check(question is not None, no_question)
+    question = row.take(*QUESTIONS)
+    check(question, f"has no field {', '.join(QUESTIONS)}. Its fields: {row.names}.")
     question = f"{body}{question}"
-    if row.has("correct_answer", "incorrect_answer_1"):
+    if row.keys() >= {"correct_answer", "incorrect_answer_1"}:
         return _gpqa(row, question, seed)
-    options = row.pop("choices", None) or row.pop("options", None)
-    if options is not None:
+    if options := row.pop("choices", None) or row.pop("options", None):
         return _choice(row, question, options)
-    answer = row.take_any(ANSWERS)
-    if answer is None and row.has("solution"):
-        answer = row.take("solution")
-        check(boxed_answer(answer), "has no answer, and no \\boxed{} in its solution.")
-    if answer is None:
+    answer = row.take(*ANSWERS)
+    if not answer and "solution" in row:
+        answer = boxed_answer(row.take("solution")) or ""
+        check(answer, "has no answer, and no \\boxed{} in its solution.")
+    if not answer:
         return Item(0, question, Task.FREE)
     if is_asdiv:  # "9 (apples)"
         answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
@@ -308,34 +284,34 @@ def _gpqa(row: _Row, question: str, seed: int) -> Item:
 
 
 def _choice(row: _Row, question: str, options: Any) -> Item:
+    """The right option is given as a letter, a number from 0, or its text."""
     letters = list(LETTERS)
-    if isinstance(options, Mapping) and {"text", "label"} <= options.keys():  # ARC
-        letters, options = [str(label) for label in options["label"]], options["text"]
+    if isinstance(options, dict) and {"text", "label"} <= options.keys():  # ARC
+        letters = [str(label) for label in options["label"]]
+        options = options["text"]
     fits = isinstance(options, list) and 2 <= len(options) <= len(LETTERS)
     check(fits, "has no list of 2 to 26 options.")
     texts = [str(option).strip() for option in options]
     check(all(texts) and None not in options, "has an empty option.")
-    answers = [row.pop(key) for key in ("answer_index", *ANSWERS) if key in row]
-    stated = [answer for answer in answers if answer is not None]
-    right = {_option(answer, texts, letters) for answer in stated}
-    check(len(right) == 1, f"has {len(right)} right options, expected 1.")
-    return Item(0, question, Task.CHOICE, LETTERS[right.pop()], tuple(texts))
+    indices: dict[Any, int] = dict(zip(letters, range(len(texts)), strict=False))
+    for index, text in enumerate(texts):
+        indices |= {text: index, index: index}
 
+    def find(answer: Any) -> int | None:
+        if isinstance(answer, str):
+            letter = answer.strip(" ().").upper()
+            return indices.get(answer.strip(), indices.get(letter))
+        return None if isinstance(answer, bool) else indices.get(answer)
 
-def _option(answer: Any, texts: Sequence[str], letters: Sequence[str]) -> int:
-    """The index of an option, given as a number from 0, a letter, or its text."""
-    if isinstance(answer, str):
-        if answer.strip() in texts:
-            return texts.index(answer.strip())
-        letter = answer.strip(" ().").upper()
-        if letter in letters[: len(texts)]:
-            return letters.index(letter)
-    elif answer in range(len(texts)) and not isinstance(answer, bool):
-        return int(answer)
-    expected = "a letter, a number from 0, or the text of an option"
-    raise SettingError(
-        f"has the answer {answer!r} to its options, expected {expected}."
+    stated = [row.pop(name, None) for name in ("answer_index", *ANSWERS)]
+    answers = [answer for answer in stated if answer is not None]
+    right = {find(answer) for answer in answers}
+    expected = "one right option: its letter, its number from 0, or its text"
+    check(
+        len(right - {None}) == len(right) == 1, f"has {answers}, expected {expected}."
     )
+    letter = LETTERS[right.pop() or 0]
+    return Item(0, question, Task.CHOICE, letter, tuple(texts))
 
 
 def _human_eval(row: _Row) -> Item:
@@ -348,19 +324,16 @@ def _human_eval(row: _Row) -> Item:
 
 
 def _live_code_bench(row: _Row) -> Item:
+    """The tests are a list, as JSON, or that packed as base64 of zlib of a pickled
+    text. Nothing is unpickled, which could run code."""
     content = row.take("question_content")
     starter = str(row.pop("starter_code", None) or "")
-    public = row.pop("public_test_cases")
-    private = row.pop("private_test_cases", None)
-    tested = _holds_a_case(public) or _holds_a_case(private)
-    check(tested, "has no test cases: any program would pass.")
+    tests = ""
+    for field in ("public_test_cases", "private_test_cases"):
+        cases = str(row.pop(field, "")).strip()
+        if not re.match(r"\[|null|None|$", cases):
+            cases = zlib.decompress(base64.b64decode(cases)).decode("latin-1")
+        tests += cases
+    check("{" in tests, "has no test cases: any program would pass.")
     entry = "Solution" if "class Solution" in starter else ""
     return Item(0, content, Task.CODE, starter=starter, entry_point=entry)
-
-
-def _holds_a_case(cases: Any) -> bool:
-    """Whether there is a JSON object among test cases: a list, as JSON, or that packed
-    as base64 of zlib of a pickled text. Nothing is unpickled, which could run code."""
-    if isinstance(cases, str) and re.match(r"\s*[^\s\[n]", cases):
-        return b"{" in zlib.decompress(base64.b64decode(cases))
-    return "{" in str(cases)

@@ -3,48 +3,44 @@ requires. docs/answers.md has the rules. Read next: `programs.py`."""
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from pathlib import Path
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
 from lr.errors import SettingError
 from lr.measure.answers import as_latex, boxed_answer, chosen_letter, final_answer
 from lr.measure.datasets import LETTERS, Item, Task
+from lr.measure.math_worker import EQUAL, serve
 from lr.measure.programs import CodeLimits, code_block, passes
 from lr.measure.store import Store
 from lr.result import reply
 
 NOT_FOUND = "no answer was found"
-WORKER = Path(__file__).with_name("math_worker.py")
 LONGEST = 2000  # Characters of an answer that is worth comparing.
 
 # what math-verify does not read, or misreads; each has a pair in answers.jsonl
-_REWRITES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\\\\[[^\[\]]{1,9}\]", r"\\\\ "),  # the space in `1 \\[2pt] 2`
-        (r"\\?\$|(?<!\\)\\[()\[\]]|\\+\s*$", ""),  # delimiters, money, a blank at the end
-        (r"\\langle", "("),
-        (r"\\rangle", ")"),
-        (r"\^\s*\{?\s*(?:\\(?:text|mathrm)\s*)?\{?(?:st|nd|rd|th)\b\}*", ""),  # 7^{th}
-        (r"\\degree\b", r"^\\circ "),
-        (r"\\varnothing\b", r"\\emptyset "),
-        (r"\\(?:bf|boldsymbol|bm|underline|large|(?:text)?color\s*\{\w+\})(?![a-zA-Z])", ""),
-        (r"\\mathrm\s*\{e\}", "e"),
-        (r"\\?\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-        (r"(?<![\\a-zA-Z{])(sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])", r"\\\1 "),
-        (r"(?:\*\*|\^)\s*(-?\d{2,}|(?<=\*)-?\w)", r"^{\1}"),  # 2^10, 2**3
-        (r"(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1\\frac{\2}{\3}"),  # 4 4/9
-        (r"^\s*\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}\s*$", r"\1"),
-        (r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*", ""),
-    )
-]  # fmt: skip
+_REWRITES = {
+    r"\\\\\[[^\[\]]{1,9}\]": r"\\\\ ",  # the space in `1 \\[2pt] 2`
+    r"\\?\$|(?<!\\)\\[()\[\]]|\\+\s*$": "",  # delimiters, money, a blank at the end
+    r"\\langle": "(",
+    r"\\rangle": ")",
+    r"\^\s*\{?\s*(?:\\(?:text|mathrm)\s*)?\{?(?:st|nd|rd|th)\b\}*": "",  # 7^{th}
+    r"\\degree\b": r"^\\circ ",
+    r"\\varnothing\b": r"\\emptyset ",
+    r"\\(?:bf|boldsymbol|bm|underline|large|(?:text)?color\s*\{\w+\})(?![a-zA-Z])": "",
+    r"\\mathrm\s*\{e\}": "e",
+    r"\\?\bsqrt\s*\(([^()]*)\)": r"\\sqrt{\1}",
+    r"(?<![\\a-zA-Z{])(sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])": r"\\\1 ",
+    r"(?:\*\*|\^)\s*(-?\d{2,}|(?<=\*)-?\w)": r"^{\1}",  # 2^10, 2**3
+    r"(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])": r"\1\\frac{\2}{\3}",  # 4 4/9
+    r"^\s*\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}\s*$": r"\1",
+    r"^(?i:(?:the |final )*answer\s*(?:is|=|:))\s*": "",
+}  # fmt: skip
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(\d+)[})]?")
 _PLAIN = re.compile(
     r"([+-]?(?:(?:\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.\d*)?|\.\d+))"
@@ -68,19 +64,14 @@ _TUPLE = re.compile(r"(?:\\left)?[(\[][^()\[\]]*[)\]]$")
 _ASSIGNMENTS = re.compile(r"[a-zA-Z]\s*=[^=,;(]+(?:,\s*[a-zA-Z]\s*=[^=,;(]+)+$")
 _NAMES = re.compile(r"[a-zA-Z]\s*=")
 _WORDS = re.compile(r"[^\W\d_][^\W\d_]+(?:[ '-]+[^\W\d_]+)*\.?")
-# math-verify reads "8 \text{ hours } 30 \text{ minutes}" as 8
-_TWO_UNITS = re.compile(
-    r"\d[^\\]*\\(?:text|mbox|mathrm)\s*\{(?!\s*,?\s*(?:and|or)\b)[^{}]*[a-zA-Z][^{}]*\}"
-    r"(?!\s*\^).*\d"
-)
 
 
 def clean(text: str) -> str:
     """An answer as math-verify reads it."""
     text = as_latex((boxed_answer(text) or text).strip(" \n*`").rstrip("."))
     text = _REPEATING.sub(_repeating_decimal, text)
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement in _REWRITES.items():
+        text = re.sub(pattern, replacement, text)
     text = text.strip().rstrip(".,;")
     unit = _UNIT.fullmatch(text)
     return unit[1] if unit else text
@@ -106,15 +97,50 @@ def plain_number(text: str) -> Fraction | None:
     return Fraction(f"{re.sub('[, ]', '', digits)}e{_SCALES.get(power, power)}")
 
 
-class MathChecker:
-    """Compares answers: plain numbers and words here, everything else with math-verify
-    in a separate process (`math_worker.py`). A comparison that takes more than
-    `seconds` counts as not equal. Use it from one thread, and `close` it."""
+@dataclass(frozen=True)
+class Grade:
+    """Whether an `answer` is right (None: not graded), and why."""
 
-    def __init__(self, seconds: float = 10.0, worker: Path = WORKER) -> None:
+    right: bool | None
+    answer: str | None
+    why: str
+
+
+class Grader(AbstractContextManager["Grader"]):
+    """Grades texts, from one thread. Plain numbers and words are compared here, other
+    mathematics by math-verify in a process of its own (`math_worker.py`), which starts
+    when first needed and ends with the `with` block. A comparison that takes more than
+    `seconds` counts as not equal. Programs run only with `code_limits`."""
+
+    def __init__(
+        self, code_limits: CodeLimits | None = None, *, seconds: float = 10.0
+    ) -> None:
+        self.code_limits = code_limits
         self.seconds = seconds
-        self.worker = worker
-        self._process: subprocess.Popen[str] | None = None
+        self._process: SpawnProcess | None = None
+        self._connection: Connection
+
+    def grade(self, item: Item, text: str) -> Grade:
+        """The grade of a model's text without the prompt; a thought in it does not
+        count."""
+        text = reply(text)
+        if item.task is Task.CODE:
+            answer = code_block(text, item.entry_point)
+        elif item.task is Task.CHOICE:
+            answer = chosen_letter(text, LETTERS[: len(item.choices)])
+        else:
+            answer = final_answer(text)
+        if not item.gradable or (item.check and self.code_limits is None):
+            return Grade(None, answer, "not graded here")
+        if answer is None:
+            return Grade(False, None, NOT_FOUND)
+        if self.code_limits is not None and item.check:
+            right, reason = passes(item, answer, self.code_limits)
+        elif item.task is Task.CHOICE:
+            right, reason = answer == item.gold, f"the letter is {item.gold}"
+        else:
+            right, reason = self.compare(str(item.gold), answer)
+        return Grade(right, answer, reason)
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
         """Whether they are equal, and why. math-verify reads the second one more
@@ -138,97 +164,41 @@ class MathChecker:
         notes = _NOTE.findall(gold), _NOTE.findall(answer)
         if notes[0] and notes[1] and notes[0] != notes[1]:
             return False, "different bases or units"
-        for text, name in ((gold, "gold answer"), (answer, "answer")):
-            if _TWO_UNITS.search(text) or text.count("{") != text.count("}"):
-                return False, f"the {name} cannot be read as mathematics"
-        late = f"comparing took more than {self.seconds:g} s or the memory"
-        verdict = self._ask(gold, answer) or late
-        return verdict == "equal", verdict
+        verdict = self._ask(gold, answer)
+        return verdict == EQUAL, verdict
 
     def _ask(self, gold: str, answer: str) -> str:
-        """The worker's verdict, or "" if it ended: its time was up, or it crashed."""
+        """The verdict of the process."""
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", str(self.worker), str(self.seconds)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-            )  # fmt: skip
-            if self._line() != "ready":
-                raise SettingError(
-                    "the process that compares answers did not start; try: python -c "
-                    "'import math_verify'. If that fails: pip install math-verify."
-                )
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended; then no line comes
-            self._process.stdin.write(json.dumps([gold, answer]) + "\n")
-            self._process.stdin.flush()
-        return self._line()
+            self._start()
+        try:
+            self._connection.send((gold, answer))
+            return str(self._connection.recv())
+        except (OSError, EOFError):
+            self.__exit__()
+            return f"comparing took more than {self.seconds:g} s or the memory"
 
-    def _line(self) -> str:
-        """The next line of the worker. If it has ended, the next comparison starts a
-        new one."""
-        assert self._process is not None and self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        if not line:
-            self.close()
-        return line
+    def _start(self) -> None:
+        from lr.model.device import start_process
 
-    def close(self) -> None:
-        """End the process, if any. The next comparison starts a new one."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            with suppress(OSError, ValueError):  # unwritten input is lost
-                process.communicate()
-
-
-@dataclass(frozen=True)
-class Grade:
-    """Whether an `answer` is right (None: not graded), and why."""
-
-    right: bool | None
-    answer: str | None
-    why: str
-
-
-@dataclass
-class Grader(AbstractContextManager["Grader"]):
-    """Grades texts. The process that compares mathematics starts when first needed, and
-    ends with the `with` block. Programs run only with `code_limits`."""
-
-    code_limits: CodeLimits | None = None
-    checker: MathChecker = field(default_factory=MathChecker)
-
-    def grade(self, item: Item, text: str) -> Grade:
-        """The grade of a model's text without the prompt; a thought in it does not
-        count."""
-        text = reply(text)
-        if item.task is Task.CODE:
-            return self._grade_program(item, text)
-        if item.gold is None:
-            return Grade(None, None, "not graded: the problem has no gold answer")
-        if item.task is Task.CHOICE:
-            answer = chosen_letter(text, LETTERS[: len(item.choices)])
-        else:
-            answer = final_answer(text)
-        if answer is None:
-            return Grade(False, None, NOT_FOUND)
-        if item.task is Task.CHOICE:
-            return Grade(answer == item.gold, answer, f"the letter is {item.gold}")
-        right, reason = self.checker.compare(item.gold, answer)
-        return Grade(right, answer, reason)
+        self._connection, far_end = Pipe()
+        self._process = start_process(serve, far_end, self.seconds, name="lr math")
+        far_end.close()
+        try:
+            self._connection.recv()
+        except EOFError:
+            self.__exit__()
+            raise SettingError(
+                "the process that compares answers did not start; try: python -c "
+                "'import math_verify'. If that fails: pip install math-verify."
+            ) from None
 
     def __exit__(self, *exception: object) -> None:
-        self.checker.close()
-
-    def _grade_program(self, item: Item, text: str) -> Grade:
-        code = code_block(text, item.entry_point)
-        if self.code_limits is None or not item.check:
-            return Grade(None, code, "not graded here: see the file of samples")
-        if code is None:
-            return Grade(False, None, NOT_FOUND)
-        right, reason = passes(item, code, self.code_limits)
-        return Grade(right, code, reason)
+        """End the process, if any. The next comparison starts another one."""
+        if self._process is not None:
+            self._process.kill()
+            self._connection.close()
+            self._process = None
 
 
 def grade_programs(store: Store, items: Sequence[Item], grader: Grader) -> None:

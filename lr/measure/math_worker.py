@@ -1,48 +1,56 @@
-"""A script that decides whether two answers are equal as mathematics; it ends itself if
-it hangs.
+"""The process that decides whether two answers are equal as mathematics.
 
 math-verify (Apache-2.0) reads LaTeX into sympy and compares. On an answer such as
 9^{9^{9^9}} both can run for ever or exhaust the memory, even in C. So this process has
-a memory limit, and a watchdog outside of Python that ends it after the seconds given as
-its argument. It is run by its path and imports nothing of this package.
-
-Standard input: [gold, answer] as JSON per line. Standard output: "ready" once, then
-"equal" or why not, per line."""
+a memory limit, and a watchdog outside of Python that ends it."""
 
 from __future__ import annotations
 
 import faulthandler
-import json
 import logging
+import os
+import re
 import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
+EQUAL = "equal"
 MEMORY = 4 << 30  # Bytes of address space.
 START_SECONDS = 120.0  # sympy is large, and a machine may be busy.
 DIGITS = 14  # A decimal equals a root or pi if they agree to so many digits.
+# math-verify reads "8 \\text{ hours } 30 \\text{ minutes}" as 8
+_TWO_UNITS = re.compile(
+    r"\d[^\\]*\\(?:text|mbox|mathrm)\s*\{(?!\s*,?\s*(?:and|or)\b)[^{}]*[a-zA-Z][^{}]*\}"
+    r"(?!\s*\^).*\d"
+)
 
 
-def main() -> None:
-    """Answer until the input ends, as it does when the parent process ends."""
+def serve(connection: Connection, seconds: float) -> None:
+    """Send None once ready, then the verdict on each pair (gold, answer) received. Ends
+    with the connection, or when a verdict takes longer than `seconds`."""
+    sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the watchdog
+    faulthandler.dump_traceback_later(START_SECONDS, exit=True)
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.CRITICAL)
-    faulthandler.dump_traceback_later(START_SECONDS, exit=True)
     from math_verify import grader
 
     grader.sympy_numeric_eq = exactly(grader.sympy_numeric_eq)
-    with open(0, encoding="utf-8") as questions, open(1, "w", buffering=1) as answers:
-        print("ready", file=answers)
-        for line in questions:
-            faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
-            print(verdict(*json.loads(line)), file=answers)
+    answer = None
+    with suppress(EOFError):
+        while True:
+            connection.send(answer)
             faulthandler.cancel_dump_traceback_later()
+            pair = connection.recv()
+            faulthandler.dump_traceback_later(seconds, exit=True)
+            answer = verdict(*pair)
 
 
 def verdict(gold: str, answer: str) -> str:
-    """ "equal", or why not."""
+    """`EQUAL`, or why not."""
     from math_verify import grader
 
     try:
@@ -56,7 +64,7 @@ def verdict(gold: str, answer: str) -> str:
         )
     except Exception:  # a parser may raise anything
         return "the answer cannot be read as mathematics"
-    return "equal" if equal else "not equal"
+    return EQUAL if equal else "not equal"
 
 
 def read(text: str) -> list[Any]:
@@ -64,6 +72,8 @@ def read(text: str) -> list[Any]:
     import sympy
     from math_verify import LatexExtractionConfig, parse
 
+    if _TWO_UNITS.search(text) or text.count("{") != text.count("}"):
+        return []
     config = [LatexExtractionConfig(boxed_match_priority=0)]
     box = "\\boxed{" + text + "}"
     parsed = parse(box, config, fallback_mode="no_fallback", parsing_timeout=None)
@@ -99,7 +109,3 @@ def exactly(numeric_eq: Any) -> Any:
         return bool(difference <= abs(gold.evalf(2 * DIGITS)) * 10**-DIGITS)
 
     return equal
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 from uuid import uuid4
 
 from lr.measure.datasets import Item, Task
@@ -62,20 +61,21 @@ def code_block(text: str, defines: str = "") -> str | None:
     Fences pair as CommonMark says. A block without a language may be Python, but where
     one says that it is, the others are examples of input and output."""
     text = text.replace("\r\n", "\n")
-    blocks: dict[bool, list[str]] = {True: [], False: []}
+    python: list[str] = []
+    unnamed: list[str] = []
     for block in _BLOCK.finditer(text):
         language = re.split(r"[\s:,={}]+", block["info"].strip("{. "), maxsplit=1)[0]
         code = _content(block)
         if code.strip() and language.lower() in PYTHON:
-            blocks[language != ""].append(code)
+            (python if language else unnamed).append(code)
     if defines:
         name = re.escape(defines)
-        pattern = rf"^(?:(?:async )?(?:def|class) {name}\b|{name} ?=)"
-        for code in reversed(blocks[False] + blocks[True]):
-            if re.search(pattern, code, re.MULTILINE):
+        definition = re.compile(rf"^((async )?def|class) {name}\b|^{name} ?=", re.M)
+        for code in reversed(unnamed + python):
+            if definition.search(code):
                 return code
-    if python := blocks[True] or blocks[False]:
-        return python[-1]
+    if python or unnamed:
+        return (python or unnamed)[-1]
     bare = _NO_FENCE.sub("", text)
     return bare if _CODE_LINE.match(bare.lstrip("\n")) else None
 
@@ -142,15 +142,14 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
     with (
         tempfile.TemporaryDirectory(prefix="lr-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as output,
-        tempfile.TemporaryFile() as errors,
     ):
         Path(folder, "program.py").write_text(program, "utf-8", errors="replace")
         sizes = [int(limits.seconds) + 1, limits.memory_mb << 20, OUTPUT, 0]
         process = subprocess.Popen(
-            [sys.executable, "-I", "-B", "-c", CHILD, "program.py", *map(str, sizes)],
-            cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+            [sys.executable, "-IBu", "-c", CHILD, "program.py", *map(str, sizes)],
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
             env={"PATH": os.defpath, "HOME": folder, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
         )  # fmt: skip
         try:
             code_of_exit = process.wait(limits.seconds)
@@ -163,12 +162,9 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
                 else:  # its children too
                     os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if code_of_exit == 0 and _text(output).endswith(word):
-            return True, "the tests pass"
-        last_line = _text(errors).rpartition("\n")[2][:200]
-        return False, last_line or f"it ended early, with exit code {code_of_exit}"
-
-
-def _text(file: BinaryIO) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace").strip()
+        output.seek(0)
+        text = output.read().decode(errors="replace").strip()
+    if code_of_exit == 0 and word in text:
+        return True, "the tests pass"
+    last_line = text.rpartition("\n")[2][:200]
+    return False, last_line or f"it ended early, with exit code {code_of_exit}"

@@ -71,7 +71,7 @@ ROW = {
     "canonical_solution": "    return floor(double(x) / 4)\n",
     "test": "def check(candidate):\n    assert candidate(5) == 2\n",
 }
-ITEM = read_row(ROW, 0)
+ITEM = read_row(json.dumps(ROW), 0)
 LIMITS = CodeLimits(seconds=20, memory_mb=600)
 PROGRAMS = {
     "the body alone": ("    return floor(double(x) / 4)\n", True),
@@ -138,7 +138,7 @@ def test_samples_of_live_code_bench_are_for_its_own_grader(tmp_path: Path) -> No
         "starter_code": "class Solution:\n    def add(self, a, b):\n        ",
         "public_test_cases": [{"input": "1\n2", "output": "3"}],
     }
-    item = read_row(row, 0)
+    item = read_row(json.dumps(row), 0)
     solution = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
     texts = [fenced(solution), fenced(solution + "# two\n")]
     path = write_samples(store_with(tmp_path, texts), [item])
