@@ -13,11 +13,14 @@ import re
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-EQUAL = "equal"
+import sympy
+from math_verify import LatexExtractionConfig, grader, parse
+from math_verify.grader import sympy_numeric_eq as equal_nearly
+
 MEMORY = 4 << 30  # Bytes of address space.
-START_SECONDS = 120.0  # sympy is large, and a machine may be busy.
 DIGITS = 14  # A decimal equals a root or pi if they agree to so many digits.
 # math-verify reads "8 \\text{ hours } 30 \\text{ minutes}" as 8
 _TWO_UNITS = re.compile(
@@ -27,32 +30,24 @@ _TWO_UNITS = re.compile(
 
 
 def serve(connection: Connection, seconds: float) -> None:
-    """Send None once ready, then the verdict on each pair (gold, answer) received. Ends
-    with the connection, or when a verdict takes longer than `seconds`."""
-    sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the watchdog
-    faulthandler.dump_traceback_later(START_SECONDS, exit=True)
+    """Send the verdict on each pair (gold, answer) received. Ends with the connection,
+    or when a verdict takes longer than `seconds`."""
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.CRITICAL)
-    from math_verify import grader
-
-    grader.sympy_numeric_eq = exactly(grader.sympy_numeric_eq)
-    answer = None
-    with suppress(EOFError):
+    grader.sympy_numeric_eq = equal_exactly
+    with Path(os.devnull).open("w") as nowhere, suppress(EOFError):
         while True:
-            connection.send(answer)
+            gold, answer = connection.recv()
+            faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+            connection.send(verdict(gold, answer))
             faulthandler.cancel_dump_traceback_later()
-            pair = connection.recv()
-            faulthandler.dump_traceback_later(seconds, exit=True)
-            answer = verdict(*pair)
 
 
 def verdict(gold: str, answer: str) -> str:
-    """`EQUAL`, or why not."""
-    from math_verify import grader
-
+    """ "equal", or why not."""
     try:
         read_gold, read_answer = read(gold), read(answer)
         if not read_gold:
@@ -64,14 +59,11 @@ def verdict(gold: str, answer: str) -> str:
         )
     except Exception:  # a parser may raise anything
         return "the answer cannot be read as mathematics"
-    return EQUAL if equal else "not equal"
+    return "equal" if equal else "not equal"
 
 
 def read(text: str) -> list[Any]:
     """A text as sympy reads it; empty if math-verify cannot parse all of it."""
-    import sympy
-    from math_verify import LatexExtractionConfig, parse
-
     if _TWO_UNITS.search(text) or text.count("{") != text.count("}"):
         return []
     config = [LatexExtractionConfig(boxed_match_priority=0)]
@@ -89,23 +81,18 @@ def read(text: str) -> list[Any]:
     ]
 
 
-def exactly(numeric_eq: Any) -> Any:
+def equal_exactly(gold: Any, answer: Any, *precision: int) -> bool:
     """math-verify's comparison of numbers, with its "equal" taken back unless it is
     exact for fractions, and true to 14 digits for others: to math-verify 1/3^70 and
     1/3^71 are equal, and 1/3 and 0.333333."""
-    import sympy
-
-    def equal(gold: Any, answer: Any, *precision: Any) -> bool:
-        if not numeric_eq(gold, answer, *precision):
-            return False
-        if any(value.has(sympy.UnevaluatedExpr) for value in (gold, answer)):
-            return True  # a percentage: 28% is 28 and 0.28
-        gold, answer = gold.doit(), answer.doit()
-        if gold.is_Matrix or not (gold.is_number and answer.is_number):
-            return True
-        if gold.is_Rational and answer.is_Rational:
-            return bool(gold == answer)
-        difference = abs((gold - answer).evalf(2 * DIGITS))
-        return bool(difference <= abs(gold.evalf(2 * DIGITS)) * 10**-DIGITS)
-
-    return equal
+    if not equal_nearly(gold, answer, *precision):
+        return False
+    if gold.has(sympy.UnevaluatedExpr) or answer.has(sympy.UnevaluatedExpr):
+        return True  # a percentage: 28% is 28 and 0.28
+    gold, answer = gold.doit(), answer.doit()
+    if gold.is_Matrix or not (gold.is_number and answer.is_number):
+        return True
+    if gold.is_Rational and answer.is_Rational:
+        return bool(gold == answer)
+    difference = abs((gold - answer).evalf(2 * DIGITS))
+    return bool(difference <= abs(gold.evalf(2 * DIGITS)) * 10**-DIGITS)
