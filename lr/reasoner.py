@@ -30,7 +30,7 @@ from lr.model.weights import Progress, usual_dtype
 from lr.options import GenerateOptions, make_options
 from lr.page_engine import serve_page
 from lr.result import Result
-from lr.spec.variant import MakeDraft, Variant
+from lr.spec.variant import DraftModel, Variant
 from lr.spec.verifiers.base import Verifier
 from lr.types import require
 
@@ -66,7 +66,7 @@ class Reasoner:
     warns of settings in the target's generation_config.json that have no effect.
     """
 
-    _drafting: tuple[MakeDraft, Engine] | None = None  # of the last variant with one
+    _drafting: tuple[DraftModel, Engine] | None = None  # of the last variant with one
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Reasoner:
         """The engine; with the variant's draft, if it has one. The last one is kept."""
         if variant is None or variant.draft is None:
             return self.engine
-        if self._drafting is None or self._drafting[0] is not variant.draft:
+        if self._drafting is None or self._drafting[0] != variant.draft:
             self._forget_draft()
             self._drafting = variant.draft, self.engine.with_draft(variant.draft)
         return self._drafting[1]

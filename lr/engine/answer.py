@@ -15,18 +15,19 @@ engine's loop (`engine.py`); by `Engine.serve` many answers share one. Read next
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from lr.engine.question import Question
-from lr.engine.side import DraftSide, Side, Written
+from lr.engine.side import DraftSide, Side, SourcedDraft, Written
 from lr.engine.steering import CorrectedStep, Steering
 from lr.engine.worker import RemoteSide
 from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
 from lr.spec import protocol as messages
+from lr.spec.checks import check_step
 from lr.spec.protocol import NodeId, WorkKind
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Correction, Variant
@@ -174,7 +175,7 @@ class Answer(Question):
                 self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
 
-    def take_verdict(self, node: NodeId, verdict: Verdict) -> None:
+    def take_verdict(self, node: NodeId, verdict: Verdict | None) -> None:
         """Report the verdict on a pair, unless an earlier verdict has cancelled it."""
         pair = self.pairs.pop(node, None)
         if pair is not None:
@@ -215,7 +216,7 @@ class Answer(Question):
             if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
             if self.draft is not None:
-                self.draft.carry_out(command)
+                self.draft.carry_out(self._with_sourced_steps(command))
             match command:
                 case messages.Draft(node, children):
                     tokens = self.nodes[node].tokens
@@ -234,6 +235,19 @@ class Answer(Question):
                 case messages.Release(node):
                     self.nodes.pop(node, None)
                     self.target.close(node)
+
+    def _with_sourced_steps(self, command: messages.Command) -> messages.Command:
+        """The command; if it begins draft steps, with those of a step source."""
+        source = self.variant.step_source
+        if source is None or not isinstance(command, messages.Draft):
+            return command
+        tokens = self.nodes[command.node].tokens
+        steps = []
+        for sibling in range(len(command.children)):
+            step = source.step_after(tokens, len(self.prompt), sibling)
+            check_step(source, step, self.engine.codec.vocab_size)
+            steps.append(tuple(step or ()))
+        return SourcedDraft(command.node, command.children, command.limit, tuple(steps))
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         self.fork_target(node)
@@ -286,6 +300,9 @@ class Answer(Question):
 
     def _pair(self, judge: messages.Judge) -> Pair:
         """What the verifier is to see of a draft step."""
+        early = self.judged.get(judge.node)
+        if early is not None:
+            return replace(early, target=judge.target)
         stream = self.role_stream(Role.TARGET).fold_in(judge.parent.index)
         return Pair(
             prefix=self.nodes[judge.parent].tokens,

@@ -30,8 +30,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lr.engine.answer import Answer, Steps
+from lr.engine.loading import Loader
 from lr.engine.question import READS_DRAFTS
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
@@ -39,16 +41,16 @@ from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import DraftSide, Side
 from lr.engine.worker import DraftWorker, RemoteSide
 from lr.errors import OutOfBlocks, SettingError
-from lr.model.codec import Codec
+from lr.model.codec import Codec, require_same
 from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.spec.checks import refuse
-from lr.spec.variant import MakeDraft
-from lr.spec.verifiers.base import Requires, Verifier, verdicts_of
+from lr.spec.variant import DraftModel
+from lr.spec.verifiers.base import Requires, Verifier, early_verdicts_of, verdicts_of
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, VerifierCall
-from lr.types import Role, require
+from lr.types import Role, Verdict, require
 
 ROUND = 256  # blocks; CUDA caches are rounded up, so a longer question can use cache and graphs too
 
@@ -170,15 +172,22 @@ class Engine:
             caches.append(self.runners[Role.DRAFT])
         return caches
 
-    def with_draft(self, make: MakeDraft) -> Engine:
-        """An engine with the same target and a draft that a variant makes from it."""
-        draft = make(self.target)
-        vocab_size = self.codec.vocab_size
+    def with_draft(self, wanted: DraftModel) -> Engine:
+        """An engine with the same target and the draft that a variant brings."""
+        draft: Any = wanted
+        vocab_size = known_tokens = self.codec.vocab_size
+        if isinstance(wanted, (str, Path)):
+            codec = Codec.load(wanted)
+            require_same(self.codec, codec)
+            known_tokens = codec.vocab_size
+            draft = Loader(self.target.dtype).load(wanted, self.target.device)
+        elif not isinstance(wanted, CausalLM):
+            draft = wanted(self.target)
         fits = isinstance(draft, CausalLM)
         if not fits or draft.config.vocab_size < vocab_size:
             expected = f"a lr.model.qwen.CausalLM with {vocab_size} embeddings"
-            refuse("draft", make, draft, expected)
-        engine = replace(self, draft=draft, known_tokens=vocab_size, worker=None)
+            refuse("draft", wanted, draft, expected)
+        engine = replace(self, draft=draft, known_tokens=known_tokens, worker=None)
         engine.runners[Role.TARGET] = self.runners[Role.TARGET]
         return engine
 
@@ -321,20 +330,24 @@ class Loop:
         return any(took)
 
     def _judge(self) -> bool:
-        """Judge all complete pairs of all answers in one batch, and report the verdicts
+        """Judge all pairs of all answers in one batch, early ones first, and report the verdicts
         one by one: each may cancel others. Returns whether there were any."""
         waiting = [(answer, node) for answer in self.live for node in answer.pairs]
         if not waiting:
             return False
         verifier = self.verifier
         assert isinstance(verifier, Verifier), "nothing is drafted without one"
+        compares = Requires.TARGET_STEP in verifier.requires
+        early = [(a, n) for a, n in waiting if compares and not a.pairs[n].target]
+        waiting = early or waiting
         if verifier.requires & READS_DRAFTS:
             sampling = bool(verifier.requires & Requires.SAMPLING_LOGPROBS)
             read_drafts(waiting, sampling=sampling)
         started = time.perf_counter()
         passes_before = verifier.passes
         pairs = [answer.pairs[node] for answer, node in waiting]
-        verdicts = verdicts_of(verifier, pairs)
+        judge = early_verdicts_of if early else verdicts_of
+        verdicts: Sequence[Verdict | None] = judge(verifier, pairs)
         seconds = (time.perf_counter() - started) / len(waiting)
         passes = {answer: verifier.passes - passes_before for answer, _ in waiting}
         for (answer, node), verdict in zip(waiting, verdicts, strict=True):

@@ -23,7 +23,7 @@ from lr.spec.runner import Runner
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import DrafterSetup, Speculation
 from lr.spec.variant import Variant, apply_settings
-from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.verifiers.base import Requires, Verifier, judges_early
 from lr.spec.write import BlankLineSegmenter, Segmenter, TokenBytes, WriterConfig
 from lr.types import Role, SamplingParams
 
@@ -88,13 +88,14 @@ class Question:
         alternative of each is drawn with the target's noise; the others never are."""
         options = self.options
         shared = options.coupling == "shared"
+        begins_ahead = options.width == 1 and self.variant.step_source is None
         return DraftPlan(
             root=NodeId(0, 0),
             prompt=tuple(self.prompt),
             limits=self.limits,
             first=self.role_stream(Role.TARGET if shared else Role.DRAFT),
             others=self.role_stream(Role.DRAFT),
-            window=options.depth if options.width == 1 else 0,
+            window=options.depth if begins_ahead else 0,
         )
 
     def writer_config(
@@ -170,6 +171,7 @@ class Question:
             max_target_rows=options.max_target_rows,
             reject_late=options.late_drafts == "reject",
             needs_target_step=needs_target_step,
+            judges_early=judges_early(verifier),
             choose=verifier.choose,
         )
 

@@ -157,6 +157,14 @@ class Side:
 
 
 @dataclass(frozen=True)
+class SourcedDraft(Draft):
+    """A `Draft` with the steps of a variant's step source, by alternative; an empty one
+    is the draft model's to write."""
+
+    steps: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class DraftPlan:
     """How an answer's draft steps are written, as data for another process.
 
@@ -196,6 +204,9 @@ class DraftSide(Side):
                 for sibling, node in enumerate(children):
                     if node not in self.branches:  # else it was begun ahead
                         self.draft(parent, node, sibling, limit)
+                if isinstance(command, SourcedDraft):
+                    for node, tokens in zip(children, command.steps, strict=True):
+                        self.writer.give(self.jobs[node], tokens)
             case Cancel((WorkKind.DRAFT, node)):
                 self.cancel(node)
             case Emit(emitted, _, node, NodeId() as root) if root != node:

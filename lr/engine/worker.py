@@ -99,31 +99,32 @@ def draft(connection: Connection, parts: Parts, begin: Begin) -> None:
                 for side in sides.values():
                     side.go_on()
             if writer.busy and not connection.poll():
-                # 1. Write a token of every step, and report if one has finished.
+                # 1. Write a token of every step.
                 writer.poll()
-                finished = {answer: side.take() for answer, side in sides.items()}
-                if any(finished.values()):
-                    news = []
-                    for answer, side in sides.items():
-                        news.append((answer, finished[answer], side.trace.events))
-                        side.trace.events = []
-                    connection.send(News(news))
-                continue
-            # 2. Carry out commands.
-            posts: Posts | End = connection.recv()
-            if isinstance(posts, End):
-                break
-            for answer, post in posts:
-                if isinstance(post, DraftPlan):
-                    trace = Trace(detailed=begin.detailed)
-                    trace.start = 0.0  # both ends read the same clock
-                    if trace.detailed:
-                        runner.cache.observer = CacheRecorder(trace, role.value)
-                    sides[answer] = DraftSide(writer, trace, post)
-                elif isinstance(post, End):
-                    sides.pop(answer).end()
-                else:
-                    sides[answer].carry_out(post)
+            else:
+                # 2. Carry out commands. A step source's step is finished by that.
+                posts: Posts | End = connection.recv()
+                if isinstance(posts, End):
+                    break
+                for answer, post in posts:
+                    if isinstance(post, DraftPlan):
+                        trace = Trace(detailed=begin.detailed)
+                        trace.start = 0.0  # both ends read the same clock
+                        if trace.detailed:
+                            runner.cache.observer = CacheRecorder(trace, role.value)
+                        sides[answer] = DraftSide(writer, trace, post)
+                    elif isinstance(post, End):
+                        sides.pop(answer).end()
+                    else:
+                        sides[answer].carry_out(post)
+            # 3. Report if a step has finished.
+            finished = {answer: side.take() for answer, side in sides.items()}
+            if any(finished.values()):
+                news = []
+                for answer, side in sides.items():
+                    news.append((answer, finished[answer], side.trace.events))
+                    side.trace.events = []
+                connection.send(News(news))
     finally:
         for side in sides.values():
             side.end()

@@ -80,9 +80,10 @@ def check_names(part: str, value: object, base: type) -> None:
             refuse(part, value, f"the name {name!r}", f"{meant!r}, or a name with _")
 
 
-def check_verdicts(verifier: Any, verdicts: Any, count: int) -> None:
-    """One `Verdict` of plain Python values per pair."""
-    method = verifier.judge
+def check_verdicts(
+    method: object, verdicts: Any, count: int, *, early: bool = False
+) -> None:
+    """One `Verdict` of plain Python values per pair; None only for an early one."""
     expected = (
         f"a list of {count} lr.types.Verdict, one per pair, in order: aligned is True or "
         "False, why a text, score a number or None (of a tensor: .item())"
@@ -90,6 +91,8 @@ def check_verdicts(verifier: Any, verdicts: Any, count: int) -> None:
     if not isinstance(verdicts, list) or len(verdicts) != count:
         refuse("verifier", method, verdicts, expected)
     for verdict in verdicts:
+        if verdict is None and early:
+            continue
         if not isinstance(verdict, Verdict):
             refuse("verifier", method, verdict, expected)
         score = verdict.score
@@ -133,6 +136,16 @@ def check_list(
     if not listed or len(values) != (max(1, len(values)) if count is None else count):
         many = "at least one" if count is None else count
         refuse(part, method, values, f"a list of {many} {kind.__name__}")
+
+
+def check_step(source: Any, step: Any, vocab_size: int) -> None:
+    """The token ids of a step, not its text; or None."""
+    listed = isinstance(step, (list, tuple))
+    if step is not None and not (
+        listed and all(is_int(token) and 0 <= token < vocab_size for token in step)
+    ):
+        expected = f"None or a list of token ids from 0 to {vocab_size - 1}"
+        refuse("step source", source.step_after, step, expected)
 
 
 def check_proposal(drafter: Any, proposal: Proposal, max_depth: int) -> None:

@@ -72,6 +72,7 @@ class Node:
     limit: int  # the longest step that may follow, in tokens; 0: none
     step: Step | None = None  # the last one; None: the prompt, or not written yet
     verdict: Verdict | None = None  # on that step, which is the draft's
+    unsure: bool = False  # the verifier cannot judge that step without the target's
     target: Step | None = None  # the target's own step from here
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     # Steps may follow: the last one is written, not rejected, and leaves room.
@@ -128,7 +129,10 @@ class LookaheadScheduler:
                 node.open = step.finish is Finish.BOUNDARY and node.limit > 0
             case Targeted(_, step):
                 node.target = step
-            case Judged(_, verdict):
+            case Judged(_, None):
+                assert self.config.judges_early
+                node.unsure = True
+            case Judged(_, Verdict() as verdict):
                 self._settle(node, verdict)
         return self._advance()
 
@@ -182,14 +186,14 @@ class LookaheadScheduler:
                 if child.step is None or not self._unjudged(child):
                     continue
                 # Alone, only a cut step fails by its form: compare it with itself.
-                compares = self.config.needs_target_step
-                target = node.target if compares else child.step
+                alone = self._judged_alone(child)
+                target = child.step if alone else node.target
                 if target is None:
                     continue
                 verdict = verdict_by_form(child.step, target)
                 if verdict is not None:
                     self._settle(child, verdict)
-                elif compares:
+                elif not alone:
                     command = Judge(child.id, node.id, child.step, target)
                     self._begin(WorkKind.JUDGE, child, command)
 
@@ -333,10 +337,9 @@ class LookaheadScheduler:
             if free > 0 and self._target_is_due(node):
                 free -= 1
                 self._begin(WorkKind.TARGET, node, Target(node.id, node.limit))
-            if self.config.needs_target_step:
-                continue
             for child in node.children:
-                if free > 0 and child.step is not None and self._unjudged(child):
+                alone = self._judged_alone(child) and self._unjudged(child)
+                if free > 0 and alone and child.step is not None:
                     free -= 1
                     command = Judge(child.id, node.id, child.step, None)
                     self._begin(WorkKind.JUDGE, child, command)
@@ -363,6 +366,11 @@ class LookaheadScheduler:
             return not paper or self._level(node) < self.config.depth
         return node is self.root and all(child.released for child in node.children)
 
+    def _judged_alone(self, child: Node) -> bool:
+        """Whether the verifier gets the draft step without the target's."""
+        early = self.config.judges_early and not child.unsure
+        return early or not self.config.needs_target_step
+
     def _unjudged(self, child: Node) -> bool:
         """Whether the verifier has yet to be asked about the draft step that leads
         here."""
@@ -371,10 +379,10 @@ class LookaheadScheduler:
 
     def _rows_in_work(self) -> int:
         """Rows of the target: target steps, and draft steps that are judged alone."""
-        alone = not self.config.needs_target_step
         return sum(
-            kind is WorkKind.TARGET or (alone and kind is WorkKind.JUDGE)
-            for kind, _ in self.work
+            kind is WorkKind.TARGET
+            or (kind is WorkKind.JUDGE and self._judged_alone(node))
+            for (kind, _), node in self.work.items()
         )
 
     # Changes to the tree and to the work

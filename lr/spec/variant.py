@@ -1,7 +1,7 @@
-"""A variant of the method: at most seven parts that replace the usual ones.
+"""A variant of the method: at most eight parts that replace the usual ones.
 
 `PARTS` is the one list of them; loading, `lr check`, headings and `docs/variants.md`
-read it. The base classes of three parts are defined here, the others beside the code
+read it. The base classes of four parts are defined here, the others beside the code
 that calls them: `verifiers/base.py`, `write.py` (segmenter), `token_sd.py` (drafter)
 and `acceptance.py` (rule).
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -27,8 +28,9 @@ from lr.spec.write import Segmenter, TokenBytes
 from lr.trace import Stats, TokenRounds
 from lr.types import SamplingParams, Step
 
-MakeDraft = Callable[[Any], Any]
-"""Makes a variant's draft from the target: its first layers, a quantised copy."""
+DraftModel = torch.nn.Module | str | Path | Callable[[Any], Any]
+"""A variant's draft: a model, the name or folder of a checkpoint, or a function that
+makes one from the target (its first layers, a quantised copy)."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,20 @@ class Controller(ABC):
         the run's own number (also used for None). Called after `depth`.
         """
         return None
+
+
+class StepSource(ABC):
+    """Writes draft steps in place of the draft model: from a store, a template, an
+    earlier answer. (A `Drafter` proposes tokens.)"""
+
+    @abstractmethod
+    def step_after(
+        self, tokens: tuple[int, ...], prompt: int, sibling: int
+    ) -> Sequence[int] | None:
+        """The tokens of alternative `sibling` (from 0) of the step after `tokens`, of
+        which the first `prompt` are the prompt. The draft model writes the step instead
+        for None, and for tokens that do not end a step. Must be a pure function.
+        """
 
 
 @dataclass(frozen=True)
@@ -112,7 +128,7 @@ class Given(Enum):
     OBJECT = "an object"
     PER_ANSWER = "a class or a function that makes one for each answer"
     PER_STEP = "a class or a function that makes one for each step"
-    MODEL = "a function that makes a model from the target"
+    MODEL = "a model, the name of a checkpoint, or a function of the target"
 
 
 class Part(NamedTuple):
@@ -131,6 +147,7 @@ PARTS = (
     Part("controller", Controller, Given.PER_ANSWER, "steps"),
     Part("corrector", Corrector, Given.OBJECT, "steps"),
     Part("segmenter", Segmenter, Given.PER_STEP, "both"),
+    Part("step_source", StepSource, Given.OBJECT, "steps"),
     Part("drafter", Drafter, Given.PER_ANSWER, "tokens"),
     Part("rule", AcceptanceRule, Given.PER_ANSWER, "tokens"),
     Part("draft", torch.nn.Module, Given.MODEL, "draft"),
@@ -152,9 +169,10 @@ class Variant:
     controller: Callable[[], Controller] | None = None
     corrector: Corrector | None = None
     segmenter: Callable[[TokenBytes], Segmenter] | None = None
+    step_source: StepSource | None = None
     drafter: Callable[[DrafterSetup], Drafter] | None = None
     rule: Callable[[], AcceptanceRule] | None = None
-    draft: MakeDraft | None = None
+    draft: DraftModel | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
     file: str | None = None
@@ -189,6 +207,8 @@ class Variant:
 def _check_given(part: Part, value: Any) -> None:
     if part.given is Given.OBJECT:
         fits = isinstance(value, part.base)
+    elif part.given is Given.MODEL:
+        fits = callable(value) or isinstance(value, (str, Path))
     else:
         is_object = isinstance(value, part.base) and not inspect.isclass(value)
         fits = callable(value) and not is_object

@@ -172,10 +172,22 @@ class StepWriter:
         else:
             self._speculate(self.config.speculation)
         for job in [job for job in self.live if job.finish is not None]:
-            self.live.remove(job)
-            job.trace.record(
-                StepWritten(self.config.role, job.index, job.step, job.node)
-            )
+            self._leave(job)
+
+    def give(self, job: StepJob, tokens: Sequence[int]) -> None:
+        """Let `tokens` be the step of a job that has just begun, up to where the step
+        ends. If it does not end, the model writes the step."""
+        segmenter = self.config.segmenter(self.token_bytes)
+        eos_ids = self.config.eos_ids
+        limited = tokens[: job.limit]
+        if any(token in eos_ids or segmenter.feed(token) for token in limited):
+            job.branch.extend(tokens)
+            self._take(job, tokens)
+            self._leave(job)
+
+    def _leave(self, job: StepJob) -> None:
+        self.live.remove(job)
+        job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
     def _speculate(self, speculation: Speculation) -> None:
         """Run one round of token-level speculation for all jobs."""

@@ -5,8 +5,9 @@
 The draft scores its own step, which is cheap. If the score is in the band (low, high),
 the draft is unsure, and an expensive scorer (`scorers.py`) decides. Faithful: who
 decides when. Different: the measure of confidence, for which the paper gives no
-numbers; here the draft's mean log-probability per token. With scorer "judge" the target
-writes its step for every pair, also where the draft is sure."""
+numbers; here the draft's mean log-probability per token. With scorer "judge", which
+compares with the target's step, the draft's own verdict is an early one: where it is
+sure, nobody waits for the target."""
 
 from __future__ import annotations
 
@@ -41,15 +42,16 @@ class Cascade(Verifier):
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         return self.cheap.passes + self.expensive.passes
 
-    def sure(self, verdict: Verdict) -> Verdict | None:
-        """The verdict of `cheap`, if its score is outside the band."""
-        score = verdict.score
-        if score is None or self.low < score < self.high:
-            return None
-        return replace(verdict, aligned=score > self.low)
+    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        return [
+            None
+            if verdict.score is None or self.low < verdict.score < self.high
+            else replace(verdict, aligned=verdict.score > self.low)
+            for verdict in verdicts_of(self.cheap, pairs)
+        ]
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        cheap = [self.sure(verdict) for verdict in verdicts_of(self.cheap, pairs)]
+        cheap = self.judge_early(pairs)
         unsure = [pair for pair, sure in zip(pairs, cheap, strict=True) if sure is None]
         expensive = iter(verdicts_of(self.expensive, unsure))
         return [verdict or next(expensive) for verdict in cheap]

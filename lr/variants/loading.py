@@ -89,8 +89,8 @@ def _make_variant(
         return member
     bases = ", ".join(part.base.__name__ for part in PARTS)
     expected = f"a function that returns a Variant, or a class derived from {bases}"
-    require(inspect.isclass(member), named, member, expected)
-    parts = [part for part in PARTS if issubclass(member, part.base)]
+    is_class = inspect.isclass(member)
+    parts = [part for part in PARTS if is_class and issubclass(member, part.base)]
     require(parts != [], named, member, expected)
     make = partial(member, **parameters) if parameters else member
     values: dict[str, Any] = {part.field: make for part in parts}

@@ -113,6 +113,8 @@ def say(record: Record) -> str:
             )
         case Targeted(node, step):
             return f"the target wrote {words(step)} (its own step after {node})"
+        case Judged(node, None):
+            return f"the verdict on {node} has to wait for the target's step"
         case Judged(node, Verdict(aligned, why)):
             return (
                 f"verdict on {node}: {'aligned' if aligned else 'not aligned'} ({why})"
@@ -162,8 +164,10 @@ def _change_of(event: cache.CacheEvent) -> str:
 
 def is_rejection(record: Record) -> bool:
     """Whether a verdict rejects a draft step here."""
-    event = record.event
-    return isinstance(event, Judged) and not event.verdict.aligned
+    match record.event:
+        case Judged(_, Verdict(aligned=False)):
+            return True
+    return False
 
 
 def is_emitted(record: Record, origin: Origin) -> bool:

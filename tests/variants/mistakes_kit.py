@@ -23,7 +23,7 @@ from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
 from lr.spec.proposal import Proposal
 from lr.spec.protocol import WAIT
 from lr.spec.sampling import distribution, sample
-from lr.spec.variant import Controller, Corrector, Variant
+from lr.spec.variant import Controller, Corrector, StepSource, Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Verdict
 
@@ -93,6 +93,15 @@ def likelier_than_drawn(pair):
     return sum(p - q for p, q in logs) > -1
 
 
+def early(judge_early):
+    """A verifier that compares steps, and judges some pairs early."""
+    return verdicts(
+        lambda pair: Verdict(pair.draft == pair.target_step, "equal"),
+        Requires.TARGET_STEP,
+        judge_early=lambda self, pairs: [judge_early(pair) for pair in pairs],
+    )
+
+
 def chooser(choose, verdict=None):
     variant = verdicts(
         verdict or Like().verdict, choose=lambda self, place: choose(place)
@@ -144,6 +153,13 @@ def segmenter(ends):
             return ends(self.tokens)
 
     return Variant(segmenter=Part)
+
+
+def source(step_after):
+    part = derived(
+        StepSource, step_after=lambda self, tokens, prompt, sibling: step_after(tokens)
+    )
+    return Variant(step_source=part())
 
 
 # Drafters
@@ -270,6 +286,13 @@ REFUSED = {
     "a_short_list": verifier(judge=lambda self, pairs: Like.judge(self, pairs)[:-1]),
     "a_score_that_is_not_a_number": scores(lambda pair: NAN),
     "a_tensor_for_a_bool": accepts(lambda pair: torch.tensor(1.0) > 0),
+    "a_misspelt_early_pass": lambda reasoner: verifier(
+        requires=Requires.TARGET_STEP, judge_erly=Like.judge
+    ),
+    "an_early_verdict_that_is_no_verdict": early(lambda pair: len(pair.prefix) % 2),
+    "an_early_pass_that_needs_the_target_step": early(
+        lambda pair: Verdict(pair.draft == pair.target_step, "early")
+    ),
     # choices
     "a_choice_that_is_not_aligned": chooser(
         lambda place: 0, lambda pair: Verdict(False, "x", 1.0)
@@ -289,6 +312,11 @@ REFUSED = {
     "a_corrector_beside_a_verifier_that_compares": Variant(corrector=Corrector()),
     # segmenters
     "the_number_of_boundaries": segmenter(lambda tokens: len(tokens) // 12),
+    # step sources
+    "text_for_a_step": source(lambda tokens: "Then Ben has 10 coins.\n\n"),
+    "a_list_of_steps": source(lambda tokens: [[5, 6], [7]]),
+    "a_negative_token_in_a_step": source(lambda tokens: [-3, 5]),
+    "a_step_outside_the_vocabulary": source(lambda tokens: [99999, 5]),
     # drafters
     "a_q_that_sums_to_less": drawn(lambda p: replace(p, q=p.q * 0.9)),
     "a_q_without_numbers": drawn(lambda p: replace(p, q=p.q * NAN)),
@@ -315,6 +343,7 @@ REFUSED = {
     "a_setting_of_the_wrong_type": lambda reasoner: Variant(
         Like(), settings={"depth": "4"}
     ),
+    "a_draft_that_is_not_there": Variant(draft="no-such-draft"),
     "a_number_for_a_draft": lambda reasoner: Variant(draft=7),
 }
 
@@ -346,6 +375,9 @@ BROKEN = {
     "the_wall_clock": accepts(lambda pair: ticks(1000) % 2 == 0),
     "a_global_generator": accepts(lambda pair: random.random() < 0.5),
     "the_pairs_are_kept": verdicts(keep_the_pair),
+    "an_early_verdict_that_judge_does_not_give": early(
+        lambda pair: Verdict(len(pair.draft.tokens) > 4, "early")
+    ),
     "a_choice_by_the_clock": chooser(by_the_clock),
     # controllers, correctors and segmenters
     "a_depth_by_the_clock": controller(lambda progress: 1 + ticks(1000) % 4),
@@ -353,6 +385,7 @@ BROKEN = {
     "no_step_is_kept": corrector(keep=lambda self, correction, step, number: False),
     "steps_that_never_end": segmenter(lambda tokens: False),
     "steps_that_share_a_counter": segmenter(lambda tokens: next(NUMBERS) % 11 == 0),
+    "a_step_by_a_counter": source(lambda tokens: [next(NUMBERS) % 461]),
     # drafters
     "the_rows_of_q_shifted_by_one": drawn(lambda p: replace(p, q=p.q.roll(1, 0))),
     "a_q_at_another_temperature": Variant(
@@ -394,10 +427,15 @@ SHOWN = {
     "a_choice_that_never_waits": chooser(
         lambda place: max(aligned_of(place), default=None)
     ),
+    "the_same_step_again_and_again": lambda reasoner: source(
+        lambda tokens: reasoner.codec.encode("Then Ben has 10 coins.\n\n")
+    ),
     "a_lookup_off_by_one": looked_up(last_token_again),
 }
 
 HARMLESS = {
+    # the draft model writes the steps, as for None
+    "a_step_that_never_ends": source(lambda tokens: [5] * 9),
     # another verifier, only a worse one
     "log_probabilities_off_by_one": accepts(lambda pair: sum(pair.logprobs[1:]) > -4.0),
 }

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from reasoner_kit import write_checkpoint
 from scheduler_kit import RandomScript, run_and_check
 
+from lr.errors import SettingError
 from lr.model.quantize import Int8Linear
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule
@@ -23,10 +24,11 @@ from lr.spec.proposal import Proposal
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import FixedSegmenter
 from lr.spec.token_sd import Context, Drafter, DrafterSetup
-from lr.spec.variant import PARTS, Controller, Progress, Variant
+from lr.spec.variant import PARTS, Controller, Progress, StepSource, Variant
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.named import RandomVerifier
 from lr.spec.write import Segmenter
-from lr.types import Origin
+from lr.types import Origin, Verdict
 from lr.variants.self_draft import quantised_draft, self_draft
 from lr.watch.scripted import ScriptedRun, shuffled
 
@@ -55,8 +57,8 @@ def answer(reasoner: Reasoner) -> Callable[..., Any]:
     return lambda **options: reasoner.generate(QUESTION, **{**OPTIONS, **options})
 
 
-def test_there_are_seven_parts() -> None:
-    assert len(PARTS) == 7
+def test_there_are_eight_parts() -> None:
+    assert len(PARTS) == 8
     fields = set(Variant.__dataclass_fields__)
     assert {part.field for part in PARTS} == fields - {"settings", "name", "file"}
 
@@ -105,6 +107,85 @@ def test_a_segmenter_of_ones_own(answer: Any) -> None:
 
     result = answer(variant=Variant(segmenter=fours), segmenter="blank_line")
     assert result.tokens == answer(mode="ar", segment_tokens=4).tokens
+
+
+class Recorded(StepSource):
+    """Knows the first `known` steps of the answer, of six tokens each."""
+
+    def __init__(self, steps: Sequence[Sequence[int]], known: int) -> None:
+        self.steps = steps[:known]
+
+    def step_after(
+        self, tokens: tuple[int, ...], prompt: int, sibling: int
+    ) -> Sequence[int] | None:
+        number = (len(tokens) - prompt) // 6
+        return self.steps[number] if number < len(self.steps) else None
+
+
+@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("mode", ["lr", "lr+sd"])
+def test_a_step_source_writes_drafts_and_the_model_the_others(
+    answer: Any, driver: str, width: int, mode: str
+) -> None:
+    options = {"driver": driver, "width": width, "mode": mode}
+    usual = answer(**options)
+    steps = [step.tokens for step in usual.steps]
+    half = len(steps) // 2
+    result = answer(variant=Variant(step_source=Recorded(steps, half)), **options)
+    assert result.tokens == usual.tokens
+    assert {step.origin for step in result.steps[:half]} == {Origin.ACCEPTED}
+
+
+class Early(Verifier):
+    """Accepts or rejects early by the sum of the tokens; else compares later."""
+
+    name = "early"
+
+    def verdict(self, pair: Pair) -> Verdict | None:
+        kind = sum(pair.draft.tokens) % 4
+        return None if kind == 0 else Verdict(kind > 1, "early")
+
+    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        assert all(pair.target is None for pair in pairs)
+        return [self.verdict(pair) for pair in pairs]
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        late = [
+            Verdict(sum(p.draft.tokens + p.target_step.tokens) % 3 == 0, "late")
+            for p in pairs
+        ]
+        return [
+            self.verdict(pair) or verdict
+            for pair, verdict in zip(pairs, late, strict=True)
+        ]
+
+
+class Patient(Early):
+    """Gives the same verdicts, once the target's step is there."""
+
+    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        return [None] * len(pairs)
+
+
+@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
+@pytest.mark.parametrize("schedule", ["paper", "depth"])
+def test_early_verdicts_change_no_step_and_save_target_passes(
+    answer: Any, schedule: str, driver: str
+) -> None:
+    options = {"schedule": schedule, "depth": 3, "driver": driver}
+    early = answer(variant=Variant(Early()), **options)
+    patient = answer(variant=Variant(Patient()), **options)
+    assert early.tokens == patient.tokens
+    reasons = {step.verdict.why for step in early.steps if step.verdict}
+    assert reasons == {"early", "late"}
+    assert early.stats.target_tokens < patient.stats.target_tokens
+
+
+def test_the_page_refuses_early_verdicts_and_step_sources(answer: Any) -> None:
+    for variant in (Variant(Early()), Variant(step_source=Recorded((), 0))):
+        with pytest.raises(SettingError, match="page"):
+            answer(variant=variant, engine="page", mode="lr")
 
 
 @settings(max_examples=200, deadline=None)
@@ -218,6 +299,22 @@ def test_the_target_drafts_for_itself(
     after = answer(mode=mode, **match)
     assert after.tokens == before.tokens
     assert after.stats.draft_tokens == before.stats.draft_tokens
+
+
+@pytest.mark.parametrize("mode", ["sd", "lr"])
+@pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
+def test_a_draft_may_be_a_model_or_a_checkpoint(
+    reasoner: Reasoner, answer: Any, mode: Any, driver: Any
+) -> None:
+    """Drafting with the target itself, or with its checkpoint, everything is kept."""
+    options = {"acceptance": "match", "coupling": "shared", "mode": mode}
+    target = reasoner.engine.target
+    for draft in (target, reasoner.engine.names["target"]):
+        result = answer(variant=Variant(draft=draft), driver=driver, **options)
+        assert result.tokens == answer(mode="ar").tokens
+        rounds, stats = result.stats.rounds, result.stats
+        kept = rounds.accepted >= rounds.tried > 0
+        assert kept if mode == "sd" else stats.accepted >= stats.judged - 1 > 0
 
 
 def test_a_quantised_copy_leaves_the_target_as_it_is(reasoner: Reasoner) -> None:

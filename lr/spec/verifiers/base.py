@@ -97,6 +97,14 @@ class Verifier(ABC):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict per pair, in order, each independent of the other pairs."""
 
+    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        """The verdicts of `judge` on pairs whose target step is not written yet; None
+        where the verdict needs it. Asked before `judge`, while the target writes: an
+        accepted step need not wait for the target, a rejected one has its correction
+        begun.
+        """
+        return [None] * len(pairs)
+
     def choose(self, place: Place) -> Choice:
         """The index in `place.drafts` of the alternative to accept; None: emit the
         target's step; `WAIT`: ask again with one more alternative (not if `place.more`
@@ -180,5 +188,20 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     if not pairs:
         return []
     verdicts: list[Verdict] = verifier.judge(pairs)
-    check_verdicts(verifier, verdicts, len(pairs))
+    check_verdicts(verifier.judge, verdicts, len(pairs))
+    return verdicts
+
+
+def judges_early(verifier: Verifier) -> bool:
+    """Whether the verifier compares steps, and can do without the target's sometimes."""
+    writes_early = type(verifier).judge_early is not Verifier.judge_early
+    return writes_early and Requires.TARGET_STEP in verifier.requires
+
+
+def early_verdicts_of(
+    verifier: Verifier, pairs: Sequence[Pair]
+) -> list[Verdict | None]:
+    """The verifier's early verdicts, checked."""
+    verdicts: list[Verdict | None] = verifier.judge_early(pairs)
+    check_verdicts(verifier.judge_early, verdicts, len(pairs), early=True)
     return verdicts

@@ -39,6 +39,7 @@ CHECKS: dict[str, Callable[[Findings, Callable[[], Any]], None]] = {
     "controller": steps.check_controller,
     "corrector": steps.check_corrector,
     "segmenter": steps.check_segmenter,
+    "step_source": steps.check_step_source,
     "drafter": tokens.check_drafter,
     "rule": tokens.check_rule,
 }
@@ -114,6 +115,7 @@ def idle_parts(variant: Variant, results: Sequence[Result]) -> list[str]:
     idle = {
         "verifier": (stats.accepted in (0, stats.judged), kept),
         "segmenter": (2 * cut > len(steps), f"{cut} of {len(steps)} steps were cut"),
+        "step_source": (stats.accepted == 0, kept),
         "drafter": (rounds.accepted == 0, tokens),
         "rule": (rounds.accepted == 0, tokens),
         "draft": (stats.accepted + rounds.accepted == 0, f"{kept}, {tokens}"),

@@ -14,20 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from lr.rng import Stream
-from lr.spec.checks import (
-    check_bool,
-    check_choice,
-    check_number,
-)
+from lr.spec.checks import check_bool, check_choice, check_number, check_step
 from lr.spec.protocol import WAIT, Choice, NodeId, Place
-from lr.spec.variant import Controller, Correction, Corrector, Progress
+from lr.spec.variant import Controller, Correction, Corrector, Progress, StepSource
 from lr.spec.verifiers.base import (
     Pair,
     Requires,
     Verifier,
+    early_verdicts_of,
+    judges_early,
     verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
@@ -58,7 +54,6 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
     the end of the text, equal steps, the same draft after another prefix, tokens that
     top-p forbids, a draft that no model drew."""
     chance = random.Random(seed)
-    noise = torch.Generator().manual_seed(seed)
     pairs: list[Pair] = []
     for number in range(count):
         length = 1 if number % 4 == 1 else chance.randint(1, 9)
@@ -68,9 +63,8 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
         target = random_step(chance, chance.randint(1, 9))
         if number % 3 == 0 or target.finish is not draft.finish:
             target = draft  # steps that end differently never reach a verifier
-        n = len(draft.tokens)
         nats = chance.choice([0.01, 1.0, 9.0])
-        raw, p, q = (-nats * torch.rand(3, n, generator=noise)).tolist()
+        raw, p, q = ([-nats * chance.random() for _ in draft.tokens] for _ in range(3))
         if number % 5 == 2:
             p[0] = -math.inf
         pair = Pair(
@@ -115,9 +109,10 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     def judge(verifier: Verifier, pair: Pair) -> Verdict:
         return verdicts_of(verifier, [pair])[0]
 
-    def compare(verdicts: Sequence[Verdict], statement: str) -> None:
+    def compare(verdicts: Sequence[Verdict | None], statement: str) -> None:
         for first, verdict in zip(alone, verdicts, strict=True):
-            findings.must(alike(first, verdict), statement, f"{verdict} and {first}")
+            same = verdict is None or alike(first, verdict)
+            findings.must(same, statement, f"{verdict} and {first}")
 
     verifier = anew()
     full = random_pairs(24)
@@ -134,6 +129,12 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
         [judge(anew(), pair) for pair in full],
         "a pair that holds more than `requires` names gets the same verdict",
     )
+    if judges_early(verifier):
+        bare = [replace(pair, target=None) for pair in pairs[::-1]]
+        early = early_verdicts_of(anew(), bare)[::-1]
+        compare(early, "an early verdict is the one that `judge` gives")
+        if not any(early):
+            findings.remarks.append("judge_early is never sure")
     if type(verifier).choose is not Verifier.choose:
         choices = same_everywhere(findings, anew, choose, random_places())
         if WAIT not in choices:
@@ -194,6 +195,19 @@ def check_controller(
             [Progress(n, 9 * n, sum(aligned[:n]), n, 2 * n) for n in range(1, 21)]
         )
     same_everywhere(findings, anew, choose_depths, histories)
+
+
+def check_step_source(findings: Findings, anew: Callable[[], StepSource]) -> None:
+    """A pure function."""
+
+    def write(source: StepSource, tokens: tuple[int, ...]) -> Any:
+        step = source.step_after(tokens, 2, len(tokens) % 3)
+        check_step(source, step, VOCAB_SIZE)
+        return step
+
+    chance = random.Random(5)
+    texts = [random_tokens(chance, n) for n in range(2, 60)]
+    same_everywhere(findings, anew, write, texts)
 
 
 def check_corrector(findings: Findings, anew: Callable[[], Corrector]) -> None:
