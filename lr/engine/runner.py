@@ -62,7 +62,6 @@ class ModelRunner:
         self.vocab_size = vocab_size or model.config.vocab_size
         assert self.vocab_size <= model.config.vocab_size
         self.known_tokens = min(known_tokens or self.vocab_size, self.vocab_size)
-        self.kind = model.attention  # stays the same if the model's changes
         self.num_blocks = num_blocks
         padding = int(model.replayable)  # a block for the padding of CUDA graphs
         self.cache = model.make_cache(num_blocks + padding, block_size)
@@ -175,8 +174,9 @@ class ModelRunner:
             batch = RaggedBatch.build(
                 tables, tokens, slots, wanted=num_rows, device=self.model.device
             )
-            replay = None if self.graphs is None else self.graphs.run
-            logits = self.model(batch, self.cache, self.kind, replay)
+            logits = None if self.graphs is None else self.graphs.run(batch)
+            if logits is None:
+                logits = self.model(batch, self.cache)
         rows: Tensor = logits[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf

@@ -134,9 +134,9 @@ def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
     attention; the last two from a recording if the kind can be recorded."""
     model.attention = kind
     cache = model.make_cache(4, BLOCK_SIZE)
-    replay = None
+    graphs = None
     if kind.tiles is not None:
-        replay = StepGraphs(model, cache, rows=(1, 4)).run
+        graphs = StepGraphs(model, cache, rows=(1, 4))
     table = cache.new()
     rows = []
     for count in (37, 3, 1):
@@ -145,5 +145,6 @@ def answers(model: CausalLM, kind: AttentionKind) -> Tensor:
             batch = RaggedBatch.build(
                 [table], tokens, slots, wanted=[count], device=model.device
             )
-            rows.append(model(batch, cache, kind, replay).double())
-    return torch.cat(rows)
+            logits = None if graphs is None else graphs.run(batch)
+            rows.append(model(batch, cache) if logits is None else logits)
+    return torch.cat(rows).double()

@@ -31,7 +31,6 @@ from lr.model.layers import (
 )
 
 Network = TypeVar("Network", bound="CausalLM")
-Replay = Callable[[RaggedBatch], Tensor | None]
 
 
 class CausalLM(Module):
@@ -40,7 +39,6 @@ class CausalLM(Module):
     `graphs`: allow CUDA graphs. `source`: which checkpoint it is.
     """
 
-    __call__ = nn.Module.__call__  # also accepts keyword arguments
     attention: AttentionKind = SDPA
     graphs: bool = True
     source: str = ""
@@ -128,21 +126,10 @@ class CausalLM(Module):
             return head(hidden)
         return F.linear(hidden, self.embedding.weight)
 
-    def forward(
-        self,
-        batch: RaggedBatch,
-        cache: PagedKVCache,
-        attention: AttentionKind | None = None,
-        replay: Replay | None = None,
-    ) -> Tensor:
+    def forward(self, batch: RaggedBatch, cache: PagedKVCache) -> Tensor:
         """Write the K/V of a ragged batch into the cache, at the batch's slots, and
-        return the logits [m, v] of its logit rows. `attention` replaces the model's
-        own. `replay` is tried first; it returns the logits if it has a CUDA graph for
-        this number of rows, else None.
-        """
-        if replay is not None and (replayed := replay(batch)) is not None:
-            return replayed
-        attend = (attention or self.attention).ragged(batch, cache)
+        return the logits [m, v] of its logit rows."""
+        attend = self.attention.ragged(batch, cache)
         hidden = self.trunk(batch.tokens, batch.positions, attend)
         return self.logits(
             hidden if batch.logit_rows is None else hidden[batch.logit_rows]

@@ -38,11 +38,11 @@ from torch import Tensor
 
 from lr.errors import LRError, SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionKind, RaggedBatch
+from lr.model.attention import RaggedBatch
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
 from lr.model.device import start_process
-from lr.model.qwen import CausalLM, Replay
+from lr.model.qwen import CausalLM
 from lr.model.weights import Piece, config_of, load_pieces, pieces
 
 PATIENCE = 3.0  # seconds in which a rank that has lost another ends too
@@ -139,20 +139,13 @@ class RankLM(CausalLM):
         dist.gather(part, parts)
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size]
 
-    def forward(
-        self,
-        batch: RaggedBatch,
-        cache: PagedKVCache,
-        attention: AttentionKind | None = None,
-        replay: Replay | None = None,
-    ) -> Tensor:
+    def forward(self, batch: RaggedBatch, cache: PagedKVCache) -> Tensor:
         """As in `CausalLM`; on rank 0, with all others. Raises `WorkerError`."""
-        kind = attention or self.attention
         if self.others is None:
-            return super().forward(batch, cache, kind)
+            return super().forward(batch, cache)
         with self.others.in_step():
-            self.others.post(batch, cache, kind.name)
-            return super().forward(batch, cache, kind)
+            self.others.post(batch, cache, self.attention.name)
+            return super().forward(batch, cache)
 
     def close(self) -> None:
         """End the other ranks."""

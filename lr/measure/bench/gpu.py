@@ -44,11 +44,6 @@ from lr.theory.cost import Answers
 from lr.types import Finish, Role, SamplingParams
 
 
-def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
-    """A runner whose cache holds `rows` sequences of `length` tokens."""
-    return ModelRunner(model, num_blocks=rows * (length // BLOCK_SIZE + 2))
-
-
 def write_step(
     runner: ModelRunner,
     sampling: SamplingParams,
@@ -157,7 +152,8 @@ def time_passes(
     sampling = plan.options.sampling(SamplingParams())
     rows = []
     for batch in plan.batches:
-        runner = runner_for(model, batch, plan.prompt + plan.steps)
+        blocks = batch * ((plan.prompt + plan.steps) // BLOCK_SIZE + 2)
+        runner = ModelRunner(model, num_blocks=blocks)
         seconds = []
         for _ in range(plan.repeats + 1):
             spent = write_step(runner, sampling, prompt, batch, plan.steps)

@@ -36,9 +36,7 @@ from lr.spec.write import WriterConfig
 from lr.theory.distributions import Duration, Lognormal
 from lr.types import Role, Verdict, require
 
-ASSUMED_LENGTH = Lognormal(
-    32.0, 0.5
-)  # Tokens of a step. Assumed: the paper prints no lengths.
+ASSUMED_LENGTH = Lognormal(32.0, 0.5)  # tokens of a step; the paper prints no lengths
 INSTRUCTIONS, FRAME = list(range(180)), range(32)
 """Tokens of a judge's prompt: the shared beginning, and those around the two steps."""
 STEPS, TOKENS = 8, 32
