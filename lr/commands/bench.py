@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lr.commands import show
 from lr.commands.info import memory_table
 from lr.commands.options import DeviceOptions, DtypeName, ModelChoice, torch_dtype
 from lr.commands.run import TINY
-from lr.measure.bench.report import BenchWay, acceptance_of, conditions, write_json
+from lr.measure.bench.report import BenchWay, Spread, conditions, write_json
 from lr.measure.datasets import ask, load_items
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.distributions import Lognormal
@@ -59,13 +60,8 @@ class BenchDecode:
                 with show.progress(f"{rows} row(s)", total) as advance:
                     decode.measure(able, questions, rows, self.repeats, advance)
                 lines = decode.rows_of(able)
-                columns = ("way", "tokens/s:.1f", "quartiles", "/ lr", "quartiles")
-                cells = [
-                    (name, rate.median, rate.middle_half, r.median, r.middle_half)
-                    for name, rate, r in lines
-                ]
                 title = f"{target}, {rows} row(s), temperature 0"
-                out.print(show.table(columns, cells, title=title))
+                out.print(show.table(("way", "tokens/s", "/ lr"), lines, title=title))
                 content[f"batch {rows}"] = [
                     {"way": name, "rate": asdict(rate), "ratio": asdict(ratio)}
                     for name, rate, ratio in lines
@@ -99,6 +95,17 @@ STEP_COLUMNS = (
     "draft",
     "verifier",
 )
+STEP_NUMBERS = (
+    "predicted_tokens_per_second",
+    "accuracy",
+    "step_acceptance",
+    "token_acceptance",
+    "tokens_per_target_pass",
+    "target_share",
+    "draft_share",
+    "verifier_share",
+)
+"""The numbers of a row in the columns after its rate and its speedup."""
 
 
 @dataclass(frozen=True)
@@ -142,18 +149,15 @@ class BenchStep:
         rows = step.rows(tallies, costs, options.depth, options.draft_forwards)
         cells = [
             (
-                row.tally.way.name,
-                row.rate.median,
-                row.speedup,
-                row.predicted,
-                row.tally.accuracy,
-                *acceptance_of(row.tally.stats).values(),
-                *row.tally.shares.values(),
+                row["way"],
+                median(row["tokens_per_second"]),
+                Spread(**row["speedup"]),
+                *(row[name] for name in STEP_NUMBERS),
             )
             for row in rows
         ]
         out.print(show.in_words(content["conditions"]))
-        groups = [row.tally.way.mode for row in rows]
+        groups = [row["mode"] for row in rows]
         out.print(show.table(STEP_COLUMNS, cells, groups=groups))
         for role, cost in zip(("target", "draft"), costs, strict=True):
             out.print(
@@ -163,7 +167,7 @@ class BenchStep:
             )
             content.setdefault("pass_seconds", {})[role] = asdict(cost)
         out.print(STEP_NOTES, style="dim")
-        write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
+        write_json(content | {"rows": rows}, self.json)
 
     def _ways(self) -> list[BenchWay]:
         from lr.measure.bench import step

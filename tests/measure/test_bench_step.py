@@ -35,13 +35,12 @@ def test_measuring(tmp_path: Path) -> None:
     with Reasoner(target, draft, "random:0.5") as reasoner:
         tallies = measure(reasoner, chosen, load_items("tiny:2"), 2, settings)
     plain, sync, hybrid = rows(tallies, fitted_costs(tallies), 2, 8)
-    assert plain.speedup.median == 1.0
-    assert sync.predicted is not None and sync.predicted > 0
-    for row in (plain, sync, hybrid):
-        stats, tally = row.tally.stats, row.tally
-        assert stats.tokens == sum(tally.tokens) == 160
-        assert len(tally.rates) == 2 and tally.shares["target"] <= 1.0
-    assert hybrid.tally.stats.step_acceptance is not None
+    assert plain["speedup"]["median"] == 1.0
+    assert sync["predicted_tokens_per_second"] > 0
+    for row, tally in zip((plain, sync, hybrid), tallies, strict=True):
+        assert row["stats"]["tokens"] == sum(tally.tokens) == 160
+        assert len(row["tokens_per_second"]) == 2 and row["target_share"] <= 1.0
+    assert hybrid["step_acceptance"] is not None
 
 
 @pytest.mark.usefixtures("short_answers")
@@ -52,7 +51,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*words, str(tmp_path / "step.json"), *only]) == 0
     assert "a pass of the target takes" in capsys.readouterr().out
     content = json.loads((tmp_path / "step.json").read_text())
-    names = [row["name"] for row in content["rows"]]
+    names = [row["way"] for row in content["rows"]]
     assert names == ["ar", "sd", "lr, sync, lockstep"]
     assert content["pass_seconds"]["target"]["first"] > 0
     for flags in ("--repeats 1", "--only nonsense"):

@@ -22,7 +22,6 @@ from lr.measure.bench import step
 from lr.measure.bench.report import (
     BenchWay,
     Spread,
-    acceptance_of,
     conditions,
     timed,
     wait_for,
@@ -237,21 +236,7 @@ def figures(
     ]
     costs = step.fitted_costs([*alone, plain])
     options = plan.options
-    return [
-        {
-            "way": tally.way.name,
-            "tokens_per_second": tally.rates,
-            "speedup": asdict(row.speedup),
-            "predicted_tokens_per_second": row.predicted,
-            "stats": asdict(tally.stats),
-            **acceptance_of(tally.stats),
-        }
-        for tally, row in zip(
-            tallies,
-            step.rows(tallies, costs, options.depth, options.draft_forwards),
-            strict=True,
-        )
-    ]
+    return step.rows(tallies, costs, options.depth, options.draft_forwards)
 
 
 def bench(

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lr import __version__
 from lr.measure.store import Store
-from lr.trace import Stats
 
 if TYPE_CHECKING:
     import torch
@@ -42,12 +41,8 @@ class Spread:
         low, _, high = quantiles(values, n=4, method="inclusive")
         return cls(median(values), low, high)
 
-    @property
-    def middle_half(self) -> str:
-        return f"{self.low:.2f}-{self.high:.2f}"
-
     def __str__(self) -> str:
-        return f"{self.median:.2f} [{self.middle_half}]"
+        return f"{self.median:.2f} [{self.low:.2f}-{self.high:.2f}]"
 
     @classmethod
     def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
@@ -69,12 +64,6 @@ class BenchWay:
     @property
     def overlapped(self) -> bool:
         return self.settings.get("driver") == "overlapped"
-
-
-def acceptance_of(stats: Stats) -> dict[str, float | None]:
-    """The ratios that every benchmark of modes records."""
-    names = ("step_acceptance", "token_acceptance", "tokens_per_target_pass")
-    return {name: getattr(stats, name) for name in names}
 
 
 def in_turn(items: Sequence[T], number: int) -> list[T]:

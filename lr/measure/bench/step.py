@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from lr.measure.bench.report import BenchWay, Spread, acceptance_of, in_turn
+from lr.measure.bench.report import BenchWay, Spread, in_turn
 from lr.measure.datasets import Item, ask
 from lr.measure.grading import Grader
 from lr.options import LOOKAHEAD
@@ -87,44 +87,6 @@ class BenchTally:
             for tokens, seconds in zip(self.tokens, self.seconds, strict=True)
         ]
 
-    @property
-    def accuracy(self) -> float:
-        return self.right / len(self.answers.chain_lengths)
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The shares of the total time in which target, draft and verifier worked."""
-        total = sum(self.seconds)
-        return {
-            "target": self.stats.target_seconds / total,
-            "draft": self.stats.draft_seconds / total,
-            "verifier": self.stats.verifier_seconds / total,
-        }
-
-
-@dataclass(frozen=True)
-class StepRow:
-    """A way's tokens/s, their ratio to plain decoding, predicted tokens/s (None: not
-    modelled)."""
-
-    tally: BenchTally
-    rate: Spread
-    speedup: Spread
-    predicted: float | None
-
-    def figures(self) -> dict[str, Any]:
-        tally = self.tally
-        return {
-            **asdict(tally.way),
-            "tokens_per_second": tally.rates,
-            "speedup": asdict(self.speedup),
-            "predicted_tokens_per_second": self.predicted,
-            "accuracy": tally.accuracy,
-            "answers": len(tally.answers.chain_lengths),
-            **acceptance_of(tally.stats),
-            **{f"{role}_share": share for role, share in tally.shares.items()},
-        }
-
 
 def measure(
     reasoner: Reasoner,
@@ -191,17 +153,36 @@ def fitted_costs(tallies: Sequence[BenchTally]) -> Costs:
 
 def rows(
     tallies: Sequence[BenchTally], costs: Costs, depth: int, forwards: int
-) -> list[StepRow]:
-    """The rows of the table; the first tally is plain decoding."""
-    step_rows = []
+) -> list[dict[str, Any]]:
+    """The numbers of every way; the first is plain decoding. The prediction is None
+    where the way is not modelled; shares are of the time."""
+    numbers = []
     for tally in tallies:
         predicted, emitted = None, tally.answers.emitted
         if emitted and tally.way.variant is None:  # the load of a variant is unknown
             work = modelled(tally, costs, depth, forwards)
             predicted = fmean(emitted) / seconds_per_step(*work)
-        speedup = Spread.of_ratios(tally.rates, tallies[0].rates)
-        step_rows.append(StepRow(tally, Spread.of(tally.rates), speedup, predicted))
-    return step_rows
+        total, stats = sum(tally.seconds), tally.stats
+        row = {
+            "way": tally.way.name,
+            "mode": tally.way.mode,
+            "settings": tally.way.settings,
+            "variant": tally.way.variant,
+            "tokens_per_second": tally.rates,
+            "speedup": asdict(Spread.of_ratios(tally.rates, tallies[0].rates)),
+            "predicted_tokens_per_second": predicted,
+            "answers": len(tally.answers.chain_lengths),
+            "accuracy": tally.right / len(tally.answers.chain_lengths),
+            "step_acceptance": stats.step_acceptance,
+            "token_acceptance": stats.token_acceptance,
+            "tokens_per_target_pass": stats.tokens_per_target_pass,
+            "target_share": stats.target_seconds / total,
+            "draft_share": stats.draft_seconds / total,
+            "verifier_share": stats.verifier_seconds / total,
+            "stats": asdict(stats),
+        }
+        numbers.append(row)
+    return numbers
 
 
 def modelled(
