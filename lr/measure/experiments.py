@@ -50,7 +50,6 @@ class Arm:
     options: Mapping[str, Any] = field(default_factory=dict)
     verifier: str | None = None
     variant: str | None = None
-    save_pairs: bool = False
 
     @property
     def name(self) -> str:
@@ -188,7 +187,6 @@ class Lab:
             samples=(repeat,),
             concurrency=self.concurrency,
             variant=variant,
-            save_pairs=arm.save_pairs,
         )
 
     def _head(self, arm: Arm) -> Row:
@@ -265,7 +263,7 @@ def verifier_arms(lab: Lab) -> list[Arm]:
                 raise
             continue
         cells = {"verifier": name}
-        arms.append(Arm(cells, lab.mode, verifier=name, save_pairs=True))
+        arms.append(Arm(cells, lab.mode, verifier=name))
     return arms
 
 

@@ -40,6 +40,7 @@ SAME = [
 """Settings that compared runs must share; the model may differ if one run is the draft
 alone."""
 DRAWS = 2000  # of the bootstrap; seeds move an interval by about 1/20 of its width
+COMPARED = ("speedup", "speedup, 95 %", "middle half", "length", "lost", "won", "p")
 Interval = tuple[float, float]
 AnswerRecord = dict[str, Any]  # the content of a result's file
 
@@ -112,25 +113,18 @@ def read_run(path: Path, grader: Grader) -> RunResults:
     if not records:
         raise SettingError(f"{path} has no results such as 0.json, 1.json.")
     for record in records.values():
-        if "right" not in record:
-            record |= asdict(_grade(record, grader))
+        if "right" not in record:  # of the official tool: the text after the prompt
+            prompt = record.get("target_prompt", "")
+            text = record.get("full_text", "").removeprefix(prompt)
+            text = record.get("generation_text", text)
+            gold = record.get("gold")
+            item = Item(0, "", Task.MATH, None if gold is None else str(gold))
+            record |= asdict(grader.grade(item, text))
     head = store.settings() or {}
     settings = head.get("settings", {})
     if "mode" in head:  # a variant has chosen it
         settings = settings | {"mode": head["mode"]}
     return RunResults(path, records, settings, tuple(head.get("devices", ())))
-
-
-def _grade(record: AnswerRecord, grader: Grader) -> Any:
-    """The grade of an answer of the official tool: its text after the prompt against
-    its gold answer."""
-    text, gold = record.get("generation_text"), record.get("gold")
-    if text is None:
-        prompt = record.get("target_prompt", "")
-        text = record.get("full_text", "").removeprefix(prompt)
-    if gold is None:
-        return grader.grade(Item(0, "", Task.FREE), text)
-    return grader.grade(Item(0, "", Task.MATH, str(gold)), text)
 
 
 def choose_baseline(
@@ -196,10 +190,10 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         if record.get("right") is not None:
             grades.setdefault(key.number, []).append(bool(record["right"]))
     right, interval = accuracy(list(grades.values())) if grades else (None, None)
-    comparison: dict[str, Any] = {}
+    compared: dict[str, Any] = dict.fromkeys(COMPARED)
     facts: list[str] = []
     if baseline is not None and baseline is not run:
-        comparison, facts = compare(run, baseline)
+        compared, facts = compare(run, baseline)
     row = {
         "run": run.name,
         "mode": run.mode,
@@ -208,19 +202,14 @@ def summarise(run: RunResults, baseline: RunResults | None = None) -> Summary:
         "right, 95 %": interval,
         "tokens/s": tokens / seconds if seconds else None,
         "mean": fmean(speeds) if speeds else None,
-        **{
-            head: comparison.get(head)
-            for head in ("speedup", "speedup, 95 %", "middle half")
-        },
+        **compared,
         "steps kept": stats.step_acceptance,
         "tokens kept": stats.token_acceptance,
         "tokens/pass": stats.tokens_per_target_pass,
         "tokens": tokens,
-        "length": comparison.get("length"),
         "wasted": wasted / stats.target_tokens if stats.target_tokens else None,
         "judge s": stats.verifier_seconds if counted else None,
         "judge passes": stats.verifier_passes if counted else None,
-        **{head: comparison.get(head) for head in ("lost", "won", "p")},
     }
     unread = [r for r in records if r.get("right") is False and r.get("answer") is None]
     if unread:
@@ -282,24 +271,11 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
             f"{lost} answers right in the baseline are wrong here, {won} the other way "
             f"(p = {p:.2g})"
         )
-    columns = {
-        "speedup": speedup,
-        "speedup, 95 %": interval,
-        "middle half": quartiles(each),
-        "length": length,
-        "lost": lost,
-        "won": won,
-        "p": p,
-    }
-    return columns, facts
-
-
-def quartiles(values: Sequence[float]) -> Interval | None:
-    """The first and the last quartile of at least four values, else None."""
-    if len(values) < 4:
-        return None
-    ends: Any = np.nanpercentile(values, (25, 75))
-    return float(ends[0]), float(ends[1])
+    middle = None
+    if len(each) >= 4:
+        middle = tuple(np.nanpercentile(each, (25, 75)).tolist())
+    columns = (speedup, interval, middle, length, lost, won, p)
+    return dict(zip(COMPARED, columns, strict=True)), facts
 
 
 def num_tokens(record: AnswerRecord) -> int:
