@@ -271,7 +271,7 @@ def compare(run: RunResults, baseline: RunResults) -> tuple[dict[str, Any], list
             f"{lost} answers right in the baseline are wrong here, {won} the other way "
             f"(p = {p:.2g})"
         )
-    middle = None
+    middle: tuple[float, ...] | None = None
     if len(each) >= 4:
         middle = tuple(np.nanpercentile(each, (25, 75)).tolist())
     columns = (speedup, interval, middle, length, lost, won, p)
