@@ -43,7 +43,7 @@ class Reasoner:
     `target` is the name of a tiny model, a directory or a hub id, and so is `draft`,
     which must share its tokenizer; "int4:" or "int8:" before a name quantises its
     matrices on a CPU (`model/quantize.py`). `verifier` is a `Verifier` or a name: "exact",
-    "judge", "embedding:0.95", ... (`spec/verifiers/named.py`). `judge` is the
+    "judge", "embedding:0.95", ... (`engine/verifiers.py`). `judge` is the
     verifier's checkpoint: a language model for "judge", an encoder for "embedding".
 
     Without a draft, there is the one that the target's generation_config.json names

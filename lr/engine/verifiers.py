@@ -2,7 +2,7 @@
 
     exact · judge · judge:0.8 · score:9 · random:0.3 · FILE.py:NAME
 
-`lr/spec/verifiers/named.py` lists them. Your own NAME is a class without arguments.
+`THRESHOLDS` lists them. Your own NAME is a class without arguments.
 """
 
 from __future__ import annotations
@@ -27,10 +27,35 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import checkpoint_id
 from lr.registry import load_file, verifiers
 from lr.spec.checks import make_part
-from lr.spec.verifiers.base import Verifier, check_verifier
-from lr.spec.verifiers.judge import JUDGE_TOKENS, PromptedModel
-from lr.spec.verifiers.named import VERIFIERS, Embed, Named
+from lr.spec.verifiers.base import ExactVerifier, Verifier, check_verifier
+from lr.spec.verifiers.judge import JUDGE_TOKENS, JudgeVerifier, PromptedModel
+from lr.spec.verifiers.named import (
+    Embed,
+    EmbeddingVerifier,
+    LikelihoodVerifier,
+    RandomVerifier,
+    ScoreVerifier,
+)
 from lr.types import require
+
+THRESHOLDS: dict[str, float | None] = {
+    "exact": None,
+    "oracle": None,
+    "judge": 0.5,
+    "embedding": 0.95,
+    "score": 7.0,
+    "likelihood": -1.0,
+    "random": 0.5,
+    "always": None,
+    "never": None,
+}
+"""The verifiers by name, with the default of the number that may follow the name (None:
+none may)."""
+CHECKPOINTS = {
+    "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
+    "embedding": "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
+}
+"""Those that need a checkpoint of their own, with an example."""
 
 
 def asked_model(
@@ -64,8 +89,6 @@ class VerifierChoice:
     loader: Loader = field(default_factory=Loader)
     num_blocks: int | None = None
     name: str = field(init=False)
-    _target: CausalLM | None = field(init=False, default=None)
-    _draft: CausalLM | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.wanted is None:
@@ -77,20 +100,20 @@ class VerifierChoice:
             self.name = check_verifier(self.wanted).name
             return
         self.name = self.wanted
-        named, _ = _named(self.name)
-        if named is VERIFIERS["oracle"]:
-            self.oracle()  # refuses a target of another language
-        if named is VERIFIERS["judge"]:
+        kind, _ = _parse(self.name)
+        if kind == "oracle":
+            verifiers["oracle"](self.codec)  # refuses a target of another language
+        if kind == "judge":
             self.checkpoint = self.checkpoint or own_judge(self.codec)
-        if self.checkpoint is not None and named.checkpoint is None:
+        if self.checkpoint is not None and kind not in CHECKPOINTS:
             raise SettingError(
                 f"judge is {str(self.checkpoint)!r}, but verifier {self.name!r} uses no judge "
                 "model; omit judge, or use verifier judge."
             )
-        if self.checkpoint is None and named.checkpoint is not None:
+        if self.checkpoint is None and kind in CHECKPOINTS:
             raise SettingError(
                 f"verifier {self.name!r} needs its own checkpoint: give judge (on the command "
-                f"line --judge_model), {named.checkpoint}."
+                f"line --judge_model), {CHECKPOINTS[kind]}."
             )
 
     def build(self, target: CausalLM, draft: CausalLM | None = None) -> Verifier:
@@ -99,50 +122,55 @@ class VerifierChoice:
         threshold."""
         if isinstance(self.wanted, Verifier):
             return self.wanted
-        self._target = target
-        self._draft = draft
-        named, threshold = _named(self.name)
-        return named.make(self, threshold)
+        kind, threshold = _parse(self.name)
+        decode = self.codec.decode
+        match kind:
+            case "exact":
+                return ExactVerifier()
+            case "oracle":
+                return verifiers["oracle"](self.codec)
+            case "judge":
+                return JudgeVerifier(self._judge(target, draft), decode, threshold)
+            case "embedding":
+                assert self.checkpoint is not None
+                encoder = load_encoder(self.checkpoint, device=str(self.device))
+                return EmbeddingVerifier(encoder, decode, threshold)
+            case "score":
+                asked = asked_model(target, self.codec, self.num_blocks)
+                return ScoreVerifier(asked, threshold=threshold)
+            case "likelihood":
+                asked = asked_model(target, self.codec, self.num_blocks)
+                return LikelihoodVerifier(asked.runner, threshold)
+            case "always":
+                return RandomVerifier(1.0)
+            case "never":
+                return RandomVerifier(0.0)
+        return RandomVerifier(threshold)
 
-    # What a verifier may be made of
-
-    def target(self) -> PromptedModel:
-        assert self._target is not None, "build gives it"
-        return asked_model(self._target, self.codec, self.num_blocks)
-
-    def judge(self) -> PromptedModel:
+    def _judge(self, target: CausalLM, draft: CausalLM | None) -> PromptedModel:
         assert self.checkpoint is not None
-        model = self._loaded(self.checkpoint)
         blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-        return asked_model(model, Codec.load(self.checkpoint), blocks)
-
-    def _loaded(self, checkpoint: str | Path) -> CausalLM:
+        codec = Codec.load(self.checkpoint)
         device = torch.device(self.device)
-        source = checkpoint_id(checkpoint)
-        for model in (self._target, self._draft):
+        source = checkpoint_id(self.checkpoint)
+        for model in (target, draft):
             whole = type(model) is CausalLM  # not spread over processes
             if model and whole and (model.source, model.device) == (source, device):
-                return model
-        return self.loader.load(checkpoint, device)
-
-    def encoder(self) -> Embed:
-        assert self.checkpoint is not None
-        return load_encoder(self.checkpoint, device=str(self.device))
-
-    def oracle(self) -> Verifier:
-        return verifiers["oracle"](self.codec)
+                return asked_model(model, codec, blocks)
+        return asked_model(self.loader.load(self.checkpoint, device), codec, blocks)
 
 
-def _named(name: str) -> tuple[Named, float]:
-    """The entry of `VERIFIERS` that `name` begins with, and its threshold."""
+def _parse(name: str) -> tuple[str, float]:
+    """The kind of verifier that `name` begins with, and its threshold."""
     kind, colon, number = name.partition(":")
-    named = VERIFIERS.get(kind)
-    expected = f"one of {', '.join(VERIFIERS)}, or one with a number, such as judge:0.8"
-    if named is not None and not colon:
-        return named, named.threshold or 0.0
-    if named is not None and named.threshold is not None:
+    names = ", ".join(THRESHOLDS)
+    expected = f"one of {names}, or one with a number, such as judge:0.8"
+    usual = THRESHOLDS.get(kind)
+    if kind in THRESHOLDS and not colon:
+        return kind, usual or 0.0
+    if usual is not None:
         with suppress(ValueError):
-            return named, float(number)
+            return kind, float(number)
     raise SettingError(f"verifier is {name!r}, expected {expected}.")
 
 

@@ -25,7 +25,7 @@ from verifier_kit import (
     step,
 )
 
-from lr.engine.verifiers import VerifierChoice, load_encoder
+from lr.engine.verifiers import THRESHOLDS, VerifierChoice, load_encoder
 from lr.errors import CheckpointError, ProtocolError, SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
@@ -44,7 +44,6 @@ from lr.spec.verifiers.judge import (
     unless_equal,
 )
 from lr.spec.verifiers.named import (
-    VERIFIERS,
     EmbeddingVerifier,
     LikelihoodVerifier,
     RandomVerifier,
@@ -249,7 +248,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", [*VERIFIERS, "judge:0.8", "score:9", "random:0.3"])
+@pytest.mark.parametrize("kind", [*THRESHOLDS, "judge:0.8", "score:9", "random:0.3"])
 def test_every_named_verifier_can_be_made(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

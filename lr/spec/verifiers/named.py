@@ -1,5 +1,5 @@
-"""The verifiers that the paper compares with the judge (arXiv 2506.19830, Table 2), the
-likelihood, and `VERIFIERS`, which makes each by its name."""
+"""The verifiers that the paper compares with the judge (arXiv 2506.19830, Table 2), and
+the likelihood. `lr/engine/verifiers.py` makes each by its name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import hashlib
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,16 +16,14 @@ from torch import Tensor
 from lr.rng import Stream, uniform
 from lr.spec.runner import Runner
 from lr.spec.sampling import step_logprobs
-from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
+from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import (
     AnswerTokens,
     AskingVerifier,
     Decode,
-    JudgeVerifier,
     PrefixCache,
     PromptedModel,
     PromptRow,
-    TextCodec,
     at_least,
     unless_equal,
 )
@@ -187,54 +183,3 @@ class EmbeddingVerifier(Verifier):
         rows = self.embed(texts).double()  # [2 b, e]: target and draft in turn
         cosines: list[float] = (rows[0::2] * rows[1::2]).sum(-1).tolist()
         return [at_least(self.threshold, c, f"cosine {c:.3f}") for c in cosines]
-
-
-# By name
-
-
-class VerifierModels(Protocol):
-    """What a named verifier may be made of. The engine loads it
-    (`lr/engine/verifiers.py`)."""
-
-    @property
-    def codec(self) -> TextCodec: ...  # the target's
-    def target(self) -> PromptedModel: ...
-    def judge(self) -> PromptedModel: ...
-    def encoder(self) -> Embed: ...
-    def oracle(self) -> Verifier: ...
-
-
-@dataclass(frozen=True)
-class Named:
-    """How to make a verifier. `threshold`: the default of the number after its name;
-    None: it takes none. `checkpoint`: an example of the one that it needs."""
-
-    make: Callable[[VerifierModels, float], Verifier]
-    threshold: float | None = None
-    checkpoint: str | None = None
-
-
-VERIFIERS: dict[str, Named] = {
-    "exact": Named(lambda models, at: ExactVerifier()),
-    "oracle": Named(lambda models, at: models.oracle()),
-    "judge": Named(
-        lambda models, at: JudgeVerifier(models.judge(), models.codec.decode, at),
-        0.5,
-        "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
-    ),
-    "embedding": Named(
-        lambda models, at: EmbeddingVerifier(models.encoder(), models.codec.decode, at),
-        0.95,
-        "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
-    ),
-    "score": Named(
-        lambda models, at: ScoreVerifier(models.target(), threshold=at), 7.0
-    ),
-    "likelihood": Named(
-        lambda models, at: LikelihoodVerifier(models.target().runner, at), -1.0
-    ),
-    "random": Named(lambda models, at: RandomVerifier(at), 0.5),
-    "always": Named(lambda models, at: RandomVerifier(1.0)),
-    "never": Named(lambda models, at: RandomVerifier(0.0)),
-}
-"""The verifiers by name."""
