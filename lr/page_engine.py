@@ -11,7 +11,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lookahead import Lookahead, Writer
 from lr.spec.protocol import Emit, NodeId, Schedule
-from lr.spec.verifiers.base import Requires, Verifier, judges_early
+from lr.spec.verifiers.base import Requires, Verifier, chooses, judges_early
 from lr.trace import ForwardPass
 from lr.types import EmittedStep, Role, Verdict
 
@@ -77,9 +77,8 @@ def require_simple(answer: Answer) -> Verifier:
         for part in answer.variant.replaced
     )
     compares = verifier.requires == Requires.TARGET_STEP
-    chooses = type(verifier).choose is not Verifier.choose
-    early = judges_early(verifier)
-    if not options.looks_ahead or timed or replaced or not compares or chooses or early:
+    unlike = chooses(verifier) or judges_early(verifier)
+    if not options.looks_ahead or timed or replaced or not compares or unlike:
         raise SettingError(
             'engine "page" has mode lr or lr+sd, driver "lockstep", late_drafts "wait" and '
             "a verifier that only compares two steps; of a variant it takes verifier, "

@@ -20,7 +20,7 @@ from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace
-from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams
+from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
 
 EOS = 11
 PIECES = [
@@ -62,6 +62,13 @@ class KitWriter(StepWriter):
 
     def job(self, branch: Branch, index: int, limit: int) -> StepJob:
         return StepJob(branch, index, limit, self.stream.fold_in(index), self.trace)
+
+    def write(self, jobs: Sequence[StepJob]) -> list[Step]:
+        """Write one step per job, to its end."""
+        self.begin(jobs)
+        while self.busy:
+            self.poll()
+        return [job.step for job in jobs]
 
 
 def writer(

@@ -14,7 +14,7 @@ checks the program itself, not a copy.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -40,16 +40,16 @@ class Decision:
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """One way a round can end: its probability given the drafts, the accepted nodes,
-    and the distribution [v] of the token after them.
-
-    `untouched`: no draft was tried at that token's position, so it is drawn from the
-    target's own row with the key of plain decoding.
-    """
+    and the distribution [v] of the token after them."""
 
     probability: float
     nodes: tuple[int, ...]
     next_probs: Callable[[], Tensor]
-    untouched: bool
+
+    @property
+    def end(self) -> int:
+        """The last accepted node, or `ROOT`."""
+        return self.nodes[-1] if self.nodes else ROOT
 
 
 class AcceptanceRule(ABC):
@@ -91,12 +91,15 @@ class AcceptanceRule(ABC):
                 tables, with_probs(tables, proposals), draws, strict=True
             )
         ]
-        last_keys = [
-            keys.sample_key(len(outcome.nodes))
-            if outcome.untouched
-            else keys.residual_key(len(outcome.nodes))
-            for outcome, keys in zip(outcomes, draws, strict=True)
-        ]
+        last_keys = []
+        for outcome, proposal, keys in zip(outcomes, proposals, draws, strict=True):
+            depth = len(outcome.nodes)
+            # A draft that was tried here may have been drawn with the key of plain
+            # decoding (coupling "shared"), so the token after it needs another.
+            tried = outcome.end in proposal.parents
+            last_keys.append(
+                keys.residual_key(depth) if tried else keys.sample_key(depth)
+            )
         rows = torch.stack([outcome.next_probs() for outcome in outcomes])  # [b, v]
         return [
             Decision(outcome.nodes, token)
@@ -112,7 +115,7 @@ class AcceptanceRule(ABC):
 
 def untried(p_rows: Tensor) -> Outcome:
     """The only outcome if nothing was proposed."""
-    return Outcome(1.0, (), lambda: p_rows[0], untouched=True)
+    return Outcome(1.0, (), lambda: p_rows[0])
 
 
 def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
@@ -154,52 +157,51 @@ class RejectRule(AcceptanceRule):
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """One outcome per node, including the root: the walk ends there, all children
         rejected."""
-        families = proposal.families()
-        chances = acceptance_chances(p_rows, proposal, families)
-        outcomes = []
         # reach[row]: the probability that the walk gets there. Parents come before
         # their children.
         reach = [1.0] + [0.0] * len(proposal)
-        for row, family in enumerate(families):
+        probs_of = probs_of_tokens(p_rows, proposal)
+        outcomes = []
+        for row, family in enumerate(proposal.families()):
             left = reach[row]
-            for node in family:
-                reach[node + 1] = left * chances[node]
-                left *= 1.0 - chances[node]
+            chances = acceptance_chances(p_rows[row], proposal, family, *probs_of)
+            for node, chance in zip(family, chances, strict=True):
+                reach[node + 1] = left * chance
+                left *= 1.0 - chance
             probs = partial(replacement, p_rows[row], proposal, family)
-            outcomes.append(
-                Outcome(left, proposal.path(row + ROOT), probs, untouched=not family)
-            )
+            outcomes.append(Outcome(left, proposal.path(row + ROOT), probs))
         return outcomes
 
 
 def acceptance_chances(
-    p_rows: Tensor, proposal: Proposal, families: Sequence[Sequence[int]]
-) -> list[float]:
-    """For each node, the probability of accepting it once it is tried, after its
-    earlier siblings.
+    p: Tensor,
+    proposal: Proposal,
+    family: Sequence[int],
+    ps: Sequence[float],
+    qs: Sequence[float],
+) -> Iterator[float]:
+    """For each of these siblings, the probability of accepting it once it is tried,
+    after the earlier ones. `p` [v]: the target's row there; `ps`, `qs`: of all tokens.
 
     Example: p = (0.5, 0.3, 0.2), siblings 0 and 1, both certain: 0.5, then 0.3 / 0.5 =
     0.6.
     """
-    ps, qs = probs_of_tokens(p_rows, proposal)
-    chances = [0.0] * len(proposal)
-    for row, family in enumerate(families):
-        p = p_rows[row]
-        left = 1.0  # the probability of the tokens that were not tried
-        tried: set[int] = set()
-        for node in family:
-            token = proposal.tokens[node]
-            if len(family) == 1:
-                chances[node] = accept_prob(ps[node], qs[node])
-            elif proposal.q is not None:
-                # Against what the earlier rejections left of p.
-                chances[node] = accept_prob(float(p[token]), qs[node])
-                p = residual(p, proposal.q[node])
-            elif token not in tried:
-                chances[node] = accept_prob(ps[node], left)
-                left -= ps[node]
-                tried.add(token)
-    return chances
+    left = 1.0  # the probability of the tokens that were not tried
+    tried: set[int] = set()
+    for node in family:
+        token = proposal.tokens[node]
+        if len(family) == 1:
+            yield accept_prob(ps[node], qs[node])
+        elif proposal.q is not None:
+            # Against what the earlier rejections left of p.
+            yield accept_prob(float(p[token]), qs[node])
+            p = residual(p, proposal.q[node])
+        elif token in tried:
+            yield 0.0
+        else:
+            yield accept_prob(ps[node], left)
+            left -= ps[node]
+            tried.add(token)
 
 
 def replacement(
@@ -345,8 +347,7 @@ class BlockRule(AcceptanceRule):
             scale = p_rows.new_tensor(weights[:-1])[:, None]  # [n, 1]
             surplus = (p_rows[:-1] * scale).sub_(proposal.q).clamp_min_(0.0)
             uncovered = surplus.sum(-1).tolist()  # S_0 .. S_n-1
-        all_tokens = tuple(range(n))
-        outcomes = [Outcome(weights[n], all_tokens, lambda: p_rows[n], untouched=True)]
+        outcomes = [Outcome(weights[n], tuple(range(n)), lambda: p_rows[n])]
         left = 1.0 - weights[n]
         for i in reversed(range(n)):
             total = uncovered[i] + 1.0 - weights[i]
@@ -354,9 +355,7 @@ class BlockRule(AcceptanceRule):
             if i == 0:
                 cut = 1.0
             probs = partial(replacement, p_rows[i], proposal, [i], weights[i])
-            outcomes.append(
-                Outcome(left * cut, tuple(range(i)), probs, untouched=False)
-            )
+            outcomes.append(Outcome(left * cut, tuple(range(i)), probs))
             left *= 1.0 - cut
         return outcomes
 

@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lr.errors import LRError, SettingError
-from lr.spec.protocol import WAIT, Place
 from lr.types import Verdict
 
 if TYPE_CHECKING:
@@ -84,36 +83,35 @@ def check_verdicts(
     method: object, verdicts: Any, count: int, *, early: bool = False
 ) -> None:
     """One `Verdict` of plain Python values per pair; None only for an early one."""
-    expected = (
-        f"a list of {count} lr.types.Verdict, one per pair, in order: aligned is True or "
-        "False, why a text, score a number or None (of a tensor: .item())"
-    )
-    if not isinstance(verdicts, list) or len(verdicts) != count:
-        refuse("verifier", method, verdicts, expected)
-    for verdict in verdicts:
-        if verdict is None and early:
-            continue
+
+    def fits(verdict: Any) -> bool:
         if not isinstance(verdict, Verdict):
-            refuse("verifier", method, verdict, expected)
+            return early and verdict is None
         score = verdict.score
         number = score is None or (isinstance(score, (int, float)) and score == score)
-        plain = isinstance(verdict.aligned, bool) and isinstance(verdict.why, str)
-        if not (number and plain):
-            refuse("verifier", method, verdict, expected)
-
-
-def check_choice(choice: Any, place: Place) -> None:
-    """An aligned alternative, the target's step, or `WAIT` while more are to come."""
-    count = len(place.verdicts)
-    if choice is None or (choice is WAIT and place.more > 0):
-        return
-    if not (is_int(choice) and 0 <= choice < count and place.verdicts[choice].aligned):
-        aligned = [verdict.aligned for verdict in place.verdicts]
-        raise VariantError(
-            f"the verifier is wrong: choose gave {choice!r}; expected the number of an "
-            f"aligned alternative ({aligned}), None for the target's step, or WAIT while "
-            f"more are to come (now {place.more})."
+        return (
+            number
+            and isinstance(verdict.aligned, bool)
+            and isinstance(verdict.why, str)
         )
+
+    listed = isinstance(verdicts, list) and len(verdicts) == count
+    if not (listed and all(map(fits, verdicts))):
+        expected = (
+            f"a list of {count} lr.types.Verdict, one per pair, in order: aligned is True "
+            "or False, why a text, score a number or None (of a tensor: .item())"
+        )
+        refuse("verifier", method, verdicts, expected)
+
+
+def check_choice(method: object, choice: Any, verdicts: Sequence[Verdict]) -> None:
+    """An aligned alternative, or None for the target's step."""
+    aligned = [verdict.aligned for verdict in verdicts]
+    if choice is None:
+        return
+    if not (is_int(choice) and 0 <= choice < len(aligned) and aligned[choice]):
+        expected = f"the number of an aligned alternative ({aligned}), or None"
+        refuse("verifier", method, choice, expected)
 
 
 def check_number(part: str, method: object, value: object, minimum: int) -> None:
@@ -128,14 +126,11 @@ def check_bool(part: str, method: object, value: object) -> None:
         refuse(part, method, value, "True or False")
 
 
-def check_list(
-    part: str, method: object, values: Any, kind: type, count: int | None = None
-) -> None:
-    """A list of `count` objects of a class (None: of at least one)."""
-    listed = isinstance(values, list) and all(isinstance(v, kind) for v in values)
-    if not listed or len(values) != (max(1, len(values)) if count is None else count):
-        many = "at least one" if count is None else count
-        refuse(part, method, values, f"a list of {many} {kind.__name__}")
+def check_list(part: str, method: object, values: Any, kind: type, count: int) -> None:
+    """A list of `count` objects of a class."""
+    listed = isinstance(values, list) and len(values) == count
+    if not (listed and all(isinstance(value, kind) for value in values)):
+        refuse(part, method, values, f"a list of {count} {kind.__name__}")
 
 
 def check_step(source: Any, step: Any, vocab_size: int) -> None:

@@ -18,10 +18,10 @@ Plain data without torch; a trace records these very objects. Read next: `schedu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lr.types import EmittedStep, Finish, Step, Verdict, require, require_whole
 
@@ -221,35 +221,8 @@ class Schedule(Enum):
     DEPTH = "depth"
 
 
-class Wait(Enum):
-    """The answer of `Verifier.choose` if it cannot decide yet."""
-
-    WAIT = "wait"
-
-
-WAIT = Wait.WAIT
-Choice = int | Literal[Wait.WAIT] | None
-"""The index of the accepted alternative; None: the target's step; or `WAIT`."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """The alternatives of one step, in the order of the siblings, up to the first one
-    without a verdict; `more` follow. Later verdicts are hidden, so their order of
-    arrival cannot matter.
-    """
-
-    node: NodeId
-    drafts: tuple[Step, ...]
-    verdicts: tuple[Verdict, ...]
-    more: int = 0  # alternatives without a verdict yet
-
-
-def first_aligned(place: Place) -> Choice:
-    """The first aligned alternative, as in the paper (section 3.1)."""
-    if place.verdicts and place.verdicts[-1].aligned:
-        return len(place.verdicts) - 1
-    return WAIT if place.more else None
+Choose = Callable[[Sequence[Step], Sequence[Verdict]], int | None]
+"""The index of the accepted alternative, or None: see `Verifier.choose`."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +234,7 @@ class SchedulerConfig:
     come first. `needs_target_step`: False if the verifier judges draft steps alone;
     then the target writes only where none is accepted. `judges_early`: the verifier is
     asked about a draft step alone while the target writes, and again if it is unsure.
-    `choose`: `Verifier.choose`.
+    `choose`: `Verifier.choose`; None: the first aligned alternative.
     """
 
     limits: Limits
@@ -272,7 +245,7 @@ class SchedulerConfig:
     reject_late: bool = False
     needs_target_step: bool = True
     judges_early: bool = False
-    choose: Callable[[Place], Choice] = first_aligned
+    choose: Choose | None = None
 
     def __post_init__(self) -> None:
         paper = self.schedule is Schedule.PAPER

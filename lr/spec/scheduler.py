@@ -11,9 +11,10 @@ one. Once a node's target step and a child's draft step are complete, the verifi
 judges the pair: here a and b against s, and c against t. Decisions are made only at the
 root:
 
-- A child is **accepted** if it is aligned and the siblings before it are not. (`Verifier.choose`
-  may choose otherwise among aligned ones.) Its draft step is emitted and it becomes the root. Work
-  below it continues, so without a barrier the window slides.
+- A child is **accepted** if it is aligned and the siblings before it are not. (A verifier
+  may choose otherwise among aligned ones, once all have verdicts.) Its draft step is
+  emitted and it becomes the root. Work below it continues, so without a barrier the
+  window slides.
 - If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
 - If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
@@ -43,13 +44,11 @@ from lr.spec.protocol import (
     Judge,
     Judged,
     NodeId,
-    Place,
     Release,
     Schedule,
     SchedulerConfig,
     Target,
     Targeted,
-    Wait,
     Work,
     WorkKind,
 )
@@ -105,17 +104,20 @@ class LookaheadScheduler:
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
-        """The commands that follow from `event`; none if its work was cancelled, or
-        belongs to a step before the root's.
+        """The commands that follow from `event`; none if its work was cancelled.
 
         An impossible event raises `ProtocolError` and changes nothing: its work was
         never commanded or is finished, or its step is empty or too long.
         """
         work = Work(_COMPLETES[type(event)], event.node)
         node = self.work.get(work)
-        if node is None:
-            self._require_stale(work)
+        if node is None and work in self._cancelled:
+            self._cancelled.remove(work)  # a stale event comes only once
             return []
+        if node is None:
+            raise ProtocolError(
+                f"{work.kind.value} {work.node} was never commanded or is already done."
+            )
         if not isinstance(event, Judged) and event.step is not None:
             self._require_fit(event.step, node)
         del self.work[work]
@@ -141,14 +143,6 @@ class LookaheadScheduler:
         continues."""
         self.config = replace(self.config, depth=depth)
 
-    def _require_stale(self, work: Work) -> None:
-        if work in self._cancelled:
-            self._cancelled.remove(work)  # a stale event comes only once
-        elif work.node.index >= self.root.id.index:
-            raise ProtocolError(
-                f"{work.kind.value} {work.node} was never commanded or is already done."
-            )
-
     def _require_fit(self, step: Step, node: Node) -> None:
         length = len(step.tokens)
         if not 0 < length <= node.limit:
@@ -164,10 +158,9 @@ class LookaheadScheduler:
             # to end.
             self._start_drafts()
         else:
-            while not self.done:
-                self._judge_pairs()
-                if not self._decide():
-                    break
+            self._judge_pairs()
+            while not self.done and self._decide():
+                pass
             if not self.done:
                 self._start_drafts()
                 if not (self.config.barrier and self.work):
@@ -223,38 +216,26 @@ class LookaheadScheduler:
     def _decision(self) -> tuple[Node | None, list[Node]] | None:
         """The accepted child of the root (None: no child is), and those that had a
         verdict by then. None: it is not decided yet."""
+        choose = self.config.choose
         considered = list[Node]()
-        choice: Node | Wait | None = None
-        remaining = len(self.root.children)
         for child in self.root.children:
-            remaining -= 1
             awaited = Work(WorkKind.DRAFT, child.id) in self.work
             if self.config.reject_late and awaited and self.root.target is not None:
                 late = Verdict(aligned=False, why="the draft step was late")
                 self._settle(child, late)
             if child.verdict is not None:
                 considered.append(child)
-                choice = self._choose(considered, remaining)
-                if choice is not Wait.WAIT:
-                    return choice, considered
+                if choose is None and child.verdict.aligned:
+                    return child, considered
             elif awaited or child.step is not None:
                 return None
-        if choice is Wait.WAIT:  # the last alternatives will not come
-            choice = self._choose(considered, 0)
-        assert choice is not Wait.WAIT
-        return choice, considered
-
-    def _choose(self, considered: list[Node], remaining: int) -> Node | Wait | None:
-        """The verifier's choice among the alternatives that have verdicts."""
-        place = Place(
-            self.root.id,
-            tuple(child.step for child in considered if child.step),
-            tuple(child.verdict for child in considered if child.verdict),
-            remaining,
-        )
-        choice = self.config.choose(place)
-        check_choice(choice, place)
-        return considered[choice] if isinstance(choice, int) else choice
+        written = [child for child in considered if child.step]
+        if choose is None or not written:
+            return None, considered
+        verdicts = [child.verdict for child in written if child.verdict]
+        choice = choose([child.step for child in written if child.step], verdicts)
+        check_choice(choose, choice, verdicts)
+        return None if choice is None else written[choice], considered
 
     def _emit_target(
         self, step: Step, rejected: Step | None, verdicts: list[Verdict]
@@ -309,8 +290,6 @@ class LookaheadScheduler:
         if new is None or new is node:
             old.children = []
             self._prune(old)
-        index = self.root.id.index
-        self._cancelled = {work for work in self._cancelled if work.node.index >= index}
 
     def _start_drafts(self) -> None:
         """Begin W alternatives after every node where drafts may follow (section

@@ -27,7 +27,7 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import AcceptanceRule, Decision
 from lr.spec.checks import check_list, check_proposal, refuse
-from lr.spec.proposal import EMPTY, ROOT, Draws, Proposal, probs_of_tokens
+from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
 from lr.trace import DraftToken, RoundDetail
@@ -207,24 +207,20 @@ def speculate(
 
 
 def propose(speculation: Speculation, contexts: Sequence[Context]) -> list[Proposal]:
-    """The drafter's proposals, `EMPTY` where there is no room."""
+    """The drafter's proposals; those of a variant are checked."""
     drafter = speculation.drafter
     k = speculation.num_speculative_tokens
     if not speculation.checked:
-        proposals = drafter.propose(contexts, k)
-    else:
-        before = [list(context.tokens) for context in contexts]
-        proposals = drafter.propose(contexts, k)
-        check_list("drafter", drafter.propose, proposals, Proposal, len(contexts))
-        for context, proposal, tokens in zip(contexts, proposals, before, strict=True):
-            check_proposal(drafter, proposal, max(0, min(k, context.limit)))
-            if context.tokens != tokens:
-                changed = context.tokens[-9:]
-                refuse("drafter", drafter.propose, changed, "an unchanged branch")
-    return [
-        proposal if context.limit > 0 else EMPTY
-        for context, proposal in zip(contexts, proposals, strict=True)
-    ]
+        return drafter.propose(contexts, k)
+    before = [list(context.tokens) for context in contexts]
+    proposals = drafter.propose(contexts, k)
+    check_list("drafter", drafter.propose, proposals, Proposal, len(contexts))
+    for context, proposal, tokens in zip(contexts, proposals, before, strict=True):
+        check_proposal(drafter, proposal, max(0, min(k, context.limit)))
+        if context.tokens != tokens:
+            changed = context.tokens[-9:]
+            refuse("drafter", drafter.propose, changed, "an unchanged branch")
+    return proposals
 
 
 Forks = list[tuple[Branch, tuple[int, ...]]]
@@ -293,19 +289,18 @@ def round_detail(
     outcomes "none", "the first" and "both" have probabilities 0.2, 0.4 and 0.4. The
     first token stays with probability 0.8, the second with 0.4 / 0.8 = 0.5."""
     nodes = decision.nodes
-    stay = [0.0] * len(proposal)
+    stay = {ROOT: 1.0} | dict.fromkeys(range(len(proposal)), 0.0)
     for outcome in rule.outcomes(p_rows, proposal) if proposal.tokens else ():
         for node in outcome.nodes:
             stay[node] += outcome.probability
-    # For the root and every node: what is left for its next child, and whether that is
-    # tried.
-    left = [1.0, *stay]
-    tries = [True, *(node in nodes for node in range(len(proposal)))]
+    families = proposal.families()
     ps, qs = probs_of_tokens(p_rows, proposal)
     draft_tokens = []
     for node, parent in enumerate(proposal.parents):
-        above = left[parent + 1]
-        tried = tries[parent + 1]
+        siblings = families[parent + 1]
+        earlier = siblings[: siblings.index(node)]
+        above = stay[parent] - sum(stay[sibling] for sibling in earlier)
+        tried = parent in (ROOT, *nodes) and not set(earlier) & set(nodes)
         draft_tokens.append(
             DraftToken(
                 token=proposal.tokens[node],
@@ -316,8 +311,6 @@ def round_detail(
                 kept=node in nodes if tried else None,
             )
         )
-        left[parent + 1] -= stay[node]
-        tries[parent + 1] = tried and node not in nodes
     last_row = nodes[-1] + 1 if nodes else 0
     return RoundDetail(
         offset=draws.offset,

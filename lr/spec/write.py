@@ -130,23 +130,13 @@ class WriterConfig:
 @dataclass
 class StepWriter:
     """A model that writes steps. Jobs join (`begin`) and leave (`cancel`) between two
-    forwards (`poll`); `write` writes jobs to their end. `live`: the unfinished jobs.
+    forwards (`poll`). `live`: the unfinished jobs.
     """
 
     config: WriterConfig
     runner: Runner
     token_bytes: TokenBytes
     live: list[StepJob] = field(default_factory=list, init=False)
-
-    def write(self, jobs: Sequence[StepJob]) -> list[Step]:
-        """Write one step per job, to its end."""
-        self.begin(jobs)
-        try:
-            while self.live:
-                self.poll()
-        finally:
-            self.live = []  # a failed forward leaves no unfinished job
-        return [job.step for job in jobs]
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
         """Add jobs for the next `poll`."""

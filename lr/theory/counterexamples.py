@@ -99,7 +99,7 @@ class FreshSamplesRule(AcceptanceRule):
             after = partial(
                 residual_certain, p, [proposal.tokens[node] for node in family[-1:]]
             )
-            outcomes.append(Outcome(left, proposal.path(row + ROOT), after, not family))
+            outcomes.append(Outcome(left, proposal.path(row + ROOT), after))
         return outcomes
 
 

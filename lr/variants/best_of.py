@@ -5,7 +5,7 @@
 
 The draft writes several versions of a step, and the target picks the likeliest. One
 part: a verifier that measures the target's mean log-probability per token, which costs
-no extra pass, and whose `choose` waits for all versions and takes the best.
+no extra pass, and whose `choose` takes the best of all versions.
 
 Faithful: the target chooses among drafts without writing a step, and writes if no draft
 is good enough. Different: SpecCoT trains the draft and lets the target choose by a
@@ -15,23 +15,13 @@ good enough."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from lr.engine.verifiers import asked_model
 from lr.reasoner import Reasoner
-from lr.spec.protocol import WAIT, Choice, Place
 from lr.spec.variant import Variant
 from lr.spec.verifiers.named import LikelihoodVerifier
-
-
-def best_aligned(alternatives: Place) -> Choice:
-    """The aligned alternative with the highest score; of equal scores, the first.
-
-    A verdict without a score is the best possible."""
-    if alternatives.more:
-        return WAIT
-    scores = [math.inf if v.score is None else v.score for v in alternatives.verdicts]
-    aligned = [j for j, verdict in enumerate(alternatives.verdicts) if verdict.aligned]
-    return max(aligned, key=scores.__getitem__, default=None)
+from lr.types import Step, Verdict
 
 
 class LikeliestVerifier(LikelihoodVerifier):
@@ -39,8 +29,10 @@ class LikeliestVerifier(LikelihoodVerifier):
 
     name = "best_of"
 
-    def choose(self, alternatives: Place) -> Choice:
-        return best_aligned(alternatives)
+    def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+        scores = [-math.inf if v.score is None else v.score for v in verdicts]
+        aligned = [j for j, verdict in enumerate(verdicts) if verdict.aligned]
+        return max(aligned, key=scores.__getitem__, default=None)
 
 
 def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Variant:

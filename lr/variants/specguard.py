@@ -8,7 +8,7 @@ The draft writes several versions of a step. The one that has most in common wit
 others is taken, if its score reaches the threshold; else the target writes the step.
 The score joins how well the step is grounded in the prompt and the accepted steps with
 how likely the target finds its tokens. One part: a verifier, which scores each version
-and whose `choose` waits for all and takes one. No third model, no target step beside an
+and whose `choose` takes one of them. No third model, no target step beside an
 accepted draft.
 
 Faithful: several candidates, the most consistent, two signals, one threshold.
@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lr.reasoner import Reasoner
-from lr.spec.protocol import WAIT, Choice, Place
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.types import Step, Verdict
@@ -52,13 +51,10 @@ class Grounded(Verifier):
         reason = f"{grounded:.2f} grounded, {likely:.2f} likely"
         return Verdict(score >= self.threshold, reason, score)
 
-    def choose(self, alternatives: Place) -> Choice:
-        if alternatives.more:
-            return WAIT
-        drafts = alternatives.drafts
+    def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
         common = [sum(overlap(draft, rival) for rival in drafts) for draft in drafts]
         best = common.index(max(common))
-        return best if alternatives.verdicts[best].aligned else None
+        return best if verdicts[best].aligned else None
 
 
 def overlap(first: Step, second: Step) -> float:

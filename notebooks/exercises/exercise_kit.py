@@ -44,7 +44,7 @@ class Rule(AcceptanceRule):
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """The outcomes as the package's exact tools want them."""
         return [
-            Outcome(float(chance), tuple(range(kept)), after, untouched=False)
+            Outcome(float(chance), tuple(range(kept)), after)
             for chance, kept, after in self.outcomes_of(p_rows, proposal)
         ]
 

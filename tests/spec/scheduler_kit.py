@@ -9,6 +9,7 @@ and verdicts without the target's step.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lr.spec.protocol import (
@@ -72,6 +73,12 @@ class RandomScript:
         return Verdict(chance.random() < self.aligned, f"a coin, {chance.random():.3f}")
 
 
+def last_aligned(drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+    """The choice of a verifier that prefers later alternatives."""
+    aligned = [j for j, verdict in enumerate(verdicts) if verdict.aligned]
+    return max(aligned, default=None)
+
+
 @dataclass
 class Expected:
     """What a run must give: its steps, and the nodes whose branch was the root's, one
@@ -121,8 +128,10 @@ def oracle(script: Script, config: SchedulerConfig) -> Expected:
             if verdict.aligned:
                 emitted = EmittedStep(index, draft, Origin.ACCEPTED, verdict)
                 after = node.child(j, config.width)
-                break
-            emitted = EmittedStep(index, target, Origin.CORRECTION, verdict, draft)
+                if config.choose is None:
+                    break
+            elif emitted.origin is not Origin.ACCEPTED:
+                emitted = EmittedStep(index, target, Origin.CORRECTION, verdict, draft)
         expected.chain.append(emitted)
 
 

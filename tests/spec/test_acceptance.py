@@ -306,7 +306,7 @@ def test_accept_prob_and_residual_at_their_edges() -> None:
 
 def test_pick() -> None:
     chances = (0.5, 0.0, 0.4999, 0.0)
-    outcomes = [Outcome(p, (i,), lambda: row(1), False) for i, p in enumerate(chances)]
+    outcomes = [Outcome(p, (i,), lambda: row(1)) for i, p in enumerate(chances)]
     picked = [pick(outcomes, number).nodes for number in (0.0, 0.4999, 0.5, 0.99999)]
     assert picked == [(0,), (0,), (2,), (2,)]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import cases
-from scheduler_kit import RandomScript, oracle, run_and_check
+from scheduler_kit import RandomScript, last_aligned, oracle, run_and_check
 
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, newest, oldest, shuffled
@@ -49,6 +49,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         max_target_rows=draw(st.one_of(st.none(), st.integers(1, 6))),
         needs_target_step=bool(compares),
         judges_early=bool(early),
+        choose=draw(st.sampled_from([None, last_aligned])),
     )
 
 

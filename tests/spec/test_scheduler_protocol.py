@@ -86,20 +86,6 @@ def test_stale_events_are_ignored() -> None:
     assert count > 20
 
 
-def test_cancelled_work_is_forgotten_in_time() -> None:
-    """A chain of 100 corrections, each with work cancelled, which may be reported when
-    the root is far ahead."""
-    scheduler = LookaheadScheduler(SchedulerConfig(Limits(1000), depth=2))
-    scheduler.start()
-    for index in range(100):
-        scheduler.handle(Drafted(NodeId(index, index + 1), A_STEP))
-        scheduler.handle(Targeted(NodeId(index, index), A_STEP))
-        no = Verdict(aligned=False, why="no")
-        scheduler.handle(Judged(NodeId(index, index + 1), no))
-    assert len(scheduler._cancelled) < 5
-    assert scheduler.handle(Targeted(NodeId(0, 1), A_STEP)) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

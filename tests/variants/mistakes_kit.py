@@ -21,7 +21,6 @@ from lr.rng import uniform
 from lr.spec.acceptance import BlockRule, RejectRule
 from lr.spec.drafters import LookupDrafter, ModelDrafter, draft_key
 from lr.spec.proposal import Proposal
-from lr.spec.protocol import WAIT
 from lr.spec.sampling import distribution, sample
 from lr.spec.variant import Controller, Corrector, StepSource, Variant
 from lr.spec.verifiers.base import Requires, Verifier
@@ -104,22 +103,19 @@ def early(judge_early):
 
 def chooser(choose, verdict=None):
     variant = verdicts(
-        verdict or Like().verdict, choose=lambda self, place: choose(place)
+        verdict or Like().verdict,
+        choose=lambda self, drafts, verdicts: choose(verdicts),
     )
     return replace(variant, settings={"width": 3})
 
 
-def aligned_of(place):
-    return [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
-
-
-def by_score(place):
-    scores = [verdict.score for verdict in place.verdicts]
+def by_score(verdicts):
+    scores = [verdict.score for verdict in verdicts]
     return scores.index(max(scores))
 
 
-def by_the_clock(place):
-    aligned = aligned_of(place)
+def by_the_clock(verdicts):
+    aligned = [j for j, verdict in enumerate(verdicts) if verdict.aligned]
     return aligned[ticks(100) % len(aligned)] if aligned else None
 
 
@@ -295,9 +291,8 @@ REFUSED = {
     ),
     # choices
     "a_choice_that_is_not_aligned": chooser(
-        lambda place: 0, lambda pair: Verdict(False, "x", 1.0)
+        lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)
     ),
-    "waiting_for_ever": chooser(lambda place: WAIT),
     "the_best_of_no_numbers": chooser(by_score, lambda pair: Verdict(True, "x", NAN)),
     # controllers
     "a_depth_of_2_point_0": controller(lambda progress: 2.0),
@@ -410,9 +405,6 @@ BROKEN = {
         lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows))
     ),
     "the_targets_rows_overwritten": rule(overwrite_the_rows),
-    "a_replacement_with_plain_decodings_key": rule(
-        lambda o, p_rows: replace(o, untouched=True)
-    ),
     "a_rule_that_needs_fresh_noise_and_says_not": Variant(
         rule=derived(BlockRule, needs_fresh_noise=False),
         settings={"drafter": "draft", "coupling": "shared"},
@@ -424,9 +416,6 @@ BROKEN = {
 
 SHOWN = {
     "the_same_key_for_every_pair": accepts(lambda pair: uniform(12345) < 0.7),
-    "a_choice_that_never_waits": chooser(
-        lambda place: max(aligned_of(place), default=None)
-    ),
     "the_same_step_again_and_again": lambda reasoner: source(
         lambda tokens: reasoner.codec.encode("Then Ben has 10 coins.\n\n")
     ),

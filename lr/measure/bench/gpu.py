@@ -67,7 +67,9 @@ def write_step(
     ]
     wait_for(runner.model.device)  # a GPU may still be reading the prompts
     started = time.perf_counter()
-    writer.write(jobs)
+    writer.begin(jobs)
+    while writer.busy:
+        writer.poll()
     seconds = time.perf_counter() - started
     for branch in branches:
         runner.close(branch)

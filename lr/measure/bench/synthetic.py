@@ -185,7 +185,7 @@ class SyntheticRule(AcceptanceRule):
         for n in range(k + 1):
             chance = alpha**n * (1 - alpha if n < k else 1)
             row = partial(p_rows.__getitem__, n)
-            outcomes.append(Outcome(chance, tuple(range(n)), row, untouched=True))
+            outcomes.append(Outcome(chance, tuple(range(n)), row))
         return outcomes
 
     def select(self, p_rows: Tensor, proposal: Proposal, draws: Draws) -> Outcome:

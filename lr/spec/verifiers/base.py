@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
 from lr.spec.checks import check_names, check_verdicts, refuse
-from lr.spec.protocol import Choice, Place, first_aligned
 from lr.types import Finish, Step, Verdict
 
 if TYPE_CHECKING:
@@ -105,15 +104,14 @@ class Verifier(ABC):
         """
         return [None] * len(pairs)
 
-    def choose(self, place: Place) -> Choice:
-        """The index in `place.drafts` of the alternative to accept; None: emit the
-        target's step; `WAIT`: ask again with one more alternative (not if `place.more`
-        is 0).
-
-        Must be a pure function. It is called with one alternative, then with two, and
-        so on, until it does not wait. Only an aligned alternative can be chosen.
+    def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+        """The index of the alternative to accept, which must be aligned; None: emit the
+        target's step. Asked once all alternatives have verdicts, unless a verifier
+        leaves it to this method: then the first aligned one is accepted at once. Must
+        be a pure function.
         """
-        return first_aligned(place)
+        aligned = (j for j, verdict in enumerate(verdicts) if verdict.aligned)
+        return next(aligned, None)
 
 
 class ExactVerifier(Verifier):
@@ -150,8 +148,8 @@ class Around(Verifier):
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         return self.verifier.judge(pairs)
 
-    def choose(self, place: Place) -> Choice:
-        return self.verifier.choose(place)
+    def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+        return self.verifier.choose(drafts, verdicts)
 
 
 def check_verifier(verifier: object) -> Verifier:
@@ -190,6 +188,11 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     verdicts: list[Verdict] = verifier.judge(pairs)
     check_verdicts(verifier.judge, verdicts, len(pairs))
     return verdicts
+
+
+def chooses(verifier: Verifier) -> bool:
+    """Whether the verifier chooses among aligned alternatives."""
+    return type(verifier).choose is not Verifier.choose
 
 
 def judges_early(verifier: Verifier) -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 
 from lr.rng import Stream
 from lr.spec.checks import check_bool, check_choice, check_number, check_step
-from lr.spec.protocol import WAIT, Choice, NodeId, Place
 from lr.spec.variant import Controller, Correction, Corrector, Progress, StepSource
 from lr.spec.verifiers.base import (
     Pair,
@@ -135,10 +134,7 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
         compare(early, "an early verdict is the one that `judge` gives")
         if not any(early):
             findings.remarks.append("judge_early is never sure")
-    if type(verifier).choose is not Verifier.choose:
-        choices = same_everywhere(findings, anew, choose, random_places())
-        if WAIT not in choices:
-            findings.remarks.append("choose never waits, so it compares nothing")
+    same_everywhere(findings, anew, choose, random_alternatives())
 
     new = reduced(random_pairs(40, seed=1), verifier.requires)
     references = [weakref.ref(pair) for pair in new]
@@ -149,25 +145,26 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
     findings.must(held <= 10, "no pair is kept (no leak)", f"{held} of 40 still held")
 
 
-def choose(verifier: Verifier, alternatives: Place) -> Choice:
+Alternatives = tuple[list[Step], list[Verdict]]
+
+
+def choose(verifier: Verifier, alternatives: Alternatives) -> int | None:
     """The verifier's choice, checked as in an answer."""
-    choice = verifier.choose(alternatives)
-    check_choice(choice, alternatives)
+    choice = verifier.choose(*alternatives)
+    check_choice(verifier.choose, choice, alternatives[1])
     return choice
 
 
-def random_places() -> list[Place]:
-    """Places that show some of 1 to 4 alternatives, with their verdicts."""
+def random_alternatives() -> list[Alternatives]:
+    """1 to 4 alternatives, with their verdicts."""
     chance = random.Random(2)
     places = []
     for _ in range(60):
-        width = chance.randint(1, 4)
-        shown = chance.randint(1, width)
-        drafts = tuple(random_step(chance, 4) for _ in range(shown))
-        verdicts = tuple(
+        drafts = [random_step(chance, 4) for _ in range(chance.randint(1, 4))]
+        verdicts = [
             Verdict(chance.random() < 0.5, "kit", chance.random()) for _ in drafts
-        )
-        places.append(Place(NodeId(0, 0), drafts, verdicts, more=width - shown))
+        ]
+        places.append((drafts, verdicts))
     return places
 
 
