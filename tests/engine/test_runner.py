@@ -154,9 +154,8 @@ def test_a_failing_forward_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     branch.extend([1, 2, 3])
     before = state(model_runner, [branch])
     with monkeypatch.context() as patch:
-        patch.setattr(
-            model_runner, "kind", replace(SDPA, ragged=lambda batch, cache: 1 / 0)
-        )
+        failing = replace(SDPA, ragged=lambda batch, cache: 1 / 0)
+        patch.setattr(model_runner.model, "attention", failing)
         with pytest.raises(ZeroDivisionError):
             model_runner.forward([branch])
     assert state(model_runner, [branch]) == before
