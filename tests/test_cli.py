@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reasoner_kit import write_checkpoint, write_foreign_checkpoint
+from reasoner_kit import write_checkpoint
 
 from lr.commands.cli import COMMANDS, main
 from lr.commands.options import Placement
@@ -117,16 +117,12 @@ def fails(capsys: Capture, words: list[str], *expected: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ("--depth 0", "depth"),
-        ("--max_depth 0", "depth"),
         ("--depth many", "--depth"),
         ("--top_p 7", "top_p"),
         ("--mode fast", "--mode"),
-        ("--schedule sync --late_drafts reject", "late_drafts"),
         ("--threads 0", "threads"),
         ("--device abacus", "device"),
         ("--verifier guess", "exact"),
-        ("--num_blocks 2", "num_blocks"),
         ("--verifier embedding --judge_model /no/encoder", "/no/encoder"),
         ("--tensor_parallel 0 --device cpu", "tensor_parallel"),
     ],
@@ -143,29 +139,6 @@ def test_what_lacks_a_model(target: Path, capsys: Capture) -> None:
     words = ["generate", "q", "--mode", "lr", "--model", str(target)]
     fails(capsys, words, "--draft_model")
     fails(capsys, "demo --seconds 0".split(), "seconds")
-
-
-def test_prompts_longer_than_the_context(target: Path, capsys: Capture) -> None:
-    words = ["generate", "coins " * 600, "--model", str(target), "--mode", "ar"]
-    fails(capsys, words, "512")
-
-
-def test_checkpoints_that_are_none(
-    draft: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    broken = write_checkpoint(tmp_path / "broken", seed=1)
-    weights = broken / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    foreign = write_foreign_checkpoint(tmp_path / "foreign")
-    for model, word in (
-        (tmp_path / "nowhere", "nowhere"),
-        (tmp_path, "config.json"),
-        (broken, "model.safetensors"),
-        (foreign, "vocabularies"),
-    ):
-        models = ["--model", str(model), "--draft_model", str(draft)]
-        fails(capsys, ["generate", "q", *models], word)
 
 
 def test_without_a_question_a_sample_problem_is_taken(

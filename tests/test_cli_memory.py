@@ -51,9 +51,9 @@ def test_lr_run_plans_before_it_loads(
 
 def test_lr_run_with_random_weights(tmp_path: Path) -> None:
     models = "--model dummy:tiny-target --draft_model dummy:tiny-draft --verifier exact"
-    sizes = "--max_tokens_len 620 --max_step_tokens 10 --device cpu --mode lr"
+    sizes = "--max_tokens_len 400 --max_step_tokens 10 --device cpu --mode lr"
     words = f"run --dataset tiny:1 {models} {sizes} --output {tmp_path}"
     assert main(words.split()) == 0
     result = json.loads((tmp_path / "0.json").read_text())
-    assert 300 < len(result["full_tokens"]) <= 620  # it may say eos
+    assert 0 < len(result["full_tokens"]) <= 400  # it may say eos
     assert result["right"] is False

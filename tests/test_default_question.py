@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from lr.commands.options import ModelChoice
 from lr.lookahead import QUESTION
+from lr.lookahead import main as page_main
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.types import Origin
@@ -21,8 +21,16 @@ SYNC = {"schedule": "sync"}
 
 
 @pytest.mark.usefixtures("whole_targets")
-@pytest.mark.parametrize("verifier", ["judge", "oracle"])
-@pytest.mark.parametrize("options", [{}, {"mode": "lr+sd"}, SYNC, GREEDY])
+@pytest.mark.parametrize(
+    ("verifier", "options"),
+    [
+        ("oracle", {}),
+        ("judge", {}),
+        ("judge", {"mode": "lr+sd"}),
+        ("oracle", SYNC),
+        ("judge", GREEDY),
+    ],
+)
 def test_the_draft_is_wrong_once_and_the_target_corrects_it(
     verifier: str, options: dict[str, Any]
 ) -> None:
@@ -37,11 +45,15 @@ def test_the_draft_is_wrong_once_and_the_target_corrects_it(
     assert result.answer == "7"
 
 
-def test_the_page_shows_a_correction_by_default() -> None:
-    page = [sys.executable, "-m", "lr.lookahead"]
-    output = subprocess.run(page, capture_output=True, text=True, check=True)
-    assert "rejected  I read that Hana holds 17 more" in output.stdout
-    assert "correction  Next Hana has 17 fewer" in output.stdout
+@pytest.mark.usefixtures("whole_targets")
+def test_the_page_shows_a_correction_by_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lookahead"])
+    page_main()
+    shown = capsys.readouterr().out
+    assert "rejected  I read that Hana holds 17 more" in shown
+    assert "correction  Next Hana has 17 fewer" in shown
 
 
 def test_every_command_without_a_question_asks_this_one() -> None:

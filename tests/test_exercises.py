@@ -63,39 +63,16 @@ def test_known_mistakes_fail_and_are_named(
         assert lines.splitlines()[-1].startswith("Hint: ")
 
 
-STUDENTS = {
-    "redraws from p": (
-        "residual",
+def test_a_students_own_wording_of_a_mistake_is_named(
+    grader: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "residual.py"
+    path.write_text(
         "def accept_prob(p, q):\n    return p / q if p < q else 1\n"
         "def residual(p, q):\n    return 1 * p\n",
-    ),
-    "gives up early": (
-        "accept_rule",
-        "from exercise_kit import Decide\n"
-        "def decide(verdicts, target_ready, drafts_to_come):\n"
-        "    open = [v for v in verdicts if v is not False]\n"
-        "    if open:\n"
-        "        return verdicts.index(True) if open[0] else Decide.WAIT\n"
-        "    return Decide.CORRECT if target_ready else Decide.WAIT\n",
-    ),
-    "numbers alone": (
-        "verifier",
-        "def aligned(draft, target):\n"
-        "    def digits(text):\n"
-        "        return sorted(w.strip('.,') for w in text.split() if w[0].isdigit())\n"
-        "    return digits(draft) == digits(target)\n",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", STUDENTS)
-def test_a_students_own_wording_of_a_mistake_is_named(
-    grader: ModuleType, tmp_path: Path, mistake: str
-) -> None:
-    name, source = STUDENTS[mistake]
-    path = tmp_path / f"{name}.py"
-    path.write_text(source, "utf-8")
-    assert f"behaves like: {mistake} — " in report(grader, name, path)
+        "utf-8",
+    )
+    assert "behaves like: redraws from p — " in report(grader, "residual", path)
 
 
 @pytest.mark.parametrize(

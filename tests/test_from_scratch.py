@@ -19,6 +19,12 @@ def scratch() -> Iterator[ModuleType]:
     sys.path.remove(str(ROOT / "notebooks"))
 
 
+@pytest.fixture(scope="module")
+def plain_answer(scratch: ModuleType) -> tuple[list[int], int]:
+    """The answer of plain decoding, and its passes."""
+    return scratch.plain(scratch.prompt)
+
+
 def keeps_all_that_agree(drafts, steps, same):
     agreeing = [
         ours for ours, theirs in zip(drafts, steps, strict=False) if same(ours, theirs)
@@ -53,19 +59,23 @@ def test_a_wrong_answer_is_told_and_replaced(
 
 @pytest.mark.parametrize("name", ["plain", "joins", "decide"])
 def test_the_answer_passes(
-    name: str, scratch: ModuleType, capsys: pytest.CaptureFixture[str]
+    name: str,
+    scratch: ModuleType,
+    plain_answer: tuple[list[int], int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(scratch, "plain", lambda prompt: plain_answer)
     answer = getattr(scratch, name)
     assert getattr(scratch, f"check_{name}")(answer) is answer
     assert capsys.readouterr().out == f"✓ {name} is right.\n"
 
 
 def test_the_draft_is_wrong_once_and_being_wrong_costs_no_pass(
-    scratch: ModuleType,
+    scratch: ModuleType, plain_answer: tuple[list[int], int]
 ) -> None:
-    answer, passes = scratch.plain(scratch.prompt)
-    end = scratch.lookahead(scratch.prompt, 4)[0][len(scratch.prompt) :]
+    end = scratch.lookahead(scratch.prompt, 2)[0][len(scratch.prompt) :]
     text = scratch.codec.decode(end)
     assert "17 fewer" in text and "17 more" not in text
-    never = scratch.rolling(scratch.prompt, 4, same=lambda ours, theirs: False)
-    assert never == (answer, passes)
+    never = scratch.rolling(scratch.prompt, 2, same=lambda ours, theirs: False)
+    assert never == plain_answer

@@ -132,24 +132,7 @@ def test_cells_are_short_and_define_nothing(path: Path) -> None:
 
 
 @each_notebook
-def test_no_output_shows_a_path_or_an_address_of_one_machine(path: Path) -> None:
-    for cell in cells(path, "code"):
-        for text in shown(cell):
-            assert not re.search(
-                r"(?<![\w.])/(?:work|root|home|Users|tmp|opt|var|usr)/|\b0x[0-9a-f]{6,}",
-                text,
-            ), text
-
-
-@each_notebook
-def test_prose_leads_and_its_links_lead_somewhere(path: Path) -> None:
-    prose = [cell.source for cell in cells(path, "markdown")]
-    assert prose[0].startswith(f"# {int(path.name[:2])} · ")
-    assert len(prose) >= len(cells(path, "code")) / 2, (
-        "a cell of code is introduced by a sentence or belongs to the cell above"
-    )
-    assert "to try" in prose[-1] and "**Read on**" in prose[-1], (
-        "a notebook ends with what to try and where to read on"
-    )
-    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", "\n".join(prose)):
+def test_links_lead_somewhere(path: Path) -> None:
+    prose = "\n".join(cell.source for cell in cells(path, "markdown"))
+    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", prose):
         assert (path.parent / link).exists(), f"the link to {link} leads nowhere"

@@ -1,5 +1,5 @@
-"""Branches and ragged forwards: whatever shares a batch, a branch gets what it would
-get alone; nothing is ever half done.
+"""Ragged forwards: nothing is ever half done, and long prompts go in pieces. What
+forwards compute is compared in `tests/model/test_model_cached_parity.py`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
@@ -18,7 +16,6 @@ from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 
-KINDS = [REFERENCE, SDPA]
 V = 23
 
 
@@ -62,70 +59,6 @@ def alone(ids: list[int]) -> torch.Tensor:
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(a, b, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("attention", KINDS)
-@given(
-    counts=st.lists(
-        st.tuples(st.integers(0, 13), st.integers(1, 9)), min_size=1, max_size=5
-    )
-)
-@settings(max_examples=25, deadline=None)
-def test_a_ragged_batch_gives_what_each_branch_gives_alone(
-    attention: AttentionKind, counts: list[tuple[int, int]]
-) -> None:
-    """m tokens cached, then c more, for several branches of different m and c in one
-    forward, against one prefill each.
-    """
-    model_runner = runner(attention)
-    branches = []
-    for i, (m, c) in enumerate(counts):
-        ids = tokens(m + c, i)
-        branch = model_runner.open(ids[: m or 1])
-        if m:
-            model_runner.forward([branch])
-        branch.tokens = list(ids)
-        branches.append(branch)
-    uncomputed = [len(branch.uncomputed) for branch in branches]
-    for branch, rows, count in zip(
-        branches, model_runner.forward(branches, logits="all"), uncomputed, strict=True
-    ):
-        assert close(rows, alone(branch.tokens)[-count:])
-
-
-@pytest.mark.parametrize("attention", KINDS)
-def test_forks_share_the_past_and_part_ways(attention: AttentionKind) -> None:
-    model_runner = runner(attention)
-    root = model_runner.open(tokens(10, 0))
-    model_runner.forward([root])
-    used = model_runner.cache.pool.num_used
-    twins = [model_runner.fork(root) for _ in range(3)]
-    assert model_runner.cache.pool.num_used == used  # forking costs no block
-    for i, twin in enumerate(twins):
-        twin.extend(tokens(i + 1, i + 1))
-    rows = model_runner.forward(twins)
-    for twin, row in zip(twins, rows, strict=True):
-        assert close(row, alone(twin.tokens)[-1])
-    assert (
-        model_runner.cache.copied_blocks == 3
-    )  # one partly filled block each; the root still holds the original
-    root.append(5)
-    assert close(model_runner.forward([root])[0], alone(root.tokens)[-1])
-
-
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 9])
-def test_rewinding_forgets(length: int) -> None:
-    model_runner = runner()
-    branch = model_runner.open(tokens(9, 0))
-    model_runner.forward([branch])
-    model_runner.rewind(branch, length)
-    assert (len(branch), branch.num_computed_tokens, branch.uncomputed) == (
-        length,
-        length,
-        [],
-    )
-    branch.extend(tokens(6, 7))
-    assert close(model_runner.forward([branch])[0], alone(branch.tokens)[-1])
 
 
 def state(model_runner: ModelRunner, branches: list[Branch]) -> object:

@@ -35,7 +35,7 @@ def reasoner() -> Iterator[Reasoner]:
     ],
 )
 def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
-    settings = options | {"seed": 5, "max_tokens": 80, "acceptance": "match"}
+    settings = options | {"seed": 5, "max_tokens": 40, "acceptance": "match"}
     alone = {
         question: reasoner.generate(question, **settings) for question in QUESTIONS
     }

@@ -1,11 +1,20 @@
-"""The tensors of the cache, cutting back, releasing, and that the law is able to
-fail."""
+"""The tensors of the cache, misuse, and that the law is able to fail; what branches
+contain is shown by the random programs of `test_kvcache_machine.py`.
+"""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from kvcache_kit import assert_contents, extend, filled, small_cache
+from kvcache_kit import (
+    assert_contents,
+    extend,
+    filled,
+    small_cache,
+    snapshot,
+    write_tokens,
+)
 from torch.profiler import profile
 
 from lr.errors import ProtocolError, SettingError
@@ -41,20 +50,6 @@ def test_a_cache_for_which_there_is_no_room_is_refused() -> None:
         small_cache(1 << 24, 1 << 20)
 
 
-@pytest.mark.parametrize("length", range(10))
-def test_truncate_keeps_the_front_and_drops_whole_blocks(length: int) -> None:
-    cache = small_cache(block_size=3)
-    root = filled(cache, 9)
-    twin = cache.fork(root)
-    cache.truncate(root, length)
-    assert len(root.blocks) == -(-length // 3)
-    front, tokens = list(range(1, length + 1)), list(range(1, 10))
-    assert_contents(cache, [root, twin], [front, tokens])
-    extend(cache, [root], [[77]])
-    assert cache.copied_blocks == (1 if length % 3 else 0)
-    assert_contents(cache, [root, twin], [[*front, 77], tokens])
-
-
 def test_picking_blocks_out_takes_the_memory_of_those_blocks_only() -> None:
     """index_select of a permuted tensor would copy the whole cache, at every fork that
     writes."""
@@ -66,18 +61,6 @@ def test_picking_blocks_out_takes_the_memory_of_those_blocks_only() -> None:
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in events)
     per_block = (cache.keys.nbytes + cache.values.nbytes) // cache.num_blocks
     assert per_block < allocated < 10 * per_block
-
-
-def test_a_branch_cut_back_grows_into_the_same_blocks() -> None:
-    cache = small_cache()
-    root = filled(cache, 16)
-    blocks = list(root.blocks)
-    cache.truncate(root, 3)
-    extend(cache, [root], [list(range(4, 17))])
-    assert root.blocks == blocks
-    for length in (-1, 17):
-        with pytest.raises(ProtocolError, match="tokens"):
-            cache.truncate(root, length)
 
 
 def test_release_gives_all_back_and_ends_the_table() -> None:
@@ -135,3 +118,76 @@ def test_the_law_notices_what_is_wrong() -> None:
     with pytest.raises(AssertionError, match="owner"):
         check_cache(cache)
     cache.pool._free.pop()
+
+
+def test_a_follower_that_repeats_prepare_and_write_has_the_same_contents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a tensor-parallel rank does: no pool, no refcounts, only the leader's
+    `fresh`, `copies` and slots.
+    """
+    leader, follower = small_cache(), small_cache()
+    prepare = leader.prepare
+
+    def prepare_both(fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
+        prepare(fresh, copies)
+        follower.prepare(fresh, copies)
+
+    monkeypatch.setattr(leader, "prepare", prepare_both)
+    tables = [leader.new()]
+    for token in range(1, 30):
+        if token in (3, 7, 12):
+            tables.append(leader.fork(tables[-1]))
+        with leader.append(tables, [1] * len(tables)) as slots:
+            for cache in (leader, follower):
+                tokens = [token * 10 + i for i in range(len(tables))]
+                write_tokens(cache, slots, tokens)
+        if token == 20:
+            leader.release(tables.pop(0))
+        leader.truncate(tables[-1], tables[-1].length - token % 2)
+    for table in tables:
+        slots = torch.tensor(table.slots(0, table.length))
+        for memory in ("keys", "values"):
+            ours, theirs = (
+                getattr(c, memory).flatten(1, 2) for c in (leader, follower)
+            )
+            assert torch.equal(ours[:, slots], theirs[:, slots])
+    assert leader.copied_blocks == follower.copied_blocks > 0
+
+
+def test_misuse_of_append() -> None:
+    cache = small_cache()
+    root, gone, foreign = filled(cache, 6), filled(cache, 2), small_cache().new()
+    cache.release(gone)
+    before = snapshot(cache)
+    misuse: list[tuple[list[Any], list[int], str]] = [
+        ([root, root], [1, 1], "twice"),
+        ([root], [1, 1], "counts"),
+        ([root], [-1], "tokens"),
+        ([root, gone], [1, 1], "live"),
+        ([foreign], [1], "live"),
+    ]
+    for tables, counts, noun in misuse:
+        with pytest.raises(ProtocolError, match=noun), cache.append(tables, counts):
+            pytest.fail("the append must not begin")
+    for length in (-1, 7):
+        with pytest.raises(ProtocolError, match="tokens"):
+            cache.truncate(root, length)
+    assert snapshot(cache) == before
+
+
+def test_no_change_of_the_branches_inside_an_append() -> None:
+    cache = small_cache()
+    root, twin = filled(cache, 6), filled(cache, 2)
+    changes = (
+        cache.fork,
+        cache.release,
+        lambda table: cache.truncate(table, 0),
+        lambda table: cache.append([table], [1]).__enter__(),
+    )
+    with cache.append([root], [1]) as slots:
+        write_tokens(cache, slots, [7])
+        for change in changes:
+            with pytest.raises(ProtocolError, match="open"):
+                change(twin)
+    assert_contents(cache, [root, twin], [[1, 2, 3, 4, 5, 6, 7], [1, 2]])

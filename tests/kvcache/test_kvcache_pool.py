@@ -12,22 +12,6 @@ from lr.kvcache.branch import BlockTable, block_rows, blocks_for
 from lr.kvcache.pool import BlockPool
 
 
-def test_worked_example_of_the_pool() -> None:
-    pool = BlockPool(4)
-    assert pool.allocate(3) == [0, 1, 2]
-    pool.share(1)
-    assert [pool.refcount(block) for block in range(4)] == [1, 2, 1, 0]
-    assert [pool.drop(1), pool.drop(1)] == [False, True]
-    with pytest.raises(OutOfBlocks) as full:
-        pool.allocate(3)
-    assert (full.value.needed, full.value.free, full.value.total) == (3, 2, 4)
-    assert [pool.refcount(block) for block in range(4)] == [1, 0, 1, 0]
-    assert pool.allocate(2) == [1, 3]
-    for block in (3, 1):  # in reverse order: the next ids are the same
-        pool.drop(block)
-    assert pool.allocate(2) == [1, 3]
-
-
 @given(st.lists(st.integers(-5, 5), max_size=40))
 def test_pool_never_hands_out_a_held_block(moves: list[int]) -> None:
     """Positive: allocate so many. Negative: drop that many of the oldest held blocks;

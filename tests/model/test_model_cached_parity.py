@@ -48,7 +48,7 @@ def runner_for(directory: Path, attention: AttentionKind) -> ModelRunner:
     """A runner whose cache shows NaN to whoever looks where nothing was written."""
     model = load_model(directory, dtype=torch.float64)
     model.attention = attention
-    runner = ModelRunner(model, num_blocks=40)
+    runner = ModelRunner(model, num_blocks=200)
     runner.cache.poison_freed = True
     runner.cache.keys.fill_(torch.nan)
     runner.cache.values.fill_(torch.nan)
@@ -57,39 +57,22 @@ def runner_for(directory: Path, attention: AttentionKind) -> ModelRunner:
 
 @pytest.mark.parametrize("attention", [REFERENCE, SDPA])
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunk_after_cache(
+def test_chunks_after_a_cache_in_one_ragged_batch(
     checkpoint: Callable[[str], Case], kind: str, attention: AttentionKind
 ) -> None:
+    """All branches of the grid in one forward, in a scrambled order; those with nothing
+    cached are prompts."""
     directory, expected = checkpoint(kind)
     runner = runner_for(directory, attention)
-    for m in CACHED:
-        for c in CHUNKS:
-            branch = runner.open(TOKENS[: m or c].tolist())
-            if m:
-                runner.forward([branch])
-                branch.extend(TOKENS[m : m + c].tolist())
-            (logits,) = runner.forward([branch], logits="all")
-            torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
-            runner.close(branch)
-    check_cache(runner.cache, [])
-
-
-@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
-@pytest.mark.parametrize("kind", KINDS)
-def test_ragged_batch(
-    checkpoint: Callable[[str], Case], kind: str, attention: AttentionKind
-) -> None:
-    """All branches of the grid in one forward, in a scrambled order, are what each is
-    alone."""
-    directory, expected = checkpoint(kind)
-    runner = runner_for(directory, attention)
-    grid = [(m, c) for c in (1, 5, 16) for m in CACHED[1:]]
+    grid = [(m, c) for c in CHUNKS for m in CACHED]
     grid = [grid[7 * i % len(grid)] for i in range(len(grid))]
-    branches = [runner.open(TOKENS[:m].tolist()) for m, _ in grid]
-    last = runner.forward(branches)
-    for branch, (m, c), logits in zip(branches, grid, last, strict=True):
+    branches = [runner.open(TOKENS[: m or c].tolist()) for m, c in grid]
+    cached = [branch for branch, (m, _) in zip(branches, grid, strict=True) if m]
+    for branch, logits in zip(cached, runner.forward(cached), strict=True):
+        m = len(branch)
         torch.testing.assert_close(logits, expected[m - 1], rtol=0, atol=1e-10)
-        branch.extend(TOKENS[m : m + c].tolist())
+    for branch, (m, c) in zip(branches, grid, strict=True):
+        branch.extend(TOKENS[m : m + c].tolist() if m else [])
     for (m, c), logits in zip(
         grid, runner.forward(branches, logits="all"), strict=True
     ):

@@ -49,28 +49,6 @@ def test_gradients_can_be_watched() -> None:
     assert len(gradients) == 1
 
 
-class Twice(nn.Module):
-    """y = 2 W x."""
-
-    def __init__(self, matrix: nn.Module) -> None:
-        super().__init__()
-        self.matrix = matrix
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * self.matrix(x)
-
-
-def test_a_part_can_be_replaced() -> None:
-    """As adapters and quantised weights do."""
-    model, tokens = random_model(), random_tokens(3)
-    down = model.layers[0].mlp.down
-    down.weight.data *= 2
-    doubled = our_logits(model, tokens)
-    down.weight.data /= 2
-    model.layers[0].mlp.down = Twice(down)
-    assert torch.equal(our_logits(model, tokens), doubled)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_norm_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
     norm = RMSNorm(64, 1e-6).to(dtype)

@@ -113,13 +113,6 @@ def test_yarn_frequencies(variant: dict[str, Any], head_dim: int) -> None:
     assert factor == expected_factor
 
 
-@pytest.mark.parametrize("variant", [YARN_VARIANTS[i] for i in (1, 2, 4, 5)], ids=str)
-def test_yarn_variants(tmp_path: Path, variant: dict[str, Any]) -> None:
-    model = hf_model("qwen3", rope_parameters={**YARN, **variant})
-    model.save_pretrained(tmp_path)
-    assert_parity(model, tmp_path)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_absent_keys_mean_what_they_mean_to_transformers(
     tmp_path: Path, kind: str

@@ -57,19 +57,16 @@ def small_reasoner() -> Reasoner:
     return Reasoner("tiny-draft", "tiny-draft", "exact", dtype=torch.float64)
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "draft"])
-def test_nothing_is_recorded_while_a_model_runs(
-    events: list[str], drafter: str
-) -> None:
+def test_nothing_is_recorded_while_a_model_runs(events: list[str]) -> None:
     """The target waits until the draft's thread has recorded. The second answer records
     nothing."""
     short = {"max_tokens": 20, "max_step_tokens": 20, "acceptance": "match"}
-    ahead = {"mode": "lr+sd", "drafter": drafter, "driver": "overlapped", "depth": 1}
+    ahead = {"mode": "lr+sd", "drafter": "draft", "driver": "overlapped", "depth": 1}
     with small_reasoner() as reasoner:
         plain = reasoner.generate(QUESTION, mode="ar", **short)  # type: ignore[arg-type]
         for runners in reasoner.engine.runners.values():
             runners.end()
-        for recordings in (2 + (drafter == "draft"), 0):
+        for recordings in (3, 0):
             events.clear()
             answer = reasoner.generate(QUESTION, **short, **ahead)  # type: ignore[arg-type]
             assert answer.tokens == plain.tokens

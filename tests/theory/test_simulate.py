@@ -85,7 +85,7 @@ def test_without_need_of_target_steps() -> None:
     assert outcome.seconds == pytest.approx(3 * (0.2 + 0.05) + 1, abs=1e-12)
 
 
-@pytest.mark.parametrize(("variation", "rate"), [(0.3, 1.84), (0.6, 1.65), (1.0, 1.49)])
+@pytest.mark.parametrize(("variation", "rate"), [(0.3, 1.84), (1.0, 1.49)])
 def test_random_step_times_cost_speed(variation: float, rate: float) -> None:
     """a = 0.6, c = 0.2, no window, lognormal: an independent simulation gave these; S1,
     for constant times, is 1.923.
