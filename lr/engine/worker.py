@@ -295,11 +295,9 @@ class DraftWorker:
         try:
             yield self._connection
         except (EOFError, OSError) as error:
-            code = None
-            if self.process is not None:
-                self.process.join(GRACE)
-                code = self.process.exitcode
+            process = self.process
             self.close()
+            code = None if process is None else process.exitcode
             raise DraftWorkerError(
                 f"the draft's worker ended with exit code {code}. It may have been killed "
                 "for memory; ask again to start a new one, or use driver lockstep."

@@ -3,8 +3,8 @@
 `CausalLM.forward` computes a ragged batch on a cache. `trunk` is the same network with
 any rule of which token attends to which (training uses plain causal rows). To see
 hidden states, register forward hooks: on `model.norm` for the final ones [n, e], on
-`model.layers[i]` for a layer's. CUDA graphs run no Python, so no hooks inside the
-model. Read next: `layers.py`, `attention.py`.
+`model.layers[i]` for a layer's. A pass that is replayed from a CUDA graph runs no
+Python, so no hooks. Read next: `layers.py`, `attention.py`.
 """
 
 from __future__ import annotations

@@ -301,15 +301,16 @@ def follow(
         join(devices, rank, dist.TCPStore("127.0.0.1", port, is_master=False))
         while True:
             # 1. Have the caches that rank 0 has. It counts who owns a block; here any
-            # block may be read, so none has NaN.
+            # block may be read, so none has NaN. NOTE: no variable may hold a cache:
+            # one that is dropped must be free before the next is made.
             sizes, number, copies, attention, source = connection.recv()
             for dropped in caches.keys() - sizes.keys():
                 del caches[dropped]
             if number not in caches:
-                cache = caches[number] = model.make_cache(*sizes[number])
-                cache.pool.allocate(cache.num_blocks)
-                cache.keys.zero_()
-                cache.values.zero_()
+                caches[number] = model.make_cache(*sizes[number])
+                caches[number].pool.allocate(caches[number].num_blocks)
+                caches[number].keys.zero_()
+                caches[number].values.zero_()
 
             # 2. Repeat the pass.
             with torch.inference_mode():

@@ -24,7 +24,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE
 from lr.model.qwen import CausalLM
-from lr.model.ranks import RankLM, WorkerError, load_parallel
+from lr.model.ranks import OtherRanks, RankLM, WorkerError, load_parallel
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -93,15 +93,19 @@ def test_logits_and_hidden_states_are_those_of_one_rank(
 
 def test_what_nobody_holds_ends_on_all_ranks() -> None:
     model = load_parallel("tiny-target", [CPU] * 2)
-    assert model.others is not None
     for _ in range(2):  # the second forward drops the first cache
         runner = ModelRunner(model, num_blocks=4)
         runner.forward([runner.open([5])])
         gc.collect()
-        assert list(model.others.caches) == [runner.cache]
+        assert list(other_ranks(model).caches) == [runner.cache]
     del model, runner
     gc.collect()
     assert not active_children()
+
+
+def other_ranks(model: RankLM) -> OtherRanks:
+    assert model.others is not None
+    return model.others
 
 
 def feed_for_ever(model: RankLM, strike: Callable[[], None] | None = None) -> None:
@@ -119,8 +123,7 @@ def feed_for_ever(model: RankLM, strike: Callable[[], None] | None = None) -> No
 
 def test_a_killed_rank_ends_the_run_with_its_number() -> None:
     model = load_parallel("tiny-target", [CPU] * 4)
-    assert model.others is not None
-    victim = model.others.processes[1]
+    victim = other_ranks(model).processes[1]
     started = time.monotonic()
     with pytest.raises(WorkerError, match=r"rank 2 .* code -9"):
         feed_for_ever(model, lambda: os.kill(victim.pid or 0, signal.SIGKILL))
@@ -133,8 +136,7 @@ def test_a_killed_rank_ends_the_run_with_its_number() -> None:
 def test_a_rank_that_fails_ends_the_run_with_its_number() -> None:
     """Here, it gets a message that it cannot carry out."""
     model = load_parallel("tiny-target", [CPU] * 2)
-    assert model.others is not None
-    model.others.connections[0].send("no pass")
+    other_ranks(model).connections[0].send("no pass")
     with pytest.raises(WorkerError, match=r"rank 1 .* code 1"):
         feed_for_ever(model)
 
