@@ -63,7 +63,8 @@ class Report:
         content = {"rows": report.plain(rows), "notes": report.notes(summaries)}
         write_json(content, self.json)
         if self.markdown is not None:
-            self.markdown.write_text(report.markdown(summaries), encoding="utf-8")
+            lines = [*report.markdown(rows, summaries), report.LEGEND, ""]
+            self.markdown.write_text("\n".join(lines), encoding="utf-8")
         if self.figure is not None:
             names = [run.mode if run.mode != "?" else run.name[:12] for run in runs]
             heads = ["right", "tokens/s"] + ["speedup"] * (baseline is not None)

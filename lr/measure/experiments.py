@@ -510,15 +510,9 @@ def write_results(
     title = f"{experiment.title}, {len(results[0].lab.items)} problems"
     store = Store(folder)
     facts = ", ".join(f"{key} {value}" for key, value in conditions.items())
-    notes = [f"- {note}" for note in report.notes([r.summary for r in results])]
     lines = [f"# {title}", "", "```", command, "```", ""]
-    lines += [
-        *report.table(report.texts(rows)),
-        "",
-        *notes,
-        "",
-        f"Conditions: {facts}.",
-    ]
+    lines += report.markdown(rows, [result.summary for result in results])
+    lines.append(f"Conditions: {facts}.")
     store.write_lines(f"{name}.md", lines)
     content = {
         "title": title,

@@ -351,11 +351,12 @@ def table(rows: Iterable[Iterable[str]]) -> list[str]:
     return [head, rule, *lines]
 
 
-def markdown(summaries: Sequence[Summary]) -> str:
-    """The table, its notes and its legend as Markdown."""
-    lines = table(texts([summary.row for summary in summaries]))
-    lines += ["", *(f"- {note}" for note in notes(summaries)), "", LEGEND, ""]
-    return "\n".join(lines)
+def markdown(
+    rows: Sequence[Mapping[str, object]], summaries: Sequence[Summary]
+) -> list[str]:
+    """The lines of a table and of its notes."""
+    notes_of_all = [f"- {note}" for note in notes(summaries)]
+    return [*table(texts(rows)), "", *notes_of_all, ""]
 
 
 def plain(value: object) -> Any:

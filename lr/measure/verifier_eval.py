@@ -12,11 +12,12 @@ import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from msgspec import ValidationError, convert, to_builtins
 
 from lr.errors import SettingError
@@ -220,24 +221,19 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
 
     Example: scores (3, 2, 1), truth (yes, no, yes): threshold 3 accepts half of the
     true pairs and no false one, threshold 2 half of the true and all false ones."""
-    num_true = sum(truth)
-    num_false = len(truth) - num_true
-    ranked = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
+    values, is_true = np.array(scores), np.array(truth)
     points = []
-    true = 0
-    accepted = 0
-    for score, tied in groupby(ranked, key=lambda pair: pair[0]):
-        truth_of_tied = [is_true for _, is_true in tied]
-        true += sum(truth_of_tied)
-        accepted += len(truth_of_tied)
-        false = accepted - true
+    for score in np.unique(values)[::-1].tolist():
+        accepted = is_true[values >= score]  # whether each accepted pair is a true one
+        true = int(accepted.sum())
+        false = len(accepted) - true
         points.append(
             Threshold(
                 score,
-                true_rate=true / max(num_true, 1),
-                false_rate=false / max(num_false, 1),
-                accepted=accepted / len(ranked),
-                error=false / accepted,
+                true_rate=true / max(sum(truth), 1),
+                false_rate=false / max(len(truth) - sum(truth), 1),
+                accepted=len(accepted) / len(truth),
+                error=false / len(accepted),
             )
         )
     return points
