@@ -1,6 +1,4 @@
-"""`--attention` and `lr info`: what is asked for is used, what cannot run is refused
-before anything is answered.
-"""
+"""`--attention` and `lr info`: what is asked for is used, and what there is is listed."""
 
 from __future__ import annotations
 
@@ -15,12 +13,11 @@ from lr.model.attention import REFERENCE, SDPA
 from lr.reasoner import Reasoner
 
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-needs_no_cuda = pytest.mark.skipif(
+
+
+@pytest.mark.skipif(
     torch.cuda.is_available(), reason="says what happens where there is no CUDA"
 )
-
-
-@needs_no_cuda
 def test_info_says_what_is_taken_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     out = capsys.readouterr().out

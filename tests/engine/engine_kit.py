@@ -25,7 +25,7 @@ from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import EmittedStep, Role, Verdict
 
 TARGET = random_model(0)
@@ -86,12 +86,6 @@ def emitted(answer: Answer) -> list[EmittedStep]:
     answer.finish()
     require_clean(answer.engine)
     return answer.emitted
-
-
-def plain(engine: Engine, question: str = QUESTIONS[0], **changes: Any) -> list[Any]:
-    """The steps of plain decoding."""
-    answer = ask(engine, question, ExactVerifier(), mode="ar", **changes)
-    return [step.step for step in emitted(answer)]
 
 
 def require_clean(engine: Engine, roles: Iterable[Role] = Role) -> None:

@@ -69,6 +69,8 @@ def test_theorem_4_ends_at_a_budget_of_10() -> None:
         assert split.hybrid_wins == (ratios[budget] > 1)
     exact = {6: 0.839, 8: 0.900, 10: 0.956, 12: 1.005, 16: 1.087}
     assert ratios == pytest.approx(exact, abs=2e-3)
+    best = best_split(0.6, 0.6, 0.2, 0.1, 16, "async")
+    assert best.speedup == pytest.approx(3.1468492801, abs=6e-11)
     assert not theorem4_conditions(0.79, 0.53, 0.1, 0.1, 10)
     assert theorem4_conditions(0.79, 0.53, 0.1, 0.1, 16)
 
