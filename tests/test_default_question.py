@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.types import Origin
 
-ROOT = Path(__file__).parents[1]
 GREEDY = {"temperature": 0.0}
 SYNC = {"schedule": "sync"}
 
@@ -59,9 +57,3 @@ def test_the_page_shows_a_correction_by_default(
 def test_every_command_without_a_question_asks_this_one() -> None:
     assert ModelChoice().question(None) == QUESTION
     assert GenerateOptions().seed == 0
-
-
-def test_readme_and_the_first_notebook_ask_this_one() -> None:
-    for name in ("README.md", "notebooks/from_scratch.py"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert "from lr.lookahead import QUESTION" in text

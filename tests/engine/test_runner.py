@@ -8,31 +8,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from spec_kit import random_model
 
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.kvcache.branch import Branch
 from lr.model.attention import REFERENCE, SDPA, AttentionKind
-from lr.model.config import ModelConfig
-from lr.model.qwen import CausalLM
 
 V = 23
 
 
-def random_model(context: int = 128) -> CausalLM:
-    model = CausalLM(
-        ModelConfig(V, 16, 24, 2, 4, 2, 4, context, 1e-6, 1e4, False, True, True)
-    )
-    noise = torch.Generator().manual_seed(0)
-    model = model.double().requires_grad_(False).eval()
-    for parameter in model.parameters():
-        parameter.copy_(
-            torch.randn(parameter.shape, generator=noise, dtype=torch.float64) * 0.4
-        )
-    return model
-
-
-MODEL = random_model()
+MODEL = random_model(0, layers=2, vocab_size=V, context=128)
 
 
 def runner(attention: AttentionKind = SDPA, **settings: int) -> ModelRunner:

@@ -12,7 +12,7 @@ from tiny_training.checkpoint import config_json
 from transformers import Qwen2Config, Qwen3Config
 
 from lr.errors import CheckpointError
-from lr.model.config import read_config
+from lr.model.config import YarnScaling, read_config
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100,
@@ -34,6 +34,9 @@ def test_null_is_as_if_absent() -> None:
     null = dict.fromkeys(("num_key_value_heads", "head_dim", "layer_types"))
     config = read_config({**QWEN2, **null, "use_mrope": False})
     assert (config.num_kv_heads, config.head_dim) == (4, 16)
+    scaling = {**YARN, ORIGINAL: None}
+    yarn = read_config({**QWEN3, "rope_scaling": scaling}).yarn
+    assert yarn == YarnScaling(4.0, SIZES["max_position_embeddings"])
 
 
 OLDER = {**YARN, "rope_type": None, "type": "yarn"}
