@@ -179,6 +179,7 @@ class DraftWorker:
         self.as_thread = as_thread
         self.process: SpawnProcess | None = None
         self.in_use = False
+        self.ending = False  # `End` of a loop was sent and not answered yet
         self.sides: dict[int, RemoteSide] = {}  # of the answers in progress
         self.numbers = count()  # of answers
         self.posts: Posts = []  # not sent yet
@@ -215,6 +216,11 @@ class DraftWorker:
                 "the draft's worker is in use by another answer; finish that one first, "
                 "or use driver lockstep."
             )
+        if self.ending:
+            self.ending = False
+            with suppress(LRError):
+                while self._receive().answers:
+                    pass  # what the worker sent before it was done
         self.start()
         self.sides.clear()
         self.posts.clear()
@@ -261,16 +267,16 @@ class DraftWorker:
         """The loop is over. Raises nothing."""
         if self.in_use:
             self.in_use = False
-            with suppress(LRError):
+            with suppress(DraftWorkerError):
                 self.flush()
                 self._send(End())
-                while self._receive().answers:
-                    pass  # what the worker sent before it was done
+                self.ending = True
 
     def close(self) -> None:
         """End the worker. The next loop starts another."""
         self._connection = None
         self.process = None
+        self.ending = False
         if self._stop is not None:
             self._stop()
 
