@@ -35,9 +35,12 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module")
-def reasoner(names: list[str]) -> Iterator[Reasoner]:
-    with Reasoner(*names, "exact", dtype=torch.float64) as made:
+@pytest.fixture(scope="module", params=["two models", "one model"])
+def reasoner(names: list[str], request: pytest.FixtureRequest) -> Iterator[Reasoner]:
+    """Two models hardly ever agree; one that drafts for itself often does."""
+    target = names[0]
+    draft = names[1] if request.param == "two models" else target
+    with Reasoner(target, draft, "exact", dtype=torch.float64) as made:
         yield made
 
 
@@ -87,7 +90,7 @@ def answer_together(
     return runs
 
 
-@pytest.mark.parametrize("seed", range(cases(20)))
+@pytest.mark.parametrize("seed", range(cases(10)))
 def test_answers_are_those_of_plain_decoding(reasoner: Reasoner, seed: int) -> None:
     rng = Random(seed)
     options = random_options(rng)
