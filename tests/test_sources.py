@@ -31,8 +31,8 @@ BELOW_THE_CLI = [
 # they should be yet: they are held at what they are, so that they can only shrink.
 SLACK = 1.05
 CORE_TOKENS = 68_000  # goal: 52,000
-PACKAGE_TOKENS = 158_000  # goal: 140,000
-TEST_TOKENS = 130_000  # goal: 125,000
+PACKAGE_TOKENS = 157_000  # goal: 140,000
+TEST_TOKENS = 127_000  # goal: 125,000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02
 VAGUE_NAMES = 0.015

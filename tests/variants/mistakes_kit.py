@@ -1,5 +1,5 @@
 """Deliberate mistakes by name, in a table for each who must notice them. A mistake is a
-variant, or a function of the reasoner that makes one.
+function of the reasoner that makes a variant.
 
 `REFUSED`: the part or a value, where it is given. `RAISED`: the part's own exception.
 `BROKEN`: `lr check` finds it. `SHOWN`: a line about what did nothing. `HARMLESS`:
@@ -279,157 +279,201 @@ def without_certain_drafts(self, p_rows, proposal):
 
 REFUSED = {
     # verdicts
-    "a_short_list": verifier(judge=lambda self, pairs: Like.judge(self, pairs)[:-1]),
-    "a_score_that_is_not_a_number": scores(lambda pair: NAN),
-    "a_tensor_for_a_bool": accepts(lambda pair: torch.tensor(1.0) > 0),
+    "a_short_list": lambda reasoner: verifier(
+        judge=lambda self, pairs: Like.judge(self, pairs)[:-1]
+    ),
+    "a_score_that_is_not_a_number": lambda reasoner: scores(lambda pair: NAN),
+    "a_tensor_for_a_bool": lambda reasoner: accepts(lambda pair: torch.tensor(1.0) > 0),
     "a_misspelt_early_pass": lambda reasoner: verifier(
         requires=Requires.TARGET_STEP, judge_erly=Like.judge
     ),
-    "an_early_verdict_that_is_no_verdict": early(lambda pair: len(pair.prefix) % 2),
-    "an_early_pass_that_needs_the_target_step": early(
+    "an_early_verdict_that_is_no_verdict": lambda reasoner: early(
+        lambda pair: len(pair.prefix) % 2
+    ),
+    "an_early_pass_that_needs_the_target_step": lambda reasoner: early(
         lambda pair: Verdict(pair.draft == pair.target_step, "early")
     ),
     # choices
-    "a_choice_that_is_not_aligned": chooser(
+    "a_choice_that_is_not_aligned": lambda reasoner: chooser(
         lambda verdicts: 0, lambda pair: Verdict(False, "x", 1.0)
     ),
-    "the_best_of_no_numbers": chooser(by_score, lambda pair: Verdict(True, "x", NAN)),
+    "the_best_of_no_numbers": lambda reasoner: chooser(
+        by_score, lambda pair: Verdict(True, "x", NAN)
+    ),
     # controllers
-    "a_depth_of_2_point_0": controller(lambda progress: 2.0),
+    "a_depth_of_2_point_0": lambda reasoner: controller(lambda progress: 2.0),
     "one_controller_for_all_answers": lambda reasoner: Variant(
         controller=controller().controller()
     ),
-    "a_misspelt_number_of_tokens": controller(token=lambda self, progress: 1),
-    "tokens_below_zero": controller(tokens=lambda self, progress: -1),
+    "a_misspelt_number_of_tokens": lambda reasoner: controller(
+        token=lambda self, progress: 1
+    ),
+    "tokens_below_zero": lambda reasoner: controller(tokens=lambda self, progress: -1),
     # correctors
     "a_misspelt_keep": lambda reasoner: corrector(keeps=Corrector.keep),
-    "keeping_by_a_number": corrector(keep=lambda self, correction, step, number: 1),
-    "a_corrector_beside_a_verifier_that_compares": Variant(corrector=Corrector()),
+    "keeping_by_a_number": lambda reasoner: corrector(
+        keep=lambda self, correction, step, number: 1
+    ),
+    "a_corrector_beside_a_verifier_that_compares": lambda reasoner: Variant(
+        corrector=Corrector()
+    ),
     # segmenters
-    "the_number_of_boundaries": segmenter(lambda tokens: len(tokens) // 12),
+    "the_number_of_boundaries": lambda reasoner: segmenter(
+        lambda tokens: len(tokens) // 12
+    ),
     # step sources
-    "text_for_a_step": source(lambda tokens: "Then Ben has 10 coins.\n\n"),
-    "a_list_of_steps": source(lambda tokens: [[5, 6], [7]]),
-    "a_negative_token_in_a_step": source(lambda tokens: [-3, 5]),
-    "a_step_outside_the_vocabulary": source(lambda tokens: [99999, 5]),
+    "text_for_a_step": lambda reasoner: source(
+        lambda tokens: "Then Ben has 10 coins.\n\n"
+    ),
+    "a_list_of_steps": lambda reasoner: source(lambda tokens: [[5, 6], [7]]),
+    "a_negative_token_in_a_step": lambda reasoner: source(lambda tokens: [-3, 5]),
+    "a_step_outside_the_vocabulary": lambda reasoner: source(lambda tokens: [99999, 5]),
     # drafters
-    "a_q_that_sums_to_less": drawn(lambda p: replace(p, q=p.q * 0.9)),
-    "a_q_without_numbers": drawn(lambda p: replace(p, q=p.q * NAN)),
-    "a_token_of_the_branch_overwritten": looked_up(overwrite_a_token),
-    "a_misspelt_learn": lookup(learns=LookupDrafter.learn),
-    "too_deep": looked_up(lambda self, c, k: self._look_up(c.tokens, k + 3)),
-    "text_for_a_proposal": looked_up(lambda self, c, k: "coins"),
-    "a_draft_outside_the_vocabulary": looked_up(
+    "a_q_that_sums_to_less": lambda reasoner: drawn(lambda p: replace(p, q=p.q * 0.9)),
+    "a_q_without_numbers": lambda reasoner: drawn(lambda p: replace(p, q=p.q * NAN)),
+    "a_token_of_the_branch_overwritten": lambda reasoner: looked_up(overwrite_a_token),
+    "a_misspelt_learn": lambda reasoner: lookup(learns=LookupDrafter.learn),
+    "too_deep": lambda reasoner: looked_up(
+        lambda self, c, k: self._look_up(c.tokens, k + 3)
+    ),
+    "text_for_a_proposal": lambda reasoner: looked_up(lambda self, c, k: "coins"),
+    "a_draft_outside_the_vocabulary": lambda reasoner: looked_up(
         lambda self, c, k: Proposal.chain([99999][:k])
     ),
-    "a_negative_draft": looked_up(lambda self, c, k: Proposal.chain([-1][:k])),
-    "a_tree_that_is_not_declared": looked_up(
+    "a_negative_draft": lambda reasoner: looked_up(
+        lambda self, c, k: Proposal.chain([-1][:k])
+    ),
+    "a_tree_that_is_not_declared": lambda reasoner: looked_up(
         lambda self, c, k: Proposal((5, 6), (-1, -1)) if k > 0 else Proposal((), ())
     ),
     # rules
-    "outcomes_that_sum_to_less": rule(
+    "outcomes_that_sum_to_less": lambda reasoner: rule(
         lambda o, p_rows: replace(o, probability=o.probability * 0.9)
     ),
     # variants
     "a_misspelt_setting": lambda reasoner: Variant(Like(), settings={"widht": 3}),
     "a_class_for_an_object": lambda reasoner: Variant(Like),
-    "a_verifier_in_mode_sd": Variant(Like(), settings={"mode": "sd"}),
-    "a_drafter_in_mode_lr": replace(lookup(), settings={"mode": "lr"}),
+    "a_verifier_in_mode_sd": lambda reasoner: Variant(Like(), settings={"mode": "sd"}),
+    "a_drafter_in_mode_lr": lambda reasoner: replace(lookup(), settings={"mode": "lr"}),
     "a_setting_of_the_wrong_type": lambda reasoner: Variant(
         Like(), settings={"depth": "4"}
     ),
-    "a_draft_that_is_not_there": Variant(draft="no-such-draft"),
+    "a_draft_that_is_not_there": lambda reasoner: Variant(draft="no-such-draft"),
     "a_number_for_a_draft": lambda reasoner: Variant(draft=7),
 }
 
 RAISED = {
-    "an_exception": accepts(lambda pair: 1 / 0),
-    "a_forgotten_requires": verifier(requires=Requires.TARGET_STEP),
-    "a_variance_of_one_token": scores(lambda pair: 1.0 / (len(pair.logprobs) - 1)),
-    "a_forbidden_token": scores(
+    "an_exception": lambda reasoner: accepts(lambda pair: 1 / 0),
+    "a_forgotten_requires": lambda reasoner: verifier(requires=Requires.TARGET_STEP),
+    "a_variance_of_one_token": lambda reasoner: scores(
+        lambda pair: 1.0 / (len(pair.logprobs) - 1)
+    ),
+    "a_forbidden_token": lambda reasoner: scores(
         lambda pair: int(sum(pair.target_sampling)), Requires.SAMPLING_LOGPROBS
     ),
-    "a_draft_that_no_model_drew": accepts(
+    "a_draft_that_no_model_drew": lambda reasoner: accepts(
         likelier_than_drawn, Requires.SAMPLING_LOGPROBS
     ),
-    "a_depth_by_seconds": controller(lambda progress: int(progress.seconds * 1e4) % 4),
-    "a_rule_that_forgets_certain_drafts": Variant(
+    "a_depth_by_seconds": lambda reasoner: controller(
+        lambda progress: int(progress.seconds * 1e4) % 4
+    ),
+    "a_rule_that_forgets_certain_drafts": lambda reasoner: Variant(
         rule=derived(RejectRule, outcomes=without_certain_drafts)
     ),
 }
 
 BROKEN = {
     # verdicts and choices
-    "a_reversed_list": verifier(
+    "a_reversed_list": lambda reasoner: verifier(
         judge=lambda self, pairs: Like.judge(self, pairs)[::-1]
     ),
-    "a_counter": accepts(lambda pair: next(NUMBERS) % 3 > 0),
-    "a_memo_that_forgets_the_prefix": verdicts(
+    "a_counter": lambda reasoner: accepts(lambda pair: next(NUMBERS) % 3 > 0),
+    "a_memo_that_forgets_the_prefix": lambda reasoner: verdicts(
         lambda pair: STORE.setdefault(pair.draft.tokens, Like().verdict(pair))
     ),
-    "the_wall_clock": accepts(lambda pair: ticks(1000) % 2 == 0),
-    "a_global_generator": accepts(lambda pair: random.random() < 0.5),
-    "the_pairs_are_kept": verdicts(keep_the_pair),
-    "an_early_verdict_that_judge_does_not_give": early(
+    "the_wall_clock": lambda reasoner: accepts(lambda pair: ticks(1000) % 2 == 0),
+    "a_global_generator": lambda reasoner: accepts(lambda pair: random.random() < 0.5),
+    "the_pairs_are_kept": lambda reasoner: verdicts(keep_the_pair),
+    "an_early_verdict_that_judge_does_not_give": lambda reasoner: early(
         lambda pair: Verdict(len(pair.draft.tokens) > 4, "early")
     ),
-    "a_choice_by_the_clock": chooser(by_the_clock),
+    "a_choice_by_the_clock": lambda reasoner: chooser(by_the_clock),
     # controllers, correctors and segmenters
-    "a_depth_by_the_clock": controller(lambda progress: 1 + ticks(1000) % 4),
-    "one_controller_made_again_and_again": shared_controller(),
-    "no_step_is_kept": corrector(keep=lambda self, correction, step, number: False),
-    "steps_that_never_end": segmenter(lambda tokens: False),
-    "steps_that_share_a_counter": segmenter(lambda tokens: next(NUMBERS) % 11 == 0),
-    "a_step_by_a_counter": source(lambda tokens: [next(NUMBERS) % 461]),
+    "a_depth_by_the_clock": lambda reasoner: controller(
+        lambda progress: 1 + ticks(1000) % 4
+    ),
+    "one_controller_made_again_and_again": lambda reasoner: shared_controller(),
+    "no_step_is_kept": lambda reasoner: corrector(
+        keep=lambda self, correction, step, number: False
+    ),
+    "steps_that_never_end": lambda reasoner: segmenter(lambda tokens: False),
+    "steps_that_share_a_counter": lambda reasoner: segmenter(
+        lambda tokens: next(NUMBERS) % 11 == 0
+    ),
+    "a_step_by_a_counter": lambda reasoner: source(
+        lambda tokens: [next(NUMBERS) % 461]
+    ),
     # drafters
-    "the_rows_of_q_shifted_by_one": drawn(lambda p: replace(p, q=p.q.roll(1, 0))),
-    "a_q_at_another_temperature": Variant(
+    "the_rows_of_q_shifted_by_one": lambda reasoner: drawn(
+        lambda p: replace(p, q=p.q.roll(1, 0))
+    ),
+    "a_q_at_another_temperature": lambda reasoner: Variant(
         drafter=lambda setup: Hot(setup.runner, setup.sampling)
     ),
-    "unsure_tokens_dropped_after_the_draw": drawn(sure_tokens),
-    "greedy_tokens_with_a_softmax": drawn(
+    "unsure_tokens_dropped_after_the_draw": lambda reasoner: drawn(sure_tokens),
+    "greedy_tokens_with_a_softmax": lambda reasoner: drawn(
         lambda p: replace(p, tokens=tuple(p.q.argmax(-1).tolist()))
     ),
-    "the_same_noise_in_every_round": drafter(propose=with_the_noise_of_the_first_round),
-    "the_targets_noise": drafter(propose=with_the_targets_noise),
-    "a_global_draw": drawn(
+    "the_same_noise_in_every_round": lambda reasoner: drafter(
+        propose=with_the_noise_of_the_first_round
+    ),
+    "the_targets_noise": lambda reasoner: drafter(propose=with_the_targets_noise),
+    "a_global_draw": lambda reasoner: drawn(
         lambda p: Proposal.chain([int(torch.multinomial(p.q[0], 1))], p.q[:1])
     ),
-    "branches_never_forgotten": drafter(forget=lambda self, branches: None),
-    "proposals_in_the_wrong_order": drafter(
+    "branches_never_forgotten": lambda reasoner: drafter(
+        forget=lambda self, branches: None
+    ),
+    "proposals_in_the_wrong_order": lambda reasoner: drafter(
         propose=lambda self, contexts, k: ModelDrafter.propose(self, contexts, k)[::-1]
     ),
-    "a_table_for_all_branches_undeclared": Variant(drafter=lambda setup: SharedTable()),
+    "a_table_for_all_branches_undeclared": lambda reasoner: Variant(
+        drafter=lambda setup: SharedTable()
+    ),
     # rules
-    "a_redraw_after_a_rejection": rule(
+    "a_redraw_after_a_rejection": lambda reasoner: rule(
         lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows))
     ),
-    "the_targets_rows_overwritten": rule(overwrite_the_rows),
-    "a_rule_that_needs_fresh_noise_and_says_not": Variant(
+    "the_targets_rows_overwritten": lambda reasoner: rule(overwrite_the_rows),
+    "a_rule_that_needs_fresh_noise_and_says_not": lambda reasoner: Variant(
         rule=derived(BlockRule, needs_fresh_noise=False),
         settings={"drafter": "draft", "coupling": "shared"},
     ),
-    "a_next_token_without_its_distribution": rule(
+    "a_next_token_without_its_distribution": lambda reasoner: rule(
         lambda o, p_rows: replace(o, next_probs=lambda: row_after(o, p_rows) * 0.5)
     ),
 }
 
 SHOWN = {
-    "the_same_key_for_every_pair": accepts(lambda pair: uniform(12345) < 0.7),
+    "the_same_key_for_every_pair": lambda reasoner: accepts(
+        lambda pair: uniform(12345) < 0.7
+    ),
     "the_same_step_again_and_again": lambda reasoner: source(
         lambda tokens: reasoner.codec.encode("Then Ben has 10 coins.\n\n")
     ),
-    "a_lookup_off_by_one": looked_up(last_token_again),
+    "a_lookup_off_by_one": lambda reasoner: looked_up(last_token_again),
 }
 
 HARMLESS = {
     # the draft model writes the steps, as for None
-    "a_step_that_never_ends": source(lambda tokens: [5] * 9),
+    "a_step_that_never_ends": lambda reasoner: source(lambda tokens: [5] * 9),
     # another verifier, only a worse one
-    "log_probabilities_off_by_one": accepts(lambda pair: sum(pair.logprobs[1:]) > -4.0),
+    "log_probabilities_off_by_one": lambda reasoner: accepts(
+        lambda pair: sum(pair.logprobs[1:]) > -4.0
+    ),
 }
 
 FINE = {
-    "a_correct_verifier": Variant(Like()),
-    "a_correct_drafter": drawn(lambda proposal: proposal),
+    "a_correct_verifier": lambda reasoner: Variant(Like()),
+    "a_correct_drafter": lambda reasoner: drawn(lambda proposal: proposal),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,7 @@ def reasoner() -> Iterator[Reasoner]:
 
 def load(table: str, name: str, reasoner: Reasoner) -> Variant:
     """A mistake from a new run of its file."""
-    member = vars(load_file(FILE, anew=True))[table][name]
-    variant: Variant = member(reasoner) if inspect.isfunction(member) else member
+    variant: Variant = vars(load_file(FILE, anew=True))[table][name](reasoner)
     return variant
 
 
