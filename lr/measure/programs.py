@@ -141,7 +141,8 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
     its end, where it prints a secret word: `exit(0)` does not pass. Helpers and imports
     of the prompt stay; a whole function in the code replaces the one that it begins."""
     word = uuid4().hex
-    program = f"{item.starter}\n{code}\n{item.check}\nprint({word!r})\n"
+    last_line = f"print({chr(10) + word!r})"  # the word on a line of its own
+    program = f"{item.starter}\n{code}\n{item.check}\n{last_line}\n"
     with (
         tempfile.TemporaryDirectory(prefix="lr-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as output,
@@ -166,8 +167,8 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
                     os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output.seek(0)
-        text = output.read().decode(errors="replace").strip()
-    if code_of_exit == 0 and word in text:
+        lines = output.read().decode(errors="replace").strip().splitlines()
+    if code_of_exit == 0 and word in lines:
         return True, "the tests pass"
-    last_line = text.rpartition("\n")[2][:200]
-    return False, last_line or f"it ended early, with exit code {code_of_exit}"
+    reason = lines[-1][:200] if lines else ""
+    return False, reason or f"it ended early, with exit code {code_of_exit}"

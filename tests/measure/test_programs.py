@@ -81,6 +81,7 @@ PROGRAMS = {
     "no Python": ("I cannot do it", False),
     "leaves early": ("import sys\nsys.exit(0)\n", False),
     "leaves at once": ("import os\nos._exit(0)\n", False),
+    "shows its source": ('print(open("program.py").read())\nraise SystemExit\n', False),
 }  # fmt: skip
 
 
