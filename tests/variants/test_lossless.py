@@ -17,12 +17,13 @@ from reasoner_kit import write_checkpoint
 from scipy import stats
 
 from lr.errors import SettingError
+from lr.lookahead import QUESTION
 from lr.reasoner import Reasoner
 from lr.rng import Stream
-from lr.spec.variant import Correction
-from lr.spec.verifiers.base import Pair
+from lr.spec.variant import Correction, Corrector, Variant
+from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.theory.exact import Model
-from lr.types import Finish, SamplingParams, Step
+from lr.types import Finish, SamplingParams, Step, Verdict
 from lr.variants.lossless import StepRejection, corrects, lossless, stays
 
 FALSE_ALARM = 1e-6
@@ -111,3 +112,32 @@ def test_on_models_the_first_step_is_distributed_as_the_targets(tmp_path: Path) 
     assert len(steps) >= 2
     table = [[count[step] + 0.5 for step in steps] for count in counts]
     assert stats.chi2_contingency(table).pvalue > FALSE_ALARM
+
+
+class Never(Verifier):
+    name = "never"
+    requires = Requires.NOTHING
+
+    def judge(self, pairs):
+        return [Verdict(False, "never") for _ in pairs]
+
+
+class Again(Corrector):
+    """Discards two steps, whatever they are."""
+
+    def keep(self, correction: Correction, step: Step, number: float) -> bool:
+        return correction.attempt == 2
+
+
+def test_a_discarded_step_leaves_nothing_behind() -> None:
+    """Greedy, the third attempt writes what the first one wrote."""
+    options = {"mode": "lr", "temperature": 0, "max_tokens": 40}
+    with Reasoner("tiny-target", "tiny-draft", dtype=torch.float64) as reasoner:
+        plain, again = (
+            reasoner.generate(
+                QUESTION, variant=Variant(Never(), corrector=part), **options
+            )
+            for part in (None, Again())
+        )
+    assert again.stats.target_tokens > 2 * plain.stats.target_tokens
+    assert again.tokens == plain.tokens
