@@ -330,15 +330,20 @@ class Loop:
         return any(took)
 
     def _judge(self) -> bool:
-        """Judge all pairs of all answers in one batch, early ones first, and report the verdicts
-        one by one: each may cancel others. Returns whether there were any."""
+        """Judge the waiting pairs of all answers in one batch, and report the verdicts
+        one by one: each may cancel others. Pairs that are judged early have a batch of
+        their own, before the others. Returns whether there were any."""
         waiting = [(answer, node) for answer in self.live for node in answer.pairs]
         if not waiting:
             return False
         verifier = self.verifier
         assert isinstance(verifier, Verifier), "nothing is drafted without one"
         compares = Requires.TARGET_STEP in verifier.requires
-        early = [(a, n) for a, n in waiting if compares and not a.pairs[n].target]
+        early = [
+            (answer, node)
+            for answer, node in waiting
+            if compares and answer.pairs[node].target is None
+        ]
         waiting = early or waiting
         if verifier.requires & READS_DRAFTS:
             sampling = bool(verifier.requires & Requires.SAMPLING_LOGPROBS)

@@ -221,7 +221,10 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
 
     Example: scores (3, 2, 1), truth (yes, no, yes): threshold 3 accepts half of the
     true pairs and no false one, threshold 2 half of the true and all false ones."""
-    values, is_true = np.array(scores), np.array(truth)
+    values = np.array(scores)
+    is_true = np.array(truth)
+    num_true = sum(truth)
+    num_false = len(truth) - num_true
     points = []
     for score in np.unique(values)[::-1].tolist():
         accepted = is_true[values >= score]  # whether each accepted pair is a true one
@@ -230,8 +233,8 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
         points.append(
             Threshold(
                 score,
-                true_rate=true / max(sum(truth), 1),
-                false_rate=false / max(len(truth) - sum(truth), 1),
+                true_rate=true / max(num_true, 1),
+                false_rate=false / max(num_false, 1),
                 accepted=len(accepted) / len(truth),
                 error=false / len(accepted),
             )

@@ -115,11 +115,11 @@ def test_the_prediction_is_the_cost_models_at_the_costs_of_this_run() -> None:
     options, synthetic = GenerateOptions(mode="lr"), Synthetic(1.0, 0.0)
     plan = GpuPlan(options, (), synthetic, (1, 4), steps=100, repeats=2)
     rows = figures([plain, lookahead(1), lookahead(3)], measured, plan)
-    _, one, three = (row["predicted_tokens_per_second"] for row in rows)
+    _, depth_1, depth_3 = (row["predicted_tokens_per_second"] for row in rows)
     # The draft takes nearly no time: depth d keeps 1 + d rows in flight, at 10 + d ms a
     # pass.
-    assert one == pytest.approx(2 * 1000 / 11, rel=0.1)
-    assert three == pytest.approx(4 * 1000 / 13, rel=0.1)
+    assert depth_1 == pytest.approx(2 * 1000 / 11, rel=0.1)
+    assert depth_3 == pytest.approx(4 * 1000 / 13, rel=0.1)
     assert rows[1]["speedup"]["median"] == pytest.approx(3)
 
 

@@ -291,7 +291,8 @@ def test_the_target_drafts_for_itself(
     before = answer(mode=mode, **match)
     result = answer(variant=make(reasoner), mode=mode, driver=driver, **match)
     assert result.tokens == answer(mode="ar", **match).tokens
-    rounds, stats = result.stats.rounds, result.stats
+    stats = result.stats
+    rounds = stats.rounds
     if mode == "sd":
         assert rounds.tried > 0 and rounds.accepted >= agreement * rounds.tried
     elif agreement == 1:
@@ -312,7 +313,8 @@ def test_a_draft_may_be_a_model_or_a_checkpoint(
     for draft in (target, reasoner.engine.names["target"]):
         result = answer(variant=Variant(draft=draft), driver=driver, **options)
         assert result.tokens == answer(mode="ar").tokens
-        rounds, stats = result.stats.rounds, result.stats
+        stats = result.stats
+        rounds = stats.rounds
         kept = rounds.accepted >= rounds.tried > 0
         assert kept if mode == "sd" else stats.accepted >= stats.judged - 1 > 0
 

@@ -162,7 +162,8 @@ def rows(
         if emitted and tally.way.variant is None:  # the load of a variant is unknown
             work = modelled(tally, costs, depth, forwards)
             predicted = fmean(emitted) / seconds_per_step(*work)
-        total, stats = sum(tally.seconds), tally.stats
+        total = sum(tally.seconds)
+        stats = tally.stats
         row = {
             "way": tally.way.name,
             "mode": tally.way.mode,
