@@ -191,8 +191,10 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
 
 
 def chooses(verifier: Verifier) -> bool:
-    """Whether the verifier chooses among aligned alternatives."""
-    return type(verifier).choose is not Verifier.choose
+    """Whether the verifier chooses among aligned alternatives; one around another
+    chooses if that does."""
+    inner = verifier.verifier if isinstance(verifier, Around) else verifier
+    return type(inner).choose is not Verifier.choose
 
 
 def judges_early(verifier: Verifier) -> bool:
