@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
 from lr.measure.bench.report import conditions, in_turn, write_json
+from lr.measure.datasets import ask, load_items
 from lr.options import Driver
 from lr.spec.protocol import Emit, Schedule
 from lr.theory.calibration import (
@@ -105,7 +106,9 @@ class Calibrate:
     compare: int = 0  # Then measure so many held-out problems, in eleven ways.
     json: Path | None = None  # Also write the comparison to this file.
     problems: int = 24  # How many problems, at least 4. Each runs four times.
-    dataset: Literal["tiny", "stories"] = "tiny"  # Short or long problems.
+    dataset: str = "tiny"
+    """tiny or stories, short or long problems of the tiny language; or a file as for lr
+    run, whose first problems calibrate. Those after them are compared."""
     depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4  # Draft tokens per round.
     max_tokens: int | None = None  # Longest answer. None: 400; the context for stories.
@@ -150,8 +153,7 @@ class Calibrate:
 
     def measure(self, reasoner: Reasoner) -> Calibration:
         """The calibration, from training problems."""
-        draw = DATASETS[self.dataset]
-        questions = [draw(Split.TRAIN, i, 0).question for i in range(self.problems)]
+        questions = self._questions(Split.TRAIN)
         reasoner.generate(questions[0], max_tokens=40)  # the first call allocates
         tokens = {
             "drafter": "draft",
@@ -189,11 +191,10 @@ class Calibrate:
         prediction, and the measured speedup with its standard error."""
         plain = Way()
         seconds: dict[Way, list[float]] = {way: [] for way in (plain, *WAYS)}
-        draw = DATASETS[self.dataset]
-        self._events(reasoner, draw(Split.TEST, 0, 0).question, self._options(WAYS[-1]))
+        questions = self._questions(Split.TEST)
+        self._events(reasoner, questions[0], self._options(WAYS[-1]))
         with progress("comparing", self.compare) as advance:
-            for number in range(self.compare):
-                question = draw(Split.TEST, number, 0).question
+            for number, question in enumerate(questions):
                 for way in in_turn(list(seconds), number):
                     events = self._events(reasoner, question, self._options(way))
                     steps = sum(isinstance(event, Emit) for _, event in events)
@@ -214,6 +215,19 @@ class Calibrate:
             }
             rows.append(row)
         return rows
+
+    def _questions(self, split: Split) -> list[str]:
+        """Those that calibrate (train), or those that are compared (test)."""
+        count = self.problems if split is Split.TRAIN else self.compare
+        if self.dataset in DATASETS:
+            draw = DATASETS[self.dataset]
+            return [draw(split, number, 0).question for number in range(count)]
+        items = load_items(self.dataset)
+        expected = f"at most the {len(items)} problems of the data set"
+        wanted = self.problems + self.compare
+        require(wanted <= len(items), "problems and compare", wanted, expected)
+        first = 0 if split is Split.TRAIN else self.problems
+        return [ask(item) for item in items[first : first + count]]
 
     def _options(self, way: Way) -> dict[str, Any]:
         """The options of `generate` for a way."""

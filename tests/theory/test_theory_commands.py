@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests_root import ROOT
 
 from lr.commands.cli import main
+from lr.commands.theory import Calibrate
+from lr.errors import SettingError
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS
+from lr.tiny.language import Split
 
 
 @pytest.mark.parametrize(
@@ -80,6 +84,20 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert [row["way"] for row in rows] == ["sd 2", "sd 4", "sync 1"]
     columns = ("formula", "expected", "measured")
     assert all(0.3 < row[column] < 4 for row in rows for column in columns)
+
+
+def test_a_file_has_other_problems_for_the_comparison(tmp_path: Path) -> None:
+    file = tmp_path / "sums.jsonl"
+    rows = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(6)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    command = Calibrate(dataset=str(file), problems=4, compare=2)
+    numbers = [
+        [question.split()[0] for question in command._questions(split)]
+        for split in (Split.TRAIN, Split.TEST)
+    ]
+    assert numbers == [["0", "1", "2", "3"], ["4", "5"]]
+    with pytest.raises(SettingError, match="7"):
+        replace(command, compare=3)._questions(Split.TEST)
 
 
 def test_the_example_of_the_page_prints_what_its_comments_say(capsys) -> None:
