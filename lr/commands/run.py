@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,11 +30,11 @@ from lr.errors import SettingError
 from lr.measure.datasets import between, fingerprint, load_items
 from lr.measure.grading import Grader, grade_programs
 from lr.measure.programs import CodeLimits, write_samples
-from lr.measure.report import AnswerRecord
 from lr.measure.store import SETTINGS, Store
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode, TokenDrafter
 from lr.trace import Stats
 from lr.types import require
+from lr.watch.words import summary
 
 if TYPE_CHECKING:
     from lr.measure.memory import MemoryPlan
@@ -191,9 +193,8 @@ class RunCommand:
     """The output folder. None: runs/PREFIX_MODE_HASH with a hash of the settings, so
     the same command finds its folder again."""
     models: RunModels = field(default_factory=RunModels)
-    mode: Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"] | None = None
-    """None: as --use_spec and --enable_n_gram say. draft: the draft alone. specreason:
-    the target scores the draft's steps."""
+    mode: Literal["ar", "sd", "lr", "lr+sd", "draft"] | None = None
+    """None: as --use_spec and --enable_n_gram say. draft: the draft alone."""
     choice: VariantChoice = field(default_factory=VariantChoice)
     use_spec: bool = False  # Lookahead Reasoning (modes lr and lr+sd).
     enable_n_gram: bool = False
@@ -251,16 +252,15 @@ class RunCommand:
                 notes.print(memory_table(memory))
             memory.check()
             with models.reasoner(models.model, models.draft_model) as reasoner:
-                variant = running.variant_of(mode, reasoner, self.choice.variant)
+                variant = self.choice.load(reasoner)
                 if variant is not None and self.mode in MODES:  # the flag wins
                     forced = {**variant.settings, "mode": mode}
                     variant = replace(variant, settings=forced)
                 elif variant is not None:
                     own_mode = variant.settings.get("mode", options.mode)
                     options = replace(options, mode=own_mode)
-                    if self.choice.variant is not None:
-                        mode = own_mode
-                        store.write(SETTINGS, {**head, "mode": mode})
+                    mode = own_mode
+                    store.write(SETTINGS, {**head, "mode": mode})
                 grade_programs(store, items, grader)
                 evaluation = running.Evaluation(
                     reasoner,
@@ -317,7 +317,7 @@ class RunCommand:
         apart = not self.save_pairs or 1 in (self.n_samples, self.concurrency)
         prompts = "1: --save_pairs tells samples apart by their prompts"
         require(apart, "concurrency", self.concurrency, prompts)
-        variant = self.choice.variant is None or mode not in ("draft", "specreason")
+        variant = self.choice.variant is None or mode != "draft"
         require(variant, "mode", mode, "lr or lr+sd with --variant")
 
     def _options(self, mode: str) -> GenerateOptions:
@@ -357,57 +357,45 @@ class RunCommand:
         return Path("runs", f"{self.prefix}_{kind}_{digest}")
 
 
-@dataclass
-class RunTally:
-    """Sums over the answers so far: `rights` includes earlier sessions, `stats` does
-    not."""
-
-    rights: list[bool | None]
-    stats: Stats = field(default_factory=Stats)
-
-    def add(self, record: AnswerRecord) -> None:
-        self.rights.append(record["right"])
-        self.stats += convert(record["stats"], Stats)
-
-    def line(self, tokens: int, seconds: float) -> str:
-        """Accuracy, speed and acceptance in a few words. The speed is the tokens of
-        this session per second of its wall time, over all problems together."""
-        parts = []
-        graded = [right for right in self.rights if right is not None]
-        if graded:
-            right = sum(graded)
-            parts.append(f"{right}/{len(graded)} right ({right / len(graded):.0%})")
-        if len(graded) < len(self.rights):
-            parts.append(f"{len(self.rights) - len(graded)} NOT GRADED")
-        if tokens and seconds:
-            parts.append(f"{tokens / seconds:.0f} tokens/s")
-        if self.stats.step_acceptance is not None:
-            parts.append(f"steps kept {self.stats.step_acceptance:.2f}")
-        if self.stats.token_acceptance is not None:
-            parts.append(f"tokens kept {self.stats.token_acceptance:.2f}")
-        if self.stats.unjudged:
-            parts.append(f"{self.stats.unjudged} draft steps not judged")
-        return ", ".join(parts)
+def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:
+    """How many answers are right, how many nobody has graded, and the statistics."""
+    graded = [right for right in rights if right is not None]
+    right = sum(graded)
+    parts = (
+        [f"{right}/{len(graded)} right ({right / len(graded):.0%})"] if graded else []
+    )
+    if len(graded) < len(rights):
+        parts.append(f"{len(rights) - len(graded)} NOT GRADED")
+    if stats.tokens:
+        parts.append(summary(stats))
+    return ", ".join(parts)
 
 
 def watch(evaluation: Evaluation, notes: Console) -> None:
-    """Run an evaluation to its end with a progress bar, then print a summary."""
+    """Run an evaluation to its end with a progress bar, then print a summary: accuracy
+    with earlier answers, statistics of this start. Its seconds are of the wall, with
+    the warm-up, over all problems together."""
     keys = set(evaluation.keys)
-    session = evaluation.session
     earlier = evaluation.store.results()
-    tally = RunTally([record.get("right") for key, record in earlier if key in keys])
-    done = len(keys) - len(evaluation.missing)
+    rights = [record.get("right") for key, record in earlier if key in keys]
+    stats = Stats()
+    num_done = len(rights)
+    started = time.monotonic()
     try:
         with (
-            progress("answers", len(keys), done) as advance,
+            progress("answers", len(keys), num_done) as advance,
             closing(evaluation.run()) as records,
         ):
             for record in records:
-                tally.add(record)
-                advance(tally.line(session.tokens, session.seconds))
+                rights.append(record["right"])
+                stats += convert(record["stats"], Stats)
+                stats = replace(stats, seconds=time.monotonic() - started)
+                advance(tally_line(rights, stats))
     finally:
-        done = len(evaluation.store.done() & keys)
-        line = tally.line(session.tokens, session.seconds)
-        notes.print(f"{done} of {len(keys)} answers" + (f": {line}" if line else ""))
-        if done < len(keys):
+        num_done = len(evaluation.store.done() & keys)
+        line = tally_line(rights, stats)
+        notes.print(
+            f"{num_done} of {len(keys)} answers" + (f": {line}" if line else "")
+        )
+        if num_done < len(keys):
             notes.print("the same command continues with the rest")

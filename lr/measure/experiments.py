@@ -25,7 +25,7 @@ from lr.measure import report
 from lr.measure.datasets import Item, fingerprint
 from lr.measure.grading import Grader
 from lr.measure.report import Summary
-from lr.measure.running import Evaluation, engine_options, run_head, variant_of
+from lr.measure.running import Evaluation, engine_options, run_head
 from lr.measure.store import Store
 from lr.options import GenerateOptions, Mode, make_options
 from lr.reasoner import Reasoner
@@ -35,6 +35,7 @@ from lr.theory.hybrid import hybrid_speedup
 from lr.tiny.names import speaks_tiny
 from lr.trace import Stats
 from lr.types import require
+from lr.variants.loading import load_variant
 from lr.watch.figures.plots import draw
 
 Row = dict[str, Any]
@@ -171,8 +172,9 @@ class Lab:
             arm.mode, "generate", replace(self.options, **arm.options)
         )
         reasoner = self.reasoner(draft_alone=arm.mode == "draft")
-        variant = variant_of(arm.mode, reasoner, arm.variant)
-        if variant is not None:
+        variant = None
+        if arm.variant is not None:
+            variant = load_variant(arm.variant, reasoner)
             mode = variant.settings.get("mode", options.mode)
             options = replace(options, mode=mode)
         if arm.verifier is not None:
@@ -233,14 +235,15 @@ WAYS = (
     "lr+sd drafter=ngram",
     "lr+sd drafter=draft",
     "draft",
-    "specreason",
 )
 
 
 def speedup_arms(lab: Lab) -> list[Arm]:
-    """The ways that were asked for, or else the paper's; then the variants."""
+    """The ways that were asked for, or else the paper's and SpecReason; then the
+    variants."""
     ways = [arm_from(way) for way in lab.values or WAYS]
-    return ways + [Arm({"way": name}, variant=name) for name in lab.variants]
+    variants = lab.variants if lab.values else ("specreason", *lab.variants)
+    return ways + [Arm({"way": n}, variant=n) for n in dict.fromkeys(variants)]
 
 
 # Table 2: verifiers.

@@ -2,8 +2,7 @@
 and a second start resumes with the missing ones.
 
 Modes ar, sd, lr and lr+sd are those of the official tool. Mode draft is the draft
-alone, a row of Table 1 (arXiv 2506.19830); in mode specreason the target scores the
-draft's steps (`variants/specreason.py`). With protocol `acceptance` draft and target
+alone, a row of Table 1 (arXiv 2506.19830). With protocol `acceptance` draft and target
 write one step each at every position, the verifier judges them, and the accepted one
 continues the chain: the paper's schedule with a window of one pair.
 
@@ -14,11 +13,10 @@ results, and `report.py`, which reads them."""
 from __future__ import annotations
 
 import platform
-import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -31,19 +29,17 @@ from lr.measure.grading import Grade, Grader
 from lr.measure.report import AnswerRecord
 from lr.measure.store import AnswerKey, Store
 from lr.measure.verifier_eval import PairRecorder
-from lr.options import LOOKAHEAD, GenerateOptions
+from lr.options import LOOKAHEAD, MODES, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.variant import Variant
 from lr.tiny.names import speaks_tiny
 from lr.trace import Trace, failures
 from lr.types import Finish, Role, require
-from lr.variants.loading import load_variant
 from lr.watch.trace.file import trace_lines
 from lr.watch.trace.record import trace_of
 
-NAMED_MODES = ("draft", "specreason")
-MODES = ("ar", "sd", "lr", "lr+sd", *NAMED_MODES)
+RUN_MODES = (*MODES, "draft")
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
 WARM_UP_TOKENS = 16
 
@@ -52,33 +48,12 @@ def engine_options(
     mode: str, protocol: str, options: GenerateOptions
 ) -> GenerateOptions:
     """The engine's settings for a mode. Raises `SettingError` if the two do not fit."""
-    require(mode in MODES, "mode", mode, f"one of {', '.join(MODES)}")
+    require(mode in RUN_MODES, "mode", mode, f"one of {', '.join(RUN_MODES)}")
     if protocol == "acceptance":
         judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
         require(mode in LOOKAHEAD, "protocol", protocol, judged)
         options = replace(options, schedule="paper", depth=1, width=1)
-    if mode == "specreason":
-        return replace(options, mode="lr", schedule="sync", depth=1, width=1)
     return replace(options, mode="ar" if mode == "draft" else mode)  # type: ignore[arg-type]
-
-
-def variant_of(
-    mode: str, reasoner: Reasoner, name: str | None = None
-) -> Variant | None:
-    """The variant of that name, or else the one that the mode implies, if any."""
-    if name is None and mode == "specreason":
-        name = "specreason"
-    return None if name is None else load_variant(name, reasoner)
-
-
-@dataclass
-class RunSession:
-    """What this start of a run has done so far, kept in session-N.json."""
-
-    started: float = field(default_factory=time.time)
-    problems: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -106,7 +81,6 @@ class Evaluation:
     warm_up: bool = True
 
     def __post_init__(self) -> None:
-        self.session = RunSession()
         self.item_of = {item.number: item for item in self.items}
         self.keys = [
             AnswerKey(number, sample)
@@ -140,17 +114,9 @@ class Evaluation:
         if self.warm_up:
             self._warm_up(answers)
         # 3. Write each answer to disk as soon as it is complete.
-        earlier_sessions = len(list(self.store.path.glob("session-*.json")))
-        started = time.perf_counter()
         for answer, _ in self.reasoner.engine.serve(answers, self.concurrency):
             if answer.done:
-                self.session.tokens += len(answer.result.tokens)
-                self.session.problems += 1
-                self.session.seconds = time.perf_counter() - started
-                record = self._keep(key_of[answer], answer)
-                name = f"session-{earlier_sessions}.json"
-                self.store.write(name, asdict(self.session))
-                yield record
+                yield self._keep(key_of[answer], answer)
 
     def _begin(self, key: AnswerKey) -> Answer:
         """One answer, not begun. Raises `ContextError` if the prompt does not fit."""
@@ -241,7 +207,7 @@ class Evaluation:
             "name": item.name,
             "task": item.task.value,
             # a variant may choose another mode than the run
-            "mode": self.mode if self.mode in NAMED_MODES else result.mode,
+            "mode": self.mode if self.mode == "draft" else result.mode,
             **asdict(grade),
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),

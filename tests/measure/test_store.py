@@ -20,7 +20,7 @@ def test_names_of_files() -> None:
     for key in (AnswerKey(0), AnswerKey(7, 3), AnswerKey(120, 15)):
         assert AnswerKey.of(key.file) == key
     assert AnswerKey(7).file == "7.json", "the official tool's name"
-    for name in ("run.json", "session-0.json", "7.json.broken", ".7.json.4.tmp"):
+    for name in ("run.json", "notes-0.json", "7.json.broken", ".7.json.4.tmp"):
         assert AnswerKey.of(name) is None
 
 

@@ -13,7 +13,7 @@ from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
 from lr.spec.protocol import Drafted, Emit, Judged, Targeted
 from lr.watch.stepper.live import LiveSource
-from lr.watch.stepper.session import Session, StepperSide, is_forced
+from lr.watch.stepper.session import Session, is_forced
 from lr.watch.stepper.sources import FORCED, Source, StepperError
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import trace_of
@@ -39,7 +39,7 @@ def text(session: Session, side: int = 0) -> str:
     return session.sides[side].state.text
 
 
-def forced(side: StepperSide) -> list[str]:
+def forced(side: Source) -> list[str]:
     """The nodes whose verdicts were forced."""
     events = [record.event for record in side.records]
     judged = [event for event in events if isinstance(event, Judged)]
@@ -126,7 +126,7 @@ def test_live_steps_are_the_events_of_lockstep(mode: str) -> None:
 @BOTH
 def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     live.go("verdict")
-    source = live.active.source
+    source = live.active
     assert isinstance(source, LiveSource)
     pools = {name: runner.cache.pool for name, runner in source.runners.items()}
     blocks = {name: pool.num_used for name, pool in pools.items()}
@@ -166,7 +166,7 @@ def test_a_what_if_goes_on_alike_until_a_verdict_is_forced(live: Session) -> Non
 
 @BOTH
 def test_forks_in_the_middle_give_all_blocks_back(live: Session) -> None:
-    source = live.active.source
+    source = live.active
     assert isinstance(source, LiveSource)
     for _ in range(4):
         live.go("verdict")

@@ -8,9 +8,8 @@ what-if. Nothing is displayed here.
     session.fork()                    # a second side, B, that goes on from here by itself
     session.go("next")                # moves both sides (those in `session.moved`)
 
-A side shows the state after the events up to its place (`trace/state.py`), so going
-back only means a smaller number. Only going beyond the last event makes a run work, and
-the past stays as it was. Read next: `view.py`."""
+A side is a source (`sources.py`) with its place in the answer. Only going beyond the last
+event makes a run work, and the past stays as it was. Read next: `view.py`."""
 
 from __future__ import annotations
 
@@ -20,77 +19,21 @@ from dataclasses import replace
 from lr.types import Origin, Verdict
 from lr.watch.stepper.sources import FORCED, Source, StepperError, decides
 from lr.watch.trace.file import Record, TraceFile, write_trace
-from lr.watch.trace.state import State, state_at
 from lr.watch.words import is_emitted
-
-STOPS = frozenset(
-    {"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"}
-)
-"""The kinds of event at which the moves next and back stop; all others are details."""
-
-
-class StepperSide:
-    """One answer and a place in it: `place` events have happened."""
-
-    def __init__(self, name: str, source: Source, place: int = 0) -> None:
-        self.name = name
-        self.source = source
-        self.place = place
-        self.records = source.records
-        self.trace = source.trace
-        plain = source.header.driver == "plain"
-        self._stops = STOPS | {"written"} if plain else STOPS
-
-    @property
-    def state(self) -> State:
-        """Everything after `place` events."""
-        return state_at(self.trace, self.place)
-
-    @property
-    def last(self) -> Record | None:
-        return self.records[self.place - 1] if self.place else None
-
-    @property
-    def over(self) -> bool:
-        """Whether the answer's last event has happened."""
-        return self.trace.complete and self.place == len(self.records)
-
-    def go(self, wanted: Callable[[Record], bool]) -> None:
-        """Go to the place after the next wanted event; if there is none, to the end."""
-        while self.forward():
-            if wanted(self.records[self.place - 1]):
-                return
-
-    def back(self) -> None:
-        """Go to the previous stop, or to the beginning."""
-        before = reversed(self.records[: max(0, self.place - 1)])
-        stops = (record.number + 1 for record in before if self.is_stop(record))
-        self.place = next(stops, 0)
-
-    def forward(self) -> bool:
-        """Go one event further; a run works until there is one. False at the end."""
-        while self.place == len(self.records):
-            if not self.source.advance():
-                return False
-        self.place += 1
-        return True
-
-    def is_stop(self, record: Record) -> bool:
-        return record.kind in self._stops
 
 
 def _is_correction(record: Record) -> bool:
     return is_emitted(record, Origin.CORRECTION)
 
 
-def _to(kind: str) -> Callable[[StepperSide], object]:
+def _to(kind: str) -> Callable[[Source], object]:
     return lambda side: side.go(lambda record: record.kind == kind)
 
 
-MOVES: dict[str, Callable[[StepperSide], object]] = {
+MOVES: dict[str, Callable[[Source], object]] = {
     "next": lambda side: side.go(side.is_stop),  # a change of the tree or the answer
-    "back": StepperSide.back,  # the opposite
-    "event": StepperSide.forward,  # one event, even a detail
+    "back": Source.back,  # the opposite
+    "event": Source.forward,  # one event, even a detail
     "step": _to("emit"),  # a step of the answer
     "rejection": lambda side: side.go(_is_correction),  # a draft step is replaced
     "verdict": _to("judge"),  # where one is due
@@ -105,11 +48,11 @@ class Session:
     both."""
 
     def __init__(self, source: Source) -> None:
-        self.sides = [StepperSide("A", source)]
+        self.sides = [source]
         self.moved = list(self.sides)
 
     @property
-    def active(self) -> StepperSide:
+    def active(self) -> Source:
         """The side to show, force and fork: the what-if if it moves."""
         return self.moved[-1]
 
@@ -128,7 +71,7 @@ class Session:
             while side.place < number and side.forward():
                 pass
 
-    def due(self, side: StepperSide) -> list[str]:
+    def due(self, side: Source) -> list[str]:
         """The nodes on which a verdict is due here, in the order in which the verifier
         got them."""
         return [node for kind, node in side.state.work if kind == "judge"]
@@ -137,8 +80,8 @@ class Session:
         """Force the verdict that is due, on `node` if there are several. Returns a
         message. Raises `StepperError` if no verdict is due, or if it was given
         already."""
-        source = self.active.source
-        due = self.due(self.active)
+        side = self.active
+        due = self.due(side)
         name = node or next(iter(due), "a draft step")
         if name not in due:
             names = ", ".join(due) or "none"
@@ -146,12 +89,12 @@ class Session:
                 f"no verdict on {name} is due here; due are: {names}. v goes to where "
                 "the next one is."
             )
-        if name not in source.waiting:
+        if name not in side.waiting:
             raise StepperError(
                 f"the verdict on {name} was given already. Ask the question live with "
                 "lr step, with the same seed, and force it when it is due."
             )
-        source.force(aligned, name)
+        side.forced[name] = aligned
         verdict = "aligned" if aligned else "not aligned"
         return f"The verdict on {name} will be: {verdict} ({FORCED})."
 
@@ -160,18 +103,20 @@ class Session:
         message. Raises `StepperError` if the blocks of that place are gone, because a
         decision was made after it."""
         side = self.active
-        if side.source.runs and decides(side.records[side.place :]):
+        if side.runs and decides(side.records[side.place :]):
             raise StepperError(
                 "the blocks of this place are gone: decisions follow it. Fork before "
                 "they are made."
             )
-        source = side.source.fork()
+        fork = side.fork()
+        fork.name = "B"
+        fork.place = len(fork.records)
         side.place = len(side.records)
         message = f"Side B goes on from event {side.place}."
         if any(cache.branches for cache in side.state.caches.values()):
             message += " Its blocks are the same ones, nothing was computed."
         self.drop()
-        self.sides.append(StepperSide("B", source, len(source.records)))
+        self.sides.append(fork)
         self.moved = list(self.sides)
         return message
 
@@ -179,7 +124,7 @@ class Session:
         """Drop the what-if and free its blocks; False if there is none."""
         if len(self.sides) == 1:
             return False
-        self.sides.pop().source.close()
+        self.sides.pop().close()
         self.moved = list(self.sides)
         return True
 
@@ -195,8 +140,8 @@ class Session:
         """Write the active side's events as a trace. Returns a message. Raises
         `TraceError`."""
         side = self.active
-        header = side.source.header
-        if side.name == "B" or side.source.forced:
+        header = side.header
+        if side.name == "B" or side.forced:
             header = replace(header, variant="a what-if of the stepper")
         write_trace(path, TraceFile(header, side.records))
         count = f"{len(side.records)} events of side {side.name}"
@@ -204,7 +149,7 @@ class Session:
 
     def close(self) -> None:
         for side in self.sides:
-            side.source.close()
+            side.close()
 
 
 def is_forced(verdict: Verdict | None) -> bool:

@@ -4,15 +4,17 @@
     source = Source(read_trace("answer.jsonl"))
     source.records          # all events so far
     source.advance()        # make more; False: there are no more
+    source.place, source.state      # how many events have happened, and what is then
 
-A run advances by small pieces of work (a forward, the verdicts that are due), each of
-which makes a few events. Between two pieces a verdict can be forced and the run forked.
-Knows no model. Read next: `session.py`, which walks through the events."""
+Going back only means a smaller place. A run advances by small pieces of work (a
+forward, the verdicts that are due), each of which makes a few events. Between two pieces
+a verdict can be forced and the run forked. Knows no model. Read next: `session.py`,
+which walks through one or two sources."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lr.errors import LRError
@@ -20,7 +22,12 @@ from lr.spec.protocol import Judged, WorkKind
 from lr.types import Verdict
 from lr.watch.scripted import ScriptedRun, scripted_trace
 from lr.watch.trace.file import Record, TraceFile
+from lr.watch.trace.state import State, state_at
 
+STOPS = frozenset(
+    {"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"}
+)
+"""The kinds of event at which the moves next and back stop; all others are details."""
 FORCED = "forced by hand"  # How the reason of a forced verdict begins.
 
 
@@ -29,17 +36,57 @@ class StepperError(LRError):
 
 
 class Source:
-    """The events of one answer; `records` only grows. This class walks through a
-    recording; subclasses make events (`runs`). `forced`: by node, the forced
-    verdicts."""
+    """The events of one answer, and a place in it: `place` events have happened.
+    `records` only grows. This class walks through a recording; subclasses make events
+    (`runs`). `forced`: by node, the forced verdicts. `name`: of the side."""
 
     runs = False
 
     def __init__(self, trace: TraceFile) -> None:
+        self.name = "A"
         self.trace = trace
         self.header = trace.header
         self.records = trace.records
+        self.place = 0
         self.forced: dict[str, bool] = {}
+
+    @property
+    def state(self) -> State:
+        """Everything after `place` events."""
+        return state_at(self.trace, self.place)
+
+    @property
+    def last(self) -> Record | None:
+        return self.records[self.place - 1] if self.place else None
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer's last event has happened."""
+        return self.trace.complete and self.place == len(self.records)
+
+    def go(self, wanted: Callable[[Record], bool]) -> None:
+        """Go to the place after the next wanted event; if there is none, to the end."""
+        while self.forward():
+            if wanted(self.records[self.place - 1]):
+                return
+
+    def back(self) -> None:
+        """Go to the previous stop, or to the beginning."""
+        before = reversed(self.records[: max(0, self.place - 1)])
+        stops = (record.number + 1 for record in before if self.is_stop(record))
+        self.place = next(stops, 0)
+
+    def forward(self) -> bool:
+        """Go one event further; a run works until there is one. False at the end."""
+        while self.place == len(self.records):
+            if not self.advance():
+                return False
+        self.place += 1
+        return True
+
+    def is_stop(self, record: Record) -> bool:
+        plain = self.header.driver == "plain"
+        return record.kind in STOPS or (plain and record.kind == "written")
 
     @property
     def waiting(self) -> list[str]:
@@ -61,11 +108,6 @@ class Source:
 
     def close(self) -> None:
         """Free all resources."""
-
-    def force(self, aligned: bool, node: str) -> None:
-        """Force the next verdict on `node`, which is waiting."""
-        assert node in self.waiting
-        self.forced[node] = aligned
 
 
 class ScriptSource(Source):

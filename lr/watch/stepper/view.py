@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.watch.figures.tree import Card, cards_of, words_of
-from lr.watch.stepper.session import Session, StepperSide, is_forced
-from lr.watch.stepper.sources import FORCED, StepperError
+from lr.watch.stepper.session import Session, is_forced
+from lr.watch.stepper.sources import FORCED, Source, StepperError
 from lr.watch.trace.state import CacheState, EmittedState, NodeState, State, StepState
 from lr.watch.words import ORIGINS, counted, quoted, say, visible
 
@@ -28,7 +28,7 @@ STEPS = 6  # How many steps of the answer a screen shows; `t` shows all.
 
 def screen(session: Session) -> RenderableType:
     """All sides, next to each other. With two sides, ▶ marks those that move."""
-    question = session.sides[0].source.header.question
+    question = session.sides[0].header.question
     parts: list[RenderableType] = []
     if question is not None:
         parts.append(Text(question, style="italic"))
@@ -42,7 +42,7 @@ def screen(session: Session) -> RenderableType:
     return Group(*parts, table)
 
 
-def body(side: StepperSide) -> list[RenderableType]:
+def body(side: Source) -> list[RenderableType]:
     """The last event, the answer so far, the present tree."""
     state = side.state
     now = _grid()
@@ -118,15 +118,15 @@ def _card_line(space: str, card: Card) -> Text:
     return line.append(card.words, style=style)
 
 
-def _rule(side: StepperSide, session: Session) -> Rule:
-    header = side.source.header
-    total = f" of {len(side.records)}" if side.over or not side.source.runs else ""
+def _rule(side: Source, session: Session) -> Rule:
+    header = side.header
+    total = f" of {len(side.records)}" if side.over or not side.runs else ""
     text = f"event {side.place}{total}"
     if len(session.sides) > 1:
         text = f"{'▶' if side in session.moved else ' '} {side.name} · {text}"
     else:
         passes = counted(side.state.forwards.get("target", 0), "target pass", "es")
-        kind = "live" if side.source.runs else "recorded"
+        kind = "live" if side.runs else "recorded"
         mode = header.mode
         if header.driver != "plain":
             mode += f", {header.schedule} {header.depth}"
@@ -137,7 +137,7 @@ def _rule(side: StepperSide, session: Session) -> Rule:
 # Inside a node
 
 
-def node_view(side: StepperSide, name: str) -> RenderableType:
+def node_view(side: Source, name: str) -> RenderableType:
     """A node: the verdict on the draft step that leads to it, the tokens of that step
     and of the target's step at the same place, and a variant's notes about the node.
 
