@@ -11,7 +11,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lookahead import Lookahead, Writer
 from lr.spec.protocol import Emit, NodeId, Schedule
-from lr.spec.verifiers.base import Requires, Verifier, chooses, judges_early
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.trace import ForwardPass
 from lr.types import EmittedStep, Role, Verdict
 
@@ -77,7 +77,7 @@ def require_simple(answer: Answer) -> Verifier:
         for part in answer.variant.replaced
     )
     compares = verifier.requires == Requires.TARGET_STEP
-    unlike = chooses(verifier) or judges_early(verifier)
+    unlike = verifier.chooses or verifier.judges_early
     if not options.looks_ahead or timed or replaced or not compares or unlike:
         raise SettingError(
             'engine "page" has mode lr or lr+sd, driver "lockstep", late_drafts "wait" and '

@@ -23,7 +23,7 @@ from lr.spec.runner import Runner
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import DrafterSetup, Speculation
 from lr.spec.variant import Variant, apply_settings
-from lr.spec.verifiers.base import Requires, Verifier, chooses, judges_early
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import BlankLineSegmenter, Segmenter, TokenBytes, WriterConfig
 from lr.types import Role, SamplingParams
 
@@ -171,8 +171,8 @@ class Question:
             max_target_rows=options.max_target_rows,
             reject_late=options.late_drafts == "reject",
             needs_target_step=needs_target_step,
-            judges_early=judges_early(verifier),
-            choose=verifier.choose if chooses(verifier) else None,
+            judges_early=verifier.judges_early,
+            choose=verifier.choose if verifier.chooses else None,
         )
 
     def _limits(self) -> Limits:

@@ -23,25 +23,37 @@ from msgspec import ValidationError, convert, to_builtins
 from lr.errors import SettingError
 from lr.measure.datasets import Item
 from lr.measure.store import AnswerKey, Store
-from lr.spec.verifiers.base import Around, Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.types import Step, Verdict
 
 
-class PairRecorder(Around):
-    """Judges as `verifier` does, and keeps every pair with its verdict in `seen`.
+class PairRecorder(Verifier):
+    """Judges and chooses as `verifier` does, and keeps every pair with its verdict in `seen`.
     `requires`: what a pair must have besides, for a verifier that judges it later."""
 
     def __init__(
         self, verifier: Verifier, requires: Requires = Requires.NOTHING
     ) -> None:
-        super().__init__(verifier)
+        self.verifier = verifier
+        self.name = verifier.name
         self.requires = verifier.requires | requires
         self.seen: list[tuple[Pair, Verdict]] = []
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = verdicts_of(self.verifier, pairs)
         self.seen += zip(pairs, verdicts, strict=True)
         return verdicts
+
+    @property
+    def chooses(self) -> bool:
+        return self.verifier.chooses
+
+    def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
+        return self.verifier.choose(drafts, verdicts)
 
     def take(self, prompt: Sequence[int], item: Item) -> dict[str, Any]:
         """Remove the pairs that begin with this prompt, and return them as JSON."""

@@ -93,7 +93,7 @@ class LookaheadScheduler:
         self.work: dict[Work, Node] = {}
         self._cycle = 0  # index of the node at which the synchronous cycle began
         self._commands: list[Command] = []  # what this call is going to return
-        self._cancelled: set[Work] = set()
+        self._cancelled: set[Work] = set()  # at the root or below, and no event yet
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
@@ -104,13 +104,16 @@ class LookaheadScheduler:
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
-        """The commands that follow from `event`; none if its work was cancelled.
+        """The commands that follow from `event`; none if its work was cancelled, or if
+        the root has moved past its node.
 
         An impossible event raises `ProtocolError` and changes nothing: its work was
         never commanded or is finished, or its step is empty or too long.
         """
         work = Work(_COMPLETES[type(event)], event.node)
         node = self.work.get(work)
+        if node is None and event.node < self.root.id:
+            return []
         if node is None and work in self._cancelled:
             self._cancelled.remove(work)  # a stale event comes only once
             return []
@@ -290,6 +293,9 @@ class LookaheadScheduler:
         if new is None or new is node:
             old.children = []
             self._prune(old)
+        # Names are in order: a later tree or a later level is larger.
+        root_id = self.root.id
+        self._cancelled = {work for work in self._cancelled if work.node >= root_id}
 
     def _start_drafts(self) -> None:
         """Begin W alternatives after every node where drafts may follow (section

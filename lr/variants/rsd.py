@@ -20,16 +20,26 @@ from dataclasses import replace
 from lr.reasoner import Reasoner
 from lr.rng import uniform
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Around, Pair
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
 
 
-class Clipped(Around):
-    """Accepts with the reward as probability, drawn from the pair's own stream."""
+class Clipped(Verifier):
+    """Accepts with the score that `reward` gives as probability, drawn from the pair's
+    own stream."""
+
+    def __init__(self, reward: Verifier) -> None:
+        self.reward = reward
+        self.name = reward.name
+        self.requires = reward.requires
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.reward.passes
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        rewards = self.verifier.judge(pairs)
+        rewards = self.reward.judge(pairs)
         return [self.draw(p, reward) for p, reward in zip(pairs, rewards, strict=True)]
 
     def draw(self, pair: Pair, reward: Verdict) -> Verdict:

@@ -86,6 +86,19 @@ def test_stale_events_are_ignored() -> None:
     assert count > 20
 
 
+def test_cancelled_work_is_forgotten_once_the_root_has_moved_past_it() -> None:
+    """Most cancelled work is never reported: a driver drops it."""
+    config = SchedulerConfig(Limits(2000), Schedule.DEPTH, 3, 2)
+    run = ScriptedRun(config, RandomScript(1, aligned=0.5, eos=0.0), shuffled(1))
+    cancelled = 0
+    while not run.done:
+        turn = run.step()
+        cancelled += sum(isinstance(command, Cancel) for command in turn.commands)
+        nodes = 1 + 2 + 4 + 8
+        assert len(run.scheduler._cancelled) <= 2 * nodes
+    assert cancelled > 500
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

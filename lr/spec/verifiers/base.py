@@ -113,6 +113,17 @@ class Verifier(ABC):
         aligned = (j for j, verdict in enumerate(verdicts) if verdict.aligned)
         return next(aligned, None)
 
+    @property
+    def judges_early(self) -> bool:
+        """Whether it compares steps, and can do without the target's sometimes."""
+        defines = type(self).judge_early is not Verifier.judge_early
+        return defines and Requires.TARGET_STEP in self.requires
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it chooses among aligned alternatives by its own rule."""
+        return type(self).choose is not Verifier.choose
+
 
 class ExactVerifier(Verifier):
     """Accepts a step if its token ids, including end of sequence, equal the target's.
@@ -131,25 +142,6 @@ class ExactVerifier(Verifier):
             same = draft == target
             verdicts.append(Verdict(same, why="equal tokens" if same else differ))
         return verdicts
-
-
-class Around(Verifier):
-    """A wrapper that does what `verifier` does, unless a subclass changes it."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self.verifier = verifier
-        self.name = verifier.name
-        self.requires = verifier.requires
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.verifier.passes
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return self.verifier.judge(pairs)
-
-    def choose(self, drafts: Sequence[Step], verdicts: Sequence[Verdict]) -> int | None:
-        return self.verifier.choose(drafts, verdicts)
 
 
 def check_verifier(verifier: object) -> Verifier:
@@ -188,19 +180,6 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     verdicts: list[Verdict] = verifier.judge(pairs)
     check_verdicts(verifier.judge, verdicts, len(pairs))
     return verdicts
-
-
-def chooses(verifier: Verifier) -> bool:
-    """Whether the verifier chooses among aligned alternatives; one around another
-    chooses if that does."""
-    inner = verifier.verifier if isinstance(verifier, Around) else verifier
-    return type(inner).choose is not Verifier.choose
-
-
-def judges_early(verifier: Verifier) -> bool:
-    """Whether the verifier compares steps, and can do without the target's sometimes."""
-    writes_early = type(verifier).judge_early is not Verifier.judge_early
-    return writes_early and Requires.TARGET_STEP in verifier.requires
 
 
 def early_verdicts_of(

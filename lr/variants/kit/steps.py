@@ -22,7 +22,6 @@ from lr.spec.verifiers.base import (
     Requires,
     Verifier,
     early_verdicts_of,
-    judges_early,
     verdicts_of,
 )
 from lr.spec.write import Segmenter, TokenBytes
@@ -128,7 +127,7 @@ def check_verifier(findings: Findings, anew: Callable[[], Verifier]) -> None:
         [judge(anew(), pair) for pair in full],
         "a pair that holds more than `requires` names gets the same verdict",
     )
-    if judges_early(verifier):
+    if verifier.judges_early:
         bare = [replace(pair, target=None) for pair in pairs[::-1]]
         early = early_verdicts_of(anew(), bare)[::-1]
         compare(early, "an early verdict is the one that `judge` gives")
