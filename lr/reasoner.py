@@ -64,6 +64,9 @@ class Reasoner:
     a process, which does not import your script and lives until `close`, the end of a
     `with` block or the end of the reasoner. Raises `CheckpointError` or `SettingError`;
     warns of settings in the target's generation_config.json that have no effect.
+
+    The tiny models are fastest on one CPU thread: call `torch.set_num_threads(1)`. The
+    commands do; here the number belongs to your program.
     """
 
     _drafting: tuple[DraftModel, Engine] | None = None  # of the last variant with one

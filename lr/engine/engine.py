@@ -181,8 +181,16 @@ class Engine:
             require_same(self.codec, codec)
             known_tokens = codec.vocab_size
             draft = Loader(self.target.dtype).load(wanted, self.target.device)
-        elif not isinstance(wanted, CausalLM):
-            draft = wanted(self.target)
+        else:
+            origin = wanted if isinstance(wanted, CausalLM) else self.target
+            if origin.spread:  # the other ranks only ever run the whole target
+                raise SettingError(
+                    "the variant's draft is made from the target, which is spread over "
+                    "several processes; put the target on one device, or give a "
+                    "variant whose draft is a checkpoint."
+                )
+            if origin is not wanted:
+                draft = wanted(self.target)
         fits = isinstance(draft, CausalLM)
         if not fits or draft.config.vocab_size < vocab_size:
             expected = f"a lr.model.qwen.CausalLM with {vocab_size} embeddings"

@@ -154,8 +154,9 @@ class VerifierChoice:
         device = torch.device(self.device)
         source = checkpoint_id(self.checkpoint)
         for model in (target, draft):
-            whole = type(model) is CausalLM  # not spread over processes
-            if model and whole and (model.source, model.device) == (source, device):
+            if model is None or model.spread:
+                continue
+            if (model.source, model.device) == (source, device):
                 return asked_model(model, codec, blocks)
         return asked_model(self.loader.load(self.checkpoint, device), codec, blocks)
 

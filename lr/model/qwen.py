@@ -36,12 +36,14 @@ Network = TypeVar("Network", bound="CausalLM")
 class CausalLM(Module):
     """A dense Qwen decoder, all weights in one dtype on one device, random or from a
     checkpoint (`lr.load_model`). `attention`: its kind (`attention_choice.py`);
-    `graphs`: allow CUDA graphs. `source`: which checkpoint it is.
+    `graphs`: allow CUDA graphs. `source`: which checkpoint it is. `spread`: over the
+    processes of several ranks (`ranks.py`), so this object is only a part.
     """
 
     attention: AttentionKind = SDPA
     graphs: bool = True
     source: str = ""
+    spread: bool = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -102,6 +102,7 @@ class RankLM(CausalLM):
     """Part number `rank` of a model in `ranks` parts. `config`: of the whole model;
     `part`: of this rank; `others`: on rank 0, the other ranks."""
 
+    spread = True
     others: OtherRanks | None = None
 
     def __init__(self, config: ModelConfig, rank: int, ranks: int) -> None:

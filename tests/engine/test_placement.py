@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from lr.errors import SettingError
 from lr.model.device import DeviceMap
 from lr.spec.variant import Variant
 from lr.spec.write import StepWriter
+from lr.variants.self_draft import first_layers
 
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 
@@ -113,6 +116,31 @@ def test_verifiers_read_models_in_several_processes(
             QUESTION, variant=variant, mode="lr", driver=driver, **SHORT
         )
         answers.append([(step.tokens, step.origin) for step in result.steps])
+    assert answers[0] == answers[1]
+
+
+def test_no_draft_is_made_from_a_target_in_several_processes(
+    several: tuple[Reasoner, Reasoner],
+) -> None:
+    """The other ranks would run the whole target in the draft's passes: the sums would
+    wait for each other for ever."""
+    apart, _ = several
+    first_layer = partial(first_layers, layers=1)
+    given = (first_layer, first_layer(apart.engine.target), deepcopy)
+    for draft in given:
+        with pytest.raises(SettingError, match="processes"):
+            apart.generate(QUESTION, variant=Variant(draft=draft), mode="lr", **SHORT)
+    checkpoint = apart.engine.names["draft"]  # is whole, so it may write in a thread
+    answers = [
+        reasoner.generate(
+            QUESTION,
+            variant=Variant(draft=checkpoint),
+            mode="lr",
+            driver="overlapped",
+            **SHORT,
+        ).tokens
+        for reasoner in several
+    ]
     assert answers[0] == answers[1]
 
 
