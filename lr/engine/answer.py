@@ -20,9 +20,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from lr.engine.question import Question
-from lr.engine.side import DraftSide, Side, SourcedDraft, Written
+from lr.engine.side import DraftPart, Side, SourcedDraft, Written
 from lr.engine.steering import CorrectedStep, Steering
-from lr.engine.worker import RemoteSide
 from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result, whole_characters
 from lr.rng import Stream
@@ -82,7 +81,7 @@ class Answer(Question):
         self._held = b""  # the beginning of a character that is not complete yet
 
         self.target: Side  # and `draft`: set by `begin`
-        self.draft: DraftSide | RemoteSide | None = None
+        self.draft: DraftPart | None = None
         self.nodes: dict[NodeId, AnswerNode] = {}
         self.pairs: dict[NodeId, Pair] = {}
         self.judged: dict[NodeId, Pair] = {}
@@ -96,7 +95,6 @@ class Answer(Question):
 
     def __iter__(self) -> Iterator[AnswerStep]:
         if self._served is None:
-            self.engine.prepare(self.options)  # before the answer's clock starts
             serve = self._serve
             self._served = serve(self) if serve else self.engine.serve([self])
         for _, step in self._served:
@@ -148,7 +146,7 @@ class Answer(Question):
 
     # Carrying out the scheduler's commands
 
-    def begin(self, target: Side, draft: DraftSide | RemoteSide | None) -> None:
+    def begin(self, target: Side, draft: DraftPart | None) -> None:
         """Open the prompt and carry out the first commands."""
         root = self.scheduler.root.id
         self.nodes[root] = AnswerNode(tuple(self.prompt))
@@ -254,8 +252,9 @@ class Answer(Question):
         stream = self.role_stream(Role.TARGET).fold_in(node.index)
         self._correcting = self._corrected_step(node, limit, stream)
         self._write_target(node, limit, stream)
-        for child in [child for child in self.nodes if self._leads_from(node, child)]:
-            self._offer(child)
+        first_child = node.child(0, self.scheduler.config.width)
+        if first_child in self.nodes:
+            self._offer(first_child)
 
     def _write_target(self, node: NodeId, limit: int, stream: Stream) -> None:
         steering = self.steering
@@ -326,27 +325,22 @@ class Answer(Question):
             tokens = command.emitted.step.tokens
             self.nodes[root] = AnswerNode(self.nodes.pop(node).tokens + tokens)
             self.target.rename(node, root)
-        for judged in list(
-            self.judged
-        ):  # only those below the new root may still count
+        for judged in list(self.judged):  # only those below the root still count
             if root is None or judged.stem != root.stem or judged.index <= root.index:
                 del self.judged[judged]
         if self.steering is not None:
             self.steering.decide()
 
-    def _leads_from(self, node: NodeId, child: NodeId) -> bool:
-        """Whether a finished draft step leads from `node` to `child`."""
-        is_finished = self.nodes[child].draft_step is not None
-        return is_finished and self.parent(child) == node
-
     def _offer(self, node: NodeId) -> None:
-        """Offer the draft step to `node`, if it is a first alternative, to the target's
-        drafter, which may propose its tokens in the target's version of the step."""
+        """Offer the draft step to `node`, if it is written and a first alternative, to
+        the target's drafter, which may propose its tokens in the target's version."""
         speculation = self.target.writer.config.speculation
+        draft_step = self.nodes[node].draft_step
         first = node.number % self.scheduler.config.width == 0
+        if speculation is None or draft_step is None or not first:
+            return
         parent = self.parent(node)
-        if speculation is not None and first and parent in self.target.branches:
-            start = len(self.nodes[parent].tokens)
+        if parent in self.target.branches:
             branch = self.target.branches[parent]
-            tokens = self.nodes[node].tokens[start:]
-            speculation.drafter.offer(branch, start, tokens)
+            start = len(self.nodes[parent].tokens)
+            speculation.drafter.offer(branch, start, draft_step.tokens)

@@ -38,8 +38,8 @@ from lr.engine.question import READS_DRAFTS
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
-from lr.engine.side import DraftSide, Side
-from lr.engine.worker import DraftWorker, RemoteSide
+from lr.engine.side import DraftPart, DraftSide, Side
+from lr.engine.worker import DraftWorker
 from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.device import own_stream
@@ -97,11 +97,6 @@ class Engine:
             return "ar"
         stated: Mode | None = self.codec.generation_config.get("mode")
         return stated or "lr+sd"
-
-    def prepare(self, options: GenerateOptions) -> None:
-        """Start the draft's worker, if an answer with these options uses it."""
-        if self.worker is not None and self.overlaps(options):
-            self.worker.start()
 
     def overlaps(self, options: GenerateOptions) -> bool:
         """Whether the draft writes in the worker."""
@@ -231,15 +226,19 @@ class Loop:
         options = answer.options
         self.engine = engine
         self.blocks = blocks
-        self.alone = alone
+        # Events of the cache belong to one answer.
+        self.records_cache = answer.trace.detailed and alone
         self.stack = stack  # gives back what was borrowed
         self.live: list[Answer] = []
         self.borrowed: dict[str, ModelRunner] = {}
         self.verifier = answer.verifier
-        self.draft: StepWriter | DraftWorker | None = None
+        self.worker: DraftWorker | None = None  # writes the draft's steps, or else
+        self.draft: StepWriter | None = None  # this one, here
+        if engine.overlaps(options):
+            self.worker = self._begin_worker(answer)
+        elif options.looks_ahead:
+            self.draft = self._writer(answer.writer_config(Role.DRAFT))
         self.draft_forwards = options.draft_forwards
-        if options.looks_ahead:
-            self.draft = self._draft_writer(answer)
         self.forwards_left = self.draft_forwards  # of the draft, until the target's
         # By now the draft's worker has recorded its CUDA graphs: two must not record at
         # once.
@@ -252,20 +251,17 @@ class Loop:
         self.target = self._writer(config)
         stack.callback(self.close)
 
-    def _draft_writer(self, answer: Answer) -> StepWriter | DraftWorker:
-        config = answer.writer_config(Role.DRAFT)
+    def _begin_worker(self, answer: Answer) -> DraftWorker:
         worker = self.engine.worker
         assert worker is not None, "there is a draft"
-        if not self.engine.overlaps(answer.options):
-            return self._writer(config)
+        config = answer.writer_config(Role.DRAFT)
         variant = answer.variant
         if variant.segmenter is not None or (variant.rule and config.speculation):
             raise SettingError(
                 "the draft's worker runs no segmenter or rule of a variant; use driver "
                 "lockstep."
             )
-        self.draft_forwards = 1
-        worker.begin(config, self.blocks, detailed=answer.trace.detailed and self.alone)
+        worker.begin(config, self.blocks, detailed=self.records_cache)
         self.stack.callback(worker.end)
         return worker
 
@@ -284,13 +280,13 @@ class Loop:
     def add(self, answer: Answer) -> None:
         """Begin an answer. Its clock starts now."""
         answer.trace.start = answer.trace.clock()
-        if answer.trace.detailed and self.alone:
+        if self.records_cache:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
                 runner.cache.observer = CacheRecorder(answer.trace, name)
-        draft: DraftSide | RemoteSide | None = None
-        if isinstance(self.draft, DraftWorker):
-            draft = self.draft.side(answer.trace, answer.draft_plan())
+        draft: DraftPart | None = None
+        if self.worker is not None:
+            draft = self.worker.side(answer.trace, answer.draft_plan())
         elif self.draft is not None:
             draft = DraftSide(self.draft, answer.trace, answer.draft_plan())
         self.live.append(answer)
@@ -307,29 +303,29 @@ class Loop:
             self.remove(answer)
 
     def step(self) -> None:
-        """Do one piece of work: judge the complete pairs, or run a model once. While the
-        target has nothing to do, a worker is waited for."""
+        """Do one piece of work: report finished steps, judge the complete pairs, or run
+        a model once. While the target has nothing to do, a worker is waited for."""
+        if self.worker is not None:
+            self.worker.poll(wait=False)
+        if self._take():
+            return
         draft = self.draft
-        took = self._take()
-        if isinstance(draft, DraftWorker):
-            draft.flush()
         drafting = draft is not None and draft.busy and self.forwards_left > 0
         begins = self.forwards_left == self.draft_forwards
         if (begins or not drafting) and self._judge():
             return
         if drafting and draft is not None:
             self.forwards_left -= 1
-            if isinstance(draft, DraftWorker):
-                draft.poll(wait=not self.target.busy)
-            else:
-                draft.poll()
+            draft.poll()
             self._take()
             return
         self.forwards_left = self.draft_forwards
         if self.target.busy:
             self.target.poll()
             self._take()
-        elif not took and (draft is None or not draft.busy):
+        elif self.worker is not None and self.worker.busy:
+            self.worker.poll(wait=True)
+        elif draft is None or not draft.busy:
             assert all(answer.scheduler.done for answer in self.live), "nothing goes on"
 
     def _take(self) -> bool:

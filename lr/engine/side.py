@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
@@ -185,6 +185,15 @@ class DraftPlan:
         if sibling == 0:
             return self.first.fold_in(index)
         return self.others.fold_in(index, sibling)
+
+
+class DraftPart(Protocol):
+    """The draft's part in an answer, as the answer uses it: a `DraftSide`, here or in a
+    worker (`RemoteSide`)."""
+
+    def carry_out(self, command: Command) -> None: ...
+    def take(self) -> list[Written]: ...
+    def end(self) -> None: ...
 
 
 class DraftSide(Side):

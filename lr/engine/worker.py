@@ -171,8 +171,7 @@ def process_main(connection: Connection, load: Callable[[], Parts]) -> None:
 
 class DraftWorker:
     """Starts with the first loop and is then kept: a process, because threads share one
-    interpreter, or a thread if the target is on the same GPU. `load` makes its parts.
-    A loop uses it as it uses a `StepWriter`."""
+    interpreter, or a thread if the target is on the same GPU. `load` makes its parts."""
 
     def __init__(self, load: Callable[[], Parts], *, as_thread: bool = False) -> None:
         self.load = load
@@ -253,8 +252,8 @@ class DraftWorker:
             self.posts = []
 
     def poll(self, *, wait: bool) -> None:
-        """Take in what has arrived. `wait`: something must. Raises the worker's
-        errors."""
+        """Send what was not sent yet, and take in what has arrived. `wait`: something
+        must. Raises the worker's errors."""
         self.flush()
         with self._connected() as connection:
             while wait or connection.poll():

@@ -83,7 +83,9 @@ def race(racers: Sequence[Column], seconds: float, out: Console) -> Result:
     """Answer with the last of the racers, within so many seconds. On a terminal the
     columns of all move from their beginnings meanwhile, and until each is done."""
     racer = racers[-1]
-    racer.answer.engine.prepare(racer.answer.options)  # before the clock starts
+    engine = racer.answer.engine
+    if engine.worker is not None and engine.overlaps(racer.answer.options):
+        engine.worker.start()  # before the clock starts
     for column in racers:
         column.rewind()
     started = time.perf_counter()
