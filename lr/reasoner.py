@@ -114,9 +114,10 @@ class Reasoner:
 
         # 3. The draft's worker: a process that loads it too, unless one GPU has both
         worker = None
+        silent = replace(loader, progress=None)
         if draft is not None and not devices.shares_gpu:
             checkpoint = DraftCheckpoint(
-                replace(loader, progress=None),
+                silent,
                 draft,
                 devices.draft,
                 pieces=tuple(map(codec.token_bytes, range(codec.vocab_size))),
@@ -132,6 +133,7 @@ class Reasoner:
             known_tokens=draft_codec.vocab_size,
             num_blocks=num_blocks,
             worker=worker,
+            loader=silent,
             names=names | {"verifier": choice.name},
         )
         warn_unsupported(codec)

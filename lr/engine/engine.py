@@ -61,8 +61,9 @@ class Engine:
 
     The draft's tokenizer knows only ids below `known_tokens`. `worker` writes the
     drafts of driver "overlapped"; None: a thread that shares the draft's weights, with
-    the caches `beside`. `num_blocks`: as in `Reasoner`. `names`: those by which target,
-    draft, judge and verifier were loaded.
+    the caches `beside`. `num_blocks`: as in `Reasoner`. `loader` loads further models,
+    of variants and verifiers. `names`: those by which target, draft, judge and verifier
+    were loaded.
     """
 
     codec: Codec
@@ -71,6 +72,7 @@ class Engine:
     known_tokens: int | None = None
     num_blocks: int | None = None
     worker: DraftWorker | None = None
+    loader: Loader = field(default_factory=Loader)
     names: Mapping[str, str | Path | None] = field(default_factory=dict)
     runners: dict[Role, Runners] = field(init=False)
     beside: Runners | None = field(init=False, default=None)
@@ -175,7 +177,7 @@ class Engine:
             codec = Codec.load(wanted)
             require_same(self.codec, codec)
             known_tokens = codec.vocab_size
-            draft = Loader(self.target.dtype).load(wanted, self.target.device)
+            draft = self.loader.load(wanted, self.target.device)
         else:
             origin = wanted if isinstance(wanted, CausalLM) else self.target
             if origin.spread:  # the other ranks only ever run the whole target

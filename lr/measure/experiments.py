@@ -18,7 +18,6 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure import report
@@ -121,7 +120,7 @@ class Lab:
                 reasoner.codec,
                 checkpoint or None,
                 target.device,
-                Loader(target.dtype),
+                reasoner.engine.loader,
             )
             self._verifiers[name] = choice.build(target)
         return self._verifiers[name]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from copy import copy
 
-from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice, asked_model, own_judge
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
@@ -49,7 +48,7 @@ def judge_of(reasoner: Reasoner) -> JudgeVerifier:
     if isinstance(reasoner.verifier, JudgeVerifier):
         return reasoner.verifier
     target = reasoner.engine.target
-    loader = Loader(target.dtype)
+    loader = reasoner.engine.loader
     choice = VerifierChoice("judge", reasoner.codec, None, target.device, loader)
     judge = choice.build(target)
     assert isinstance(judge, JudgeVerifier)

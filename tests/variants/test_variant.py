@@ -319,6 +319,14 @@ def test_a_draft_may_be_a_model_or_a_checkpoint(
         assert kept if mode == "sd" else stats.accepted >= stats.judged - 1 > 0
 
 
+def test_a_draft_of_a_variant_is_loaded_as_the_other_models_are() -> None:
+    with Reasoner(attention="reference", dtype=torch.float64) as reasoner:
+        draft = reasoner.engine.with_draft("tiny-draft").draft
+    assert draft is not None
+    assert draft.attention.name == "reference"
+    assert draft.dtype is torch.float64
+
+
 def test_a_quantised_copy_leaves_the_target_as_it_is(reasoner: Reasoner) -> None:
     make = quantised_draft(reasoner).draft
     assert callable(make)
