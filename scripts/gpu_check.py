@@ -20,6 +20,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -38,14 +39,11 @@ import torch
 from lr.commands.cli import main as lr_main
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE, Branch
-from lr.measure.bench.gpu import GpuPlan, bench, least_seconds, measure_rates, report
-from lr.measure.bench.report import BenchWay, conditions, timed
-from lr.measure.bench.synthetic import Synthetic
+from lr.measure.bench.gpu import least_seconds, measure_rates
+from lr.measure.bench.report import conditions, timed
 from lr.measure.report import table
 from lr.model.attention_choice import AttentionNeeds, candidates, equip
-from lr.model.device import DeviceMap
 from lr.model.weights import load_model
-from lr.options import GenerateOptions
 
 
 @dataclass(frozen=True)
@@ -117,61 +115,61 @@ def layout(here: Here, draft: str) -> tuple[str, str, str | None]:
     return "Qwen3-8B", draft, None
 
 
+def commanded(here: Here, words: Sequence[str]) -> None:
+    """Run a command of `lr`; what it prints is told."""
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        code = lr_main(words)
+    for line in shown.getvalue().splitlines():
+        here.tell(line)
+    if code != 0:
+        raise RuntimeError(f"lr {' '.join(words)} ended with code {code}")
+
+
 def modes(here: Here, draft: str, prompt: int = 512, *, all_ways: bool = False) -> str:
     """The four modes at the acceptance that the paper's Table 1 has for Qwen3 on GSM8K.
     `all_ways`: by window and by tokens drafted ahead, in answers of 1,024 tokens."""
-    chosen = [
-        BenchWay("ar", "ar", {}),
-        BenchWay("sd, k 3", "sd", {"num_speculative_tokens": 3}),
-    ]
-    for depth in (3, 4) if all_ways else (3,):
-        chosen.append(BenchWay(f"lr, window {depth}", "lr", {"depth": depth}))
+    ways = ["sd num_speculative_tokens=3"]
     for depth, k in ((3, 3), (4, 4)) if all_ways else ((3, 3),):
-        settings = {"depth": depth, "num_speculative_tokens": k}
-        chosen.append(BenchWay(f"lr+sd, window {depth}, k {k}", "lr+sd", settings))
-    tokens = 1024 if all_ways else 320
-    plan = GpuPlan(
-        GenerateOptions(
-            mode="lr+sd", driver="overlapped", drafter="ngram",
-            max_tokens=24 if here.small else tokens, temperature=0.6, top_p=0.95, top_k=20,
-        ),
-        chosen[::3] if here.small else chosen,
-        Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K"),
+        lookahead = f"depth={depth} driver=overlapped"
+        ways.append(f"lr {lookahead}")
+        ways.append(f"lr+sd {lookahead} num_speculative_tokens={k}")
+    sizes = {
+        "tokens": 24 if here.small else 1024 if all_ways else 320,
+        "prompt": 20 if here.small else prompt,
         # 16 caches of a long prompt would not fit beside the weights.
-        batches=(1, 5) if prompt > 1000 else (1, 5, 16),
-        prompt=20 if here.small else prompt,
-        steps=8 if here.small else 64,
-        repeats=2,
-    )  # fmt: skip
-    names = layout(here, draft)
-    document = bench(names, DeviceMap.of(here.device), here.dtype, plan)
-    for line in report(document).splitlines():
-        here.tell(line)
+        "batches": "1 5" if prompt > 1000 else "1 5 16",
+        "repeats": 2,
+    }
+    target, draft, judge = layout(here, draft)
+    words = f"--target {target} --draft {draft} --judge {judge or 'none'}".split()
+    words += f"--device {here.device} --alpha1 0.5 --alpha2 0.24".split()
+    for name, size in sizes.items():
+        words += f"--{name} {size}".split()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "gpu.json")
+        commanded(here, ["bench", "gpu", *words, "--json", str(file), "--ways", *ways])
+        document = json.loads(file.read_text())
     best: dict[str, float] = {}
     for row in document["modes"]:
-        stats, way = row["stats"], row["way"]
+        stats, mode = row["stats"], row["mode"]
         per_pass = 1e3 * stats["seconds"] / stats["target_passes"]
         drafted = stats["draft_tokens"] / stats["tokens"]
         here.tell(
-            f"{way}: {per_pass:.2f} ms per target pass, {drafted:.2f} draft tokens per token"
+            f"{row['way']}: {per_pass:.2f} ms per target pass, {drafted:.2f} draft "
+            "tokens per token"
         )
-        mode, ratio = way.partition(",")[0], row["speedup"]["median"]
-        best[mode] = max(best.get(mode, 0), ratio)
+        best[mode] = max(best.get(mode, 0), row["speedup"]["median"])
     ratios = ", ".join(f"{mode} {ratio:.2f}" for mode, ratio in best.items())
-    return f"{', '.join(map(str, names))}: {ratios} of ar, which has kernels of its own"
+    names = f"{target}, {draft}, {judge}"
+    return f"{names}: {ratios} of ar, which has kernels of its own"
 
 
 def real(here: Here) -> str:
     """The modes on a real checkpoint, each data set by `lr bench step`."""
     if not here.words:
         raise NotHere("no --model was given")
-    shown = io.StringIO()
-    with redirect_stdout(shown):
-        code = lr_main(["bench", "step", *here.words])
-    for line in shown.getvalue().splitlines():
-        here.tell(line)
-    if code != 0:
-        raise RuntimeError(f"lr bench step ended with code {code}")
+    commanded(here, ["bench", "step", *here.words])
     return f"lr bench step {' '.join(here.words)}"
 
 

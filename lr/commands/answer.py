@@ -3,7 +3,6 @@ decoding against lookahead, shows one rejection, and compares the modes."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -193,7 +192,8 @@ class Demo:
             with show.progress("comparing", len(OTHERS)) as advance:
                 for number, mode in enumerate(OTHERS):
                     share = (end - time.monotonic()) / (len(OTHERS) - number)
-                    if share / 2 > first_step(results["ar"]):  # else nothing to compare
+                    steps = emit_times(results["ar"])
+                    if steps and share / 2 > steps[0]:  # else nothing to compare
                         answer = begin(mode, length)
                         results[mode] = answer_within(answer, share / 2)
                     advance()
@@ -214,16 +214,15 @@ class Demo:
         return options
 
 
-def first_step(result: Result) -> float:
-    """When the first step was decided."""
-    emits = (when for when, event in result.trace.events if isinstance(event, Emit))
-    return next(emits, math.inf)
+def emit_times(result: Result) -> list[float]:
+    """When each step was decided."""
+    return [when for when, event in result.trace.events if isinstance(event, Emit)]
 
 
 def speed_of(result: Result) -> float | None:
     """Tokens per second, up to the last step that was decided."""
-    emits = [when for when, event in result.trace.events if isinstance(event, Emit)]
-    return result.stats.tokens / emits[-1] if emits else None
+    times = emit_times(result)
+    return result.stats.tokens / times[-1] if times else None
 
 
 def table_of(results: Mapping[Mode, Result]) -> Table:

@@ -3,10 +3,13 @@ without a checkpoint. What is compared is measured in one run, alternately."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.table import Table
 
 from lr.commands import show
 from lr.commands.info import memory_table
@@ -14,7 +17,7 @@ from lr.commands.options import DeviceOptions, DtypeName, ModelChoice, torch_dty
 from lr.commands.run import TINY
 from lr.measure.bench.report import BenchWay, Spread, conditions, write_json
 from lr.measure.datasets import ask, load_items
-from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
+from lr.options import GenerateOptions, make_options
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
 from lr.types import require
@@ -108,6 +111,21 @@ STEP_NUMBERS = (
 """The numbers of a row in the columns after its rate and its speedup."""
 
 
+def ways_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The ways of a measurement beside each other, those of a mode together."""
+    cells = [
+        (
+            row["way"],
+            median(row["tokens_per_second"]),
+            Spread(**row["speedup"]),
+            *(row[name] for name in STEP_NUMBERS),
+        )
+        for row in rows
+    ]
+    groups = [row["mode"] for row in rows]
+    return show.table(STEP_COLUMNS, cells, groups=groups)
+
+
 @dataclass(frozen=True)
 class BenchStep:
     """Time Lookahead Reasoning in all its forms against plain and token-level
@@ -147,18 +165,8 @@ class BenchStep:
             )
         costs = step.fitted_costs(tallies)
         rows = step.rows(tallies, costs, options.depth, options.draft_forwards)
-        cells = [
-            (
-                row["way"],
-                median(row["tokens_per_second"]),
-                Spread(**row["speedup"]),
-                *(row[name] for name in STEP_NUMBERS),
-            )
-            for row in rows
-        ]
         out.print(show.in_words(content["conditions"]))
-        groups = [row["mode"] for row in rows]
-        out.print(show.table(STEP_COLUMNS, cells, groups=groups))
+        out.print(ways_table(rows))
         for role, cost in zip(("target", "draft"), costs, strict=True):
             out.print(
                 f"a pass of the {role} takes {1000 * cost.first:.2f} ms for one row of "
@@ -189,9 +197,17 @@ class BenchStep:
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
 GPU_NOTES = """\
 limit: the time of a pass that only moved its bytes, or only did its operations, at the rates
-measured above. share: limit / time. model: tok/s by the cost model of lr bench step, every model on
-its own, at the cost of its passes in this run. / model: measured / model. Weights and acceptance
-are random, so answers mean nothing; rates do."""
+measured above. share: limit / time. The other columns are those of lr bench step; model: every model
+on its own, at the cost of its passes in this run. Weights and acceptance are random, so answers mean
+nothing; rates do."""
+PASS_COLUMNS = ("model", "batch", "ms:.3f", "tok/s:.1f", "limit ms:.3f", "share:.3f")
+GPU_WAYS = (
+    "sd",
+    "lr driver=lockstep",
+    "lr driver=overlapped",
+    "lr+sd driver=lockstep",
+    "lr+sd driver=overlapped",
+)
 
 
 @dataclass(frozen=True)
@@ -212,8 +228,9 @@ class BenchGpu:
     dtype: DtypeName | None = None  # None: bfloat16 on a GPU, float32 on the CPU.
     threads: int | None = None
     """CPU threads; None: one for tiny shapes, else torch's default."""
-    modes: tuple[Mode, ...] = MODES  # The modes to time besides ar.
-    drivers: tuple[Driver, ...] = get_args(Driver)  # The drivers of lr and lr+sd.
+    ways: tuple[str, ...] = GPU_WAYS
+    """The ways to answer besides ar: each a mode and settings, such as "sd
+    drafter=draft" or "lr+sd depth=3 driver=overlapped"."""
     batches: tuple[int, ...] = (1, 2, 4, 8)  # Batch sizes of plain decoding.
     prompt: int = 512  # Tokens before the answer.
     tokens: int = 256  # Tokens of an answer.
@@ -221,9 +238,6 @@ class BenchGpu:
     depth: int | None = None  # How many draft steps to write ahead. None: 4 ...
     k: int | None = None  # Tokens drafted ahead in sd and lr+sd. None: 8 ...
     """... and 3 each where the draft shares the target's GPU, and its bandwidth."""
-    drafter: Literal["ngram", "draft"] = "ngram"
-    """What proposes tokens: prompt lookup that always finds something, or the draft
-    model."""
     pair: Literal["r1", "qwen3"] = "qwen3"
     """Acceptance as in the paper's Table 1: this pair of models ..."""
     dataset: str = "GSM8K"
@@ -243,10 +257,8 @@ class BenchGpu:
 
         show.at_least(self, prompt=2, tokens=2, repeats=2, step_tokens=1, batches=1)
         require(bool(self.batches), "batches", (), "at least one number")
-        looks_ahead = any(mode in LOOKAHEAD for mode in self.modes)
-        driven = bool(self.drivers) or not looks_ahead
-        require(driven, "drivers", self.drivers, "at least one for lr and lr+sd")
         show.require_files(json=self.json)
+        ways = [BenchWay.of(words) for words in dict.fromkeys(("ar", *self.ways))]
         # 1. Where the models are, and whether they fit.
         devices = {"target": self.device.split(",")}
         for role, device in (
@@ -265,15 +277,20 @@ class BenchGpu:
         shared = layout.shares_gpu
         options = GenerateOptions(
             mode="lr+sd",
-            driver="overlapped" if "overlapped" in self.drivers else "lockstep",
+            driver="overlapped" if any(way.overlapped for way in ways) else "lockstep",
             depth=self.depth or (3 if shared else 4),
-            drafter=self.drafter,
+            drafter="ngram",  # prompt lookup that always finds something
             num_speculative_tokens=self.k or (3 if shared else 8),
             max_tokens=self.tokens,
             temperature=0.6,  # this and the next two: Qwen3's recommendation
             top_p=0.95,
             top_k=20,
         )
+        chosen = [make_options(options, mode=w.mode, **w.settings) for w in ways]
+        fits = all(
+            way.width == 1 and way.drafter in ("ngram", "draft") for way in chosen
+        )
+        require(fits, "ways", self.ways, "width 1, and drafter ngram or draft")
         names = (target, draft, judge)
         dtype = torch_dtype(self.dtype)
         if dtype is None:
@@ -284,13 +301,12 @@ class BenchGpu:
             dtype,
             options,
             self.prompt + self.tokens,
-            share=len(self.modes) * len(self.drivers),  # every way keeps its caches
+            share=len(ways),  # every way keeps its caches
         )
-        out = show.console()
+        out = show.console(width=132)
         out.print(memory_table(memory))
         memory.check()
         # 2. Time every way.
-        ways = gpu.ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
         runs = (2 * len(self.batches) + len(ways)) * (self.repeats + 1)
         with show.progress("timing", runs) as advance:
             plan = gpu.GpuPlan(
@@ -304,7 +320,16 @@ class BenchGpu:
                 advance,
             )
             content = gpu.bench(names, layout, dtype, plan)
-        out.print(gpu.report(content), highlight=False)
+        out.print(show.in_words(content["conditions"] | content["rates"]))
+        out.print(content["synthetic"])
+        passes = []
+        for row in content["passes"]:
+            seconds = median(row["seconds"])
+            limit = row["limit"]
+            milliseconds = (1e3 * seconds, row["batch"] / seconds, 1e3 * limit)
+            passes.append((row["model"], row["batch"], *milliseconds, limit / seconds))
+        out.print(show.table(PASS_COLUMNS, passes))
+        out.print(ways_table(content["modes"]))
         out.print(GPU_NOTES, style="dim")
         needed = {device: memory.needed(device) for device in memory.free}
         settings = {"settings": show.settings_of(self), "memory": needed}

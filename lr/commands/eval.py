@@ -38,13 +38,10 @@ class Report:
     baseline: str | None = None
     """Folder or mode to compare with. None: the first in mode ar."""
     json: Path | None = None  # Also write the numbers to this file.
-    markdown: Path | None = None  # Also write the table to this file.
-    figure: Path | None = None
-    """Also draw accuracy and speed as bars, as PNG and SVG (extra `plot`)."""
 
     def run(self) -> None:
         require(bool(self.runs), "runs", self.runs, "folders such as runs/*")
-        require_files(json=self.json, markdown=self.markdown, figure=self.figure)
+        require_files(json=self.json)
         with Grader() as grader:
             runs = [report.read_run(path, grader) for path in self.runs]
         baseline = report.choose_baseline(runs, self.baseline)
@@ -62,13 +59,6 @@ class Report:
         out.print(report.LEGEND, style="dim")
         content = {"rows": report.plain(rows), "notes": report.notes(summaries)}
         write_json(content, self.json)
-        if self.markdown is not None:
-            lines = [*report.markdown(rows, summaries), report.LEGEND, ""]
-            self.markdown.write_text("\n".join(lines), encoding="utf-8")
-        if self.figure is not None:
-            names = [run.mode if run.mode != "?" else run.name[:12] for run in runs]
-            heads = ["right", "tokens/s"] + ["speedup"] * (baseline is not None)
-            draw([report.bars(head, names, rows) for head in heads], self.figure)
 
 
 @dataclass(frozen=True)
@@ -174,9 +164,7 @@ def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -
         "verifier": models.verifier,
         **asdict(models.placement),
     }
-    device = str(models.placement.torch_device())
-    judge = models.judge_model
-    return Lab(items, work, load, judge=judge, head=head, device=device, **settings)
+    return Lab(items, work, load, head=head, **settings)
 
 
 @dataclass(frozen=True)

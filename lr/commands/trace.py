@@ -28,8 +28,7 @@ from lr.options import GenerateOptions
 from lr.types import require
 from lr.watch.player.page import player_page
 from lr.watch.recorded import RECORDED, recorded_path
-from lr.watch.stepper.session import Session
-from lr.watch.stepper.sources import Source, StepperError
+from lr.watch.stepper.session import Session, Source, StepperError
 from lr.watch.stepper.view import answer_view, cache_view, node_view, screen
 from lr.watch.trace.file import read_trace, write_text
 from lr.watch.words import setting_of, summary, title_of

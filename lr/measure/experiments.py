@@ -8,7 +8,6 @@ arms and the columns of its table."""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure import report
+from lr.measure.bench.report import BenchWay
 from lr.measure.datasets import Item, fingerprint
 from lr.measure.grading import Grader
 from lr.measure.report import Summary
@@ -88,11 +88,9 @@ class Lab:
     options: GenerateOptions = field(default_factory=GenerateOptions)
     values: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    judge: str | None = None
     concurrency: int = 1
     repeats: int = 1
     head: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
     _reasoners: dict[bool, Reasoner] = field(default_factory=dict, init=False)
     _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
 
@@ -112,7 +110,7 @@ class Lab:
         if name not in self._verifiers:
             kind, _, checkpoint = name.partition("@")
             if not checkpoint and kind.startswith("judge"):
-                checkpoint = self.judge or ""
+                checkpoint = self.head.get("judge_model") or ""
             reasoner = self.reasoner()
             target = reasoner.engine.target
             choice = VerifierChoice(
@@ -202,26 +200,21 @@ class Lab:
         }
         if arm.verifier is not None:
             settings["verifier"] = arm.verifier
-        return run_head("lr experiment", settings, [self.device])
+        device = self.reasoner().engine.target.device
+        return run_head("lr experiment", settings, [str(device)])
 
 
 # The paper's Table 1: modes side by side.
 
 
 def arm_from(way: str) -> Arm:
-    """An arm from words: a mode, then settings that differ from the lab's, such as "sd
-    drafter=draft num_speculative_tokens=8" or "lr verifier=likelihood:-1"."""
-    mode, *changes = way.split() or [""]
-    settings = {name: value for name, _, value in (c.partition("=") for c in changes)}
-    verifier = settings.pop("verifier", None)
-    options: dict[str, Any] = {}
-    for name, value in settings.items():
-        try:
-            options[name] = ast.literal_eval(value)  # a number, a tuple, True, None
-        except (ValueError, SyntaxError):
-            options[name] = value
-    engine_options(mode, "generate", make_options(**options))  # refuses what is wrong
-    return Arm({"way": way}, mode, options, verifier)
+    """An arm from words: a mode, then settings that differ from the lab's, also a
+    verifier, as in "lr depth=2 verifier=likelihood:-1"."""
+    chosen = BenchWay.of(way)
+    options = chosen.settings
+    verifier = options.pop("verifier", None)
+    engine_options(chosen.mode, "generate", make_options(**options))  # or refuses it
+    return Arm({"way": way}, chosen.mode, options, verifier)
 
 
 # the official tool's four modes, with n-grams and with the draft, and two rows of Table 1

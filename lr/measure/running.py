@@ -12,18 +12,14 @@ results, and `report.py`, which reads them."""
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Generator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-
-import torch
 
 from lr.engine.answer import Answer
 from lr.errors import ContextError
+from lr.measure.bench.report import conditions
 from lr.measure.datasets import Item, ask
 from lr.measure.grading import Grade, Grader
 from lr.measure.report import AnswerRecord
@@ -40,7 +36,6 @@ from lr.watch.trace.file import trace_lines
 from lr.watch.trace.record import trace_of
 
 RUN_MODES = (*MODES, "draft")
-PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
 WARM_UP_TOKENS = 16
 
 
@@ -224,19 +219,11 @@ class Evaluation:
 
 
 def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
-    """The content of run.json: the settings, the software and the devices."""
-    versions = {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "machine": platform.machine(),
-        "threads": str(torch.get_num_threads()),
-    }
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
+    """The content of run.json: the settings, the machine with its software, and the
+    devices."""
     return {
         "tool": tool,
         "settings": settings,
-        "versions": versions,
+        "versions": conditions(),
         "devices": devices,
     }

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +21,7 @@ from msgspec import ValidationError, convert, to_builtins
 
 from lr.errors import SettingError
 from lr.measure.datasets import Item
-from lr.measure.store import AnswerKey, Store
+from lr.measure.store import Store
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.types import Step, Verdict
 
@@ -89,11 +88,9 @@ class SavedPair:
         return Pair((*prompt, *self.context), self.draft, self.target)
 
 
-def load_pairs(
-    path: Path, keys: Collection[AnswerKey] | None = None
-) -> list[tuple[Pair, SavedPair]]:
-    """The pairs of a run folder, of answers with `keys` (None: all), or of a file that
-    `write_sheet` made. Raises `SettingError` if there are none."""
+def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
+    """The pairs of a run folder, or of a file that `write_sheet` made. Raises
+    `SettingError` if there are none."""
     pairs = []
     try:
         if path.is_file():
@@ -101,11 +98,10 @@ def load_pairs(
                 saved = convert(json.loads(line), SavedPair)
                 pairs.append((saved.pair(), saved))
         else:
-            for key, content in Store(path / "pairs").results():
-                if keys is None or key in keys:
-                    for entry in content["pairs"]:
-                        saved = convert(entry, SavedPair)
-                        pairs.append((saved.pair(content["prompt"]), saved))
+            for _, content in Store(path / "pairs").results():
+                for entry in content["pairs"]:
+                    saved = convert(entry, SavedPair)
+                    pairs.append((saved.pair(content["prompt"]), saved))
     except (KeyError, ValueError, ValidationError) as error:
         raise SettingError(f"{path} has a damaged pair ({error}).") from error
     if not pairs:
@@ -257,8 +253,10 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
 def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
     """The area under the ROC curve: how often a true pair scores above a false one,
     where a tie counts half. None unless there are pairs of both kinds."""
+    from scipy.stats import mannwhitneyu
+
     if all(truth) or not any(truth):
         return None
-    points = [(0.0, 0.0)]
-    points += [(p.false_rate, p.true_rate) for p in curve(scores, truth)]
-    return sum((x - left) * (y + low) / 2 for (left, low), (x, y) in pairwise(points))
+    values, is_true = np.array(scores), np.array(truth)
+    pairs_above = mannwhitneyu(values[is_true], values[~is_true]).statistic
+    return float(pairs_above / (is_true.sum() * (~is_true).sum()))

@@ -10,7 +10,7 @@ import pytest
 from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.measure.datasets import Item, Task
-from lr.measure.store import AnswerKey, Store
+from lr.measure.store import Store
 from lr.measure.verifier_eval import (
     PairRecorder,
     ReplayedVerdicts,
@@ -60,7 +60,7 @@ def test_pairs_go_through_json(tmp_path: Path) -> None:
     [(pair, saved)] = load_pairs(tmp_path)
     assert pair == PAIR and saved.verdict == verdict
     with pytest.raises(SettingError, match="pairs"):
-        load_pairs(tmp_path, {AnswerKey(8)})
+        load_pairs(tmp_path / "nowhere")
     assert swapped([pair])[0].draft == pair.target
 
 
@@ -80,14 +80,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_judged_pair_is_saved_with_its_answer(run: Path) -> None:
+    prefixes = [list(pair.prefix) for pair, _ in load_pairs(run)]
     for number in range(8):
         record = json.loads((run / f"{number}.json").read_text())
-        pairs = load_pairs(run, {AnswerKey(number)})
-        assert len(pairs) >= record["stats"]["judged"] > 0
         size = len(record["full_tokens"]) - len(record["generation_tokens"])
-        assert all(
-            list(p.prefix[:size]) == record["full_tokens"][:size] for p, _ in pairs
-        )
+        prompt = record["full_tokens"][:size]
+        count = sum(prefix[:size] == prompt for prefix in prefixes)
+        assert count >= record["stats"]["judged"] > 0
 
 
 def test_verify_against_the_oracle(run: Path, tmp_path: Path) -> None:

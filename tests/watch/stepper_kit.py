@@ -17,8 +17,7 @@ from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, SchedulerConfig
 from lr.watch.scripted import ScriptedRun, TextScript
 from lr.watch.stepper.live import LiveSource
-from lr.watch.stepper.session import Session
-from lr.watch.stepper.sources import ScriptSource
+from lr.watch.stepper.session import ScriptSource, Session
 
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 SCRIPT = TextScript(["a.", "b.", "c.", "d$"], ["A.", "x.", "C.", "D$"])

@@ -13,8 +13,7 @@ from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
 from lr.spec.protocol import Drafted, Emit, Judged, Targeted
 from lr.watch.stepper.live import LiveSource
-from lr.watch.stepper.session import Session, is_forced
-from lr.watch.stepper.sources import FORCED, Source, StepperError
+from lr.watch.stepper.session import FORCED, Session, Source, StepperError, is_forced
 from lr.watch.trace.file import Record
 from lr.watch.trace.record import trace_of
 from lr.watch.trace.state import State, apply_event

@@ -19,21 +19,14 @@ import torch
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import BLOCK_SIZE
 from lr.measure.bench import step
-from lr.measure.bench.report import (
-    BenchWay,
-    Spread,
-    conditions,
-    timed,
-    wait_for,
-)
+from lr.measure.bench.report import BenchWay, conditions, timed, wait_for
 from lr.measure.bench.synthetic import Synthetic, SyntheticAnswer, SyntheticVerifier
-from lr.measure.report import cell, table
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
 from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model, num_weights
-from lr.options import LOOKAHEAD, GenerateOptions
+from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.segmenters import FixedSegmenter
@@ -133,18 +126,6 @@ class GpuPlan:
     progress: Callable[[], None] = lambda: None
 
 
-def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[BenchWay]:
-    """Every mode, those that look ahead with every driver."""
-    chosen = []
-    for mode in modes:
-        if mode not in LOOKAHEAD:
-            chosen.append(BenchWay(mode, mode, {}))
-            continue
-        for driver in drivers:
-            chosen.append(BenchWay(f"{mode}, {driver}", mode, {"driver": driver}))
-    return chosen
-
-
 def time_passes(
     name: str, model: CausalLM, plan: GpuPlan, rates: Rates
 ) -> list[dict[str, Any]]:
@@ -172,7 +153,11 @@ def time_passes(
 def time_modes(reasoner: Reasoner, plan: GpuPlan) -> list[step.BenchTally]:
     """Answer in every way, `plan.repeats` times in turn, each repeat with other draws;
     a short one before them does not count: it pays for what is set up once."""
-    same = {"depth": plan.options.depth, "drafter": plan.options.drafter}
+    same: dict[str, Any] = {
+        "depth": plan.options.depth,
+        "drafter": plan.options.drafter,
+        "driver": "lockstep",
+    }
     tallies = [
         step.BenchTally(replace(way, settings=same | way.settings)) for way in plan.ways
     ]
@@ -238,7 +223,8 @@ def figures(
     ]
     costs = step.fitted_costs([*alone, plain])
     options = plan.options
-    return step.rows(tallies, costs, options.depth, options.draft_forwards)
+    rows = step.rows(tallies, costs, options.depth, options.draft_forwards)
+    return [row | {"accuracy": None} for row in rows]  # no answer means anything
 
 
 def bench(
@@ -277,23 +263,3 @@ def bench(
         "passes": [*passes[Role.TARGET], *passes[Role.DRAFT]],
         "modes": figures(tallies, passes, plan),
     }
-
-
-def report(document: dict[str, Any]) -> str:
-    """The tables of a run, as Markdown, from its document."""
-    passes = [["model", "batch", "ms", "tok/s", "limit ms", "share"]]
-    for row in document["passes"]:
-        seconds, limit = Spread.of(row["seconds"]).median, row["limit"]
-        numbers = (1e3 * seconds, row["batch"] / seconds, 1e3 * limit, limit / seconds)
-        passes.append([row["model"], str(row["batch"]), *(f"{n:.3f}" for n in numbers)])
-    modes = [["way", "tok/s", "/ ar", "model", "/ model", "steps kept", "tok/pass"]]
-    for row in document["modes"]:
-        rate = Spread.of(row["tokens_per_second"]).median
-        model = row["predicted_tokens_per_second"]
-        counts = (row["step_acceptance"], row["tokens_per_target_pass"])
-        speeds = [f"{rate:.1f}", str(Spread(**row["speedup"])), f"{model:.1f}"]
-        modes.append([row["way"], *speeds, *map(cell, (rate / model, *counts))])
-    facts = document["conditions"] | document["rates"]
-    head = [", ".join(f"{name} {value}" for name, value in facts.items())]
-    head += ["", document["synthetic"], ""]
-    return "\n".join([*head, *table(passes), "", *table(modes)])

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import time
+from ast import literal_eval
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -65,6 +66,20 @@ class BenchWay:
     def overlapped(self) -> bool:
         return self.settings.get("driver") == "overlapped"
 
+    @classmethod
+    def of(cls, words: str) -> BenchWay:
+        """A way in words: a mode, then settings, such as "sd drafter=draft
+        num_speculative_tokens=8" or "lr depth=3 driver=overlapped"."""
+        mode, *changes = words.split() or [""]
+        settings: dict[str, Any] = {}
+        for change in changes:
+            name, _, value = change.partition("=")
+            try:
+                settings[name] = literal_eval(value)  # a number, a tuple, True, None
+            except (ValueError, SyntaxError):
+                settings[name] = value
+        return cls(words, mode, settings)
+
 
 def in_turn(items: Sequence[T], number: int) -> list[T]:
     """Rotated left by `number`, so that each begins once. Example: a, b, c by 1 is b,
@@ -117,11 +132,13 @@ def conditions() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "cpu": processor,
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "load": [round(load, 2) for load in os.getloadavg()] if has_load else None,
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
+        "math-verify": version("math-verify"),
         "lr": __version__,
     }
     if torch.cuda.is_available():

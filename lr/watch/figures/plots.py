@@ -3,7 +3,7 @@ for reports and experiments.
 
     draw_bars({"p": (0.5, 0.5), "q": (0.8, 0.2)}, ("heads", "tails"))
     draw_curves({"sync": [(1, 1.0), (2, 1.4)]}, x="depth", y="speedup")
-    draw([Bars("right", ["ar", "lr"], [0.9, 0.8], percent=True)], Path("report.png"))
+    draw([Bars("right", ["ar", "lr"], [0.9, 0.8])], Path("report.png"))
 
 The functions for notebooks return a matplotlib figure, which the notebook shows; `draw`
 writes files."""
@@ -86,7 +86,6 @@ class Bars:
     values: Sequence[float]
     intervals: Sequence[tuple[float, float] | None] = ()
     line: float | None = None
-    percent: bool = False
 
     def draw(self, axes: Any) -> None:
         positions = range(len(self.names))
@@ -97,8 +96,7 @@ class Bars:
             if interval is not None and not math.isnan(interval[0]):
                 axes.plot([i, i], interval, color=INK, marker="_", linewidth=1)
         for i, value in enumerate(self.values):
-            number = f"{value:.0%}" if self.percent else f"{value:.2f}"
-            text = "none" if math.isnan(value) else number
+            text = "none" if math.isnan(value) else f"{value:.2f}"
             put(axes, i, 0, text, 8, PAPER, ha="center", va="bottom")
         turned = {"rotation": 30, "ha": "right"} if len(self.names) > 4 else {}
         axes.set_xticks(positions, self.names, **turned)

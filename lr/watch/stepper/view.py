@@ -18,8 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.watch.figures.tree import Card, cards_of, words_of
-from lr.watch.stepper.session import Session, is_forced
-from lr.watch.stepper.sources import FORCED, Source, StepperError
+from lr.watch.stepper.session import FORCED, Session, Source, StepperError, is_forced
 from lr.watch.trace.state import CacheState, EmittedState, NodeState, State, StepState
 from lr.watch.words import ORIGINS, counted, quoted, say, visible
 
