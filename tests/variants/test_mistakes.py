@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mistakes_kit as kit
 import pytest
@@ -12,11 +13,10 @@ import torch
 
 from lr.errors import LRError
 from lr.reasoner import Reasoner
-from lr.registry import load_file
 from lr.spec.variant import Variant
 from lr.variants.kit.check import QUESTIONS, check_answers, check_parts, idle_parts
 
-FILE = Path(__file__).with_name("mistakes_kit.py")
+CODE = compile(Path(kit.__file__).read_text("utf-8"), kit.__file__, "exec")
 KIND = "every value is of the kind that is expected"
 
 
@@ -28,7 +28,9 @@ def reasoner() -> Iterator[Reasoner]:
 
 def load(table: str, name: str, reasoner: Reasoner) -> Variant:
     """A mistake from a new run of its file."""
-    variant: Variant = vars(load_file(FILE, anew=True))[table][name](reasoner)
+    members: dict[str, Any] = {"__name__": kit.__name__}
+    exec(CODE, members)
+    variant: Variant = members[table][name](reasoner)
     return variant
 
 

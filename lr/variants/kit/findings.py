@@ -65,10 +65,10 @@ def same_everywhere(
     ]
     state = random.getstate()
     with torch.random.fork_rng(devices=[]):
-        for statement, order, parts in trials:
+        for seed, (statement, order, parts) in enumerate(trials):
+            random.seed(seed)
+            torch.manual_seed(seed)
             for number in order:
-                random.seed(number)
-                torch.manual_seed(number)
                 answer, *_ = [ask(part, questions[number]) for part in parts]
                 instead = f"{answers[number]!r} and {answer!r} for question {number}"
                 findings.must(equal(answers[number], answer), statement, instead)
