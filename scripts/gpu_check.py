@@ -104,13 +104,13 @@ def gpu_tests(here: Here, files: Sequence[str]) -> str:
     return lines[-1]
 
 
-def layout(here: Here, draft: str) -> tuple[str, str, str | None]:
-    """The largest target, draft and judge that this card holds."""
+def layout(here: Here, draft: str, prompt: int) -> tuple[str, str, str | None]:
+    """The largest target, draft and judge that this card holds with such a prompt."""
     if here.small:
         return "tiny-target", "tiny-draft", "tiny-judge"
     if here.free_gib >= 90:
         return "Qwen3-32B", draft, "Qwen2.5-7B"
-    if here.free_gib >= 72:  # a card of 80 GB: verdicts cost nothing
+    if here.free_gib >= 72 and prompt < 1000:  # 80 GB: verdicts cost nothing
         return "Qwen3-32B", draft, None
     return "Qwen3-8B", draft, None
 
@@ -141,7 +141,7 @@ def modes(here: Here, draft: str, prompt: int = 512, *, all_ways: bool = False) 
         "batches": "1 5" if prompt > 1000 else "1 5 16",
         "repeats": 2,
     }
-    target, draft, judge = layout(here, draft)
+    target, draft, judge = layout(here, draft, prompt)
     words = f"--target {target} --draft {draft} --judge {judge or 'none'}".split()
     words += f"--device {here.device} --alpha1 0.5 --alpha2 0.24".split()
     for name, size in sizes.items():
@@ -180,7 +180,7 @@ def rows(here: Here, target: str | None = None) -> str:
     here.tell(
         f"copies {rates.copied / 1e9:.0f} GB/s, reads {rates.read / 1e9:.0f} GB/s"
     )
-    name = "tiny-target" if here.small else target or layout(here, "")[0]
+    name = "tiny-target" if here.small else target or layout(here, "", prompt=0)[0]
     model = load_model(f"dummy:{name}", device=here.device, dtype=here.dtype)
     needs = AttentionNeeds(here.device, here.dtype, 32, 8, 128)
     kinds = [name for name, kind in candidates(needs) if not isinstance(kind, str)]
