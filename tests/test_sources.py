@@ -30,8 +30,8 @@ BELOW_THE_CLI = [
 # The budgets of CONTRIBUTING.md, held with 5 % of slack. The three sizes are not what
 # they should be yet: they are held at what they are, so that they can only shrink.
 SLACK = 1.05
-CORE_TOKENS = 68_000  # goal: 52,000
-PACKAGE_TOKENS = 157_000  # goal: 140,000
+CORE_TOKENS = 67_500  # goal: 52,000
+PACKAGE_TOKENS = 156_000  # goal: 140,000
 TEST_TOKENS = 127_000  # goal: 125,000
 TOKENS_PER_LINE = 9.0
 WIDE_LINES = 0.02
