@@ -320,7 +320,12 @@ class BenchGpu:
                 advance,
             )
             content = gpu.bench(names, layout, dtype, plan)
-        out.print(show.in_words(content["conditions"] | content["rates"]))
+        out.print(show.in_words(content["conditions"]))
+        rates = content["rates"]
+        out.print(
+            f"copies {rates['copied'] / 1e9:.1f} GB/s, reads {rates['read'] / 1e9:.1f} "
+            f"GB/s, computes {rates['flops'] / 1e12:.2f} TFLOP/s"
+        )
         out.print(content["synthetic"])
         passes = []
         for row in content["passes"]:
