@@ -253,9 +253,14 @@ def apply_settings(
     }
     idle = [part.field for part in variant.replaced if not active[part.level]]
     if idle:
-        mode = "sd or lr+sd" if variant.drafter or variant.rule else "lr or lr+sd"
+        mode = f"mode {options.mode!r}"
+        advice = "mode lr or lr+sd"
+        if variant.drafter or variant.rule:
+            advice = "mode sd or lr+sd"
+        elif idle == ["draft"] and options.speculates:
+            mode += f" with drafter {options.drafter!r}"
+            advice = "drafter draft, or mode lr"
         raise SettingError(
-            f"mode {options.mode!r} makes no use of the variant's {' and '.join(idle)}; use "
-            f"mode {mode}."
+            f"{mode} makes no use of the variant's {' and '.join(idle)}; use {advice}."
         )
     return options
