@@ -152,7 +152,8 @@ def modes(here: Here, draft: str, prompt: int = 512, *, all_ways: bool = False) 
         document = json.loads(file.read_text())
     best: dict[str, float] = {}
     for row in document["modes"]:
-        stats, mode = row["stats"], row["mode"]
+        stats = row["stats"]
+        mode = row["mode"]
         per_pass = 1e3 * stats["seconds"] / stats["target_passes"]
         drafted = stats["draft_tokens"] / stats["tokens"]
         here.tell(

@@ -164,7 +164,8 @@ def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -
         "verifier": models.verifier,
         **asdict(models.placement),
     }
-    return Lab(items, work, load, head=head, **settings)
+    judge = models.judge_model
+    return Lab(items, work, load, judge=judge, head=head, **settings)
 
 
 @dataclass(frozen=True)

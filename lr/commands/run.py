@@ -360,10 +360,10 @@ class RunCommand:
 def tally_line(rights: Sequence[bool | None], stats: Stats) -> str:
     """How many answers are right, how many nobody has graded, and the statistics."""
     graded = [right for right in rights if right is not None]
-    right = sum(graded)
-    parts = (
-        [f"{right}/{len(graded)} right ({right / len(graded):.0%})"] if graded else []
-    )
+    parts = []
+    if graded:
+        right = sum(graded)
+        parts.append(f"{right}/{len(graded)} right ({right / len(graded):.0%})")
     if len(graded) < len(rights):
         parts.append(f"{len(rights) - len(graded)} NOT GRADED")
     if stats.tokens:

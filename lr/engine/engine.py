@@ -179,15 +179,16 @@ class Engine:
             known_tokens = codec.vocab_size
             draft = self.loader.load(wanted, self.target.device)
         else:
-            origin = wanted if isinstance(wanted, CausalLM) else self.target
+            is_model = isinstance(wanted, CausalLM)
+            origin = draft if is_model else self.target
             if origin.spread:  # the other ranks only ever run the whole target
                 raise SettingError(
                     "the variant's draft is made from the target, which is spread over "
                     "several processes; put the target on one device, or give a "
                     "variant whose draft is a checkpoint."
                 )
-            if origin is not wanted:
-                draft = wanted(self.target)
+            if not is_model:
+                draft = draft(self.target)
         fits = isinstance(draft, CausalLM)
         if not fits or draft.config.vocab_size < vocab_size:
             expected = f"a lr.model.qwen.CausalLM with {vocab_size} embeddings"

@@ -88,6 +88,7 @@ class Lab:
     options: GenerateOptions = field(default_factory=GenerateOptions)
     values: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
+    judge: str | None = None
     concurrency: int = 1
     repeats: int = 1
     head: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class Lab:
         if name not in self._verifiers:
             kind, _, checkpoint = name.partition("@")
             if not checkpoint and kind.startswith("judge"):
-                checkpoint = self.head.get("judge_model") or ""
+                checkpoint = self.judge or ""
             reasoner = self.reasoner()
             target = reasoner.engine.target
             choice = VerifierChoice(

@@ -141,8 +141,8 @@ def passes(item: Item, code: str, limits: CodeLimits) -> tuple[bool, str]:
     its end, where it prints a secret word: `exit(0)` does not pass. Helpers and imports
     of the prompt stay; a whole function in the code replaces the one that it begins."""
     word = uuid4().hex
-    last_line = f"print({chr(10) + word!r})"  # the word on a line of its own
-    program = f"{item.starter}\n{code}\n{item.check}\n{last_line}\n"
+    # `print()` ends a line that was begun: the word stands on a line of its own.
+    program = f"{item.starter}\n{code}\n{item.check}\nprint()\nprint({word!r})\n"
     with (
         tempfile.TemporaryDirectory(prefix="lr-", ignore_cleanup_errors=True) as folder,
         tempfile.TemporaryFile() as output,

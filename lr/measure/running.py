@@ -224,6 +224,6 @@ def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[st
     return {
         "tool": tool,
         "settings": settings,
-        "versions": conditions(),
+        "conditions": conditions(),
         "devices": devices,
     }

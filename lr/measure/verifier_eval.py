@@ -27,8 +27,9 @@ from lr.types import Step, Verdict
 
 
 class PairRecorder(Verifier):
-    """Judges and chooses as `verifier` does, and keeps every pair with its verdict in `seen`.
-    `requires`: what a pair must have besides, for a verifier that judges it later."""
+    """Judges and chooses as `verifier` does, and keeps every pair with its verdict in
+    `seen`. `requires`: what a pair must have besides, for a verifier that judges it
+    later."""
 
     def __init__(
         self, verifier: Verifier, requires: Requires = Requires.NOTHING
@@ -257,6 +258,7 @@ def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
 
     if all(truth) or not any(truth):
         return None
-    values, is_true = np.array(scores), np.array(truth)
+    values = np.array(scores)
+    is_true = np.array(truth)
     pairs_above = mannwhitneyu(values[is_true], values[~is_true]).statistic
     return float(pairs_above / (is_true.sum() * (~is_true).sum()))
