@@ -210,6 +210,18 @@ GPU_WAYS = (
 )
 
 
+def passes_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Passes of plain decoding beside the least time that they can take."""
+    cells = []
+    for row in rows:
+        seconds = median(row["seconds"])
+        limit = row["limit"]
+        rate = row["batch"] / seconds
+        times = (1e3 * seconds, rate, 1e3 * limit, limit / seconds)
+        cells.append((row["model"], row["batch"], *times))
+    return show.table(PASS_COLUMNS, cells)
+
+
 @dataclass(frozen=True)
 class BenchGpu:
     """Time the four modes on models of real shapes with random weights and random
@@ -327,13 +339,7 @@ class BenchGpu:
             f"GB/s, computes {rates['flops'] / 1e12:.2f} TFLOP/s"
         )
         out.print(content["synthetic"])
-        passes = []
-        for row in content["passes"]:
-            seconds = median(row["seconds"])
-            limit = row["limit"]
-            milliseconds = (1e3 * seconds, row["batch"] / seconds, 1e3 * limit)
-            passes.append((row["model"], row["batch"], *milliseconds, limit / seconds))
-        out.print(show.table(PASS_COLUMNS, passes))
+        out.print(passes_table(content["passes"]))
         out.print(ways_table(content["modes"]))
         out.print(GPU_NOTES, style="dim")
         needed = {device: memory.needed(device) for device in memory.free}
