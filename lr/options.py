@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
-from lr.types import SamplingParams, require, require_whole
+from lr.types import SamplingParams, is_number, require, require_whole
 
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
 TokenDrafter = Literal["ngram", "draft", "tree", "step"]
@@ -45,6 +45,10 @@ class GenerateOptions:
     not."""
     num_speculative_tokens: int = 6
     """The most tokens drafted ahead."""
+    draft_confidence: float = 0.0
+    """Drafter draft: a chain ends with the first token where the draft's likeliest
+    token has less than this probability, before temperature, top-k and top-p. 0: every
+    chain is as long as it may be."""
     prompt_lookup_max: int = 2
     """Longest n-gram that drafter ngram looks up."""
     prompt_lookup_min: int = 1
@@ -147,6 +151,9 @@ class GenerateOptions:
         fits = self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens
         expected = f"at most max_step_tokens = {self.max_step_tokens}: longer ones would all be cut"
         require(fits, "segment_tokens", self.segment_tokens, expected)
+        confidence = self.draft_confidence
+        fits = is_number(confidence) and 0.0 <= confidence <= 1.0
+        require(fits, "draft_confidence", confidence, "a number from 0 to 1")
 
     @property
     def looks_ahead(self) -> bool:

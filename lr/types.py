@@ -29,7 +29,8 @@ def require_whole(name: str, value: Any, lowest: int | None = None) -> None:
     require(fits, name, value, expected)
 
 
-def _number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether the value is a number, and not True or False."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -47,10 +48,10 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         t = self.temperature
-        fits = _number(t) and (t == 0 or 1e-6 <= t <= 1e6)
+        fits = is_number(t) and (t == 0 or 1e-6 <= t <= 1e6)
         require(fits, "temperature", t, "0 (greedy) or a number from 1e-6 to 1e6")
         require_whole("top_k (0 keeps every token)", self.top_k, 0)
-        fits = _number(self.top_p) and 0 < self.top_p <= 1
+        fits = is_number(self.top_p) and 0 < self.top_p <= 1
         require(fits, "top_p (1 keeps every token)", self.top_p, "a number in (0, 1]")
 
     @property

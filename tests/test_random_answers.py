@@ -59,6 +59,7 @@ def random_options(rng: Random) -> GenerateOptions:
         "width": width,
         "schedule": rng.choice(["sync", "paper", "depth"]),
         "num_speculative_tokens": rng.randint(1, 7),
+        "draft_confidence": rng.choice([0.0, 0.5]),
         "draft_forwards": rng.choice([1, 3, 8]),
         "branching": rng.choice([(2, 2), (3, 1), (1, 1, 1), (4,), (2, 1, 2)]),
         "temperature": rng.choice([0.0, 0.6, 1.0]),

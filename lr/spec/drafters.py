@@ -36,7 +36,13 @@ def make_drafter(options: GenerateOptions, setup: DrafterSetup) -> Drafter:
         return TreeDrafter(
             setup.runner, setup.sampling, options.branching, coupling, setup.eos_ids
         )
-    return ModelDrafter(setup.runner, setup.sampling, coupling, setup.eos_ids)
+    return ModelDrafter(
+        setup.runner,
+        setup.sampling,
+        coupling,
+        setup.eos_ids,
+        options.draft_confidence,
+    )
 
 
 class LookupDrafter(Drafter):
@@ -171,14 +177,18 @@ def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
 class ModelDrafter(OwnBranches):
     """Chains of tokens, with the distributions that they are drawn from (`Proposal.q`).
 
-    Sampling parameters are the target's. Nothing is drafted after a token of
-    `eos_ids`."""
+    Sampling parameters are the target's. Nothing is drafted after a token of `eos_ids`,
+    nor after a place where the draft is unsure: its likeliest token has less than the
+    probability `confidence`. That is known before the token there is drawn, so the
+    proposal's length says nothing about a token that a rule has yet to try, and
+    lossless rules stay lossless."""
 
     name = "draft"
 
     sampling: SamplingParams
     coupling: Coupling = Coupling.INDEPENDENT
     eos_ids: frozenset[int] = frozenset()
+    confidence: float = 0.0
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         depths = [min(k, context.limit) for context in contexts]
@@ -196,6 +206,12 @@ class ModelDrafter(OwnBranches):
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
                 tokens[i].append(token)
                 rows[i].append(row)
+            if self.confidence > 0:
+                largest = logits.amax(-1) - logits.logsumexp(-1)  # [b], log
+                sure = largest.exp() >= self.confidence
+                live = [
+                    i for i, goes_on in zip(live, sure.tolist(), strict=True) if goes_on
+                ]
             live = [
                 i
                 for i in live

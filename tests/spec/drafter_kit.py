@@ -23,6 +23,7 @@ from lr.types import Coupling, SamplingParams
 
 DRAFT = random_model(7)
 END = frozenset({EOS})
+UNSURE = 0.42  # half of this random model's places are less sure than that
 
 
 def runner_of(model: CausalLM) -> ModelRunner:
@@ -49,6 +50,7 @@ class Stubborn(Drafter):
 DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
     "ngram": lambda s: LookupDrafter(3, 1),
     "draft": lambda s: ModelDrafter(runner_of(DRAFT), s, eos_ids=END),
+    "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, confidence=UNSURE),
     "draft shared": lambda s: ModelDrafter(
         runner_of(DRAFT), s, coupling=Coupling.SHARED
     ),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Iterator
 from math import prod
 from typing import get_args
 
@@ -141,6 +142,34 @@ def test_every_rule_emits_the_targets_law(
             emitted = round_distribution(RULES[name](), target, drafts, length)
             error = emitted - plain_distribution(target, length)
             assert float(error.abs().max()) < EXACT
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chain_may_end_where_the_draft_is_unsure(name: str, kind: str) -> None:
+    """Option `draft_confidence`: at most three tokens; each ends the chain if its own
+    row has no probability of at least 0.6. Lengths differ, and the law holds."""
+    target, draft = pair(kind, 4, 3)
+    drafts = list(unsure_chains(draft, 3, confidence=0.6))
+    assert sum(weight for weight, _ in drafts) == pytest.approx(1, abs=EXACT)
+    emitted = round_distribution(RULES[name](), target, drafts, 4)
+    error = emitted - plain_distribution(target, 4)
+    assert float(error.abs().max()) < EXACT
+
+
+def unsure_chains(
+    draft: Model, longest: int, confidence: float, text: tuple[int, ...] = ()
+) -> Iterator[tuple[float, Proposal]]:
+    """Every such chain that begins with `text`, with its probability after `text`."""
+    row = draft(text)
+    for token, probability in enumerate(row.tolist()):
+        chain = (*text, token)
+        if len(chain) == longest or float(row.max()) < confidence:
+            q = torch.stack([draft(chain[:i]) for i in range(len(chain))])
+            yield probability, Proposal.chain(chain, q)
+        else:
+            for weight, proposal in unsure_chains(draft, longest, confidence, chain):
+                yield probability * weight, proposal
 
 
 # How many drafts stay

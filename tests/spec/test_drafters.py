@@ -5,7 +5,7 @@ drafter must keep to.
 from __future__ import annotations
 
 import pytest
-from drafter_kit import DRAFTERS
+from drafter_kit import DRAFTERS, UNSURE
 from hypothesis import given
 from hypothesis import strategies as st
 from spec_kit import random_model
@@ -115,6 +115,28 @@ def test_a_draft_model_proposes_what_it_would_write(coupling: Coupling) -> None:
             assert shared == (coupling is Coupling.SHARED)
             assert sample(law, [key]) == [token]
             text.append(token)
+
+
+def test_a_chain_ends_with_the_first_token_of_which_the_draft_is_unsure() -> None:
+    """The draft's own probabilities count, whatever the sampling makes of them."""
+    sampling = SamplingParams(0.8, top_p=0.9)
+    lengths = set()
+    for first in range(4, 12):
+        text = [5, 6, first]
+        whole, cut = (
+            ModelDrafter(runner(), sampling, confidence=confidence)
+            for confidence in (0.0, UNSURE)
+        )
+        [expected] = whole.propose([context(text)], 6)
+        unsure = [
+            law_after([*text, *expected.tokens[:i]], SamplingParams(1.0)).max() < UNSURE
+            for i in range(6)
+        ]
+        length = (*unsure, True).index(True) + 1
+        [proposal] = cut.propose([context(text)], 6)
+        assert proposal.tokens == expected.tokens[:length]
+        lengths.add(length)
+    assert len(lengths) > 1
 
 
 def test_a_tree_has_the_likeliest_tokens_at_every_node() -> None:

@@ -72,6 +72,7 @@ LAWS = [
     ("draft", "reject"),
     ("draft", "block"),
     ("draft", "match"),
+    ("draft unsure", "block"),
     ("tree", "reject"),
     ("draft shared", "match"),
 ]
