@@ -42,6 +42,7 @@ def test_without_cuda_it_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -
     assert "no CUDA" in capsys.readouterr().out
 
 
+@pytest.mark.ci
 def test_tiny_sizes_run_on_the_cpu(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,6 +55,7 @@ def test_tiny_sizes_run_on_the_cpu(
         assert gpu_check.run_here(name, True, None)["ok"] is None
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("coarse_predictions", "small_peaks")
 def test_the_modes_are_timed_at_tiny_sizes(tmp_path: Path) -> None:
     file = tmp_path / "lines"
@@ -63,6 +65,7 @@ def test_the_modes_are_timed_at_tiny_sizes(tmp_path: Path) -> None:
     assert "draft tokens per token" in lines and "lr" in lines
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("coarse_predictions")
 def test_a_checkpoint_is_timed_in_all_modes(tmp_path: Path) -> None:
     file = tmp_path / "lines"
