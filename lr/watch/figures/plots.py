@@ -99,7 +99,9 @@ class Bars:
             text = "none" if math.isnan(value) else f"{value:.2f}"
             put(axes, i, 0, text, 8, PAPER, ha="center", va="bottom")
         turned = {"rotation": 30, "ha": "right"} if len(self.names) > 4 else {}
-        axes.set_xticks(positions, self.names, **turned)
+        # Of a longer name the middle is left out: it would take the room of the bars.
+        names = [n if len(n) <= 42 else f"{n[:18]} … {n[-21:]}" for n in self.names]
+        axes.set_xticks(positions, names, **turned)
         axes.grid(axis="x", visible=False)
 
 
