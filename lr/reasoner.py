@@ -20,9 +20,8 @@ import torch
 
 from lr.engine.answer import Answer
 from lr.engine.engine import Engine
-from lr.engine.loading import DraftCheckpoint, Loader
+from lr.engine.loading import Loader
 from lr.engine.verifiers import VerifierChoice
-from lr.engine.worker import DraftWorker
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.generation_config import warn_unsupported
@@ -112,19 +111,7 @@ class Reasoner:
             target_model.close()  # ends its ranks, if it has several
             raise
 
-        # 3. The draft's worker: a process that loads it too, unless one GPU has both
-        worker = None
-        silent = replace(loader, progress=None)
-        if draft is not None and not devices.shares_gpu:
-            checkpoint = DraftCheckpoint(
-                silent,
-                draft,
-                devices.draft,
-                pieces=tuple(map(codec.token_bytes, range(codec.vocab_size))),
-                known_tokens=draft_codec.vocab_size,
-                num_blocks=num_blocks,
-            )
-            worker = DraftWorker(checkpoint)
+        # 3. Make the engine, which answers
         self.codec = codec
         self.engine = Engine(
             codec=codec,
@@ -132,8 +119,7 @@ class Reasoner:
             draft=draft_model,
             known_tokens=draft_codec.vocab_size,
             num_blocks=num_blocks,
-            worker=worker,
-            loader=silent,
+            loader=replace(loader, progress=None),
             names=names | {"verifier": choice.name},
         )
         warn_unsupported(codec)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.engine.answer import Answer, Steps
-from lr.engine.loading import Loader
+from lr.engine.loading import DraftCheckpoint, Loader
 from lr.engine.question import READS_DRAFTS
 from lr.engine.readings import read_drafts
 from lr.engine.recorder import CacheRecorder
@@ -42,7 +42,7 @@ from lr.engine.side import DraftPart, DraftSide, Side
 from lr.engine.worker import DraftWorker
 from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec, require_same
-from lr.model.device import own_stream
+from lr.model.device import is_one_gpu, own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.spec.checks import refuse
@@ -60,10 +60,9 @@ class Engine:
     """The models of a `Reasoner` and what runs them; answers questions.
 
     The draft's tokenizer knows only ids below `known_tokens`. `worker` writes the
-    drafts of driver "overlapped"; None: a thread that shares the draft's weights, with
-    the caches `beside`. `num_blocks`: as in `Reasoner`. `loader` loads further models,
-    of variants and verifiers. `names`: those by which target, draft, judge and verifier
-    were loaded.
+    drafts of driver "overlapped"; if it is a thread, with the caches `beside`.
+    `num_blocks`: as in `Reasoner`. `loader` loads further models, of variants and
+    verifiers. `names`: those by which target, draft, judge and verifier were loaded.
     """
 
     codec: Codec
@@ -85,11 +84,25 @@ class Engine:
             return
         drafts = Runners(self.draft, vocab_size, self.known_tokens, self.num_blocks)
         self.runners[Role.DRAFT] = drafts
-        if self.worker is None:
-            beside = replace(drafts, idle=[])
-            parts = (beside, self.codec.token_bytes)
-            self.beside = beside
-            self.worker = DraftWorker(lambda: parts, as_thread=True)
+        self.worker = self.worker or self._new_worker(self.draft, drafts)
+
+    def _new_worker(self, draft: CausalLM, drafts: Runners) -> DraftWorker:
+        """A process that loads the draft's checkpoint too; a thread if the draft has no
+        checkpoint, or shares a GPU with the target."""
+        name = self.names.get("draft")
+        token_bytes = self.codec.token_bytes
+        if name is None or is_one_gpu(draft.device, self.target.device):
+            self.beside = beside = replace(drafts, idle=[])
+            return DraftWorker(lambda: (beside, token_bytes), as_thread=True)
+        checkpoint = DraftCheckpoint(
+            self.loader,
+            name,
+            draft.device,
+            pieces=tuple(map(token_bytes, range(self.codec.vocab_size))),
+            known_tokens=self.known_tokens,
+            num_blocks=self.num_blocks,
+        )
+        return DraftWorker(checkpoint)
 
     @property
     def usual_mode(self) -> Mode:
@@ -172,12 +185,14 @@ class Engine:
     def with_draft(self, wanted: DraftModel) -> Engine:
         """An engine with the same target and the draft that a variant brings."""
         draft: Any = wanted
+        name: str | Path | None = None
         vocab_size = known_tokens = self.codec.vocab_size
         if isinstance(wanted, (str, Path)):
             codec = Codec.load(wanted)
             require_same(self.codec, codec)
             known_tokens = codec.vocab_size
             draft = self.loader.load(wanted, self.target.device)
+            name = wanted
         else:
             is_model = isinstance(wanted, CausalLM)
             origin = draft if is_model else self.target
@@ -193,7 +208,13 @@ class Engine:
         if not fits or draft.config.vocab_size < vocab_size:
             expected = f"a lr.model.qwen.CausalLM with {vocab_size} embeddings"
             refuse("draft", wanted, draft, expected)
-        engine = replace(self, draft=draft, known_tokens=known_tokens, worker=None)
+        engine = replace(
+            self,
+            draft=draft,
+            known_tokens=known_tokens,
+            worker=None,
+            names={**self.names, "draft": name},
+        )
         engine.runners[Role.TARGET] = self.runners[Role.TARGET]
         return engine
 

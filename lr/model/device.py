@@ -73,12 +73,15 @@ class DeviceMap:
 
     @property
     def shares_gpu(self) -> bool:
-        """Whether the draft is on the GPU that this process uses for the target. Then
-        its worker is a thread with the same weights and its own CUDA stream, else a
-        process: without NVIDIA's MPS service, kernels of two processes take turns on a
-        GPU; those of two streams do not.
-        """
-        return self.draft.type == "cuda" and self.draft == self.target[0]
+        """Whether the draft is on the GPU that this process uses for the target."""
+        return is_one_gpu(self.draft, self.target[0])
+
+
+def is_one_gpu(draft: torch.device, target: torch.device) -> bool:
+    """Whether both are one GPU. Then the draft's worker is a thread with the same
+    weights and its own CUDA stream, else a process: without NVIDIA's MPS service,
+    kernels of two processes take turns on a GPU; those of two streams do not."""
+    return draft.type == "cuda" and draft == target
 
 
 def _found(device: Device) -> tuple[torch.device, ...]:

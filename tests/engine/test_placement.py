@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,12 +26,6 @@ from lr.variants.self_draft import first_layers
 QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 
 
-@pytest.fixture
-def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Target and draft are taken for sharing a GPU."""
-    monkeypatch.setattr(DeviceMap, "shares_gpu", True)
-
-
 def test_a_process_loads_its_own_weights() -> None:
     with Reasoner() as reasoner:
         engine = reasoner.engine
@@ -41,14 +36,14 @@ def test_a_process_loads_its_own_weights() -> None:
         assert all(torch.equal(*pair) for pair in pairs)
 
 
-@pytest.mark.usefixtures("one_gpu")
 def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
     """What one GPU for both does, on the CPU: the thread and the target's loop use one
     model object at the same time.
     """
     with Reasoner() as reasoner:
-        engine = reasoner.engine
+        engine = replace(reasoner.engine, worker=None, names={})
         assert engine.worker is not None and engine.worker.as_thread
+        reasoner.engine = engine
         assert engine.worker.load()[0].model is engine.draft
         settings = {"mode": "lr+sd", "drafter": "draft", "max_tokens": 120}
         tokens = {
