@@ -15,7 +15,6 @@ import torch
 from attention_kit import TILES
 from torch import Tensor
 
-from lr.model.device import DeviceMap
 from lr.model.graphs import ROWS, recorder_for
 from lr.model.qwen import CausalLM
 from lr.reasoner import Reasoner
@@ -49,7 +48,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("lr.model.graphs.recorder_for", lambda device: record)
     monkeypatch.setattr("lr.engine.loading.equip", equip)
     monkeypatch.setattr(CausalLM, "replayable", True)
-    monkeypatch.setattr(DeviceMap, "shares_gpu", True)  # the draft's worker is a thread
+    # The draft's worker is a thread, as where one GPU has both models.
+    monkeypatch.setattr("lr.engine.engine.is_one_gpu", lambda draft, target: True)
     return events
 
 
