@@ -207,8 +207,9 @@ class ModelDrafter(OwnBranches):
                 tokens[i].append(token)
                 rows[i].append(row)
             if self.confidence > 0:
-                largest = logits.amax(-1) - logits.logsumexp(-1)  # [b], log
-                sure = largest.exp() >= self.confidence
+                # [b]: the probability of the likeliest token
+                likeliest = (logits.amax(-1) - logits.logsumexp(-1)).exp()
+                sure = likeliest >= self.confidence
                 live = [
                     i for i, goes_on in zip(live, sure.tolist(), strict=True) if goes_on
                 ]

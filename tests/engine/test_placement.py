@@ -36,6 +36,14 @@ def test_a_process_loads_its_own_weights() -> None:
         assert all(torch.equal(*pair) for pair in pairs)
 
 
+def test_a_variants_checkpoint_is_loaded_by_a_process_too() -> None:
+    with Reasoner() as reasoner:
+        made = reasoner.engine.with_draft(lambda target: target)
+        loaded = reasoner.engine.with_draft("tiny-draft")
+    assert made.worker is not None and made.worker.as_thread
+    assert loaded.worker is not None and not loaded.worker.as_thread
+
+
 def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
     """What one GPU for both does, on the CPU: the thread and the target's loop use one
     model object at the same time.
@@ -125,7 +133,7 @@ def test_no_draft_is_made_from_a_target_in_several_processes(
     for draft in given:
         with pytest.raises(SettingError, match="processes"):
             apart.generate(QUESTION, variant=Variant(draft=draft), mode="lr", **SHORT)
-    checkpoint = apart.engine.names["draft"]  # is whole, so it may write in a thread
+    checkpoint = apart.engine.names["draft"]  # is whole: a process can load it
     answers = [
         reasoner.generate(
             QUESTION,

@@ -63,7 +63,7 @@ def test_a_mistake_stops_the_variant(reasoner: Reasoner, table: str, name: str) 
 
 @pytest.mark.ci
 @pytest.mark.parametrize(("table", "name"), cases("BROKEN", "SHOWN", "HARMLESS"))
-def test_a_mistake_shows(reasoner: Reasoner, table: str, name: str) -> None:
+def test_a_mistake_is_noticed(reasoner: Reasoner, table: str, name: str) -> None:
     assert who_notices(partial(load, table, name, reasoner), reasoner) == table
 
 
