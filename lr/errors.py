@@ -34,8 +34,8 @@ class OutOfBlocks(LRError):
         self.needed, self.free, self.total = needed, free, total
         super().__init__(
             f"the KV cache is full: {needed} more blocks are needed, {free} of {total} are free. "
-            "Give more blocks (num_blocks; on the command line --num_blocks), or "
-            "lower the depth, the width or the number of tokens."
+            "Give more blocks (num_blocks; on the command line --num_blocks), on a GPU more "
+            "free memory, or lower the depth, the width or the number of tokens."
         )
 
     def __reduce__(self) -> tuple[type, tuple[int, int, int]]:

@@ -132,7 +132,7 @@ class Engine:
         if answers[0].engine is not self:  # a variant's draft has an engine of its own
             yield from answers[0].engine.serve(answers, concurrency)
             return
-        blocks = self._cache_size(answers, concurrency)
+        blocks = self.cache_size(answers, concurrency)
         waiting = deque(answers)
         with ExitStack() as stack:
             stream = stack.enter_context(own_stream(self.target.device))
@@ -159,8 +159,9 @@ class Engine:
                         last = answer.scheduler.done and complete
                         yield answer, answer.hand_over(emitted, last=last)
 
-    def _cache_size(self, answers: Sequence[Answer], concurrency: int) -> int:
-        """How many blocks each cache is to have. On CUDA at most those that fit."""
+    def cache_size(self, answers: Sequence[Answer], concurrency: int) -> int:
+        """How many blocks each cache is to have. On CUDA at most those that fit; raises
+        `OutOfBlocks` if they are too few for the first answer."""
         if self.num_blocks is not None:
             return self.num_blocks
         largest = max(answer.blocks for answer in answers)
@@ -168,6 +169,8 @@ class Engine:
         fitting = room(self._caches(answers[0].options))
         if fitting is None:
             return needed
+        if fitting < answers[0].blocks:
+            raise OutOfBlocks(answers[0].blocks, fitting, fitting)
         rounded = -(-needed // ROUND) * ROUND
         return min(rounded if 16 * rounded <= fitting else needed, fitting)
 

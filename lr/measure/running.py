@@ -150,9 +150,7 @@ class Evaluation:
         if variant is not None and self.recorder is not None:
             variant = replace(variant, verifier=self.recorder.verifier)
         again = self.reasoner.run(first.question, options, variant=variant)
-        if first.engine.num_blocks is None:
-            at_once = min(self.concurrency, len(answers))
-            again.blocks = at_once * max(answer.blocks for answer in answers)
+        again.blocks = first.engine.cache_size(answers, self.concurrency)
         again.finish()
 
     def _keep(self, key: AnswerKey, answer: Answer) -> AnswerRecord:

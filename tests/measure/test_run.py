@@ -85,6 +85,20 @@ def test_modes_in_a_batch(
         assert "4 of them there already" in capsys.readouterr().err
 
 
+def test_a_gpu_with_little_free_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where not all answers fit at once they wait, and the first one too is checked.
+    Four such answers want 144 blocks."""
+    words = "run --dataset tiny:4 --mode ar --max_tokens 100 --concurrency 4 --output"
+    monkeypatch.setattr("lr.engine.engine.room", lambda caches: 60)
+    assert main([*words.split(), str(tmp_path / "little")]) == 0
+    monkeypatch.setattr("lr.engine.engine.room", lambda caches: 0)
+    assert main([*words.split(), str(tmp_path / "none")]) == 2
+    assert "0 of 0 are free" in capsys.readouterr().err
+    assert not answers(4) & read(tmp_path / "none").keys()
+
+
 def test_kill_9_in_the_middle_and_again(tmp_path: Path) -> None:
     words = f"run --dataset tiny:24 --output {tmp_path} --mode draft --device cpu"
     killed = subprocess.Popen(
