@@ -54,12 +54,14 @@ _LATEX = rf"(?:(?<!\d)\d{{1,9}})?\\[a-zA-Z]{{1,20}}(?:{_BRACES})+"  # a bare \fr
 _TUPLE = (
     r"[(\[](?=[^()\[\]]{0,60}\d)[^()\[\]\nA-Za-z]{1,60},[^()\[\]\nA-Za-z]{1,60}[)\]]"
 )
-# a sign, money, 1,000 or 45 000, decimals, then 1/2 or 3:4, %; never the 2 of 2x or x2
+# a sign, money, 1,000 or 45 000, decimals, then 1/2 or 3:4, %; never the 2 of 2x or x2.
+# (?=(?P<n>...))(?P=n) matches like the atomic group (?>...), which Python 3.11.0 to 3.11.4
+# get wrong, as they do *+ and ++
 _NUMBER = (
-    r"(?>(?:(?<![\w)}])-)?(?<![\w.^_])(?<!\^\{)(?<![Ss]tep )\\?\$?-?"
+    r"(?=(?P<n>(?:(?<![\w)}])-)?(?<![\w.^_])(?<!\^\{)(?<![Ss]tep )\\?\$?-?"
     r"(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
     r"(?:[eE][+-]?\d+(?!\w))?(?: \d+/\d+|[/:]\d+)?(?:\s?\\?%)?"
-    r"(?: (?:thousand|million|billion|trillion)\b)?)(?![xyzn]\b)"
+    r"(?: (?:thousand|million|billion|trillion)\b)?))(?P=n)(?![xyzn]\b)"
 )
 _VALUE = re.compile(f"{_MATH}|{_LATEX}|{_TUPLE}|{_NUMBER}", re.DOTALL)
 _EXPRESSION = re.compile(  # no word but the names of functions
@@ -74,7 +76,7 @@ _AND = re.compile(r"\s*(?:[,;]|(?:,\s*)?(?:and|or|&))\s*(?:[a-zA-Z]\s?=\s*)?")
 # "she spends $5 over 30 days": the money, unless it is a means or a price
 _AMOUNT = re.compile(
     r"(?<!\b(?:with|from|than) )(?<!\bfor )(?<!\b(?:at|of|to|by) )(?<![-+*/=(] )-?\\?\$"
-    r"\d[\d,.]*+(?!\S*\$|[{:]|\s*(?:(?:an?|per|each|every|more|less)\b|[-+*/=\\$]))",
+    r"\d[\d,.]*(?![\d,.])(?!\S*\$|[{:]|\s*(?:(?:an?|per|each|every|more|less)\b|[-+*/=\\$]))",
     re.IGNORECASE,
 )
 
@@ -123,7 +125,7 @@ _STATES = re.compile(  # "The answer to this is", "Answer:", "### Final answer"
 )
 _FINAL = re.compile(r"final answer|^[\s*#]*answer\s*[:=]|####", re.I | re.M)
 # a full stop within mathematics or a number ends no sentence
-_SENTENCE = re.compile(rf"(?:(?s:{_MATH})|[^.!?\n]|[.!?](?=\S))++")
+_SENTENCE = re.compile(rf"(?:(?s:{_MATH})|[^.!?\n]|[.!?](?=\S))+")
 # after these words the answer is explained, or another one denied
 _ASIDE = re.compile(
     r"[,;]?\s*(?:\b(?:because|since|as|when|where|rather than|instead of|(?:and )?not"
