@@ -160,19 +160,19 @@ class Engine:
                         yield answer, answer.hand_over(emitted, last=last)
 
     def cache_size(self, answers: Sequence[Answer], concurrency: int) -> int:
-        """How many blocks each cache is to have. On CUDA at most those that fit; raises
-        `OutOfBlocks` if they are too few for the first answer."""
-        if self.num_blocks is not None:
-            return self.num_blocks
+        """How many blocks each cache is to have: `num_blocks`, or what the answers
+        need, on CUDA at most what fits. Raises `OutOfBlocks` if they are too few for
+        the first answer."""
         largest = max(answer.blocks for answer in answers)
-        needed = largest * min(concurrency, len(answers))
-        fitting = room(self._caches(answers[0].options))
-        if fitting is None:
-            return needed
-        if fitting < answers[0].blocks:
-            raise OutOfBlocks(answers[0].blocks, fitting, fitting)
-        rounded = -(-needed // ROUND) * ROUND
-        return min(rounded if 16 * rounded <= fitting else needed, fitting)
+        blocks = largest * min(concurrency, len(answers))
+        if self.num_blocks is not None:
+            blocks = self.num_blocks
+        elif (fitting := room(self._caches(answers[0].options))) is not None:
+            rounded = -(-blocks // ROUND) * ROUND
+            blocks = min(rounded if 16 * rounded <= fitting else blocks, fitting)
+        if answers[0].blocks > blocks:
+            raise OutOfBlocks(answers[0].blocks, blocks, blocks)
+        return blocks
 
     def _caches(self, options: GenerateOptions) -> list[Runners]:
         """The caches that an answer with these options uses. A worker's process has one

@@ -88,7 +88,7 @@ def test_modes_in_a_batch(
 def test_a_gpu_with_little_free_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where not all answers fit at once they wait, and the first one too is checked.
+    """Where not all answers fit at once they wait; where none fits the run is refused.
     Four such answers want 144 blocks."""
     words = "run --dataset tiny:4 --mode ar --max_tokens 100 --concurrency 4 --output"
     monkeypatch.setattr("lr.engine.engine.room", lambda caches: 60)
