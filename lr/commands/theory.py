@@ -17,7 +17,7 @@ from lr.commands.show import at_least, console, progress, require_files, table
 from lr.measure.bench.report import conditions, in_turn, write_json
 from lr.measure.datasets import ask, load_items
 from lr.options import Driver
-from lr.spec.protocol import Emit, Schedule
+from lr.spec.protocol import Schedule
 from lr.theory.calibration import (
     Calibration,
     calibrate,
@@ -30,6 +30,7 @@ from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.tiny.language import Split
 from lr.tiny.stories import DATASETS
+from lr.trace import stats_of
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -188,23 +189,26 @@ class Calibrate:
         self, reasoner: Reasoner, calibration: Calibration
     ) -> list[dict[str, Any]]:
         """Every way on held-out problems, each in turn: the closed form, the
-        prediction, and the measured speedup with its standard error."""
-        plain = Way()
-        seconds: dict[Way, list[float]] = {way: [] for way in (plain, *WAYS)}
+        prediction, and the measured speedup with its standard error. Ctrl-C ends it
+        after at least two problems."""
         questions = self._questions(Split.TEST)
-        self._events(reasoner, questions[0], self._options(WAYS[-1]))
+        self._events(reasoner, questions[0], self._options(WAYS[-1]))  # a first run
+        seconds: list[dict[Way, float]] = []  # per token; of each problem
         with progress("comparing", self.compare) as advance:
-            for number, question in enumerate(questions):
-                for way in in_turn(list(seconds), number):
-                    events = self._events(reasoner, question, self._options(way))
-                    steps = sum(isinstance(event, Emit) for _, event in events)
-                    seconds[way].append(events[-1][0] / steps)
-                advance()
+            try:
+                for number, question in enumerate(questions):
+                    seconds.append(self._per_token(reasoner, question, number))
+                    advance()
+            except KeyboardInterrupt:
+                if len(seconds) < 2:
+                    raise
+                console().print(f"stopped: the first {len(seconds)} problems count")
         forwards = None if self.driver == "overlapped" else DRAFT_FORWARDS
         rows = []
         for way in WAYS:
             expected = predicted_speedup(way, calibration, forwards)
-            measured, error = ratio_with_error(seconds[plain], seconds[way])
+            plain = [of_problem[Way()] for of_problem in seconds]
+            measured, error = ratio_with_error(plain, [each[way] for each in seconds])
             row = {
                 "way": way.name,
                 "formula": closed_form(way, calibration),
@@ -215,6 +219,16 @@ class Calibrate:
             }
             rows.append(row)
         return rows
+
+    def _per_token(
+        self, reasoner: Reasoner, question: str, number: int
+    ) -> dict[Way, float]:
+        """Seconds per token of every way, plain decoding among them."""
+        seconds = {}
+        for way in in_turn([Way(), *WAYS], number):
+            events = self._events(reasoner, question, self._options(way))
+            seconds[way] = events[-1][0] / stats_of(events).tokens
+        return seconds
 
     def _questions(self, split: Split) -> list[str]:
         """Those that calibrate (train), or those that are compared (test)."""

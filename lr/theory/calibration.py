@@ -64,6 +64,12 @@ class Calibration:
         if not (0 <= self.alpha1 <= 1 and 0 <= self.alpha2 <= 1):
             raise ValueError("alpha1 and alpha2 are not both probabilities")
 
+    def step_tokens(self, way: Way) -> float:
+        """Mean tokens of an emitted step: lookahead keeps the draft's own."""
+        kept = self.alpha1 if way.depth else 0.0
+        by_draft = fmean(self.draft_lengths or (1,))
+        return kept * by_draft + (1 - kept) * fmean(self.target_lengths or (1,))
+
     @property
     def step_seconds(self) -> float:
         """T: a step of mean length in plain decoding."""
@@ -245,8 +251,9 @@ def plain_seconds(calibration: Calibration) -> float:
 def predicted_speedup(
     way: Way, calibration: Calibration, draft_forwards: int | None = DRAFT_FORWARDS
 ) -> float:
-    """Speedup over plain decoding, from the calibration alone."""
+    """Tokens per second, over those of plain decoding, from the calibration alone."""
     load = calibration.expected_load(way.tokens)
     costs = calibration.target, calibration.draft
     seconds = seconds_per_step(way, load, costs, draft_forwards)
-    return plain_seconds(calibration) / seconds
+    longer = calibration.step_tokens(way) / calibration.step_tokens(Way())
+    return longer * plain_seconds(calibration) / seconds
