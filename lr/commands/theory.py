@@ -100,8 +100,8 @@ WAYS = (
 class Calibrate:
     """Measure what the formulas take on a pair of models, from traces of real runs:
     acceptance, the cost line of a pass, the time of a verdict. With --compare, predict
-    speedups from it and measure them on other problems. Time is the processor time of
-    this process where it alone computes, on a CPU; else the time on the wall."""
+    speedups from it and measure them on other problems. Time is processor
+    time where one thread on a CPU computes; else the time on the wall."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     compare: int = 0  # Then measure so many held-out problems, in eleven ways.
@@ -273,9 +273,12 @@ class Calibrate:
         return answer.finish().trace.events
 
     def _clock(self, reasoner: Reasoner) -> Callable[[], float]:
+        import torch
+
         on_cpu = reasoner.engine.target.device.type == "cpu"
-        alone = self.driver == "lockstep" or not self.compare
-        return time.process_time if on_cpu and alone else time.perf_counter
+        one_process = self.driver == "lockstep" or not self.compare
+        alone = on_cpu and one_process and torch.get_num_threads() == 1
+        return time.process_time if alone else time.perf_counter
 
 
 def _parameters(calibration: Calibration) -> Table:
