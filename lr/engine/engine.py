@@ -42,7 +42,7 @@ from lr.engine.side import DraftPart, DraftSide, Side
 from lr.engine.worker import DraftWorker
 from lr.errors import OutOfBlocks, SettingError
 from lr.model.codec import Codec, require_same
-from lr.model.device import is_one_gpu, own_stream
+from lr.model.device import can_share_weights, is_one_gpu, own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, Mode
 from lr.spec.checks import refuse
@@ -87,17 +87,19 @@ class Engine:
         self.worker = self.worker or self._new_worker(self.draft, drafts)
 
     def _new_worker(self, draft: CausalLM, drafts: Runners) -> DraftWorker:
-        """A process that loads the draft's checkpoint too; a thread if the draft has no
-        checkpoint, or shares a GPU with the target."""
+        """A process, which on a CPU reads the same weights and else loads the checkpoint
+        too; a thread if the draft has no checkpoint, or shares a GPU with the target."""
         name = self.names.get("draft")
         token_bytes = self.codec.token_bytes
         if name is None or is_one_gpu(draft.device, self.target.device):
             self.beside = beside = replace(drafts, idle=[])
             return DraftWorker(lambda: (beside, token_bytes), as_thread=True)
+        size = sum(tensor.nbytes for tensor in draft.state_dict().values())
         checkpoint = DraftCheckpoint(
             self.loader,
             name,
             draft.device,
+            model=draft if can_share_weights(draft.device, size) else None,
             pieces=tuple(map(token_bytes, range(self.codec.vocab_size))),
             known_tokens=self.known_tokens,
             num_blocks=self.num_blocks,

@@ -65,16 +65,18 @@ class Loader:
 
 @dataclass(frozen=True)
 class DraftCheckpoint:
-    """The draft that a process loads for itself. `pieces`: the bytes of each token."""
+    """The draft of a process. `model`: the one loaded here, whose weights both read; None:
+    the process loads the checkpoint for itself. `pieces`: the bytes of each token."""
 
     loader: Loader
     name: str | Path
     device: torch.device
+    model: CausalLM | None = None
     pieces: tuple[bytes, ...] = ()
     known_tokens: int | None = None
     num_blocks: int | None = None
 
     def __call__(self) -> tuple[Runners, Callable[[int], bytes]]:
-        model = self.loader.load(self.name, self.device)
+        model = self.model or self.loader.load(self.name, self.device)
         runners = Runners(model, len(self.pieces), self.known_tokens, self.num_blocks)
         return runners, self.pieces.__getitem__

@@ -22,7 +22,7 @@ from lr.engine.runner import RESERVE, num_kv_blocks_needed
 from lr.errors import SettingError
 from lr.kvcache.branch import BLOCK_SIZE, blocks_for
 from lr.model.config import ModelConfig
-from lr.model.device import DeviceMap
+from lr.model.device import DeviceMap, can_share_weights
 from lr.model.dummy import published
 from lr.model.ranks import part_of
 from lr.model.weights import config_of, num_weights, usual_dtype
@@ -104,17 +104,18 @@ def plan_memory(
         question = blocks_for(JUDGE_TOKENS + asks * context, BLOCK_SIZE)
         chain = share * num_kv_blocks_needed(options, min(tokens, context))
         blocks = num_blocks or (question if role == "judge" else chain)
-        copies = 1
         if role == "draft":
             blocks *= options.looks_ahead + options.drafts_tokens
-            process = options.driver == "overlapped" and not places.shares_gpu
-            copies += options.looks_ahead and process
         elif role == "target" and asks:
             blocks += num_blocks or question
 
         # 2. Its bytes.
         kind = dtype or usual_dtype(source, on[0])
         weights, cache = model_bytes(config, kind, blocks, ranks=len(on))
+        copies = 1
+        if role == "draft" and options.driver == "overlapped" and not places.shares_gpu:
+            shared = can_share_weights(on[0], weights)
+            copies += options.looks_ahead and not shared
         models += [(str(d), f"{role} {name}", copies * weights, cache) for d in on]
     free = {}
     for device, *_ in models:

@@ -5,6 +5,7 @@ judge. In the paper the target is on GPUs 0 and 1, the draft on 2 and the judge 
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -148,6 +150,14 @@ def find_device(name: str | torch.device) -> torch.device:
             "cuda, cuda:1 (the second GPU) or mps."
         ) from error
     return device
+
+
+def can_share_weights(device: torch.device, size: int) -> bool:
+    """Whether processes can read the same weights of so many bytes: on a CPU, if there
+    is room in shared memory, of which a container may have little."""
+    shared = Path("/dev/shm")
+    has_room = shared.is_dir() and shutil.disk_usage(shared).free > size
+    return device.type == "cpu" and has_room
 
 
 def start_process(
