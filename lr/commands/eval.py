@@ -18,7 +18,7 @@ from lr.commands.show import at_least, console, progress, require_files, table
 from lr.errors import SettingError
 from lr.measure import report
 from lr.measure.bench.report import conditions, write_json
-from lr.measure.datasets import load_items
+from lr.measure.datasets import fingerprint, load_items
 from lr.measure.grading import Grader
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
@@ -214,7 +214,8 @@ class ExperimentCommand:
             experiment = EXPERIMENTS[name]
             count = self.problems or experiment.problems
             dataset = self.dataset or f"tiny:{count}"
-            items = load_items(dataset, seed=self.generation.seed)[:count]
+            all_items = load_items(dataset, seed=self.generation.seed)
+            items = all_items[:count]
             lab = lab_of(
                 self.models,
                 items,
@@ -224,6 +225,7 @@ class ExperimentCommand:
                 variants=self.variant,
                 concurrency=self.concurrency or (1 if experiment.timed else 8),
                 repeats=self.repeats,
+                data=fingerprint(all_items),
             )
             with closing(lab):
                 arms = experiment.arms(lab)

@@ -21,7 +21,7 @@ from lr.engine.verifiers import VerifierChoice
 from lr.errors import SettingError
 from lr.measure import report
 from lr.measure.bench.report import BenchWay
-from lr.measure.datasets import Item, fingerprint
+from lr.measure.datasets import Item
 from lr.measure.grading import Grader
 from lr.measure.report import Summary
 from lr.measure.running import Evaluation, engine_options, run_head
@@ -80,7 +80,8 @@ class ArmResult:
 class Lab:
     """Runs arms on problems. `load(True)` gives the draft alone. `values`: what the
     experiment varies, as flags gave it. `concurrency`: problems answered together.
-    `repeats`: answers per problem, with other draws. `head`: facts for run.json."""
+    `repeats`: answers per problem, with other draws. `data`: the fingerprint of the data
+    set that `items` are from. `head`: facts for run.json."""
 
     items: Sequence[Item]
     work: Path
@@ -91,6 +92,7 @@ class Lab:
     judge: str | None = None
     concurrency: int = 1
     repeats: int = 1
+    data: str = ""
     head: Mapping[str, Any] = field(default_factory=dict)
     _reasoners: dict[bool, Reasoner] = field(default_factory=dict, init=False)
     _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
@@ -193,7 +195,7 @@ class Lab:
         """The content of the arm's run.json."""
         settings = asdict(replace(self.options, **arm.options)) | {
             **self.head,
-            "data": fingerprint(self.items),
+            "data": self.data,
             "mode": arm.mode if arm.variant is None else arm.name,
             "variant": arm.variant,
             "concurrency": self.concurrency,

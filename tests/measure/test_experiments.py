@@ -37,15 +37,16 @@ def run(name: str, folder: Path, flags: str) -> list[dict[str, Any]]:
 
 
 def test_an_experiment_continues(tmp_path: Path) -> None:
-    flags = "--problems 2 --max_tokens 60 --verifier oracle --threads 1"
-    plain, *lookahead = run("profile", tmp_path, flags)
+    flags = "--dataset tiny:3 --max_tokens 60 --verifier oracle --threads 1 --problems"
+    plain, *lookahead = run("profile", tmp_path, f"{flags} 2")
     assert plain["draft"] == plain["judge"] == 0
     assert all(row["target"] > 0 and row["draft"] > 0 for row in lookahead)
     files = list(tmp_path.rglob("work/**/[0-9].json"))
     times = [path.stat().st_mtime_ns for path in files]
     assert len(files) == 6
-    run("profile", tmp_path, flags)
+    run("profile", tmp_path, f"{flags} 3")
     assert [path.stat().st_mtime_ns for path in files] == times, "nothing is done twice"
+    assert len([*tmp_path.rglob("work/**/[0-9].json")]) == 9
 
 
 def test_repeats_are_other_samples(tmp_path: Path) -> None:
