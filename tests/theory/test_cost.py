@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -220,3 +220,18 @@ def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
     assert plain_seconds(calibration) == 1.0 and closed_form(Way(), calibration) == 1.0
     names = [way.name for way in (Way(), Way(tokens=2), Way(Schedule.SYNC, 4, 2))]
     assert names == ["ar", "sd 2", "sync 4 + sd 2"]
+
+
+def test_a_kept_step_counts_with_its_own_tokens() -> None:
+    """Of four emitted steps three are the draft's, of 20 tokens; the target's have 10."""
+    free = PassCost(1.0), PassCost(0.0)
+    calibration = Calibration(
+        "long", 0.75, 0.5, 1.0, *free, target_lengths=(10,), draft_lengths=(20,)
+    )
+    assert calibration.step_tokens(Way()) == 10
+    assert calibration.step_tokens(Way(Schedule.SYNC, 1)) == 0.75 * 20 + 0.25 * 10
+    plain_draft = replace(calibration, draft_lengths=(10,))
+    ways = [
+        predicted_speedup(Way(Schedule.SYNC, 1), c) for c in (calibration, plain_draft)
+    ]
+    assert ways[0] == pytest.approx(1.75 * ways[1])

@@ -12,9 +12,10 @@ import pytest
 from tests_root import ROOT
 
 from lr.commands.cli import main
-from lr.commands.theory import Calibrate
+from lr.commands.theory import WAYS, Calibrate
 from lr.errors import SettingError
 from lr.theory.calibration import Calibration
+from lr.theory.cost import Way
 from lr.theory.formula_vs_simulation import FORMULAS
 from lr.tiny.language import Split
 
@@ -84,6 +85,27 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert [row["way"] for row in rows] == ["sd 2", "sd 4", "sync 1"]
     columns = ("formula", "expected", "measured")
     assert all(0.3 < row[column] < 4 for row in rows for column in columns)
+
+
+def test_ctrl_c_keeps_the_problems_that_were_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compared(command: Calibrate, reasoner: object, question: str, number: int):
+        if number == stopped:
+            raise KeyboardInterrupt
+        return {Way(): 3.0 + number, **dict.fromkeys(WAYS, 2.0)}
+
+    monkeypatch.setattr(Calibrate, "_per_token", compared)
+    monkeypatch.setattr(Calibrate, "_events", lambda *_: [])
+    path = ROOT / "docs" / "results" / "tiny_calibration.json"
+    command = Calibrate(problems=4, compare=5)
+    stopped = 2
+    rows = command.comparison(None, Calibration.load(path))
+    assert {row["measured"] for row in rows} == {(3.0 + 4.0) / (2.0 + 2.0)}
+    assert "2 problems" in capsys.readouterr().out
+    stopped = 1
+    with pytest.raises(KeyboardInterrupt):
+        command.comparison(None, Calibration.load(path))
 
 
 def test_a_file_has_other_problems_for_the_comparison(tmp_path: Path) -> None:
