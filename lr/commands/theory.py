@@ -100,8 +100,8 @@ WAYS = (
 class Calibrate:
     """Measure what the formulas take on a pair of models, from traces of real runs:
     acceptance, the cost line of a pass, the time of a verdict. With --compare, predict
-    speedups from it and measure them on other problems. Time is processor
-    time where one thread on a CPU computes; else the time on the wall."""
+    speedups from it and measure them on other problems. Time is processor time where
+    one thread on a CPU computes, else the time on the wall."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     compare: int = 0  # Then measure so many held-out problems, in eleven ways.
@@ -197,18 +197,19 @@ class Calibrate:
         with progress("comparing", self.compare) as advance:
             try:
                 for number, question in enumerate(questions):
-                    seconds.append(self._per_token(reasoner, question, number))
+                    seconds.append(self._seconds_per_token(reasoner, question, number))
                     advance()
             except KeyboardInterrupt:
                 if len(seconds) < 2:
                     raise
                 console().print(f"stopped: the first {len(seconds)} problems count")
         forwards = None if self.driver == "overlapped" else DRAFT_FORWARDS
+        plain = [problem[Way()] for problem in seconds]
         rows = []
         for way in WAYS:
             expected = predicted_speedup(way, calibration, forwards)
-            plain = [of_problem[Way()] for of_problem in seconds]
-            measured, error = ratio_with_error(plain, [each[way] for each in seconds])
+            taken = [problem[way] for problem in seconds]
+            measured, error = ratio_with_error(plain, taken)
             row = {
                 "way": way.name,
                 "formula": closed_form(way, calibration),
@@ -220,10 +221,10 @@ class Calibrate:
             rows.append(row)
         return rows
 
-    def _per_token(
+    def _seconds_per_token(
         self, reasoner: Reasoner, question: str, number: int
     ) -> dict[Way, float]:
-        """Seconds per token of every way, plain decoding among them."""
+        """Of every way, plain decoding among them, on one problem."""
         seconds = {}
         for way in in_turn([Way(), *WAYS], number):
             events = self._events(reasoner, question, self._options(way))

@@ -87,7 +87,7 @@ class Engine:
         self.worker = self.worker or self._new_worker(self.draft, drafts)
 
     def _new_worker(self, draft: CausalLM, drafts: Runners) -> DraftWorker:
-        """A process, which on a CPU reads the same weights and else loads the checkpoint
+        """A process, which reads these weights if it can and else loads the checkpoint
         too; a thread if the draft has no checkpoint, or shares a GPU with the target."""
         name = self.names.get("draft")
         token_bytes = self.codec.token_bytes

@@ -5,7 +5,10 @@ made), clear where something does not fit.
 from __future__ import annotations
 
 import gc
+import shutil
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,6 +72,20 @@ def test_ranks_share_matrices_not_norms_nor_single_heads() -> None:
     assert half == (full - 2 * norms) // 2 + 2 * norms
     few = replace(large, num_kv_heads=2)
     assert model_bytes(few, BF16, 5, 4)[1] == model_bytes(few, BF16, 5, 2)[1]
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no shared memory here")
+@pytest.mark.parametrize(("room", "copies"), [(0, 2), (1 << 50, 1)])
+def test_a_process_needs_no_copy_of_weights_that_it_can_share(
+    room: int, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=room))
+    cpu = DeviceMap.of("cpu")
+    overlapped, lockstep = (
+        bytes_of(plan(cpu, replace(PAPER, driver=driver)), "draft")[0]
+        for driver in ("overlapped", "lockstep")
+    )
+    assert overlapped == copies * lockstep
 
 
 def test_needs_add_up_where_models_share_a_device() -> None:

@@ -95,7 +95,7 @@ def test_ctrl_c_keeps_the_problems_that_were_compared(
             raise KeyboardInterrupt
         return {Way(): 3.0 + number, **dict.fromkeys(WAYS, 2.0)}
 
-    monkeypatch.setattr(Calibrate, "_per_token", compared)
+    monkeypatch.setattr(Calibrate, "_seconds_per_token", compared)
     monkeypatch.setattr(Calibrate, "_events", lambda *_: [])
     path = ROOT / "docs" / "results" / "tiny_calibration.json"
     command = Calibrate(problems=4, compare=5)
