@@ -13,14 +13,15 @@ from lr.engine.runner import Runners
 from lr.errors import SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
+from lr.model.device import find_device
 from lr.model.qwen import CausalLM
-from lr.model.weights import Progress, load_model
+from lr.model.weights import Progress, load_model, usual_dtype
 
 
 @dataclass(frozen=True)
 class Loader:
-    """`dtype` None: the checkpoint's own. `attention`, `graphs` and `progress`: as in
-    `Reasoner`."""
+    """`dtype` None: the usual one on its device (`usual_dtype`). `attention`, `graphs` and
+    `progress`: as in `Reasoner`."""
 
     dtype: torch.dtype | None = None
     attention: str = "auto"
@@ -29,9 +30,8 @@ class Loader:
 
     def load(self, name: str | Path, device: str | torch.device) -> CausalLM:
         """A model, ready to run. Raises `CheckpointError` and `SettingError`."""
-        model = load_model(
-            name, device=device, dtype=self.dtype, progress=self.progress
-        )
+        dtype = self.dtype or usual_dtype(name, find_device(device))
+        model = load_model(name, device=device, dtype=dtype, progress=self.progress)
         return self.equipped(model)
 
     def equipped(self, model: CausalLM) -> CausalLM:
@@ -47,7 +47,8 @@ class Loader:
             return self.load(name, devices[0])
         from lr.model.ranks import load_parallel
 
-        return self.equipped(load_parallel(name, devices, self.dtype))
+        dtype = self.dtype or usual_dtype(name, devices[0])
+        return self.equipped(load_parallel(name, devices, dtype))
 
     def load_draft(
         self, name: str | Path, device: torch.device, codec: Codec

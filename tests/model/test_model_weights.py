@@ -23,11 +23,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import lr.model.weights
+from lr.engine.loading import Loader
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.dummy import SHAPES
 from lr.model.qwen import CausalLM
-from lr.model.weights import cpu_dtype, load_model, pieces
+from lr.model.weights import cpu_dtype, load_model, pieces, stored_dtype
 
 DOWN, NORM = "model.layers.1.mlp.down_proj.weight", "model.norm.weight"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -90,6 +91,12 @@ def test_the_usual_dtype_on_a_cpu(unit: str, monkeypatch: pytest.MonkeyPatch) ->
     assert cpu_dtype(large, torch.bfloat16) is cpu_dtype(large, torch.float16) is half
     assert cpu_dtype(large, torch.float32) is torch.float32
     assert cpu_dtype(small, torch.bfloat16) is torch.float32
+
+
+def test_a_loader_without_a_dtype_takes_the_usual_one() -> None:
+    """In the stored bfloat16 every processor would round the judge differently."""
+    assert stored_dtype("tiny-judge") is torch.bfloat16
+    assert Loader().load("tiny-judge", "cpu").dtype is torch.float32
 
 
 @pytest.mark.parametrize(
