@@ -25,7 +25,7 @@ from lr.theory.calibration import (
     predicted_speedup,
     ratio_with_error,
 )
-from lr.theory.cost import DRAFT_FORWARDS, Timed, Way
+from lr.theory.cost import DRAFT_FORWARDS, Answers, Timed, Way
 from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.tiny.language import Split
@@ -134,15 +134,16 @@ class Calibrate:
             if not self.compare:
                 return
             rows = self.comparison(reasoner, calibration)
-        columns = ("way", "closed form", "predicted", "measured", "±", "off:+.1%")
+        figures = ("closed form", "predicted", "measured", "±", "off:+.1%")
+        given = ("kept:.2f", "then", "off:+.1%")
         cells = [list(row.values()) for row in rows]
-        out.print(table(columns, cells, title="speedup over plain decoding"))
-        gaps = [abs(row["gap"]) for row in rows]
-        near = sum(gap <= 0.1 for gap in gaps)
+        title = "speedup over plain decoding"
+        out.print(table(("way", *figures, *given), cells, title=title))
         out.print(
-            "predicted: the scheduler, simulated at the calibrated costs. Off by "
-            f"{fmean(gaps):.1%} on average; within 10 % in {near} of {len(rows)} ways. "
-            "±: standard error."
+            "predicted: the scheduler, simulated at the calibrated costs and acceptance. "
+            f"{_near(rows, 'gap')}. ±: standard error.\n"
+            "kept: of the steps judged in these answers. then: the prediction for what "
+            f"they kept. {_near(rows, 'gap_then')}."
         )
         document = {
             "calibration": calibration.name,
@@ -188,16 +189,21 @@ class Calibrate:
     def comparison(
         self, reasoner: Reasoner, calibration: Calibration
     ) -> list[dict[str, Any]]:
-        """Every way on held-out problems, each in turn: the closed form, the
-        prediction, and the measured speedup with its standard error. Ctrl-C ends it
-        after at least two problems."""
+        """Every way on held-out problems, each in turn: the closed form, the prediction,
+        the measured speedup with its standard error, and the prediction with the
+        acceptance of the same answers ("then"): few answers keep more or less by chance.
+        Ctrl-C ends it after at least two problems."""
         questions = self._questions(Split.TEST)
         self._events(reasoner, questions[0], self._options(WAYS[-1]))  # a first run
+        answers = {way: Answers() for way in WAYS}
         seconds: list[dict[Way, float]] = []  # per token; of each problem
         with progress("comparing", self.compare) as advance:
             try:
                 for number, question in enumerate(questions):
-                    seconds.append(self._seconds_per_token(reasoner, question, number))
+                    runs = self._runs(reasoner, question, number)
+                    for way in WAYS:
+                        answers[way].add(runs[way])
+                    seconds.append({way: _per_token(runs[way]) for way in runs})
                     advance()
             except KeyboardInterrupt:
                 if len(seconds) < 2:
@@ -207,7 +213,10 @@ class Calibrate:
         plain = [problem[Way()] for problem in seconds]
         rows = []
         for way in WAYS:
-            expected = predicted_speedup(way, calibration, forwards)
+            there = calibration.accepting(answers[way])
+            expected, then = (
+                predicted_speedup(way, each, forwards) for each in (calibration, there)
+            )
             taken = [problem[way] for problem in seconds]
             measured, error = ratio_with_error(plain, taken)
             row = {
@@ -217,19 +226,21 @@ class Calibrate:
                 "measured": measured,
                 "error": error,
                 "gap": expected / measured - 1,
+                "kept": there.alpha1 if way.depth else None,
+                "then": then,
+                "gap_then": then / measured - 1,
             }
             rows.append(row)
         return rows
 
-    def _seconds_per_token(
+    def _runs(
         self, reasoner: Reasoner, question: str, number: int
-    ) -> dict[Way, float]:
-        """Of every way, plain decoding among them, on one problem."""
-        seconds = {}
-        for way in in_turn([Way(), *WAYS], number):
-            events = self._events(reasoner, question, self._options(way))
-            seconds[way] = events[-1][0] / stats_of(events).tokens
-        return seconds
+    ) -> dict[Way, list[Timed]]:
+        """The events of every way, plain decoding among them, on one problem."""
+        return {
+            way: self._events(reasoner, question, self._options(way))
+            for way in in_turn([Way(), *WAYS], number)
+        }
 
     def _questions(self, split: Split) -> list[str]:
         """Those that calibrate (train), or those that are compared (test)."""
@@ -280,6 +291,18 @@ class Calibrate:
         one_process = self.driver == "lockstep" or not self.compare
         alone = on_cpu and one_process and torch.get_num_threads() == 1
         return time.process_time if alone else time.perf_counter
+
+
+def _per_token(events: list[Timed]) -> float:
+    """Seconds per token of an answer."""
+    return events[-1][0] / stats_of(events).tokens
+
+
+def _near(rows: Sequence[dict[str, Any]], gap: str) -> str:
+    """How far off the predictions are."""
+    gaps = [abs(row[gap]) for row in rows]
+    near = sum(gap <= 0.1 for gap in gaps)
+    return f"Off by {fmean(gaps):.1%} on average; within 10 % in {near} of {len(rows)} ways"
 
 
 def _parameters(calibration: Calibration) -> Table:

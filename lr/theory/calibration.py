@@ -64,6 +64,16 @@ class Calibration:
         if not (0 <= self.alpha1 <= 1 and 0 <= self.alpha2 <= 1):
             raise ValueError("alpha1 and alpha2 are not both probabilities")
 
+    def accepting(self, answers: Answers) -> Calibration:
+        """The same costs with the acceptance of other answers. What they did not try
+        stays."""
+        rounds = answers.rounds[Role.TARGET]
+        return replace(
+            self,
+            alpha1=ratio(answers.accepted, answers.judged, self.alpha1),
+            alpha2=ratio(rounds.accepted, rounds.tried, self.alpha2),
+        )
+
     def step_tokens(self, way: Way) -> float:
         """Mean tokens of an emitted step: lookahead keeps the draft's own."""
         kept = self.alpha1 if way.depth else 0.0

@@ -14,10 +14,12 @@ from tests_root import ROOT
 from lr.commands.cli import main
 from lr.commands.theory import WAYS, Calibrate
 from lr.errors import SettingError
-from lr.theory.calibration import Calibration
-from lr.theory.cost import Way
+from lr.spec.protocol import Emit, NodeId, Schedule
+from lr.theory.calibration import Calibration, predicted_speedup
+from lr.theory.cost import Timed, Way
 from lr.theory.formula_vs_simulation import FORMULAS
 from lr.tiny.language import Split
+from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
 
 @pytest.mark.parametrize(
@@ -87,15 +89,44 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert all(0.3 < row[column] < 4 for row in rows for column in columns)
 
 
+def answered(seconds: float, *aligned: bool) -> list[Timed]:
+    """The events of an answer: a step for each verdict, at least one, the last one after
+    so many seconds."""
+    step = EmittedStep(0, Step((1,), Finish.BOUNDARY), Origin.TARGET)
+    verdicts = [(Verdict(each, why=""),) for each in aligned] or [()]
+    return [(seconds, Emit(step, each, NodeId(0, 0), None)) for each in verdicts]
+
+
+def test_a_prediction_for_what_the_compared_answers_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same costs, another acceptance."""
+    runs = {Way(): answered(3.0), **dict.fromkeys(WAYS, answered(2.0))}
+    deep = Way(Schedule.DEPTH, 4)
+    runs[deep] = answered(2.0, True, False, False, False)
+    monkeypatch.setattr(Calibrate, "_runs", lambda *_: runs)
+    monkeypatch.setattr(Calibrate, "_events", lambda *_: [])
+    calibration = Calibration.load(ROOT / "docs" / "results" / "tiny_calibration.json")
+    rows = Calibrate(problems=4, compare=2).comparison(None, calibration)
+    others = {row["way"]: row for row in rows}
+    row = others.pop(deep.name)
+    assert row["kept"] == 0.25 < calibration.alpha1
+    assert row["then"] < row["expected"]
+    worse = replace(calibration, alpha1=0.25)
+    assert row["then"] == predicted_speedup(deep, worse)
+    assert all(row["then"] == row["expected"] for row in others.values())
+    assert others["sd 4"]["kept"] is None
+
+
 def test_ctrl_c_keeps_the_problems_that_were_compared(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def compared(command: Calibrate, reasoner: object, question: str, number: int):
         if number == stopped:
             raise KeyboardInterrupt
-        return {Way(): 3.0 + number, **dict.fromkeys(WAYS, 2.0)}
+        return {Way(): answered(3.0 + number), **dict.fromkeys(WAYS, answered(2.0))}
 
-    monkeypatch.setattr(Calibrate, "_seconds_per_token", compared)
+    monkeypatch.setattr(Calibrate, "_runs", compared)
     monkeypatch.setattr(Calibrate, "_events", lambda *_: [])
     path = ROOT / "docs" / "results" / "tiny_calibration.json"
     command = Calibrate(problems=4, compare=5)
