@@ -34,6 +34,25 @@ def test_one_gpu_of_80_gib_is_too_small(capsys: pytest.CaptureFixture[str]) -> N
     assert "cuda:0" in error and "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("judge", "judge_device", "shares"),
+    [
+        ("Qwen3-32B", "cpu", True),
+        ("Qwen3-1.7B", "cpu", True),
+        ("Qwen3-32B", "cuda:0", False),
+        ("Qwen2.5-7B", "cpu", False),
+    ],
+)
+def test_a_judge_that_is_target_or_draft_has_their_weights(
+    judge: str, judge_device: str, shares: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = f"--model Qwen3-32B --draft_model Qwen3-1.7B --judge_model {judge}"
+    devices = f"--target_device cpu --judge_device {judge_device}"
+    assert main(f"info {models} {devices} --free_gib 900".split()) == 0
+    [line] = [x for x in capsys.readouterr().out.splitlines() if " judge " in x]
+    assert ("shared" in line and " 0.0 GiB" in line) == shares
+
+
 def test_lr_run_plans_before_it_loads(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -3,8 +3,9 @@ caches, counted from config.json and the options, next to what is free.
 
 Caches are those that the engine reserves: one per writer, one more for a draft model
 that proposes tokens, one for a verifier that asks the target, and a fixed one for the
-judge. The draft's weights count twice if its worker is a process of its own; quantised
-weights count in full, as they are while they are loaded.
+judge. A judge that is the target or the draft again has their weights. The draft's
+weights count twice if its worker is a process of its own; quantised weights count in
+full, as they are while they are loaded.
 
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64
 layers * 8 heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
@@ -85,12 +86,14 @@ def plan_memory(
     """
     devices = {
         "target": places.target,
-        "draft": [places.draft],
-        "judge": [places.judge],
+        "draft": (places.draft,),
+        "judge": (places.judge,),
     }
     asks_target = verifier.partition(":")[0] in ("score", "likelihood")
     asks = asks_target and options.looks_ahead
+    beside = options.driver == "overlapped" and not places.shares_gpu
     models = []
+    held: list[tuple[str, Sequence[torch.device]]] = []  # models, and where they are
     for (role, on), name in zip(devices.items(), names, strict=True):
         if name is None or (role == "draft" and not options.needs_draft):
             continue
@@ -113,10 +116,15 @@ def plan_memory(
         kind = dtype or usual_dtype(source, on[0])
         weights, cache = model_bytes(config, kind, blocks, ranks=len(on))
         copies = 1
-        if role == "draft" and options.driver == "overlapped" and not places.shares_gpu:
+        label = f"{role} {name}"
+        if role == "judge" and (name, on) in held:
+            copies = 0
+            label += ", shared"
+        elif role == "draft" and beside:
             shared = can_share_weights(on[0], weights)
             copies += options.looks_ahead and not shared
-        models += [(str(d), f"{role} {name}", copies * weights, cache) for d in on]
+        models += [(str(d), label, copies * weights, cache) for d in on]
+        held.append((name, on))
     free = {}
     for device, *_ in models:
         free[device] = free_bytes(device) if free_gib is None else int(free_gib * GIB)
