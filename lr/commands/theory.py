@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 
@@ -101,7 +101,8 @@ class Calibrate:
     """Measure what the formulas take on a pair of models, from traces of real runs:
     acceptance, the cost line of a pass, the time of a verdict. With --compare, predict
     speedups from it and measure them on other problems. Time is processor time where
-    one thread on a CPU computes, else the time on the wall."""
+    one thread on a CPU computes, else the time on the wall. Ctrl-C ends either part; at
+    least two problems that it has done count."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     compare: int = 0  # Then measure so many held-out problems, in eleven ways.
@@ -154,7 +155,7 @@ class Calibrate:
         write_json(document, self.json)
 
     def measure(self, reasoner: Reasoner) -> Calibration:
-        """The calibration, from training problems."""
+        """The calibration, from training problems. Ctrl-C ends it after at least two."""
         questions = self._questions(Split.TRAIN)
         reasoner.generate(questions[0], max_tokens=40)  # the first call allocates
         tokens = {
@@ -167,20 +168,19 @@ class Calibrate:
             "tokens": {"mode": "sd", **tokens},
             "hybrid": {"mode": "lr+sd", "depth": 2, **tokens},
         }
-        problems = []
-        with progress("calibrating", len(questions)) as advance:
-            for question in questions:
-                problems.append(
-                    {
-                        name: self._events(reasoner, question, options)
-                        for name, options in modes.items()
-                    }
-                )
-                advance()
+        problems = _of_each(
+            "calibrating",
+            questions,
+            lambda question, _: {
+                name: self._events(reasoner, question, options)
+                for name, options in modes.items()
+            },
+        )
         verifier = reasoner.verifier
         settings = asdict(self)
         for name in ("output", "compare", "json", "driver", "models"):
             del settings[name]
+        settings["problems"] = len(problems)
         settings["clock"] = self._clock(reasoner).__name__
         settings["verifier"] = verifier if isinstance(verifier, str) else verifier.name
         models = f"{self.models.model} / {self.models.draft()}"
@@ -195,29 +195,26 @@ class Calibrate:
         Ctrl-C ends it after at least two problems."""
         questions = self._questions(Split.TEST)
         self._events(reasoner, questions[0], self._options(WAYS[-1]))  # a first run
-        answers = {way: Answers() for way in WAYS}
-        seconds: list[dict[Way, float]] = []  # per token; of each problem
-        with progress("comparing", self.compare) as advance:
-            try:
-                for number, question in enumerate(questions):
-                    runs = self._runs(reasoner, question, number)
-                    for way in WAYS:
-                        answers[way].add(runs[way])
-                    seconds.append({way: _per_token(runs[way]) for way in runs})
-                    advance()
-            except KeyboardInterrupt:
-                if len(seconds) < 2:
-                    raise
-                console().print(f"stopped: the first {len(seconds)} problems count")
+        problems = _of_each(
+            "comparing",
+            questions,
+            lambda question, number: {
+                way: self._events(reasoner, question, self._options(way))
+                for way in in_turn([Way(), *WAYS], number)
+            },
+        )
         forwards = None if self.driver == "overlapped" else DRAFT_FORWARDS
-        plain = [problem[Way()] for problem in seconds]
+        plain = [_per_token(runs[Way()]) for runs in problems]
         rows = []
         for way in WAYS:
-            there = calibration.accepting(answers[way])
+            answers = Answers()
+            for runs in problems:
+                answers.add(runs[way])
+            there = calibration.accepting(answers)
             expected, then = (
                 predicted_speedup(way, each, forwards) for each in (calibration, there)
             )
-            taken = [problem[way] for problem in seconds]
+            taken = [_per_token(runs[way]) for runs in problems]
             measured, error = ratio_with_error(plain, taken)
             row = {
                 "way": way.name,
@@ -232,15 +229,6 @@ class Calibrate:
             }
             rows.append(row)
         return rows
-
-    def _runs(
-        self, reasoner: Reasoner, question: str, number: int
-    ) -> dict[Way, list[Timed]]:
-        """The events of every way, plain decoding among them, on one problem."""
-        return {
-            way: self._events(reasoner, question, self._options(way))
-            for way in in_turn([Way(), *WAYS], number)
-        }
 
     def _questions(self, split: Split) -> list[str]:
         """Those that calibrate (train), or those that are compared (test)."""
@@ -291,6 +279,27 @@ class Calibrate:
         one_process = self.driver == "lockstep" or not self.compare
         alone = on_cpu and one_process and torch.get_num_threads() == 1
         return time.process_time if alone else time.perf_counter
+
+
+T = TypeVar("T")
+
+
+def _of_each(
+    label: str, questions: Sequence[str], runs: Callable[[str, int], T]
+) -> list[T]:
+    """The runs of each problem and its number. Ctrl-C ends this after at least two
+    problems."""
+    done: list[T] = []
+    with progress(label, len(questions)) as advance:
+        try:
+            for number, question in enumerate(questions):
+                done.append(runs(question, number))
+                advance()
+        except KeyboardInterrupt:
+            if len(done) < 2:
+                raise
+            console().print(f"stopped: the first {len(done)} problems count")
+    return done
 
 
 def _per_token(events: list[Timed]) -> float:

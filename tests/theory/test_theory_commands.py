@@ -7,12 +7,15 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from tests_root import ROOT
 
 from lr.commands.cli import main
-from lr.commands.theory import WAYS, Calibrate
+from lr.commands.theory import Calibrate
 from lr.errors import SettingError
 from lr.spec.protocol import Emit, NodeId, Schedule
 from lr.theory.calibration import Calibration, predicted_speedup
@@ -101,11 +104,14 @@ def test_a_prediction_for_what_the_compared_answers_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same costs, another acceptance."""
-    runs = {Way(): answered(3.0), **dict.fromkeys(WAYS, answered(2.0))}
     deep = Way(Schedule.DEPTH, 4)
-    runs[deep] = answered(2.0, True, False, False, False)
-    monkeypatch.setattr(Calibrate, "_runs", lambda *_: runs)
-    monkeypatch.setattr(Calibrate, "_events", lambda *_: [])
+
+    def events(command: Calibrate, _: object, question: str, options: dict[str, Any]):
+        if options == command._options(deep):
+            return answered(2.0, True, False, False, False)
+        return answered(2.0)
+
+    monkeypatch.setattr(Calibrate, "_events", events)
     calibration = Calibration.load(ROOT / "docs" / "results" / "tiny_calibration.json")
     rows = Calibrate(problems=4, compare=2).comparison(None, calibration)
     others = {row["way"]: row for row in rows}
@@ -118,25 +124,43 @@ def test_a_prediction_for_what_the_compared_answers_kept(
     assert others["sd 4"]["kept"] is None
 
 
-def test_ctrl_c_keeps_the_problems_that_were_compared(
+def test_ctrl_c_keeps_the_problems_that_were_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def compared(command: Calibrate, reasoner: object, question: str, number: int):
-        if number == stopped:
-            raise KeyboardInterrupt
-        return {Way(): answered(3.0 + number), **dict.fromkeys(WAYS, answered(2.0))}
+    command = Calibrate(problems=4, compare=4)
+    numbers = {
+        question: number
+        for split in (Split.TRAIN, Split.TEST)
+        for number, question in enumerate(command._questions(split))
+    }
 
-    monkeypatch.setattr(Calibrate, "_runs", compared)
-    monkeypatch.setattr(Calibrate, "_events", lambda *_: [])
+    def events(_: Calibrate, reasoner: object, question: str, options: dict[str, Any]):
+        if numbers[question] == stopped:
+            raise KeyboardInterrupt
+        plain = options["mode"] == "ar"
+        return answered(3.0 + numbers[question] if plain else 2.0)
+
+    monkeypatch.setattr(Calibrate, "_events", events)
     path = ROOT / "docs" / "results" / "tiny_calibration.json"
-    command = Calibrate(problems=4, compare=5)
     stopped = 2
     rows = command.comparison(None, Calibration.load(path))
     assert {row["measured"] for row in rows} == {(3.0 + 4.0) / (2.0 + 2.0)}
     assert "2 problems" in capsys.readouterr().out
+
+    monkeypatch.setattr("lr.commands.theory.calibrate", lambda *found: found)
+    device = SimpleNamespace(target=SimpleNamespace(device=torch.device("cpu")))
+    reasoner = SimpleNamespace(
+        generate=lambda *_, **__: None, verifier="oracle", engine=device
+    )
+    problems, _, conditions = command.measure(reasoner)
+    assert len(problems) == conditions["problems"] == 2
     stopped = 1
-    with pytest.raises(KeyboardInterrupt):
-        command.comparison(None, Calibration.load(path))
+    for interrupted in (
+        lambda: command.comparison(None, Calibration.load(path)),
+        lambda: command.measure(reasoner),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
 
 
 def test_a_file_has_other_problems_for_the_comparison(tmp_path: Path) -> None:
