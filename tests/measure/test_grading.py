@@ -130,11 +130,13 @@ def test_the_thought_is_left_aside() -> None:
 def test_a_model_that_repeats_itself_costs_no_time(
     grader: Grader, piece: str, task: Task
 ) -> None:
+    """One pass over these megabyte texts takes a second or two on a busy machine; one
+    pass per piece would take minutes."""
     item = Item(0, "?", task, "A", ("x", "y"))
     grader.compare("x", "y")  # the process has started
     started = time.process_time()
     grader.grade(item, piece * 100_000)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 15
 
 
 def test_a_comparison_that_never_ends_is_killed_and_the_next_one_works() -> None:
