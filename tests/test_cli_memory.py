@@ -4,11 +4,14 @@ before it loads."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lr.commands.cli import main
+from lr.commands.run import RunModels
+from lr.options import GenerateOptions
 
 PAPER = "--model {0}Qwen3-32B --draft_model {0}Qwen3-1.7B --judge_model {0}Qwen2.5-7B"
 NAMED = PAPER.format("")
@@ -51,6 +54,21 @@ def test_a_judge_that_is_target_or_draft_has_their_weights(
     assert main(f"info {models} {devices} --free_gib 900".split()) == 0
     [line] = [x for x in capsys.readouterr().out.splitlines() if " judge " in x]
     assert ("shared" in line and " 0.0 GiB" in line) == shares
+
+
+def test_a_judge_does_not_share_quantised_weights() -> None:
+    """The draft in 4 bits is another model than the judge."""
+    models = RunModels(
+        model="dummy:Qwen3-32B",
+        draft_model="dummy:Qwen3-1.7B",
+        judge_model="dummy:Qwen3-1.7B",
+        verifier="judge",
+    )
+    options = GenerateOptions(mode="lr")
+    for weights, shares in ((None, True), ("int4", False)):
+        plan = replace(models, draft_weights=weights).memory(options, 1000, 1)
+        [judge] = [model for model in plan.models if model[1].startswith("judge")]
+        assert (judge[2] == 0) == shares
 
 
 def test_lr_run_plans_before_it_loads(

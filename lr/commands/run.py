@@ -32,6 +32,7 @@ from lr.measure.grading import Grader, grade_programs
 from lr.measure.programs import CodeLimits, write_samples
 from lr.measure.store import SETTINGS, Store
 from lr.options import LOOKAHEAD, MODES, GenerateOptions, Mode, TokenDrafter
+from lr.registry import with_weights
 from lr.trace import Stats
 from lr.types import require
 from lr.watch.words import summary
@@ -152,7 +153,12 @@ class RunModels(ModelChoice):
         from lr.measure.memory import plan_memory
 
         judges = (self.verifier or "").startswith("judge") and not self.server.address()
-        names = (self.model, self.draft_model, self.judge_model if judges else None)
+        draft = self.draft_model
+        names = (
+            with_weights(self.weights, self.model),
+            None if draft is None else with_weights(self.draft_weights, draft),
+            self.judge_model if judges else None,
+        )
         places = self.devices()
         waits = places.target[0].type == "cuda"  # for free memory, answer by answer
         return plan_memory(

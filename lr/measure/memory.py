@@ -3,7 +3,7 @@ caches, counted from config.json and the options, next to what is free.
 
 Caches are those that the engine reserves: one per writer, one more for a draft model
 that proposes tokens, one for a verifier that asks the target, and a fixed one for the
-judge. A judge that is the target or the draft again has their weights. The draft's
+judge. A judge that is the target or the draft again shares its weights. The draft's
 weights count twice if its worker is a process of its own; quantised weights count in
 full, as they are while they are loaded.
 
@@ -93,7 +93,7 @@ def plan_memory(
     asks = asks_target and options.looks_ahead
     beside = options.driver == "overlapped" and not places.shares_gpu
     models = []
-    held: list[tuple[str, Sequence[torch.device]]] = []  # models, and where they are
+    loaded: list[tuple[str, Sequence[torch.device]]] = []  # names, and on which devices
     for (role, on), name in zip(devices.items(), names, strict=True):
         if name is None or (role == "draft" and not options.needs_draft):
             continue
@@ -117,14 +117,14 @@ def plan_memory(
         weights, cache = model_bytes(config, kind, blocks, ranks=len(on))
         copies = 1
         label = f"{role} {name}"
-        if role == "judge" and (name, on) in held:
+        if role == "judge" and (name, on) in loaded:
             copies = 0
             label += ", shared"
         elif role == "draft" and beside:
             shared = can_share_weights(on[0], weights)
             copies += options.looks_ahead and not shared
         models += [(str(d), label, copies * weights, cache) for d in on]
-        held.append((name, on))
+        loaded.append((name, on))
     free = {}
     for device, *_ in models:
         free[device] = free_bytes(device) if free_gib is None else int(free_gib * GIB)
