@@ -36,6 +36,8 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.reasoner import Reasoner
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Theory:
@@ -101,8 +103,8 @@ class Calibrate:
     """Measure what the formulas take on a pair of models, from traces of real runs:
     acceptance, the cost line of a pass, the time of a verdict. With --compare, predict
     speedups from it and measure them on other problems. Time is processor time where
-    one thread on a CPU computes, else the time on the wall. Ctrl-C ends either part; at
-    least two problems that it has done count."""
+    one thread on a CPU computes, else the time on the wall. Ctrl-C ends the calibration
+    or the comparison; what is done counts, from two problems on."""
 
     output: Path | None = None  # Write the calibration to this JSON file.
     compare: int = 0  # Then measure so many held-out problems, in eleven ways.
@@ -136,15 +138,16 @@ class Calibrate:
                 return
             rows = self.comparison(reasoner, calibration)
         figures = ("closed form", "predicted", "measured", "±", "off:+.1%")
-        given = ("kept:.2f", "then", "off:+.1%")
+        for_kept = ("kept:.2f", "for kept", "off:+.1%")
         cells = [list(row.values()) for row in rows]
         title = "speedup over plain decoding"
-        out.print(table(("way", *figures, *given), cells, title=title))
+        out.print(table(("way", *figures, *for_kept), cells, title=title))
         out.print(
             "predicted: the scheduler, simulated at the calibrated costs and acceptance. "
             f"{_near(rows, 'gap')}. ±: standard error.\n"
-            "kept: of the steps judged in these answers. then: the prediction for what "
-            f"they kept. {_near(rows, 'gap_then')}."
+            "kept: of the steps judged in these answers. for kept: the prediction at "
+            "the share of steps and tokens that these answers kept. "
+            f"{_near(rows, 'gap_for_kept')}."
         )
         document = {
             "calibration": calibration.name,
@@ -155,7 +158,7 @@ class Calibrate:
         write_json(document, self.json)
 
     def measure(self, reasoner: Reasoner) -> Calibration:
-        """The calibration, from training problems. Ctrl-C ends it after at least two."""
+        """The calibration, from training problems."""
         questions = self._questions(Split.TRAIN)
         reasoner.generate(questions[0], max_tokens=40)  # the first call allocates
         tokens = {
@@ -190,9 +193,8 @@ class Calibrate:
         self, reasoner: Reasoner, calibration: Calibration
     ) -> list[dict[str, Any]]:
         """Every way on held-out problems, each in turn: the closed form, the prediction,
-        the measured speedup with its standard error, and the prediction with the
-        acceptance of the same answers ("then"): few answers keep more or less by chance.
-        Ctrl-C ends it after at least two problems."""
+        the measured speedup with its standard error, and the prediction at the
+        acceptance of these answers: a few answers keep more or less by chance."""
         questions = self._questions(Split.TEST)
         self._events(reasoner, questions[0], self._options(WAYS[-1]))  # a first run
         problems = _of_each(
@@ -210,10 +212,9 @@ class Calibrate:
             answers = Answers()
             for runs in problems:
                 answers.add(runs[way])
-            there = calibration.accepting(answers)
-            expected, then = (
-                predicted_speedup(way, each, forwards) for each in (calibration, there)
-            )
+            accepting = calibration.accepting(answers)
+            expected = predicted_speedup(way, calibration, forwards)
+            for_kept = predicted_speedup(way, accepting, forwards)
             taken = [_per_token(runs[way]) for runs in problems]
             measured, error = ratio_with_error(plain, taken)
             row = {
@@ -223,9 +224,9 @@ class Calibrate:
                 "measured": measured,
                 "error": error,
                 "gap": expected / measured - 1,
-                "kept": there.alpha1 if way.depth else None,
-                "then": then,
-                "gap_then": then / measured - 1,
+                "kept": accepting.alpha1 if way.depth else None,
+                "for_kept": for_kept,
+                "gap_for_kept": for_kept / measured - 1,
             }
             rows.append(row)
         return rows
@@ -281,14 +282,11 @@ class Calibrate:
         return time.process_time if alone else time.perf_counter
 
 
-T = TypeVar("T")
-
-
 def _of_each(
     label: str, questions: Sequence[str], runs: Callable[[str, int], T]
 ) -> list[T]:
-    """The runs of each problem and its number. Ctrl-C ends this after at least two
-    problems."""
+    """`runs(question, number)` for every question in order, with progress. Ctrl-C ends
+    it; at least two that are done count."""
     done: list[T] = []
     with progress(label, len(questions)) as advance:
         try:

@@ -65,8 +65,8 @@ class Calibration:
             raise ValueError("alpha1 and alpha2 are not both probabilities")
 
     def accepting(self, answers: Answers) -> Calibration:
-        """The same costs with the acceptance of other answers. What they did not try
-        stays."""
+        """The same costs, with the acceptance rates of `answers`. A rate that they do not
+        show stays as it is."""
         rounds = answers.rounds[Role.TARGET]
         return replace(
             self,

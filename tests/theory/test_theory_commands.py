@@ -117,10 +117,10 @@ def test_a_prediction_for_what_the_compared_answers_kept(
     others = {row["way"]: row for row in rows}
     row = others.pop(deep.name)
     assert row["kept"] == 0.25 < calibration.alpha1
-    assert row["then"] < row["expected"]
+    assert row["for_kept"] < row["expected"]
     worse = replace(calibration, alpha1=0.25)
-    assert row["then"] == predicted_speedup(deep, worse)
-    assert all(row["then"] == row["expected"] for row in others.values())
+    assert row["for_kept"] == predicted_speedup(deep, worse)
+    assert all(row["for_kept"] == row["expected"] for row in others.values())
     assert others["sd 4"]["kept"] is None
 
 
@@ -148,9 +148,9 @@ def test_ctrl_c_keeps_the_problems_that_were_done(
     assert "2 problems" in capsys.readouterr().out
 
     monkeypatch.setattr("lr.commands.theory.calibrate", lambda *found: found)
-    device = SimpleNamespace(target=SimpleNamespace(device=torch.device("cpu")))
+    engine = SimpleNamespace(target=SimpleNamespace(device=torch.device("cpu")))
     reasoner = SimpleNamespace(
-        generate=lambda *_, **__: None, verifier="oracle", engine=device
+        generate=lambda *_, **__: None, verifier="oracle", engine=engine
     )
     problems, _, conditions = command.measure(reasoner)
     assert len(problems) == conditions["problems"] == 2
