@@ -85,6 +85,10 @@ class GenerateOptions:
     driver: Driver = "lockstep"
     """lockstep: draft and target alternate on one thread. overlapped: the draft runs at
     the same time in its own process. The answer is the same."""
+    draft_floor: float | None = None
+    """The draft gives a step up once the sum of its own log-probabilities of the tokens
+    so far, over the root of their number, is below this (nats, below 0). The target
+    then writes the step. None: it never does."""
     draft_forwards: int = 8
     """Driver lockstep: how many tokens the draft may write while the target writes
     one."""
@@ -154,6 +158,9 @@ class GenerateOptions:
         confidence = self.draft_confidence
         fits = is_number(confidence) and 0.0 <= confidence <= 1.0
         require(fits, "draft_confidence", confidence, "a number from 0 to 1")
+        floor = self.draft_floor
+        fits = floor is None or (is_number(floor) and floor < 0)
+        require(fits, "draft_floor", floor, "None or a number of nats below 0")
 
     @property
     def looks_ahead(self) -> bool:

@@ -32,7 +32,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Correction, Variant
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.trace import Trace
-from lr.types import EmittedStep, Role, Step, Verdict
+from lr.types import EmittedStep, Role, Verdict
 
 if TYPE_CHECKING:
     from lr.engine.engine import Engine
@@ -43,12 +43,13 @@ Steps: TypeAlias = "Iterator[tuple[Answer, AnswerStep]]"
 
 @dataclass
 class AnswerNode:
-    """A node: the tokens of its prefix, prompt included, and the draft step that leads
-    here, with its log-probabilities if they are kept."""
+    """A node: the tokens of its prefix, prompt included. `drafted`: the draft step that
+    leads here. `begun`: the first tokens of the target's own step from here, if the
+    reading of a rejected draft step has decided them."""
 
     tokens: tuple[int, ...]
-    draft_step: Step | None = None
-    logprobs: tuple[float, ...] | None = None
+    drafted: Written | None = None
+    begun: tuple[int, ...] = ()
 
 
 class Answer(Question):
@@ -161,14 +162,14 @@ class Answer(Question):
         drafted = [] if self.draft is None else self.draft.take()
         for written in drafted:
             node = self.nodes.get(written.node)
-            if node is not None:
+            if node is not None and written.step is not None:
                 node.tokens += written.step.tokens
-                node.draft_step = written.step
-                node.logprobs = written.logprobs
+                node.drafted = written
                 self._offer(written.node)
             self._report(messages.Drafted(written.node, written.step))
         targeted = self.target.take()
         for written in targeted:
+            assert written.step is not None, "only a draft step is given up"
             if self._keeps(written):
                 self._report(messages.Targeted(written.node, written.step))
         return bool(drafted or targeted)
@@ -263,6 +264,7 @@ class Answer(Question):
             node.index,
             limit,
             stream,
+            begun=self.nodes[node].begun,
             max_draft_tokens=None if steering is None else steering.max_draft_tokens,
         )
 
@@ -290,7 +292,8 @@ class Answer(Question):
         corrected = self._correcting
         if corrected is None or written.node != self.scheduler.root.id:
             return True
-        if corrected.keeps(written.step, written.logprobs or ()):
+        assert written.step is not None, "only a draft step is given up"
+        if corrected.keeps(written.step, written.sampling_logprobs):
             self._correcting = None
             return True
         self.target.rewind(written.node, len(corrected.correction.prefix))
@@ -303,11 +306,14 @@ class Answer(Question):
         if early is not None:
             return replace(early, target=judge.target)
         stream = self.role_stream(Role.TARGET).fold_in(judge.parent.index)
+        drafted = self.nodes[judge.node].drafted
+        assert drafted is not None, "a pair has a draft step"
         return Pair(
             prefix=self.nodes[judge.parent].tokens,
             draft=judge.draft,
             target=judge.target,
-            draft_sampling=self.nodes[judge.node].logprobs,
+            draft_logprobs=drafted.logprobs,
+            draft_sampling=drafted.sampling_logprobs,
             stream=stream.fold_in("verdict", judge.node.number),
             index=judge.parent.index,
             prompt=len(self.prompt),
@@ -335,12 +341,12 @@ class Answer(Question):
         """Offer the draft step to `node`, if it is written and a first alternative, to
         the target's drafter, which may propose its tokens in the target's version."""
         speculation = self.target.writer.config.speculation
-        draft_step = self.nodes[node].draft_step
+        drafted = self.nodes[node].drafted
         first = node.number % self.scheduler.config.width == 0
-        if speculation is None or draft_step is None or not first:
+        if speculation is None or drafted is None or not drafted.step or not first:
             return
         parent = self.parent(node)
         if parent in self.target.branches:
             branch = self.target.branches[parent]
             start = len(self.nodes[parent].tokens)
-            speculation.drafter.offer(branch, start, draft_step.tokens)
+            speculation.drafter.offer(branch, start, drafted.step.tokens)

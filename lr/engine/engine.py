@@ -35,7 +35,7 @@ from typing import Any
 from lr.engine.answer import Answer, Steps
 from lr.engine.loading import DraftCheckpoint, Loader
 from lr.engine.question import READS_DRAFTS
-from lr.engine.readings import read_drafts
+from lr.engine.readings import begin_correction, read_drafts
 from lr.engine.recorder import CacheRecorder
 from lr.engine.runner import ModelRunner, Runners, room
 from lr.engine.side import DraftPart, DraftSide, Side
@@ -378,9 +378,10 @@ class Loop:
             if compares and answer.pairs[node].target is None
         ]
         waiting = early or waiting
+        logits_before = {}
         if verifier.requires & READS_DRAFTS:
             sampling = bool(verifier.requires & Requires.SAMPLING_LOGPROBS)
-            read_drafts(waiting, sampling=sampling)
+            logits_before = read_drafts(waiting, sampling=sampling)
         started = time.perf_counter()
         passes_before = verifier.passes
         pairs = [answer.pairs[node] for answer, node in waiting]
@@ -391,6 +392,11 @@ class Loop:
         for (answer, node), verdict in zip(waiting, verdicts, strict=True):
             call = VerifierCall(1, seconds, passes.pop(answer, 0))
             answer.trace.record(call)
+            rejects = verdict is not None and not verdict.aligned
+            corrects = answer.variant.corrector is None and not compares
+            before = logits_before.get((answer, node))
+            if rejects and corrects and before is not None and node in answer.pairs:
+                begin_correction(answer, node, before)
             answer.take_verdict(node, verdict)
         return True
 

@@ -104,15 +104,18 @@ class Question:
         """How a role writes. `draft_runner`: the draft model, for the target's token
         drafter."""
         options = self.options
-        keeps_logprobs = (
-            self.variant.corrector is not None
-            if role is Role.TARGET
-            else bool(self.requires & Requires.SAMPLING_LOGPROBS)
+        is_draft = role is Role.DRAFT
+        floor = options.draft_floor if is_draft else None
+        reads_draft = is_draft and bool(self.requires & Requires.DRAFT_LOGPROBS)
+        keeps_sampling = (
+            bool(self.requires & Requires.SAMPLING_LOGPROBS)
+            if is_draft
+            else self.variant.corrector is not None
         )
         speculation = None
         if options.speculates:
             speculation = self.token_speculation(role, draft_runner)
-        if keeps_logprobs and speculation is not None:
+        if keeps_sampling and speculation is not None:
             raise SettingError(
                 f"mode {options.mode!r} drafts the {role.value}'s tokens; variant or verifier need "
                 "their log-probabilities, which are not kept then; use mode 'lr'."
@@ -123,7 +126,9 @@ class Question:
             eos_ids=self.engine.codec.eos_ids,
             segmenter=self.segmenter(),
             speculation=speculation,
-            keeps_logprobs=keeps_logprobs,
+            keeps_logprobs=reads_draft or floor is not None,
+            keeps_sampling=keeps_sampling,
+            floor=floor,
         )
 
     def token_speculation(

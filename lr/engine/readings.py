@@ -1,5 +1,5 @@
-"""The target's log-probabilities of draft steps, for verifiers that require them
-(`Requires.TARGET_LOGPROBS`, `SAMPLING_LOGPROBS`)."""
+"""The target reads draft steps, for verifiers that require its log-probabilities of
+them (`Requires.TARGET_LOGPROBS`, `SAMPLING_LOGPROBS`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lr.kvcache.branch import Branch
+from torch import Tensor
+
+from lr.kvcache.branch import Branch, common_length
 from lr.spec.protocol import NodeId
-from lr.spec.sampling import distribution, step_logprobs
+from lr.spec.sampling import distribution, draw, step_logprobs
+from lr.types import Role
 
 if TYPE_CHECKING:
     from lr.engine.answer import Answer
@@ -17,9 +20,9 @@ if TYPE_CHECKING:
 
 def read_drafts(
     waiting: Sequence[tuple[Answer, NodeId]], *, sampling: bool = False
-) -> None:
+) -> dict[tuple[Answer, NodeId], Tensor]:
     """Let the target read draft steps that it has not read yet, and store the results
-    in the pairs.
+    in the pairs. Returns the logits [t, v] before each token of these steps.
 
     This is one forward, the prefill that the target must do anyway. `sampling`: also
     store the log-probabilities under the sampling distribution.
@@ -34,7 +37,7 @@ def read_drafts(
         if answer.pairs[node].logprobs is None
     ]
     if not unread:
-        return
+        return {}
     runner = unread[0][0].target.writer.runner
     branches: list[Branch] = []
     try:
@@ -49,6 +52,7 @@ def read_drafts(
         for branch in branches:
             runner.close(branch)
         raise
+    logits_before = {}
     for (answer, node), branch, logits in zip(unread, branches, readings, strict=True):
         pair = answer.pairs[node]
         tokens = pair.draft.tokens
@@ -68,3 +72,35 @@ def read_drafts(
             logprobs=step_logprobs(before, tokens),
             target_sampling=target_sampling,
         )
+        logits_before[answer, node] = before
+    return logits_before
+
+
+def begin_correction(answer: Answer, node: NodeId, before: Tensor) -> None:
+    """Let the correction begin with what the reading of a rejected draft step decides.
+
+    `before` [t, v]: the target's logits before each token of that step. The target's
+    token at offset i of its own step is drawn with a key that depends on step and
+    offset alone. As long as it is the draft's token, the next row of the reading is the
+    target's own. So this changes no token of an answer in mode lr (as sample matching
+    does not, `lr/spec/acceptance.py`), and the tokens need no pass.
+
+    Example: the draft step is "a b c d", the target's draws along it are a, b, x, d. Its
+    own step begins with "a b x": a and b are cached already, x is uncomputed.
+    """
+    parent = answer.parent(node)
+    draft_tokens = answer.pairs[node].draft.tokens
+    stream = answer.role_stream(Role.TARGET).fold_in(parent.index)
+    keys = [stream.key(offset) for offset in range(len(draft_tokens))]
+    drawn = draw(before, answer.sampling, keys)
+    begun = tuple(drawn[: common_length(drawn, draft_tokens) + 1])
+    if len(begun) <= len(answer.nodes[parent].begun):
+        return  # another alternative has shown more of the same step
+    runner = answer.target.writer.runner
+    branch = runner.fork(answer.target.branches[node])
+    length = len(answer.nodes[parent].tokens) + len(begun)
+    runner.rewind(branch, length - 1)
+    branch.append(begun[-1])
+    answer.target.close(parent)
+    answer.target.adopt(parent, branch)
+    answer.nodes[parent].begun = begun

@@ -44,12 +44,14 @@ from lr.types import Finish, Step
 
 
 class Written(NamedTuple):
-    """A finished step, the node at whose branch it was written and, if they are kept,
-    its tokens' log-probabilities under the sampling distribution."""
+    """A finished step (None: given up), the node at whose branch it was written and, if
+    they are kept, its tokens' log-probabilities under the raw logits and under the
+    sampling distribution."""
 
     node: NodeId
-    step: Step
-    logprobs: tuple[float, ...] | None = None
+    step: Step | None
+    logprobs: tuple[float, ...] = ()
+    sampling_logprobs: tuple[float, ...] = ()
 
 
 @dataclass(eq=False)
@@ -101,25 +103,27 @@ class Side:
         limit: int,
         stream: Stream,
         *,
+        begun: tuple[int, ...] = (),
         max_draft_tokens: int | None = None,
     ) -> None:
         """Begin step number `index` at the end of the branch of `node`, at most `limit`
-        tokens long and drawn from `stream`."""
+        tokens long and drawn from `stream`. The branch may end in `begun` tokens of it
+        already."""
         branch = self.branches[node]
-        job = StepJob(branch, index, limit, stream, self.trace, node)
+        job = StepJob(branch, index, limit, stream, self.trace, node, begun)
         job.max_draft_tokens = max_draft_tokens
         self.jobs[node] = job
         self.writer.begin([job])
 
     def take(self) -> list[Written]:
         """The steps that have finished since the last call."""
-        keeps_logprobs = self.writer.config.keeps_logprobs
         written = []
         for node, job in list(self.jobs.items()):
             if job.finish is not None:
                 del self.jobs[node]
-                logprobs = tuple(job.logprobs) if keeps_logprobs else None
-                written.append(Written(node, job.step, logprobs))
+                logprobs = tuple(job.logprobs), tuple(job.sampling_logprobs)
+                step = None if job.given_up else job.step
+                written.append(Written(node, step, *logprobs))
         return written
 
     def cancel(self, node: NodeId) -> None:
@@ -248,6 +252,7 @@ class DraftSide(Side):
 
     def take(self) -> list[Written]:
         finished = super().take()
-        for node, step, _ in finished:
-            self.last = node if step.finish is Finish.BOUNDARY else None
+        for node, step, *_ in finished:
+            goes_on = step is not None and step.finish is Finish.BOUNDARY
+            self.last = node if goes_on else None
         return finished

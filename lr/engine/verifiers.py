@@ -1,6 +1,7 @@
 """Verifiers by name, with the models that they ask.
 
-    exact · judge · judge:0.8 · score:9 · random:0.3 · FILE.py:NAME
+    exact · judge · judge:0.8 · numbers · likelihood:-1.25 · fitted:FILE.json ·
+    fitted:FILE.json:0.8 · random:0.3 · FILE.py:NAME
 
 `THRESHOLDS` lists them. Your own NAME is a class without arguments.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ from lr.model.weights import checkpoint_id
 from lr.registry import load_file, verifiers
 from lr.spec.checks import make_part
 from lr.spec.verifiers.base import ExactVerifier, Verifier, check_verifier
+from lr.spec.verifiers.fitted import SCORES, Fit, FittedVerifier
 from lr.spec.verifiers.judge import JUDGE_TOKENS, JudgeVerifier, PromptedModel
 from lr.spec.verifiers.named import (
     Embed,
     EmbeddingVerifier,
     LikelihoodVerifier,
+    NumbersVerifier,
     RandomVerifier,
     ScoreVerifier,
 )
@@ -44,7 +47,8 @@ THRESHOLDS: dict[str, float | None] = {
     "judge": 0.5,
     "embedding": 0.95,
     "score": 7.0,
-    "likelihood": -1.0,
+    "likelihood": -1.25,
+    "numbers": 0.8,
     "random": 0.5,
     "always": None,
     "never": None,
@@ -89,6 +93,8 @@ class VerifierChoice:
     loader: Loader = field(default_factory=Loader)
     num_blocks: int | None = None
     name: str = field(init=False)
+    fit: Fit = field(init=False)  # of a fitted verifier, with the threshold
+    threshold: float | None = field(init=False)  # that its name states
 
     def __post_init__(self) -> None:
         if self.wanted is None:
@@ -101,6 +107,10 @@ class VerifierChoice:
             return
         self.name = self.wanted
         kind, _ = _parse(self.name)
+        if kind == "fitted":
+            self.fit, self.threshold = _parse_fitted(self.name)
+            # the one whose checkpoint its file needs, if any
+            kind = next((n for n in CHECKPOINTS if n in self.fit.signals), kind)
         if kind == "oracle":
             verifiers["oracle"](self.codec)  # refuses a target of another language
         if kind == "judge":
@@ -139,8 +149,16 @@ class VerifierChoice:
                 asked = asked_model(target, self.codec, self.num_blocks)
                 return ScoreVerifier(asked, threshold=threshold)
             case "likelihood":
-                asked = asked_model(target, self.codec, self.num_blocks)
-                return LikelihoodVerifier(asked.runner, threshold)
+                return LikelihoodVerifier(threshold)
+            case "numbers":
+                return NumbersVerifier(decode, threshold)
+            case "fitted":
+                scorers = {
+                    name: replace(self, wanted=name).build(target, draft)
+                    for name in self.fit.signals
+                    if name in SCORES
+                }
+                return FittedVerifier(self.fit, decode, self.threshold, scorers)
             case "always":
                 return RandomVerifier(1.0)
             case "never":
@@ -164,7 +182,9 @@ class VerifierChoice:
 def _parse(name: str) -> tuple[str, float]:
     """The kind of verifier that `name` begins with, and its threshold."""
     kind, colon, number = name.partition(":")
-    names = ", ".join(THRESHOLDS)
+    if kind == "fitted" and number:
+        return kind, 0.0  # `_parse_fitted` reads the rest
+    names = ", ".join([*THRESHOLDS, "fitted:FILE.json"])
     expected = f"one of {names}, or one with a number, such as judge:0.8"
     usual = THRESHOLDS.get(kind)
     if kind in THRESHOLDS and not colon:
@@ -173,6 +193,16 @@ def _parse(name: str) -> tuple[str, float]:
         with suppress(ValueError):
             return kind, float(number)
     raise SettingError(f"verifier is {name!r}, expected {expected}.")
+
+
+def _parse_fitted(name: str) -> tuple[Fit, float | None]:
+    """The file of fitted:FILE or fitted:FILE:THRESHOLD, and the threshold."""
+    _, _, rest = name.partition(":")
+    file, colon, number = rest.rpartition(":")
+    if colon and not Path(rest).is_file():
+        with suppress(ValueError):
+            return Fit.load(Path(file)), float(number)
+    return Fit.load(Path(rest)), None
 
 
 def _own(text: str) -> Verifier:

@@ -89,7 +89,7 @@ def plan_memory(
         "draft": (places.draft,),
         "judge": (places.judge,),
     }
-    asks_target = verifier.partition(":")[0] in ("score", "likelihood")
+    asks_target = verifier.partition(":")[0] == "score"
     asks = asks_target and options.looks_ahead
     beside = options.driver == "overlapped" and not places.shares_gpu
     models = []

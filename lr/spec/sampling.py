@@ -133,10 +133,21 @@ def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
     """The natural log-probabilities of t `tokens`, from the logits [t, v] before each
     of them."""
     chosen = integers(tokens, logits.device)[:, None]
-    picked: list[float] = (
-        torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
-    )
-    return tuple(picked)
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    picked = torch.log_softmax(logits, -1, dtype=dtype).gather(-1, chosen)[:, 0]
+    return tuple(picked.tolist())
+
+
+def root_scaled(logprobs: Sequence[float]) -> float:
+    """The sum of log-probabilities over the root of their number, in nats.
+
+    One doubtful token in a long step is enough to change its meaning. The mean hides
+    it among the sure ones; the sum counts every harmless choice of words. The root
+    stands between them. NaN for no tokens.
+    """
+    if not logprobs:
+        return math.nan
+    return math.fsum(logprobs) / math.sqrt(len(logprobs))
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from lr.spec.acceptance import AcceptanceRule, Decision
 from lr.spec.checks import check_list, check_proposal, refuse
 from lr.spec.proposal import ROOT, Draws, Proposal, probs_of_tokens
 from lr.spec.runner import Runner, read_up_to
-from lr.spec.sampling import distribution
+from lr.spec.sampling import distribution, step_logprobs
 from lr.trace import DraftToken, RoundDetail
 from lr.types import Coupling, SamplingParams
 
@@ -132,7 +132,8 @@ class Speculation:
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of
-    `proposed` draft tokens and one more. `depth`: of the proposal.
+    `proposed` draft tokens and one more. `depth`: of the proposal. `logprobs`: of the
+    tokens under the model's raw logits, if they are kept.
     """
 
     tokens: tuple[int, ...]
@@ -140,6 +141,7 @@ class RoundEnd:
     proposed: int
     depth: int
     detail: RoundDetail | None = None
+    logprobs: tuple[float, ...] = ()
 
 
 def speculate(
@@ -149,10 +151,11 @@ def speculate(
     contexts: Sequence[Context],
     *,
     detailed: bool = False,
+    keeps_logprobs: bool = False,
 ) -> list[RoundEnd]:
     """Run one round on every context's branch. Afterwards each branch ends in its new
     tokens, the last of them uncomputed. `detailed`: include the `detail` of every
-    round.
+    round; `keeps_logprobs`: its `logprobs`.
     """
     drafter = speculation.drafter
     rule = speculation.rule
@@ -194,13 +197,21 @@ def speculate(
         detail = None
         if detailed:
             detail = round_detail(rule, p_rows, proposal, context.draws, decision)
+        tokens = tuple(context.tokens[context.length :])
+        logprobs: tuple[float, ...] = ()
+        if (
+            keeps_logprobs
+        ):  # row 0 stands before the first token, row i + 1 after node i
+            path_rows = [0, *(node + 1 for node in decision.nodes)]
+            logprobs = step_logprobs(logits[path_rows], tokens)
         ends.append(
             RoundEnd(
-                tokens=tuple(context.tokens[context.length :]),
+                tokens=tokens,
                 accepted=accepted,
                 proposed=len(proposal),
                 depth=max(proposal.depths()),
                 detail=detail,
+                logprobs=logprobs,
             )
         )
     return ends

@@ -28,7 +28,7 @@ from lr.spec.checks import check_bool
 from lr.spec.proposal import Draws
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
-from lr.spec.sampling import distribution, draw
+from lr.spec.sampling import distribution, draw, root_scaled, step_logprobs
 from lr.spec.token_sd import Context, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
@@ -77,9 +77,11 @@ class StepJob:
 
     `stream` is the step's randomness: token t is drawn with the key (stream, t).
     `trace` records the step under the name `node`. `tokens`: those written so far.
-    `finish` is None until the step is finished. `logprobs`: of the drawn tokens, if the writer keeps them.
-    `max_draft_tokens`: per round (None: the run's number). `segmenter` finds the
-    boundary; the writer sets it.
+    `finish` is None until the step is finished; a step that was `given_up` is never
+    read. `begun`: tokens of the step that the branch ends in already. `logprobs` and
+    `sampling_logprobs`: of the drawn tokens, under the raw logits and under the sampling
+    distribution, if the writer keeps them. `max_draft_tokens`: per round (None: the
+    run's number). `segmenter` finds the boundary; the writer sets it.
     """
 
     branch: Branch
@@ -88,9 +90,12 @@ class StepJob:
     stream: Stream
     trace: Trace = field(default_factory=Trace)
     node: NodeId | None = None
+    begun: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
+    given_up: bool = False
     logprobs: list[float] = field(default_factory=list)
+    sampling_logprobs: list[float] = field(default_factory=list)
     max_draft_tokens: int | None = None
     segmenter: Segmenter = field(init=False, repr=False)
 
@@ -115,8 +120,9 @@ class WriterConfig:
 
     `segmenter` makes a step's segmenter from the function that maps a token id to its
     bytes. With `speculation` the tokens inside each step are drafted ahead; without it
-    every token takes one forward. `keeps_logprobs`: keep the drawn tokens'
-    log-probabilities under the sampling distribution.
+    every token takes one forward. `keeps_logprobs`, `keeps_sampling`: keep the drawn
+    tokens' log-probabilities, under the raw logits and under the sampling distribution.
+    `floor`: a step is given up once its root-scaled `logprobs` are below this number.
     """
 
     role: Role
@@ -125,6 +131,8 @@ class WriterConfig:
     segmenter: Callable[[TokenBytes], Segmenter] = BlankLineSegmenter
     speculation: Speculation | None = None
     keeps_logprobs: bool = False
+    keeps_sampling: bool = False
+    floor: float | None = None
 
 
 @dataclass
@@ -139,10 +147,15 @@ class StepWriter:
     live: list[StepJob] = field(default_factory=list, init=False)
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
-        """Add jobs for the next `poll`."""
+        """Add jobs for the next `poll`. One whose `begun` tokens end the step leaves at
+        once."""
         for job in jobs:
             job.segmenter = self.config.segmenter(self.token_bytes)
             self.live.append(job)
+            if job.begun:
+                self._take(job, job.begun)
+            if job.finish is not None:
+                self._leave(job)
 
     def cancel(self, job: StepJob) -> None:
         """Stop writing a step; its branch stays as it is."""
@@ -161,6 +174,11 @@ class StepWriter:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
             self._speculate(self.config.speculation)
+        if self.config.floor is not None:
+            for job in self.live:
+                if root_scaled(job.logprobs) < self.config.floor:
+                    job.given_up = True
+                    job.finish = job.finish or Finish.LENGTH
         for job in [job for job in self.live if job.finish is not None]:
             self._leave(job)
 
@@ -191,10 +209,12 @@ class StepWriter:
             speculation,
             contexts,
             detailed=any(job.trace.detailed for job in self.live),
+            keeps_logprobs=self.config.keeps_logprobs,
         )
         for job, end in zip(self.live, ends, strict=True):
             offset = len(job.tokens)
             num_written = self._take(job, end.tokens)
+            job.logprobs += end.logprobs[:num_written]
             if end.proposed:
                 job.trace.record(
                     TokenRound(
@@ -224,13 +244,17 @@ class StepWriter:
         rows = torch.stack(tuple(logits))  # [b, v]
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         tokens = draw(rows, config.sampling, keys)
-        if config.keeps_logprobs or any(job.trace.detailed for job in self.live):
+        if config.keeps_logprobs:
+            logprobs = step_logprobs(rows, tokens)
+            for job, logprob in zip(self.live, logprobs, strict=True):
+                job.logprobs.append(logprob)
+        if config.keeps_sampling or any(job.trace.detailed for job in self.live):
             probs = distribution(rows, config.sampling)
             likely = probs[list(range(len(tokens))), tokens].tolist()
             for job, token, p in zip(self.live, tokens, likely, strict=True):
                 self._report(job, len(job.tokens), token, p)
-                if config.keeps_logprobs:
-                    job.logprobs.append(log(p))
+                if config.keeps_sampling:
+                    job.sampling_logprobs.append(log(p))
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)
             self._take(job, (token,))

@@ -4,7 +4,7 @@
     lr generate --variant "best_of(width=4, floor=-2.0)"
 
 The draft writes several versions of a step, and the target picks the likeliest. One
-part: a verifier that measures the target's mean log-probability per token, which costs
+part: a verifier that measures the target's log-probability of the step, which costs
 no extra pass, and whose `choose` takes the best of all versions.
 
 Faithful: the target chooses among drafts without writing a step, and writes if no draft
@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lr.engine.verifiers import asked_model
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.named import LikelihoodVerifier
@@ -35,9 +34,8 @@ class LikeliestVerifier(LikelihoodVerifier):
         return max(aligned, key=scores.__getitem__, default=None)
 
 
-def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Variant:
-    """Accept the likeliest of `width` drafts if its mean is at least `floor` nats per
-    token."""
-    runner = asked_model(reasoner.engine.target, reasoner.codec).runner
+def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.25) -> Variant:
+    """Accept the likeliest of `width` drafts if its root-scaled log-probability is at
+    least `floor` nats."""
     settings = {"width": width, "depth": 1, "schedule": "sync"}
-    return Variant(LikeliestVerifier(runner, floor), settings=settings)
+    return Variant(LikeliestVerifier(floor), settings=settings)

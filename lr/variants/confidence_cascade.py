@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.named import LikelihoodVerifier
-from lr.types import Verdict, require
-from lr.variants.scorers import asked_draft, make_scorer
+from lr.types import Role, Verdict, require
+from lr.variants.scorers import make_scorer
 
 
 class Cascade(Verifier):
@@ -57,14 +57,21 @@ class Cascade(Verifier):
         return [verdict or next(expensive) for verdict in cheap]
 
 
-class Confidence(LikelihoodVerifier):
+class Confidence(Verifier):
     """The draft's mean log-probability per token of its own step."""
 
     name = "confidence"
-    requires = Requires.NOTHING
+    requires = Requires.DRAFT_LOGPROBS
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return super().judge([replace(pair, logprobs=None) for pair in pairs])
+        scores = [fmean(pair.logs(Role.DRAFT)) for pair in pairs]
+        return [
+            Verdict(score >= self.threshold, f"{score:.3f} nats per token", score)
+            for score in scores
+        ]
 
 
 def confidence_cascade(
@@ -76,7 +83,7 @@ def confidence_cascade(
     scorer: str | None = None,
 ) -> Variant:
     """Accept from `high` nats on, reject up to `low`, else ask the scorer."""
-    cheap = Confidence(asked_draft(reasoner).runner, high)
+    cheap = Confidence(high)
     expensive = make_scorer(reasoner, scorer, threshold)
     cascade = Cascade(cheap, expensive, low=low, high=high)
     return Variant(cascade, settings={"depth": 1, "schedule": "sync"})

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from lr.errors import ProtocolError
 from lr.kvcache.branch import common_length
 from lr.spec.checks import check_names, check_verdicts, refuse
-from lr.types import Finish, Step, Verdict
+from lr.types import Finish, Role, Step, Verdict
 
 if TYPE_CHECKING:
     from lr.rng import Stream
@@ -38,6 +38,8 @@ class Requires(Flag):
     TARGET_LOGPROBS = auto()
     """The target's log-probabilities of the draft step's tokens, from a prefill of that
     step."""
+    DRAFT_LOGPROBS = auto()
+    """The draft's own log-probabilities of these tokens, from writing them."""
     SAMPLING_LOGPROBS = auto()
     """The log-probabilities of the draft step's tokens under the distributions from
     which target and draft sample (temperature and filters applied), not under the raw
@@ -49,10 +51,11 @@ class Pair:
     """Two versions of one step. `prefix` holds the token ids before it, including the
     prompt.
 
-    Three fields are set if the verifier requires them. `logprobs[i]`: the natural
+    Four fields are set if the verifier requires them. `logprobs[i]`: the natural
     log-probability of the draft's token i given all tokens before it, under the
-    target's raw logits. `target_sampling`, `draft_sampling`: log p and log q under the
-    sampling distributions; `draft_sampling` is empty for a step that no model drew.
+    target's raw logits; `draft_logprobs`: under the draft's. `target_sampling`,
+    `draft_sampling`: log p and log q under the sampling distributions. The draft's are
+    empty for a step that no model drew.
     `stream`: the randomness of this pair, for random decisions:
     `uniform(pair.stream.key(0))`; None if no models run. `index`: the step's number in
     the answer, or 0. `prompt`: how many tokens of `prefix` are the prompt.
@@ -62,6 +65,7 @@ class Pair:
     draft: Step
     target: Step | None = None
     logprobs: tuple[float, ...] | None = None
+    draft_logprobs: tuple[float, ...] | None = None
     target_sampling: tuple[float, ...] | None = None
     draft_sampling: tuple[float, ...] | None = None
     stream: Stream | None = field(default=None, compare=False)
@@ -77,6 +81,19 @@ class Pair:
                 "include Requires.TARGET_STEP."
             )
         return self.target
+
+    def logs(self, role: Role) -> tuple[float, ...]:
+        """The log-probabilities of the draft step under a model. Raises `ProtocolError`
+        if the pair has none."""
+        logs = self.logprobs if role is Role.TARGET else self.draft_logprobs
+        if not logs:
+            name = f"{role.name}_LOGPROBS"
+            raise ProtocolError(
+                f"this pair has no log-probabilities of the {role.value}, and the verifier "
+                f"needs them: its `requires` must include Requires.{name}, and a model must "
+                "have written the draft step."
+            )
+        return logs
 
 
 class Verifier(ABC):

@@ -4,18 +4,15 @@ the likelihood. `lr/engine/verifiers.py` makes each by its name."""
 from __future__ import annotations
 
 import hashlib
-import math
 from array import array
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import islice
 
-import torch
 from torch import Tensor
 
 from lr.rng import Stream, uniform
-from lr.spec.runner import Runner
-from lr.spec.sampling import step_logprobs
+from lr.spec.numbers import numbers_in, word_cosine
+from lr.spec.sampling import root_scaled
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import (
     AnswerTokens,
@@ -27,9 +24,11 @@ from lr.spec.verifiers.judge import (
     at_least,
     unless_equal,
 )
-from lr.types import Verdict, require
+from lr.types import Role, Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]  # b texts to [b, e], each of length 1
+WORDS_ALONE = 0.1
+"""How much more the words of two steps without numbers must agree."""
 SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or \
 useless, 9 means right and useful beyond doubt.
@@ -85,50 +84,63 @@ class ScoreVerifier(AskingVerifier):
         return at_least(self.threshold, score, f"the target scores it {score:.2f} of 9")
 
 
-class LikelihoodVerifier(AskingVerifier):
-    """Accepts if the mean log-probability per token is at least `threshold` (nats, at
-    most 0).
+class LikelihoodVerifier(Verifier):
+    """Accepts if the sum of the target's log-probabilities of the draft step, over the
+    root of their number (`root_scaled`), is at least `threshold` (nats, at most 0).
 
-    A mean of -1 nat is a geometric mean probability of 0.37. The prefill of the draft
-    step gives it for free. It measures wording as well as meaning, so each pair of
-    models needs its own threshold. `runner` computes log-probabilities for pairs
-    without them."""
+    The target only reads the step, so no target step is needed. It measures wording as
+    well as meaning, so each pair of models needs its own threshold."""
 
     name = "likelihood"
     requires = Requires.TARGET_LOGPROBS
 
-    def __init__(self, runner: Runner, threshold: float = -1.0) -> None:
-        expected = "a mean log-probability in nats, at most 0"
+    def __init__(self, threshold: float = -1.25) -> None:
+        expected = "a root-scaled log-probability in nats, at most 0"
         require(threshold <= 0, "threshold", threshold, expected)
         self.threshold = threshold
-        self.prefixes = PrefixCache(runner)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        bare = [pair for pair in pairs if pair.logprobs is None]
-        computed = iter(super().judge(bare))
-        return [
-            next(computed) if p.logprobs is None else self.mean(p.logprobs)
-            for p in pairs
-        ]
+        verdicts = []
+        for pair in pairs:
+            score = root_scaled(pair.logs(Role.TARGET))
+            why = f"likelihood: {score:.2f} nats over the root of the length"
+            verdicts.append(at_least(self.threshold, score, why))
+        return verdicts
 
-    def row_of(self, pair: Pair) -> PromptRow:
-        """The prefix and the draft step without its last token. Example: 10 tokens of
-        prefix and a draft of 4. The logits after the last 4 of these 13 tokens are
-        those of the draft tokens."""
-        tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
-        return PromptRow(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
-    def read(self, judged: Sequence[tuple[Pair, Tensor]]) -> list[Verdict]:
-        tokens = [token for pair, _ in judged for token in pair.draft.tokens]
-        logits = torch.cat([rows for _, rows in judged])
-        logprobs = iter(step_logprobs(logits, tokens))  # waits for the device once
-        lengths = [len(pair.draft.tokens) for pair, _ in judged]
-        return [self.mean(tuple(islice(logprobs, length))) for length in lengths]
+class NumbersVerifier(Verifier):
+    """Accepts if both steps have the same set of numbers and the cosine of their word
+    counts is at least `threshold`.
 
-    def mean(self, logprobs: Sequence[float]) -> Verdict:
-        """The verdict from the log-probabilities of the draft step's tokens."""
-        mean = math.fsum(logprobs) / len(logprobs) if logprobs else math.nan
-        return at_least(self.threshold, mean, f"{mean:.3f} nats per token")
+    Without a number in either step only the words are left, and they must agree more
+    (by `WORDS_ALONE`). No model, no tensor."""
+
+    name = "numbers"
+
+    def __init__(self, decode: Decode, threshold: float = 0.8) -> None:
+        require(-1 <= threshold <= 1, "threshold", threshold, "a cosine, -1 to 1")
+        self.decode = decode
+        self.threshold = threshold
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [self.compare(pair) for pair in pairs]
+
+    def compare(self, pair: Pair) -> Verdict:
+        """The verdict on one pair. Its score is the cosine, less 1 if the numbers
+        differ."""
+        target = self.decode(pair.target_step.tokens)
+        draft = self.decode(pair.draft.tokens)
+        numbers = [set(numbers_in(text)) for text in (target, draft)]
+        cosine = word_cosine(target, draft)
+        why = f"numbers: the same, cosine of words {cosine:.2f}"
+        if numbers[0] != numbers[1]:
+            differ = sorted(numbers[0] ^ numbers[1])[:3]
+            listed = ", ".join(map(str, differ))
+            return Verdict(False, f"numbers: {listed} in one step only", cosine - 1)
+        if not numbers[0]:
+            why = f"numbers: none, cosine of words {cosine:.2f}"
+            cosine -= WORDS_ALONE
+        return at_least(self.threshold, cosine, why)
 
 
 class RandomVerifier(Verifier):

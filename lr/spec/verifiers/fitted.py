@@ -1,0 +1,221 @@
+"""A verifier that is fitted to labelled pairs: a logistic regression over named signals.
+
+A signal is one number about a pair: how likely the target finds the draft step, how
+sure the draft was, whether the same numbers occur. `lr verify PAIRS --fit FILE.json`
+finds the weights. The file says which signals it uses, and so what the verifier
+requires: if none of them looks at the target's step, the target need not write one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from lr.errors import SettingError
+from lr.spec.numbers import numbers_in, word_cosine
+from lr.spec.sampling import root_scaled
+from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.judge import Decode, at_least
+from lr.types import Finish, Role, Step, Verdict, is_number, require
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A pair, and its two steps as text."""
+
+    pair: Pair
+    decode: Decode
+
+    def text(self, step: Step) -> str:
+        return self.decode(step.tokens)
+
+    @property
+    def both(self) -> tuple[str, str]:
+        return self.text(self.pair.target_step), self.text(self.pair.draft)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A number about a pair, and what the pair must hold for it."""
+
+    requires: Requires
+    measure: Callable[[Texts], float]
+
+
+def same_numbers(texts: Texts) -> float:
+    """1 if both steps have the same set of numbers, else 0."""
+    target, draft = texts.both
+    return float(set(numbers_in(target)) == set(numbers_in(draft)))
+
+
+def length_ratio(texts: Texts) -> float:
+    """How unlike the lengths are: |log(draft tokens / target tokens)|."""
+    pair = texts.pair
+    return abs(math.log(len(pair.draft.tokens) / len(pair.target_step.tokens)))
+
+
+READ = Requires.TARGET_LOGPROBS
+WRITTEN = Requires.DRAFT_LOGPROBS
+COMPARED = Requires.TARGET_STEP
+SIGNALS: dict[str, Signal] = {
+    # log p of the draft step's tokens under the target: mean, lowest, sum over root
+    "target_mean": Signal(READ, lambda t: fmean(t.pair.logs(Role.TARGET))),
+    "target_lowest": Signal(READ, lambda t: min(t.pair.logs(Role.TARGET))),
+    "target_root": Signal(READ, lambda t: root_scaled(t.pair.logs(Role.TARGET))),
+    # log q of the same tokens under the draft, which wrote them
+    "draft_mean": Signal(WRITTEN, lambda t: fmean(t.pair.logs(Role.DRAFT))),
+    "draft_lowest": Signal(WRITTEN, lambda t: min(t.pair.logs(Role.DRAFT))),
+    "draft_root": Signal(WRITTEN, lambda t: root_scaled(t.pair.logs(Role.DRAFT))),
+    # the draft step alone
+    "length": Signal(Requires.NOTHING, lambda t: math.log(len(t.pair.draft.tokens))),
+    "has_numbers": Signal(
+        Requires.NOTHING, lambda t: float(bool(numbers_in(t.text(t.pair.draft))))
+    ),
+    "ends": Signal(
+        Requires.NOTHING, lambda t: float(t.pair.draft.finish is Finish.EOS)
+    ),
+    # both steps
+    "same_numbers": Signal(COMPARED, same_numbers),
+    "word_cosine": Signal(COMPARED, lambda t: word_cosine(*t.both)),
+    "length_ratio": Signal(COMPARED, length_ratio),
+}
+"""The signals by name. `judge`, `embedding` and `score` are signals too: the scores of
+these verifiers."""
+SCORES = ("judge", "embedding", "score")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A signal's weight, after it is scaled: (value - mean) / scale."""
+
+    weight: float
+    mean: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted file. P(same meaning) = 1 / (1 + exp(-intercept - the weighted sum)).
+    `threshold`: the least P that accepts. `about`: the data, the share accepted and
+    wrong, the command, for people."""
+
+    signals: dict[str, Weight]
+    intercept: float
+    threshold: float
+    about: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Fit:
+        """From a file. Raises `SettingError` that names the field that is wrong."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            signals = {
+                name: Weight(**weight) for name, weight in content["signals"].items()
+            }
+            fit = cls(
+                signals,
+                content["intercept"],
+                content["threshold"],
+                content.get("about", {}),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SettingError(
+                f"{path} is no fitted verifier ({type(error).__name__}: {error}); "
+                f"make one with lr verify PAIRS --fit {path}."
+            ) from error
+        numbers = {"intercept": fit.intercept, "threshold": fit.threshold}
+        for name, weight in signals.items():
+            known = name in SIGNALS or name in SCORES
+            names = ", ".join([*SIGNALS, *SCORES])
+            require(known, f"a signal in {path}", name, f"one of {names}")
+            numbers |= {f"{name}: {k}": v for k, v in vars(weight).items()}
+        for name, value in numbers.items():
+            fits = is_number(value) and math.isfinite(value)
+            fits = fits and (value > 0 or not name.endswith(": scale"))
+            require(fits, f"{name} in {path}", value, "a finite number (a scale: > 0)")
+        return fit
+
+    def probability(self, values: Mapping[str, float]) -> float:
+        """P(same meaning) of a pair with these values of the signals."""
+        total = self.intercept
+        for name, weight in self.signals.items():
+            total += weight.weight * (values[name] - weight.mean) / weight.scale
+        return 1 / (1 + math.exp(-max(-700.0, min(700.0, total))))
+
+
+class FittedVerifier(Verifier):
+    """Accepts from the threshold of a `Fit` on, or from another `threshold` on.
+
+    `scorers`: verifiers whose scores are signals of the file, by name."""
+
+    name = "fitted"
+
+    def __init__(
+        self,
+        fit: Fit,
+        decode: Decode,
+        threshold: float | None = None,
+        scorers: Mapping[str, Verifier] | None = None,
+    ) -> None:
+        self.fit = fit
+        self.decode = decode
+        self.scorers = dict(scorers or {})
+        self.threshold = fit.threshold if threshold is None else threshold
+        expected = "a probability, 0 to 1"
+        require(0 <= self.threshold <= 1, "threshold", self.threshold, expected)
+        self.requires = required(fit.signals, self.scorers)
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return sum(scorer.passes for scorer in self.scorers.values())
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        rows = values_of(self.fit.signals, pairs, self.decode, self.scorers)
+        return [self.verdict(row) for row in rows]
+
+    def verdict(self, values: Mapping[str, float]) -> Verdict:
+        """The verdict, with the signals as its reason."""
+        p = self.fit.probability(values)
+        listed = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
+        return at_least(self.threshold, p, f"fitted: P(same) = {p:.3f} ({listed})")
+
+
+def required(
+    names: Sequence[str] | Mapping[str, object], scorers: Mapping[str, Verifier]
+) -> Requires:
+    """What pairs must hold for these signals."""
+    requires = Requires.NOTHING
+    for name in names:
+        requires |= (
+            scorers[name].requires if name in scorers else SIGNALS[name].requires
+        )
+    return requires
+
+
+def values_of(
+    names: Sequence[str] | Mapping[str, object],
+    pairs: Sequence[Pair],
+    decode: Decode,
+    scorers: Mapping[str, Verifier],
+) -> list[dict[str, float]]:
+    """The values of the signals, one mapping per pair."""
+    scores = {
+        name: [verdict.score or 0.0 for verdict in verdicts_of(scorer, pairs)]
+        for name, scorer in scorers.items()
+    }
+    rows = []
+    for number, pair in enumerate(pairs):
+        texts = Texts(pair, decode)
+        rows.append(
+            {
+                name: scores[name][number]
+                if name in scores
+                else SIGNALS[name].measure(texts)
+                for name in names
+            }
+        )
+    return rows
