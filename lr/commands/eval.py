@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from lr.measure.datasets import fingerprint, load_items
 from lr.measure.grading import Grader
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
+from lr.spec.verifiers.fitted import FREE_SIGNALS, required
 from lr.types import require
 from lr.watch.figures.plots import Curves, draw
 
@@ -64,17 +65,27 @@ class Report:
 @dataclass(frozen=True)
 class Verify:
     """Judge saved pairs of steps again, with one or more verifiers: how much is
-    accepted, how much of it is wrong, the ROC curve, the cost."""
+    accepted, how much of it is wrong, the ROC curve, the cost. Or fit one to them."""
 
     pairs: tyro.conf.Positional[Path]
     """The folder of a run with --save_pairs, or a file that --sheet wrote."""
-    verifiers: tuple[str, ...] = ("judge",)
-    """By name, such as judge:0.5 exact embedding:0.95@PATH."""
+    verifiers: tuple[str, ...] = ("exact", "numbers", "likelihood")
+    """By name, such as judge:0.5 fitted:FILE.json embedding:0.95@PATH. saved: the
+    verdicts that the file holds."""
+    fit: Path | None = None
+    """Also fit a verifier to the labels and write it to this file, for --verifier
+    fitted:FILE."""
+    signals: tuple[str, ...] = FREE_SIGNALS
+    """The signals of the fit; see docs/verifiers.md."""
+    wrong: float = 0.05
+    """The threshold of the fit: the one that accepts most if at most this share of it
+    is wrong."""
     reference: str | None = None
     """The verifier that counts as right. None: the labels in the file, else the oracle,
     which only the tiny language has."""
     sheet: Path | None = None
-    """Only write --pairs_in_sheet pairs to this file, for a reader to label."""
+    """Only write --pairs_in_sheet pairs to this file, for a reader to label, with the
+    log-probabilities of target and draft."""
     pairs_in_sheet: int = 200  # How many pairs, evenly spread over the run.
     models: ModelChoice = field(default_factory=ModelChoice)
     batch: int = 16  # Pairs per call; the cost of a decision depends on it.
@@ -83,58 +94,94 @@ class Verify:
     """Also draw ROC, acceptance and error, as PNG and SVG (extra `plot`)."""
 
     def run(self) -> None:
-        from lr.measure.verifier_eval import load_pairs, write_sheet
-
-        at_least(self, batch=1, pairs_in_sheet=1)
-        require_files(json=self.json, figure=self.figure, sheet=self.sheet)
-        saved = load_pairs(self.pairs)
-        with closing(lab_of(self.models, [], Path())) as lab:
-            if self.sheet is not None:
-                complete = [entry for entry in saved if entry[0].target is not None]
-                step = max(1, len(complete) // self.pairs_in_sheet)
-                chosen = complete[::step][: self.pairs_in_sheet]
-                write_sheet(self.sheet, chosen, lab.reasoner().codec.decode)
-                console().print(f"{len(chosen)} pairs to label: {self.sheet}")
-                return
-            self._judge(lab, saved)
-
-    def _judge(self, lab: Lab, saved: list[Any]) -> None:
         from lr.measure import verifier_eval as ev
 
+        at_least(self, batch=1, pairs_in_sheet=1)
+        fits = 0 < self.wrong < 1
+        require(fits, "wrong", self.wrong, "a share between 0 and 1")
+        require_files(
+            json=self.json, figure=self.figure, sheet=self.sheet, fit=self.fit
+        )
+        saved = ev.load_pairs(self.pairs)
+        with closing(lab_of(self.models, [], Path())) as lab:
+            if self.sheet is None:
+                self._judge(lab, saved)
+                return
+            complete = [entry for entry in saved if entry[0].target is not None]
+            step = max(1, len(complete) // self.pairs_in_sheet)
+            chosen = complete[::step][: self.pairs_in_sheet]
+            both = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS
+            pairs = lab.with_logprobs([pair for pair, _ in chosen], both, self.batch)
+            read = [(p, entry) for p, (_, entry) in zip(pairs, chosen, strict=True)]
+            ev.write_sheet(self.sheet, read, lab.reasoner().codec.decode)
+            console().print(f"{len(chosen)} pairs to label: {self.sheet}")
+
+    def _judge(self, lab: Lab, saved: list[Any]) -> None:
+        from lr.measure import fit as fitting
+        from lr.measure import verifier_eval as ev
+
+        # 1. The pairs, the truth, the verifiers, and what these require.
         pairs = [pair for pair, _ in saved]
-        labels = [entry.label for _, entry in saved]
-        if self.reference is None and None not in labels:
-            truth = [bool(label) for label in labels]
-        else:
-            name = self.reference or ("oracle" if lab.is_tiny else None)
-            if name is None:
-                raise SettingError(
-                    "these pairs have no labels and this model no oracle: name a "
-                    "--reference, such as judge."
-                )
-            judged = ev.replay(lab.verifier_named(name), pairs, self.batch)
-            truth = [verdict.aligned for verdict in judged.verdicts]
+        entries = [entry for _, entry in saved]
+        truth = self._truth(lab, entries, pairs)
+        problems = [
+            number if entry.problem is None else entry.problem
+            for number, entry in enumerate(entries)
+        ]
+        texts = ev.SheetTexts.of(entries)
+        names = [name for name in dict.fromkeys(self.verifiers) if name != "saved"]
+        verifiers = {name: lab.verifier_named(name, texts) for name in names}
+        requires = Requires.NOTHING
+        for verifier in verifiers.values():
+            requires |= verifier.requires
+        scorers = {}
+        if self.fit is not None:
+            ev.require_problems(entries, self.pairs)
+            scorers = lab.scorers(self.signals)
+            requires |= required(self.signals, scorers)
+        pairs = lab.with_logprobs(pairs, requires, self.batch)
+
+        # 2. Their verdicts.
+        results = {}
+        for name, verifier in verifiers.items():
+            ev.replay(verifier, pairs[: self.batch], self.batch)  # warm up
+            judged = ev.replay(verifier, pairs, self.batch)
+            swapped = None
+            if verifier.requires == Requires.TARGET_STEP:
+                swapped = ev.replay(verifier, ev.swapped(pairs), self.batch)
+            results[name] = (judged, swapped)
+        if "saved" in self.verifiers:
+            kept = ev.ReplayedVerdicts(tuple(entry.verdict for entry in entries), 0.0)
+            results["saved"] = (kept, None)
+        if self.fit is not None:
+            decode = texts.decode if texts else lab.reasoner().codec.decode
+            fit, judged = fitting.fit_pairs(
+                self.signals, pairs, truth, problems, decode, scorers, self.wrong
+            )
+            results["fitted, other problems"] = (judged, None)
+            facts = {"data": self.pairs.name, "command": shlex.join(sys.argv[1:])}
+            write_json(fit.content(facts), self.fit)
+
+        # 3. How right they are.
         rows = []
         content = {}
         roc = []
         errors = []
-        for name in dict.fromkeys(self.verifiers):
-            verifier = lab.verifier_named(name)
-            ev.replay(verifier, pairs[: self.batch], self.batch)  # warm up
-            judged = ev.replay(verifier, pairs, self.batch)
-            swapped = None
-            if verifier.requires & Requires.TARGET_STEP:
-                swapped = ev.replay(verifier, ev.swapped(pairs), self.batch)
+        for name, (judged, swapped) in results.items():
             quality = ev.quality(judged, truth, swapped)
-            rows.append((name, *vars(quality).values()))
+            shares = fitting.shares(judged.scores, truth, problems)
+            cells = [quality.accepted, quality.error, *map(str, shares.values())]
+            rows.append((name, *cells, quality.order_flips, quality.ms_per_pair))
             points = ev.curve(judged.scores, truth)
-            content[name] = asdict(quality) | {"curve": [asdict(p) for p in points]}
+            content[name] = asdict(quality) | {
+                "curve": [asdict(point) for point in points],
+                "estimates": {head: asdict(share) for head, share in shares.items()},
+            }
             roc.append((name, [(p.false_rate, p.true_rate) for p in points]))
             errors.append((name, [(p.accepted, p.error) for p in points]))
-        heads = [
-            f"{column.name}:.3f".replace("_", "\n") for column in fields(ev.Quality)
-        ]
-        console().print(table(["verifier", *heads], rows))
+        heads = ["accepts:.3f", "of it\nwrong:.3f", *fitting.SHARES]
+        heads += ["order\nflips:.3f", "ms\nper pair:.3f"]
+        console(width=200).print(table(["verifier", *heads], rows))
         write_json(content, self.json)
         if self.figure is not None:
             false = "false pairs accepted"
@@ -145,6 +192,22 @@ class Verify:
                 Curves("the price", "share accepted", "of them wrong", errors),
             ]
             draw(panels, self.figure)
+
+    def _truth(self, lab: Lab, entries: list[Any], pairs: list[Any]) -> list[bool]:
+        """The labels, or the verdicts of the reference."""
+        from lr.measure import verifier_eval as ev
+
+        labels = [entry.label for entry in entries]
+        if self.reference is None and None not in labels:
+            return [bool(label) for label in labels]
+        name = self.reference or ("oracle" if lab.is_tiny else None)
+        if name is None:
+            raise SettingError(
+                "these pairs have no labels and this model no oracle: name a "
+                "--reference, such as judge."
+            )
+        judged = ev.replay(lab.verifier_named(name), pairs, self.batch)
+        return [verdict.aligned for verdict in judged.verdicts]
 
 
 def lab_of(models: ModelChoice, items: list[Any], work: Path, **settings: Any) -> Lab:

@@ -93,8 +93,8 @@ class VerifierChoice:
     loader: Loader = field(default_factory=Loader)
     num_blocks: int | None = None
     name: str = field(init=False)
-    fit: Fit = field(init=False)  # of a fitted verifier, with the threshold
-    threshold: float | None = field(init=False)  # that its name states
+    fit: Fit | None = field(init=False, default=None)  # of a fitted verifier
+    threshold: float | None = field(init=False, default=None)  # that its name states
 
     def __post_init__(self) -> None:
         if self.wanted is None:
@@ -126,7 +126,12 @@ class VerifierChoice:
                 f"line --judge_model), {CHECKPOINTS[kind]}."
             )
 
-    def build(self, target: CausalLM, draft: CausalLM | None = None) -> Verifier:
+    @property
+    def asks_model(self) -> bool:
+        """Whether a fitted verifier has the score of one that asks a model."""
+        return self.fit is not None and bool(set(self.fit.signals) & set(SCORES))
+
+    def build(self, target: CausalLM | None, draft: CausalLM | None = None) -> Verifier:
         """Load the verifier; some ask the `target`. A judge that is the same checkpoint
         as target or draft is the same model. Raises `SettingError` for an impossible
         threshold."""
@@ -134,31 +139,33 @@ class VerifierChoice:
             return self.wanted
         kind, threshold = _parse(self.name)
         decode = self.codec.decode
+        if self.fit is not None:
+            scorers = {
+                name: replace(self, wanted=name).build(target, draft)
+                for name in self.fit.signals
+                if name in SCORES
+            }
+            return FittedVerifier(self.fit, decode, self.threshold, scorers)
         match kind:
             case "exact":
                 return ExactVerifier()
             case "oracle":
                 return verifiers["oracle"](self.codec)
             case "judge":
+                assert target is not None
                 return JudgeVerifier(self._judge(target, draft), decode, threshold)
             case "embedding":
                 assert self.checkpoint is not None
                 encoder = load_encoder(self.checkpoint, device=str(self.device))
                 return EmbeddingVerifier(encoder, decode, threshold)
             case "score":
+                assert target is not None
                 asked = asked_model(target, self.codec, self.num_blocks)
                 return ScoreVerifier(asked, threshold=threshold)
             case "likelihood":
                 return LikelihoodVerifier(threshold)
             case "numbers":
                 return NumbersVerifier(decode, threshold)
-            case "fitted":
-                scorers = {
-                    name: replace(self, wanted=name).build(target, draft)
-                    for name in self.fit.signals
-                    if name in SCORES
-                }
-                return FittedVerifier(self.fit, decode, self.threshold, scorers)
             case "always":
                 return RandomVerifier(1.0)
             case "never":

@@ -17,7 +17,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from lr.engine.verifiers import VerifierChoice
+from lr.engine.verifiers import VerifierChoice, asked_model
 from lr.errors import SettingError
 from lr.measure import report
 from lr.measure.bench.report import BenchWay
@@ -26,10 +26,12 @@ from lr.measure.grading import Grader
 from lr.measure.report import Summary
 from lr.measure.running import Evaluation, engine_options, run_head
 from lr.measure.store import Store
+from lr.measure.verifier_eval import SheetTexts, read_logprobs
 from lr.options import GenerateOptions, Mode, make_options
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.fitted import SCORES, SIGNALS
 from lr.theory.hybrid import hybrid_speedup
 from lr.tiny.names import speaks_tiny
 from lr.trace import Stats
@@ -38,6 +40,7 @@ from lr.variants.loading import load_variant
 from lr.watch.figures.plots import draw
 
 Row = dict[str, Any]
+ASK_NO_MODEL = ("exact", "likelihood", "numbers", "fitted")
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,14 @@ class Lab:
             self._reasoners[draft_alone] = self.load(draft_alone)
         return self._reasoners[draft_alone]
 
-    def verifier_named(self, name: str) -> Verifier:
+    def verifier_named(self, name: str, texts: SheetTexts | None = None) -> Verifier:
         """A verifier by name, loaded once; judge@PATH and embedding:0.95@PATH name its
-        checkpoint. Raises `SettingError` if that is missing."""
+        checkpoint. With the `texts` of a sheet, one that asks no model loads none.
+        Raises `SettingError` if a checkpoint is missing."""
+        if texts is not None and name.partition(":")[0] in ASK_NO_MODEL:
+            choice = VerifierChoice(name, texts)  # type: ignore[arg-type]
+            if not choice.asks_model:
+                return choice.build(None)
         if name not in self._verifiers:
             kind, _, checkpoint = name.partition("@")
             if not checkpoint and kind.startswith("judge"):
@@ -125,6 +133,44 @@ class Lab:
             )
             self._verifiers[name] = choice.build(target)
         return self._verifiers[name]
+
+    def scorers(self, signals: Sequence[str]) -> dict[str, Verifier]:
+        """The verifiers whose scores are signals. Raises `SettingError` for a signal
+        that does not exist."""
+        known = (*SIGNALS, *SCORES)
+        for name in signals:
+            require(name in known, "signals", name, f"one of {', '.join(known)}")
+        return {name: self.verifier_named(name) for name in signals if name in SCORES}
+
+    def with_logprobs(
+        self, pairs: Sequence[Pair], requires: Requires, batch: int
+    ) -> list[Pair]:
+        """The pairs, read by target and draft where a required log-probability is
+        missing. Raises `SettingError` if the models are not those of the pairs."""
+        read = list(pairs)
+        asked = {
+            "logprobs": (Requires.TARGET_LOGPROBS, "target"),
+            "draft_logprobs": (Requires.DRAFT_LOGPROBS, "draft"),
+        }
+        for name, (need, role) in asked.items():
+            missing = [n for n, pair in enumerate(read) if not getattr(pair, name)]
+            if need not in requires or not missing:
+                continue
+            reasoner = self.reasoner()
+            model = getattr(reasoner.engine, role)
+            lacks = f"--{'draft_' * (role == 'draft')}model: the pairs hold no log-"
+            require(model is not None, role, None, f"{lacks}probabilities of it")
+            bare = [read[number] for number in missing]
+            largest = max(max((*pair.prefix, *pair.draft.tokens)) for pair in bare)
+            size = model.config.vocab_size
+            fits = f"the {role} that wrote these pairs: they have token {largest}"
+            require(largest < size, f"vocabulary of the {role}", size, fits)
+            runner = asked_model(model, reasoner.codec).runner
+            logs = read_logprobs(runner, bare, batch)
+            for number, logprobs in zip(missing, logs, strict=True):
+                changed: dict[str, Any] = {name: logprobs}
+                read[number] = replace(read[number], **changed)
+        return read
 
     @property
     def is_tiny(self) -> bool:

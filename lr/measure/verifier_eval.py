@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,10 +19,13 @@ from typing import Any
 import numpy as np
 from msgspec import ValidationError, convert, to_builtins
 
-from lr.errors import SettingError
+from lr.errors import LRError, SettingError
 from lr.measure.datasets import Item
 from lr.measure.store import Store
+from lr.spec.runner import Runner
+from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.judge import PrefixCache, PromptRow
 from lr.types import Step, Verdict
 
 
@@ -62,7 +65,9 @@ class PairRecorder(Verifier):
         for pair, verdict in self.seen:
             if pair.prefix[: len(begin)] == begin:
                 context = pair.prefix[len(begin) :]
-                of_prompt.append(SavedPair(context, pair.draft, pair.target, verdict))
+                saved = SavedPair(context, pair.draft, pair.target, verdict)
+                logs = (pair.logprobs, pair.draft_logprobs)
+                of_prompt.append(saved.with_logs(*logs))
             else:
                 others.append((pair, verdict))
         self.seen = others
@@ -77,16 +82,42 @@ class PairRecorder(Verifier):
 @dataclass(frozen=True)
 class SavedPair:
     """A pair as a file holds it: `context` follows the prompt, `label` is a reader's
-    verdict."""
+    verdict, `problem` the number in the data set. `logprobs` and `draft_logprobs`: of
+    the draft step under target and draft. A sheet also holds the texts of the steps."""
 
     context: tuple[int, ...]
     draft: Step
     target: Step | None
     verdict: Verdict
     label: bool | None = None
+    problem: int | None = None
+    logprobs: tuple[float, ...] | None = None
+    draft_logprobs: tuple[float, ...] | None = None
+    target_text: str | None = None
+    draft_text: str | None = None
 
     def pair(self, prompt: Sequence[int] = ()) -> Pair:
-        return Pair((*prompt, *self.context), self.draft, self.target)
+        return Pair(
+            (*prompt, *self.context),
+            self.draft,
+            self.target,
+            logprobs=self.logprobs,
+            draft_logprobs=self.draft_logprobs,
+        )
+
+    def with_logs(
+        self,
+        logprobs: tuple[float, ...] | None,
+        draft_logprobs: tuple[float, ...] | None,
+    ) -> SavedPair:
+        """With what target and draft say about the draft step, to four digits."""
+
+        def rounded(logs: tuple[float, ...] | None) -> tuple[float, ...] | None:
+            return tuple(round(log, 4) for log in logs) if logs else None
+
+        return replace(
+            self, logprobs=rounded(logprobs), draft_logprobs=rounded(draft_logprobs)
+        )
 
 
 def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
@@ -102,6 +133,7 @@ def load_pairs(path: Path) -> list[tuple[Pair, SavedPair]]:
             for _, content in Store(path / "pairs").results():
                 for entry in content["pairs"]:
                     saved = convert(entry, SavedPair)
+                    saved = replace(saved, problem=content["question_id"])
                     pairs.append((saved.pair(content["prompt"]), saved))
     except (KeyError, ValueError, ValidationError) as error:
         raise SettingError(f"{path} has a damaged pair ({error}).") from error
@@ -119,14 +151,79 @@ def write_sheet(
     null until a reader says true (the steps mean the same) or false."""
     lines = []
     for pair, saved in pairs:
-        entry = to_builtins(replace(saved, context=pair.prefix, label=None))
-        texts = {
-            "target_text": decode(pair.target_step.tokens),
-            "draft_text": decode(pair.draft.tokens),
-            "label": None,
-        }
-        lines.append(json.dumps(texts | entry, ensure_ascii=False))
+        entry = to_builtins(
+            replace(
+                saved.with_logs(pair.logprobs, pair.draft_logprobs),
+                context=pair.prefix,
+                target_text=decode(pair.target_step.tokens),
+                draft_text=decode(pair.draft.tokens),
+            )
+        )
+        first = ("target_text", "draft_text", "label", "problem")
+        ordered = {name: entry.pop(name) for name in first} | entry
+        lines.append(json.dumps(ordered, ensure_ascii=False))
     Store(path.parent).write_lines(path.name, lines)
+
+
+@dataclass(frozen=True)
+class SheetTexts:
+    """The texts of the steps in a sheet, in place of the tokenizer that made them."""
+
+    texts: Mapping[tuple[int, ...], str]
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, saved: Sequence[SavedPair]) -> SheetTexts | None:
+        """None if a step has no text."""
+        texts: dict[tuple[int, ...], str] = {}
+        for entry in saved:
+            steps = {entry.target: entry.target_text, entry.draft: entry.draft_text}
+            for step, text in steps.items():
+                if step is None or text is None:
+                    return None
+                texts[step.tokens] = text
+        return cls(texts)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.texts[tuple(tokens)]
+
+
+def require_problems(saved: Sequence[SavedPair], path: Path) -> None:
+    """Raise `SettingError` unless every pair names its problem."""
+    number = next((n for n, entry in enumerate(saved) if entry.problem is None), None)
+    if number is not None:
+        raise SettingError(
+            f"pair {number + 1} of {path} has no problem number, and a fit is tried on "
+            'problems that it has not seen: add "problem", or write the sheet again.'
+        )
+
+
+def read_logprobs(
+    runner: Runner, pairs: Sequence[Pair], batch: int = 16
+) -> list[tuple[float, ...]]:
+    """The log-probabilities of each draft step under a model. Raises `LRError` for a
+    pair that does not fit its context.
+
+    Example: 10 tokens of prefix and a draft of 4. The logits after the last 4 of the
+    first 13 tokens are those of the draft tokens."""
+    cache = PrefixCache(runner)
+    found = []
+    for first in range(0, len(pairs), batch):
+        some = pairs[first : first + batch]
+        rows = [
+            PromptRow(
+                [*pair.prefix, *pair.draft.tokens[:-1]],
+                wanted=len(pair.draft.tokens),
+                keep=len(pair.prefix),
+            )
+            for pair in some
+        ]
+        for pair, logits in zip(some, cache.logits(rows), strict=True):
+            if isinstance(logits, LRError):
+                raise logits
+            found.append(step_logprobs(logits, pair.draft.tokens))
+    cache.close()
+    return found
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Confidence(Verifier):
         self.threshold = threshold
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        scores = [fmean(pair.logs(Role.DRAFT)) for pair in pairs]
+        scores = [fmean(pair.logs(Role.DRAFT) or (-math.inf,)) for pair in pairs]
         return [
             Verdict(score >= self.threshold, f"{score:.3f} nats per token", score)
             for score in scores

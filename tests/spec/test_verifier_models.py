@@ -3,8 +3,7 @@ score and the likelihood on random models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -24,11 +23,9 @@ from lr.spec.verifiers.judge import (
 )
 from lr.spec.verifiers.named import (
     SCORE_QUESTION,
-    LikelihoodVerifier,
     ScoreReading,
     ScoreVerifier,
 )
-from lr.types import Finish, Step
 
 PROMPT = "Which of the two has more coins than the other?\n\n{first}\n\n{second}"
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (FACT, ADD), (ADD, FACT)]
@@ -226,43 +223,3 @@ def test_a_model_that_answers_something_else_rejects(
     verifier = make(Watched())
     verifier.least_mass = 0.9
     assert all(not v.aligned and v.score is None for v in verifier.judge(PAIRS))
-
-
-# The likelihood
-
-
-def likelihoods(pairs: Sequence[Pair], verifier: LikelihoodVerifier) -> list[bool]:
-    return [verdict.aligned for verdict in verifier.judge(pairs)]
-
-
-def test_the_likelihood_is_the_mean_log_probability() -> None:
-    pairs = [
-        Pair((1,), Step((0,) * len(logprobs), Finish.BOUNDARY), logprobs=logprobs)
-        for logprobs in ((-0.5, -1.5), (-0.5, -1.6), (0.0,), (-inf, 0.0))
-    ]
-    verifier = LikelihoodVerifier(Watched().runner)
-    assert likelihoods(pairs, verifier) == [True, False, True, False]
-
-
-def test_a_likelihood_that_no_pair_holds_is_computed_by_one_prefill() -> None:
-    watched = Watched()
-    verifier = LikelihoodVerifier(watched.runner, -6.0)
-    pairs = [pair(text, prefix=f"Coins {i}") for i, (text, _) in enumerate(TEXTS)]
-    verdicts = verifier.judge(pairs)
-    assert len(watched.forwards) == 1
-    for pair_, verdict in zip(pairs, verdicts, strict=True):
-        tokens, total = list(pair_.prefix), 0.0
-        for token in pair_.draft.tokens:
-            total += float(Watched().last_logits(tokens).log_softmax(-1)[token])
-            tokens.append(token)
-        assert verdict.score == pytest.approx(total / len(pair_.draft.tokens), rel=1e-9)
-    verifier.judge(pairs)
-    lengths = sum(len(pair_.draft.tokens) for pair_ in pairs)
-    assert watched.forwards[1] == (4, lengths), "the prefixes are kept"
-
-
-def test_likelihood_takes_what_a_pair_holds_and_computes_the_others() -> None:
-    bare = pair(ADD)
-    held = Pair(bare.prefix, bare.draft, logprobs=(-2.0,) * len(bare.draft.tokens))
-    first, second = LikelihoodVerifier(Watched().runner).judge([bare, held])
-    assert second.score == -2.0 != first.score

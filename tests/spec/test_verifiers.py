@@ -46,6 +46,7 @@ from lr.spec.verifiers.judge import (
 from lr.spec.verifiers.named import (
     EmbeddingVerifier,
     LikelihoodVerifier,
+    NumbersVerifier,
     RandomVerifier,
     ScoreVerifier,
 )
@@ -79,7 +80,7 @@ def score() -> ScoreVerifier:
 
 
 def likelihood() -> LikelihoodVerifier:
-    return LikelihoodVerifier(Watched(2).runner, -5.0)
+    return LikelihoodVerifier(-5.0)
 
 
 MAKERS: dict[str, Make] = {
@@ -89,6 +90,7 @@ MAKERS: dict[str, Make] = {
     "judge": judge,
     "score": score,
     "likelihood": likelihood,
+    "numbers": lambda: NumbersVerifier(codec().decode),
     "embedding": lambda: EmbeddingVerifier(letters, codec().decode, threshold=0.9),
     "cascade": lambda: Cascade(likelihood(), judge(), low=-5.5, high=-4.5),
 }
@@ -100,7 +102,9 @@ def test_every_verifier_keeps_the_contract(name: str) -> None:
     assert findings.broken == [] and len(findings.held) >= 7
 
 
-@pytest.mark.parametrize("name", ["exact", "oracle", "judge", "embedding"])
+@pytest.mark.parametrize(
+    "name", ["exact", "oracle", "judge", "embedding", "numbers", "likelihood"]
+)
 def test_a_pair_without_what_is_required_is_an_error(name: str) -> None:
     with pytest.raises(ProtocolError, match="requires"):
         verdicts_of(MAKERS[name](), [Pair((1,), step(ADD_OTHERWISE))])
@@ -119,7 +123,6 @@ def broken() -> PromptedModel:
     [
         lambda: judge(broken()),
         lambda: ScoreVerifier(broken()),
-        lambda: LikelihoodVerifier(broken().runner),
         lambda: EmbeddingVerifier(lambda t: letters(t) * torch.nan, codec().decode),
     ],
 )

@@ -83,15 +83,14 @@ class Pair:
         return self.target
 
     def logs(self, role: Role) -> tuple[float, ...]:
-        """The log-probabilities of the draft step under a model. Raises `ProtocolError`
-        if the pair has none."""
+        """The log-probabilities of the draft step under a model; the draft's are empty
+        for a step that no model drew. Raises `ProtocolError` if the pair has none."""
         logs = self.logprobs if role is Role.TARGET else self.draft_logprobs
-        if not logs:
+        if logs is None:
             name = f"{role.name}_LOGPROBS"
             raise ProtocolError(
                 f"this pair has no log-probabilities of the {role.value}, and the verifier "
-                f"needs them: its `requires` must include Requires.{name}, and a model must "
-                "have written the draft step."
+                f"needs them: its `requires` must include Requires.{name}."
             )
         return logs
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 
@@ -86,6 +87,8 @@ SIGNALS: dict[str, Signal] = {
 """The signals by name. `judge`, `embedding` and `score` are signals too: the scores of
 these verifiers."""
 SCORES = ("judge", "embedding", "score")
+FREE_SIGNALS = tuple(SIGNALS)
+"""The signals that ask no further model."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,10 @@ class Fit:
             require(fits, f"{name} in {path}", value, "a finite number (a scale: > 0)")
         return fit
 
+    def content(self, about: Mapping[str, object]) -> dict[str, object]:
+        """What a file holds of this fit."""
+        return asdict(replace(self, about={**self.about, **about}))
+
     def probability(self, values: Mapping[str, float]) -> float:
         """P(same meaning) of a pair with these values of the signals."""
         total = self.intercept
@@ -174,8 +181,12 @@ class FittedVerifier(Verifier):
         return sum(scorer.passes for scorer in self.scorers.values())
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        rows = values_of(self.fit.signals, pairs, self.decode, self.scorers)
-        return [self.verdict(row) for row in rows]
+        asks_draft = Requires.DRAFT_LOGPROBS in self.requires
+        drawn = [not asks_draft or bool(pair.logs(Role.DRAFT)) for pair in pairs]
+        known = list(compress(pairs, drawn))
+        rows = iter(values_of(self.fit.signals, known, self.decode, self.scorers))
+        unknown = Verdict(False, "no model drew the draft step", failed=True)
+        return [self.verdict(next(rows)) if drew else unknown for drew in drawn]
 
     def verdict(self, values: Mapping[str, float]) -> Verdict:
         """The verdict, with the signals as its reason."""

@@ -71,6 +71,7 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
             target=target,
             logprobs=tuple(raw),
             target_sampling=tuple(p),
+            draft_logprobs=() if number % 7 == 4 else tuple(q),
             draft_sampling=() if number % 7 == 4 else tuple(q),
             stream=Stream.root(seed).fold_in(number),
             index=number % 5,
@@ -85,6 +86,7 @@ def reduced(pairs: Sequence[Pair], needs: Requires) -> list[Pair]:
     fields = {
         "target": Requires.TARGET_STEP,
         "logprobs": Requires.TARGET_LOGPROBS,
+        "draft_logprobs": Requires.DRAFT_LOGPROBS,
         "target_sampling": Requires.SAMPLING_LOGPROBS,
         "draft_sampling": Requires.SAMPLING_LOGPROBS,
     }
