@@ -111,7 +111,7 @@ class Verify:
             step = max(1, len(complete) // self.pairs_in_sheet)
             chosen = complete[::step][: self.pairs_in_sheet]
             both = Requires.TARGET_LOGPROBS | Requires.DRAFT_LOGPROBS
-            pairs = lab.with_logprobs([pair for pair, _ in chosen], both, self.batch)
+            pairs = lab.with_logprobs([pair for pair, _ in chosen], both)
             read = [(p, entry) for p, (_, entry) in zip(pairs, chosen, strict=True)]
             ev.write_sheet(self.sheet, read, lab.reasoner().codec.decode)
             console().print(f"{len(chosen)} pairs to label: {self.sheet}")
@@ -139,7 +139,7 @@ class Verify:
             ev.require_problems(entries, self.pairs)
             scorers = lab.scorers(self.signals)
             requires |= required(self.signals, scorers)
-        pairs = lab.with_logprobs(pairs, requires, self.batch)
+        pairs = lab.with_logprobs(pairs, requires)
 
         # 2. Their verdicts.
         results = {}

@@ -142,9 +142,7 @@ class Lab:
             require(name in known, "signals", name, f"one of {', '.join(known)}")
         return {name: self.verifier_named(name) for name in signals if name in SCORES}
 
-    def with_logprobs(
-        self, pairs: Sequence[Pair], requires: Requires, batch: int
-    ) -> list[Pair]:
+    def with_logprobs(self, pairs: Sequence[Pair], requires: Requires) -> list[Pair]:
         """The pairs, read by target and draft where a required log-probability is
         missing. Raises `SettingError` if the models are not those of the pairs."""
         read = list(pairs)
@@ -166,7 +164,7 @@ class Lab:
             fits = f"the {role} that wrote these pairs: they have token {largest}"
             require(largest < size, f"vocabulary of the {role}", size, fits)
             runner = asked_model(model, reasoner.codec).runner
-            logs = read_logprobs(runner, bare, batch)
+            logs = read_logprobs(runner, bare)
             for number, logprobs in zip(missing, logs, strict=True):
                 changed: dict[str, Any] = {name: logprobs}
                 read[number] = replace(read[number], **changed)
@@ -290,8 +288,8 @@ def speedup_arms(lab: Lab) -> list[Arm]:
 # Table 2: verifiers.
 
 VERIFIERS = (
-    "oracle exact judge:0.5 judge:0.9 random:0.3 random:0.5 random:0.7 likelihood:-1 "
-    "likelihood:-3 score:7 always"
+    "oracle exact judge:0.5 judge:0.9 random:0.3 random:0.5 random:0.7 numbers "
+    "likelihood likelihood:-3 score:7 always"
 ).split()
 
 

@@ -198,32 +198,25 @@ def require_problems(saved: Sequence[SavedPair], path: Path) -> None:
         )
 
 
-def read_logprobs(
-    runner: Runner, pairs: Sequence[Pair], batch: int = 16
-) -> list[tuple[float, ...]]:
-    """The log-probabilities of each draft step under a model. Raises `LRError` for a
-    pair that does not fit its context.
+def read_logprobs(runner: Runner, pairs: Sequence[Pair]) -> list[tuple[float, ...]]:
+    """The log-probabilities of each draft step under a model. One pair at a time: the
+    next one of a problem begins with the same tokens, which are cached. Raises
+    `LRError` for a pair that does not fit its context.
 
     Example: 10 tokens of prefix and a draft of 4. The logits after the last 4 of the
     first 13 tokens are those of the draft tokens."""
     cache = PrefixCache(runner)
-    found = []
-    for first in range(0, len(pairs), batch):
-        some = pairs[first : first + batch]
-        rows = [
-            PromptRow(
-                [*pair.prefix, *pair.draft.tokens[:-1]],
-                wanted=len(pair.draft.tokens),
-                keep=len(pair.prefix),
-            )
-            for pair in some
-        ]
-        for pair, logits in zip(some, cache.logits(rows), strict=True):
-            if isinstance(logits, LRError):
-                raise logits
-            found.append(step_logprobs(logits, pair.draft.tokens))
+    read = []
+    for pair in pairs:
+        tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
+        length = len(pair.draft.tokens)
+        row = PromptRow(tokens, keep=len(pair.prefix), wanted=length)
+        [logits] = cache.logits([row])
+        if isinstance(logits, LRError):
+            raise logits
+        read.append(step_logprobs(logits, pair.draft.tokens))
     cache.close()
-    return found
+    return read
 
 
 @dataclass(frozen=True)

@@ -132,4 +132,21 @@ MISTAKES = {
             {"        names.reverse()\n": "        pass\n    names.sort()\n"},
         ),
     ),
+    "fit": (
+        Mistake(
+            "tried on what it was fitted to",
+            "Fits to all pairs and judges the same pairs. The numbers look better than "
+            "they are on new pairs.",
+            {"weights_of(scaled[~tried], signs[~tried])": "weights_of(scaled, signs)"},
+        ),
+        Mistake(
+            "leaves out the pair, not its problem",
+            "Every pair is judged by a fit to all others. But its neighbours of the same "
+            "problem, with the same names and numbers, are among them.",
+            {
+                "for problem in set(problems):": "for problem in range(0, len(groups), 6):",
+                "tried = groups == problem": "tried = np.arange(len(groups)) // 6 * 6 == problem",
+            },
+        ),
+    ),
 }
